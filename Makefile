@@ -4,6 +4,9 @@ CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 SOURCES := a2cap pipeline extract model data tests benchmarks
 
+# Compiled tests are kept: pytest rewrites their asserts, which takes each process ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install demo test check bench faults site lint types
 
 install: .venv/installed

@@ -68,6 +68,7 @@ def test_data_files_are_in_the_package():
     assert (files("a2cap.pipeline.report") / "templates" / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_the_command():
     answer = output(sys.executable, "-m", "a2cap.pipeline", "--version")
     assert answer == f"a2, version {a2cap.__version__}\n"

@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from a2cap.data.annotations.read import AnnotatedImage, Caption
@@ -67,13 +68,15 @@ def _m2_tokens(caption: Caption) -> tuple[str, ...]:
 
 
 def _updown_tokens(caption: Caption) -> tuple[str, ...]:
-    tokens: list[str] = []
-    for part in _WORD_OR_OTHER.split(caption.raw):
-        word = part.strip().lower()
-        # marks with a space between them and ellipses are words
-        is_marks = bool(re.fullmatch(r"[^\w\s]+", word)) and set(word) != {"."}
-        tokens += word if is_marks else [word]
-    return tuple(word for word in tokens if word not in ("", "."))  # "." is its <eos>
+    return tuple(w for part in _WORD_OR_OTHER.split(caption.raw) for w in _updown_words(part))
+
+
+@lru_cache(1 << 16)  # parts repeat, as the chunks of spacy_words do
+def _updown_words(part: str) -> tuple[str, ...]:
+    word = part.strip().lower()
+    # marks with a space between them and ellipses are words
+    is_marks = bool(re.fullmatch(r"[^\w\s]+", word)) and set(word) != {"."}
+    return tuple(w for w in (word if is_marks else [word]) if w not in ("", "."))  # "." is <eos>
 
 
 def _arctic_tokens(caption: Caption) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def test_many_images_are_captioned_in_their_order(model, experiment, monkeypatch
     assert many == alone
 
 
+@pytest.mark.slow
 def test_the_figure_has_two_panels_per_token(captioner, scene, boxes):
     found = captioner(scene, boxes=boxes)
     for chosen in ({}, {"layer": 1, "head": 2}):
@@ -82,6 +83,7 @@ def test_the_figure_has_two_panels_per_token(captioner, scene, boxes):
     assert found.attention.layers[0].original.shape == (2, len(found.tokens), len(boxes))
 
 
+@pytest.mark.slow
 def test_a_caption_without_attention_has_no_figure(captioner, scene, boxes):
     found = captioner(scene, boxes=boxes)
     without = type(found)(found.pixels, found.regions, found.beams, None)
@@ -108,6 +110,7 @@ def test_an_unusable_model_or_setting_is_refused(tmp_path, model):
     )
 
 
+@pytest.mark.slow
 def test_features_are_those_of_the_store(experiment, captioner, scene, boxes):
     store = a2cap.features(experiment.directory("extract") / "features.lmdb")
     stored = store[image_id(scene.name)]

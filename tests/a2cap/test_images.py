@@ -78,6 +78,7 @@ def test_another_type_is_refused():
     )
 
 
+@pytest.mark.slow
 def test_an_extractor_returns_the_regions_of_the_stage(scene):
     config = ExtractConfig(weights="scenes", **SMALL)
     expected = load_extractor(BUNDLED["scenes"].path, config=config)(read_image(scene))

@@ -111,6 +111,7 @@ def test_median_and_spread_are_those_of_the_rounds():
     assert (timing.median, timing.spread) == (0.3, "0.125-9")
 
 
+@pytest.mark.slow
 def test_peak_memory_includes_short_allocations():
     base = peak_memory(lambda: None)
     assert peak_memory(lambda: b"\1" * (200 << 20)) >= base + 190

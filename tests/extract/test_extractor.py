@@ -79,6 +79,7 @@ def test_given_boxes_keep_their_order(extractor, make_image):
     assert relative(regions.features[0], regions.features[2]) > 1e-2
 
 
+@pytest.mark.slow
 def test_many_images_equal_single_ones(extractor, make_image):
     images = [make_image(seed) for seed in range(BATCH + 2)] + [make_image(0, 128, 96)]
     images.insert(3, make_image(0, 80, 80))
@@ -109,6 +110,7 @@ def test_swapped_channels_change_features(extractor, make_image):
     assert relative(swapped.features, regions.features) > 1e-2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("convention", "other"),
     [
@@ -151,6 +153,7 @@ def misshapen(*shape):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("boxes", "message"),
     [
@@ -198,6 +201,7 @@ def test_confidences_of_attributes_follow_the_softmax_of_the_weights(detector, m
     assert regions.attribute_scores.dtype == np.float32
 
 
+@pytest.mark.slow
 def test_settings_that_contradict_the_weights_are_an_error_with_the_remedy(
     detector, tmp_path, caplog
 ):

@@ -156,6 +156,7 @@ UNKNOWN_LAYER = (
 WITHOUT_MAP = "extract.grid_layer has no spatial map: 'fc' of resnet18; name a convolutional layer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layer", "message"), [("layer9", UNKNOWN_LAYER), ("fc", WITHOUT_MAP)])
 def test_a_layer_without_a_map_is_refused(layer, message):
     with pytest.raises(ConfigError) as error:
@@ -163,6 +164,7 @@ def test_a_layer_without_a_map_is_refused(layer, message):
     assert str(error.value) == message
 
 
+@pytest.mark.slow
 def test_weights_of_another_network_are_refused_with_their_keys(network):
     tensors = {key: t for key, t in network.state_dict().items() if key != "conv1.weight"}
     with pytest.raises(WeightsError) as error:

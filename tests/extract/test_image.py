@@ -89,6 +89,7 @@ def test_deeper_samples_are_refused(tmp_path):
         read_image(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
 @pytest.mark.parametrize("orientation", [None, *range(1, 9)])
 def test_exif_orientation_is_applied_as_opencv_does(tmp_path, rgb, suffix, orientation):
@@ -283,6 +284,7 @@ def test_an_image_between_the_limits_of_pillow_is_read(tmp_path, monkeypatch):
     assert read_image(tmp_path / "a.png").shape == (40, 40, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_real_images_have_the_pixels_of_opencv(shared):
     for path in sorted((shared / "coco" / "images").rglob("*.jpg"))[:20]:

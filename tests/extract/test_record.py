@@ -41,6 +41,7 @@ def test_a_record_states_everything_that_features_depend_on(weights, detector, t
     }
 
 
+@pytest.mark.slow
 def test_a_record_that_was_written_is_read_equal(weights, tmp_path):
     record(weights).write(tmp_path / "extractor.json")
     assert ExtractorRecord.read(tmp_path / "extractor.json") == record(weights)
@@ -52,6 +53,7 @@ def test_a_record_does_not_depend_on_the_path_of_the_weights(weights, tmp_path):
     assert record(weights) == record(moved)
 
 
+@pytest.mark.slow
 def test_differences_name_the_fields_that_change_features(weights):
     first = record(weights)
     assert first.differences(record(weights, depth=50, width=8, seed=3)) == []
@@ -78,6 +80,7 @@ def remove(*names):
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "fields"),
     [

@@ -158,6 +158,7 @@ def test_importance_is_zero_on_padding_and_independent_of_other_images(tiny, ima
         torch.testing.assert_close(alone[0], together[number][:, exists])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_divergence_by_layer_equals_the_meter(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
@@ -203,6 +204,7 @@ def _by_hand(captioner, images):
     return layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fusion", FUSIONS[1:])
 def test_layer_values_are_means_over_tokens_of_head_averages(tiny, images, fusion):
     captioner = tiny(fusion=fusion)

@@ -40,6 +40,7 @@ def _losses(captioner, images):
     return two_losses(captioner, images.encoded(captioner), images.captions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_two_losses_equal_the_losses_of_each_pass(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
@@ -58,6 +59,7 @@ def test_two_losses_equal_the_losses_of_each_pass(tiny, images, fusion):
     torch.testing.assert_close(losses.total(), losses.caption + losses.mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aligned_layers", ["all", (1,), (2,), (3,), (2, 3)])
 def test_passes_that_share_layers_have_the_gradients_of_separate_passes(
     tiny, images, aligned_layers

@@ -49,6 +49,7 @@ def test_gradients_in_bfloat16_have_the_direction_of_float32(single, images, fus
             assert cosine > 0.98, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_attention_masks_and_losses_are_float32_in_bfloat16(single, images, fusion):
     captioner = single(fusion=fusion)

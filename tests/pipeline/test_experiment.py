@@ -44,6 +44,7 @@ def test_every_stage_of_a_finished_experiment_is_done(experiment):
     assert states(opened) == dict.fromkeys(opened.names, "done")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "rerun"),
     [
@@ -118,6 +119,7 @@ def test_an_ensemble_is_identified_by_content_and_reruns_evaluation(experiment, 
         assert opened.stage("evaluate").pre_image.key != first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "first"), [(3, "calibrate"), (30, "extract")])
 def test_a_changed_image_reruns_the_stages_that_read_it(experiment, copied_scenes, number, first):
     scenes, overrides = copied_scenes
@@ -137,6 +139,7 @@ def change_box(content):
     content["annotations"][0]["bbox"][2] += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change", "rerun"),
     [

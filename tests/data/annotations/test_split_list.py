@@ -21,6 +21,7 @@ def test_a_list_of_ids_or_file_names_is_read_as_json_or_lines(tmp_path, content)
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [

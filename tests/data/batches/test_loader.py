@@ -45,6 +45,7 @@ def test_an_epoch_resumes_from_any_batch(store, start):
     assert_all_equal(whole_batches(dataset, batch_size=4, epoch=2, start=start), whole[start:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grouping", ["image", "caption"])
 def test_two_workers_give_the_same_batches_as_none(store, grouping):
     dataset = make_dataset(store, grouping=grouping)
@@ -53,6 +54,7 @@ def test_two_workers_give_the_same_batches_as_none(store, grouping):
     assert_all_equal(loaded, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_images_are_batched_in_the_given_order(store, workers):
     asked = [IDS[5], IDS[0], IDS[9], IDS[0], IDS[3]]
@@ -66,6 +68,7 @@ def global_rng_state():
     return torch.get_rng_state().tolist(), random.getstate(), pickle.dumps(np.random.get_state())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loading_does_not_change_the_global_rng_state_nor_depend_on_it(store, workers):
     dataset = make_dataset(store)
@@ -77,6 +80,7 @@ def test_loading_does_not_change_the_global_rng_state_nor_depend_on_it(store, wo
     assert global_rng_state() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grouping", ["image", "caption"])
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 1), (2, 2), (3, 2), (7, 1)])
 def test_the_shares_of_all_ranks_make_up_the_batch_of_one(store, grouping, ranks, micro_batches):
@@ -136,6 +140,7 @@ def reject_odd(numbers):
     return numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("dataset", "collated", "error", "text"),
@@ -149,6 +154,7 @@ def test_an_error_in_a_worker_keeps_its_type_and_text(dataset, collated, error, 
     assert message_of(list, batches, error=error) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hard", [111, 112, resource.RLIM_INFINITY])
 def test_workers_without_enough_open_files_are_refused_before_they_start(store, monkeypatch, hard):
     limits = []
@@ -189,6 +195,7 @@ def test_a_worker_that_dies_while_sending_a_batch_is_reported(monkeypatch, error
     assert message.endswith(" if memory ran out, and run again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_does_not_end_a_worker_that_has_just_started(store, monkeypatch, number):
     # torch sets handlers in its workers that end them, before ours can be set

@@ -27,6 +27,7 @@ def test_decoding_inverts_encoding_for_known_words(words):
     assert vocabulary.decode(numbers) == " ".join(words)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(words=WORDS)
 def test_a_saved_vocabulary_is_loaded(tmp_path_factory, words):

@@ -48,6 +48,7 @@ def store(shards):
     return shards
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=10)
 @given(
     ids=st.sets(st.text(min_size=1, max_size=20).filter(str.isprintable)), count=st.integers(1, 4)

@@ -30,6 +30,7 @@ def assert_equal(found, expected, dtype="float32"):
     assert (found.width, found.height) == (expected.width, expected.height)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(
     count=st.integers(1, 12),

@@ -36,6 +36,7 @@ def test_the_assignment_is_stable_across_processes_and_versions():
     assert int(answer.stdout) == known["000000391895"]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 99_999).flatmap(lambda n: st.tuples(st.integers(0, n - 1), st.just(n))))
 def test_parsing_inverts_formatting(numbers):
     shard = Shard(*numbers)

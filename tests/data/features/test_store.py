@@ -70,6 +70,7 @@ def test_other_ids_are_not_in_the_store(path, image_id):
     assert image_id not in FeatureStore(path)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(ids=st.sets(st.text(min_size=1, max_size=100).filter(lambda name: name.isprintable())))
 def test_any_set_of_ids_is_read_in_sorted_order(tmp_path_factory, ids):
@@ -205,6 +206,7 @@ def read_all(store, ids, answers):
     answers.put(has_features(store, *ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", [False, True], ids=["not yet opened", "opened"])
 def test_two_forked_processes_and_their_parent_read_concurrently(path, opened):
     store, other = FeatureStore(path), FeatureStore(path)
@@ -234,6 +236,7 @@ def test_the_environment_of_a_parent_process_is_closed_and_opened_again(path, mo
         inherited.begin()
 
 
+@pytest.mark.slow
 def test_an_opened_store_is_pickled_and_read_in_a_spawned_process(path):
     store = FeatureStore(path.absolute())
     assert has_features(store, IDS[0])

@@ -117,6 +117,7 @@ def test_images_are_committed_after_commit_seconds(tmp_path, monkeypatch):
         assert stored_now(tmp_path / "s") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("commit_every", "commits"), [(1, {1, 2, 3, 4, 5, 6, 7, 8}), (5, {5, 8})], ids=["1", "5"]
 )

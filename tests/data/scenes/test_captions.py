@@ -100,6 +100,7 @@ def test_every_count_is_the_number_of_objects_that_fit_the_phrase(scenes):
                 assert len(named(phrase, scene.objects)) == COUNTS[phrase[1]], text(caption)
 
 
+@pytest.mark.slow
 def test_content_words_outside_noun_phrases_refer_to_a_part_of_them(scenes):
     content = {*SINGULAR, *COLOURS, *SIZES, *TEXTURES, *WORD_GROUPS["counts"]}
     parts = 0

@@ -73,6 +73,7 @@ def test_a_planted_companion_appears_only_with_its_object(placed, planted):
         assert not any(companion in c for present, c in placed(planted) if category not in present)
 
 
+@pytest.mark.slow
 def test_planted_companions_do_not_change_the_rate_of_other_clutter(placed):
     for category in set(CLUTTER) - set(COMPANIONS.values()):
         rate = np.mean([category in clutter for _, clutter in placed(1.0)])

@@ -60,6 +60,7 @@ def test_the_drawn_colour_is_nearest_to_its_name(texture):
         assert nearest.max() > 0.5 * nearest.sum(), colour
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_backgrounds_are_muted_and_neither_black_nor_white(pattern):
     for tint in TINTS:

@@ -44,6 +44,7 @@ def test_a_scene_is_a_function_of_seed_and_index():
     assert scene.image_id == "000000000005"
 
 
+@pytest.mark.slow
 def test_the_written_images_are_the_drawn_ones(folder):
     for index in (0, COUNT - 1):
         scene = make_scene(index, seed=SEED, side=SIDE)
@@ -78,6 +79,7 @@ def test_raw_text_has_a_capital_and_a_full_stop():
     assert text[:-1].lower().split() == [word.text for word in caption]
 
 
+@pytest.mark.slow
 def test_splits_are_eighty_ten_ten_and_depend_on_the_seed(folder, tmp_path):
     splits = [image["split"] for image in read(folder / "dataset_coco.json")["images"]]
     assert Counter(splits) == {"train": 24, "val": 3, "test": 3}
@@ -86,6 +88,7 @@ def test_splits_are_eighty_ten_ten_and_depend_on_the_seed(folder, tmp_path):
     assert Counter(other) == Counter(splits) and other != splits
 
 
+@pytest.mark.slow
 def test_pycocotools_loads_the_instances_with_the_boxes_of_the_objects(folder, capsys):
     coco = COCO(str(folder / "instances.json"))
     for index in range(COUNT):
@@ -180,6 +183,7 @@ def test_only_the_pixels_depend_on_the_side(folder, tmp_path):
         assert large["bbox"] == pytest.approx([2 * value for value in small["bbox"]], abs=0.03)
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_bytes(folder, tmp_path):
     write_scenes(tmp_path / "again", count=COUNT, seed=SEED, side=SIDE)
     assert digests(tmp_path / "again") == digests(folder)

@@ -39,6 +39,7 @@ def test_one_to_seven_objects_are_inside_an_image_of_side_one(many):
             assert 0 < x1 < x2 < 1 and 0 < y1 < y2 < 1
 
 
+@pytest.mark.slow
 def test_objects_overlap_little_except_in_containers(many):
     pairs = [pair for objects in many for pair in combinations(objects, 2)]
     for back, front in pairs:
@@ -51,6 +52,7 @@ def test_objects_overlap_little_except_in_containers(many):
     assert 0.3 * len(many) < overlapping < 0.8 * len(many)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [96, 224])
 def test_at_least_three_fifths_of_each_silhouette_are_visible(many, side):
     for objects in (objects for objects in many[:150] if len(objects) > 1):

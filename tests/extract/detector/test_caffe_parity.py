@@ -182,6 +182,7 @@ def test_a_region_counts_with_the_best_class_in_which_it_survives():
     assert select_regions(boxes, probabilities, **limits(1, 5, 0.1)).tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_regions_of_an_image_equal_those_of_caffe(detector, make_image):
     """Convolutions aside, which nothing here writes out: proposals, selection, boxes written."""
     image, scale = make_image(0), 2.0

@@ -28,6 +28,7 @@ def detect(detector, images, **rule):
     return detect_objects(detector, images, proposals=30, roi_size=7, rule=DetectionRule(**rule))
 
 
+@pytest.mark.slow
 def test_batched_detections_equal_single_ones(detector, make_image):
     images = [make_image(0), make_image(1, 64, 64), make_image(2)]
     together = detect(detector, images)

@@ -57,6 +57,7 @@ def test_regions_outside_the_candidates_are_computed_too(detector, make_image, m
     np.testing.assert_allclose(regions.features, again.features, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_logits_are_close_to_float32_logits(detector):
     maps = torch.rand(1, 32, 12, 16, generator=torch.Generator().manual_seed(0))
     rois = torch.tensor([[0.0, 3, 3, 90, 80], [0, 40, 10, 120, 60]])

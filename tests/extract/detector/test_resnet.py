@@ -26,6 +26,7 @@ def detector_shapes(architecture):
     return {key: list(tensor.shape) for key, tensor in detector.state_dict().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("depth", "layers", "width"),
     # Stem, blocks times convolutions, shortcuts where the width changes.

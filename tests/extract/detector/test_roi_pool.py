@@ -62,6 +62,7 @@ def test_an_image_of_a_batch_may_have_no_regions():
     assert torch.equal(pooled, torchvision_roi_pool(maps, rois, 3, 1 / 16))
 
 
+@pytest.mark.slow
 def test_pooling_of_thousands_of_regions_equals_torchvisions():
     generator = seeded()
     for _ in range(8):

@@ -69,6 +69,7 @@ def test_equal_seeds_give_equal_losses_without_the_global_rng(batch):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_gradient_reaches_every_parameter(batch):
     model = trainable()
     losses(model, batch).total(attribute_weight=0.5).backward()
@@ -97,6 +98,7 @@ def test_a_detector_without_attributes_trains_the_other_losses(batch):
     assert found.classes > 0
 
 
+@pytest.mark.slow
 def test_a_frozen_detector_equals_evaluation_mode_and_does_not_change_with_training(batch):
     model = trainable()
     losses(model, batch)  # moves the running statistics
@@ -130,6 +132,7 @@ def test_fine_tuning_changes_neither_the_norms_nor_the_given_detector(batch):
     assert "backbone.stem.conv1.weight" in changed
 
 
+@pytest.mark.slow
 def test_a_trained_detector_extracts_after_saving_and_loading(batch, tmp_path):
     model = trainable()
     losses(model, batch)
@@ -232,6 +235,7 @@ def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
     np.testing.assert_allclose(together, means, rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_losses_under_bfloat16_autocast_are_float32_and_close(batch):
     exact = losses(trainable(), batch)
     model = trainable()

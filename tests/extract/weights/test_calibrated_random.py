@@ -27,6 +27,7 @@ def test_equal_images_and_seed_give_equal_bytes(tiny, make_image, tmp_path):
     assert first == again
 
 
+@pytest.mark.slow
 def test_another_seed_or_other_images_give_other_weights(tiny, make_image, tmp_path):
     runs = [([make_image(1)], 3), ([make_image(1)], 4), ([make_image(2)], 3)]
     digests = {

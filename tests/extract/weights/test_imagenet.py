@@ -26,6 +26,7 @@ def shaken(network):
     return network.eval()
 
 
+@pytest.mark.slow
 def test_a_resnet_18_computes_what_torchvisions_does():
     network = shaken(resnet18(weights=None))
     detector, _ = initialised(18, network.state_dict())

@@ -200,6 +200,7 @@ def test_a_detector_is_read_equal_from_every_layout(detector, layout, tmp_path, 
     np.testing.assert_allclose(ours.features, theirs.features, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_detector_of_the_model_zoo_keeps_its_conventions(zoo, tmp_path, make_image):
     write_model_zoo(zoo.state_dict(), tmp_path / "model_final.pkl")
     loaded = load_detector(tmp_path / "model_final.pkl")

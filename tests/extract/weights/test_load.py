@@ -75,6 +75,7 @@ def test_weights_too_large_for_float16_are_refused(saved, tmp_path):
     assert not (tmp_path / "half.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_sizes_are_read_from_shapes():
     for depth in (18, 50, 101, 152):
         architecture = Architecture(depth, width=16, classes=7, attributes=0, proposal_width=3)
@@ -121,6 +122,7 @@ PREDICTOR = "roi_heads.box_predictor"
 WRITE = "write them with a2cap.extract.weights.load.save_detector"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensors", "meta", "message"),
     [

@@ -73,6 +73,7 @@ def log_probs(captioner, align, features, fed):
     return np.array(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_both_passes_equal_the_equations(images, fusion):
     captioner = make("aoa", alignment={"fusion": fusion})

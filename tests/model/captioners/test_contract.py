@@ -22,7 +22,11 @@ def kind(request):
     return request.param
 
 
-@pytest.fixture(params=FUSIONS)
+QUICK = FUSIONS[-1:]  # all parts take part in a gate
+OTHERS = [pytest.param(fusion, marks=pytest.mark.slow) for fusion in FUSIONS[:-1]]
+
+
+@pytest.fixture(params=[*OTHERS, *QUICK])
 def captioner(request, kind):
     made = make(kind, alignment={"fusion": request.param})
     made.schedule_step.fill_(STEP)
@@ -265,6 +269,8 @@ def test_masks_learn_to_harm_a_captioner_that_overfits_one_tiny_batch(kind):
     for _ in range(250):
         memory = captioner.encode(features, torch.zeros(6, 3, 5), region_mask)
         losses = two_losses(captioner, memory, captions)
+        if losses.caption.item() < 0.1 and losses.statistics.harm.item() > 0.2:
+            break
         losses.total().backward()
         for optimiser in optimisers:
             optimiser.step()

@@ -21,20 +21,16 @@ CHECKS = [
 ]
 
 
-@pytest.fixture(params=kinds.FUSIONS)
-def captioner(request, monkeypatch):
+@pytest.mark.parametrize("fusion", kinds.FUSIONS)
+def test_the_example_keeps_the_contract(fusion, images, monkeypatch):
     names: dict[str, Any] = {}
     exec(compile(EXAMPLE, GUIDE.name, "exec"), names)
     monkeypatch.setitem(kinds.KINDS, "dot", lambda **fields: names["DotConfig"](width=8, **fields))
     monkeypatch.setitem(CLASSES, "dot", names["DotCaptioner"])
-    made = kinds.make("dot", alignment={"fusion": request.param})
-    made.schedule_step.fill_(test_contract.STEP)
-    return made
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_the_example_keeps_the_contract(captioner, images, check):
-    check(captioner, images)
+    for check in CHECKS:
+        made = kinds.make("dot", alignment={"fusion": fusion})
+        made.schedule_step.fill_(test_contract.STEP)
+        check(made, images)
 
 
 def test_the_example_is_short_and_every_check_is_run():

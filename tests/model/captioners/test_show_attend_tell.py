@@ -46,12 +46,14 @@ def log_probs(captioner, align, regions, fed):
     return np.array(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_both_passes_equal_the_equations(images, fusion):
     captioner = make("show-attend-tell", alignment={"fusion": fusion}, doubly_stochastic=0)
     assert_equal_to_transcription(captioner, images, log_probs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reading", [{"attention_layers": 1}, {"gate": "none"}, {"output": "linear"}]
 )

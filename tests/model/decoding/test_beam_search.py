@@ -32,6 +32,7 @@ def test_beam_of_one_equals_greedy_decoding(tiny, images, fusion):
         assert best.log_prob == best.score == pytest.approx(log_prob, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_wider_beams_find_captions_at_least_as_probable(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
@@ -152,6 +153,7 @@ def _repetitive(tiny):
     return captioner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_blocked_ngrams_are_not_repeated(tiny, images, length):
     captioner = _repetitive(tiny)
@@ -191,6 +193,7 @@ def test_greedy_decoding_with_blocked_trigrams_takes_the_best_remaining_token(ti
     assert len(set(_ngrams(words, 2))) < len(_ngrams(words, 2))
 
 
+@pytest.mark.slow
 def test_one_group_is_plain_beam_search(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)

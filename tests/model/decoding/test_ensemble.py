@@ -34,6 +34,7 @@ def _found(captioner, images):
     return [[(h.tokens, pytest.approx(h.log_prob, abs=1e-10)) for h in ps] for ps in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", AVERAGES)
 def test_an_ensemble_of_one_equals_its_captioner_bit_for_bit(tiny, images, average):
     captioner = tiny()
@@ -44,6 +45,7 @@ def test_an_ensemble_of_one_equals_its_captioner_bit_for_bit(tiny, images, avera
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", AVERAGES)
 def test_an_ensemble_of_equal_captioners_equals_one_of_them(tiny, images, average):
     ensemble = Ensemble([tiny(), tiny(), tiny()], average=average)
@@ -65,6 +67,7 @@ def test_averaged_log_probabilities_are_normalised(three, images):
     torch.testing.assert_close(difference, difference[..., :1].expand_as(difference))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", AVERAGES)
 def test_the_order_of_the_captioners_changes_nothing(three, images, average):
     expected = _found(Ensemble(three, average=average), images)
@@ -87,6 +90,7 @@ def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, averag
         state = output.state
 
 
+@pytest.mark.slow
 def test_reordered_rows_continue_their_source_row(three, images):
     ensemble = Ensemble(three)
     state = ensemble.start(images.encoded(ensemble), rows_per_image=2)

@@ -34,6 +34,7 @@ def test_captions_are_tokens_then_eos_then_padding(tiny, images):
         assert set(caption[len(words) + 1 :]) <= {PAD}
 
 
+@pytest.mark.slow
 def test_equal_generators_sample_equal_captions(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
@@ -51,6 +52,7 @@ def test_sampling_leaves_the_global_rng_state(tiny, images):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.slow
 def test_first_tokens_follow_their_probabilities(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
@@ -63,6 +65,7 @@ def test_first_tokens_follow_their_probabilities(tiny, images):
     assert (shares - expected).abs().max() < 0.02  # 3.6 standard deviations of a share of one half
 
 
+@pytest.mark.slow
 def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_uniform(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
@@ -74,6 +77,7 @@ def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_uniform(tiny, 
     assert counts[2:].min() > 0.9 * counts[2:].max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_length", [1, 3, 12])
 def test_temperature_zero_is_greedy_decoding(tiny, images, max_length):
     captioner = tiny()
@@ -93,6 +97,7 @@ def test_sampling_stops_when_all_captions_have_ended(tiny, images):
     assert found.tolist() == [[[EOS]] * 4] * 3
 
 
+@pytest.mark.slow
 def test_unk_is_sampled_unless_forbidden(tiny, images):
     captioner = tiny()
     with torch.no_grad():

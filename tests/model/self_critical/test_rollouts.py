@@ -33,6 +33,7 @@ def test_leave_one_out_baseline_is_the_mean_of_the_other_samples(tiny, images):
     assert found.advantages.sum(dim=1).tolist() == pytest.approx([0, 0, 0])
 
 
+@pytest.mark.slow
 def test_greedy_baseline_is_the_reward_of_the_greedy_caption(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)

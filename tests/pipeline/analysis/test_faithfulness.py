@@ -56,6 +56,7 @@ def with_alignment(analysed, name, score=0.5, **fields):
     )
 
 
+@pytest.mark.slow
 def test_a_run_has_its_inputs_and_its_scores(experiment, run):
     assert run.features.resolve() == experiment.directory("extract").resolve()
     assert run.captions.resolve() == experiment.directory("preprocess").resolve()

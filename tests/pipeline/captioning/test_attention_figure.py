@@ -53,6 +53,7 @@ def drawn(axes):
     return np.asarray(axes.images[0].get_array())[:, :, 0]
 
 
+@pytest.mark.slow
 def test_each_word_has_its_original_above_its_aligned_attention():
     image, *panels = figure_of(SEVEN).axes
     assert image.get_title() == "w0 w1 w2 w3 w4 w5 w6"

@@ -71,6 +71,7 @@ def a2_words(experiment, model, boxes):
     return run
 
 
+@pytest.mark.slow
 def test_captions_are_printed_and_equal_those_of_the_evaluation(experiment, a2_words):
     expected = evaluated(experiment)
     answer = a2_words(*expected)
@@ -112,6 +113,7 @@ def test_json_is_an_object_per_image(experiment, model, boxes, a2_words):
     assert len(one["beams"]) == 1
 
 
+@pytest.mark.slow
 def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path):
     expected = evaluated(experiment)
     folder = tmp_path / "fotos d’été"
@@ -130,6 +132,7 @@ def test_a_folder_and_standard_input_name_images(experiment, a2_words, tmp_path)
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -163,6 +166,7 @@ def test_group_sizes_grow_and_do_not_change_the_captions(experiment, model, boxe
     assert [c.beams[0].caption for _, c in together] == [c.beams[0].caption for _, c in alone]
 
 
+@pytest.mark.slow
 def test_each_caption_is_yielded_before_the_next_image_is_read(experiment, model, boxes):
     asked, images = [], list(evaluated(experiment))
     named = (asked.append(path) or NamedImage(path) for path in images)
@@ -172,6 +176,7 @@ def test_each_caption_is_yielded_before_the_next_image_is_read(experiment, model
         assert image.path == asked[-1]
 
 
+@pytest.mark.slow
 def test_several_models_are_an_ensemble(experiment, model, a2_words):
     image, text = next(iter(evaluated(experiment).items()))
     answer = a2_words(image, "--model", experiment.directory("train-xe"))
@@ -222,6 +227,7 @@ def test_a_closed_output_pipe_ends_the_command_silently(experiment, model, boxes
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 def test_images_with_names_that_are_not_utf8_are_captioned(experiment, model, tmp_path):
     detecting(model)
     image = os.path.join(os.fsencode(tmp_path), b"caf\xe9.png")  # noqa: PTH118
@@ -272,6 +278,7 @@ def test_a_head_needs_its_layer_and_a_layer_a_figure(a2_words, options):
     assert "--layer needs --figure, and --head needs --layer; add the option" in answer.stderr
 
 
+@pytest.mark.slow
 def test_attention_is_returned_only_on_request(experiment, model, boxes):
     images = list(evaluated(experiment))[:2]
     found = caption(images, model=model, boxes=boxes, attention=True)
@@ -286,6 +293,7 @@ def test_attention_is_returned_only_on_request(experiment, model, boxes):
     assert [captioned.attention for _, captioned in unasked] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_captioner_without_attention_has_no_figure(experiment, a2_words, tmp_path, monkeypatch):
     monkeypatch.setattr(caption_attention, "trace_attention", lambda *arguments: [])
     image = next(iter(evaluated(experiment)))
@@ -296,6 +304,7 @@ def test_a_captioner_without_attention_has_no_figure(experiment, a2_words, tmp_p
     )
 
 
+@pytest.mark.slow
 def test_unusable_models_and_boxes_are_rejected(model, boxes, tmp_path):
     def refused(code, *arguments):
         answer = a2_caption("x.jpg", "--model", *arguments)
@@ -317,6 +326,7 @@ def test_unusable_models_and_boxes_are_rejected(model, boxes, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_captioner_of_detected_boxes_captions_any_image(experiment, model, tmp_path):
     detecting(model)
     image = tmp_path / "Foto von Émile.jpg"
@@ -326,6 +336,7 @@ def test_a_captioner_of_detected_boxes_captions_any_image(experiment, model, tmp
     assert answer.stdout.startswith(f"{image}: ")
 
 
+@pytest.mark.slow
 def test_unreadable_images_are_reported_and_the_others_are_captioned(
     experiment, a2_words, boxes, tmp_path
 ):
@@ -348,6 +359,7 @@ def test_unreadable_images_are_reported_and_the_others_are_captioned(
     ]
 
 
+@pytest.mark.slow
 def test_regions_are_limited_as_in_training_and_rounded_as_in_the_store(
     experiment, model, boxes, monkeypatch
 ):
@@ -362,6 +374,7 @@ def test_regions_are_limited_as_in_training_and_rounded_as_in_the_store(
     assert {str(item.regions.features.dtype) for item in seen} == {"float16"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["[]", "{}", '{"config": {"depth": 5}}'])
 def test_a_model_with_an_incomplete_extractor_record_is_rejected(model, boxes, content):
     (model / "extractor.json").write_text(content)

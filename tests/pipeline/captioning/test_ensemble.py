@@ -52,6 +52,7 @@ def test_several_models_are_an_ensemble_in_evaluation_mode(trained, other):
     assert not any(captioner.training for captioner in loaded.captioner.captioners)
 
 
+@pytest.mark.slow
 def test_a_model_twice_equals_itself_and_another_model_changes_the_captions(
     trained, other, captions
 ):
@@ -99,6 +100,7 @@ def limit_regions(directory):
     rewrite(directory / "model.json", lambda found: found.update(max_regions=5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "name", "found", "expected"),
     [

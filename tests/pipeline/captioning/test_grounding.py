@@ -100,6 +100,7 @@ def test_a_word_counts_only_if_a_region_overlaps_its_object():
     assert ground(["dog"], attention([0.5, 0.5]), REGIONS[1:3], INSTANCES, NAMES) is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.01, 1), min_size=4, max_size=4))
 def test_uniform_attention_has_the_uniform_grounding(row):
     even = ground(["person"], attention([0.25] * 4), REGIONS, INSTANCES, NAMES)

@@ -140,6 +140,7 @@ def test_captioning_rejects_another_vocabulary_than_the_model_s(copy):
     assert (answer.exit_code, answer.stderr) == (1, message)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_model_is_reported_in_one_line(copy):
     slots = ("model.alignment.mask_network=linear", "model.alignment.mask_slots=1")
     answer = copy.a2("train", *settings(*slots))

@@ -39,6 +39,7 @@ def images_and_weights(experiment, tmp_path):
     return ["--images", images, "--artifacts", tmp_path / "artifacts", *named]
 
 
+@pytest.mark.slow
 def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
     store = tmp_path / "my features"
     answer = a2("extract", *images_and_weights, "--output", store)
@@ -59,6 +60,7 @@ def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
     assert features.verify(data=True) == []
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_path):
     folder = tmp_path / "my images"
     (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")

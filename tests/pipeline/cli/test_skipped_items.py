@@ -91,6 +91,7 @@ def test_bad_captions_are_listed(experiment, damaged):
     ]
 
 
+@pytest.mark.slow
 def test_too_many_bad_captions_stop_preprocessing(experiment, damaged):
     scenes, artifacts, overrides = damaged
     break_captions(scenes, 11)

@@ -92,6 +92,7 @@ def test_without_a_configuration_results_are_undecided(copy):
     assert kinds == {"calibrate": "stale", **others}
 
 
+@pytest.mark.slow
 def test_a_trained_detector_is_undecided_without_its_configuration(experiment, copy):
     trained = copy.artifacts / "train-detector" / "0123456789ab"
     trained.mkdir(parents=True)
@@ -116,6 +117,7 @@ def test_calibrated_weights_are_stale_if_the_experiment_names_others(copy, plain
     assert copy.found(plain_weights) == {copy.name("calibrate"): stale}
 
 
+@pytest.mark.slow
 def test_a_result_with_an_unreadable_manifest_is_stale_under_other_settings(copy):
     evaluated = copy.directory("evaluate")
     (evaluated / "manifest.json").write_text("{")
@@ -134,6 +136,7 @@ def unfinished(copy, stage):
     return partial
 
 
+@pytest.mark.slow
 def test_unfinished_work_is_removable_and_resumable_work_is_a_kind_of_its_own(copy):
     partial = unfinished(copy, "evaluate")
     name = copy.name(partial)
@@ -150,6 +153,7 @@ def test_unfinished_work_of_a_waiting_stage_is_undecided(copy):
     assert why.startswith("unknown if it is used: evaluate needs train-xe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "why"),
     [("replaced", "replaced by --force"), ("removed", "left by an interrupted deletion")],
@@ -194,6 +198,7 @@ def test_what_took_more_than_an_hour_is_costly(copy):
     assert (item.kind, item.why) == ("costly", f"{why}; made in 1 h 0 min")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["train-xe", "extract"])
 def test_unfinished_work_with_a_checkpoint_is_resumable_by_its_own_settings(copy, stage):
     partial = unfinished(copy, stage)
@@ -219,6 +224,7 @@ def test_with_yes_nothing_that_cost_hours_is_deleted(copy):
 # --- not removable -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("configured", [True, False])
 def test_captioners_of_an_ensemble_are_not_removable(copy, configured):
     further = copy.directory("train-xe")
@@ -256,6 +262,7 @@ def test_a_result_that_a_command_reads_is_not_removable(copy, inner):
     assert name in copy.found("extract.dtype=float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
 def test_work_of_a_running_process_is_not_removable(copy, lock):
     partial = unfinished(copy, "evaluate")
@@ -264,6 +271,7 @@ def test_work_of_a_running_process_is_not_removable(copy, lock):
         assert copy.found("evaluate.beam_size=3") == {}
 
 
+@pytest.mark.slow
 def test_inputs_of_a_running_stage_of_any_experiment_are_not_removable(copy):
     other = ("extract.dtype=float32", "preprocess.min_count=2")
     partial = unfinished(copy, "train-xe")
@@ -357,6 +365,7 @@ def test_old_locks_are_removed_together(copy):
     assert not list((copy.artifacts / "extract").glob("0123456789ab*"))
 
 
+@pytest.mark.slow
 def test_a_stopped_deletion_leaves_no_half_deleted_result(copy, monkeypatch):
     final = copy.directory("evaluate")
     [item] = copy.items("evaluate.beam_size=3")
@@ -376,6 +385,7 @@ def test_a_stopped_deletion_leaves_no_half_deleted_result(copy, monkeypatch):
     assert not list(final.parent.glob(f"{final.name}*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
 def test_work_resumed_since_the_listing_is_not_removed(copy, lock):
     partial = unfinished(copy, "evaluate")
@@ -397,6 +407,7 @@ def test_an_item_is_selected_by_its_path_or_its_path_below_the_artifacts(copy):
         assert select_items(items, names, copy.artifacts) == items
 
 
+@pytest.mark.slow
 def test_a_path_that_is_not_removable_is_rejected_and_nothing_is_deleted(copy):
     trained = copy.directory("train-xe")
     for name in (str(trained), "/", str(copy.artifacts), "none", f"{trained}/config.yaml"):

@@ -60,6 +60,7 @@ def test_a_truncated_weights_file_is_rejected_by_its_header(tmp_path):
     assert text.endswith("; download or create them again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_parameters_are_counted_without_making_any_and_tokens_take_memory(kind):
     config = KINDS[kind]()

@@ -203,6 +203,7 @@ def test_instances_are_needed_only_if_attention_is_compared(new, tmp_path):
         assert found(opened, "evaluate", "instances").found == "none"
 
 
+@pytest.mark.slow
 def test_a_stage_has_only_its_own_needs(new, without_java):
     for stage in ("calibrate", "extract", "train-xe"):
         assert problems(new(), stage) == []
@@ -376,6 +377,7 @@ def of_detector(opened, **options):
     return {check.need: check.found for check in checks}
 
 
+@pytest.mark.slow
 def test_the_inputs_of_a_detector_s_training_are_checked(labelled, tmp_path):
     found = of_detector(detector_plan(labelled, tmp_path / "new"))
     labels = [str(labelled.folder / name / "instances.json") for name in ("train", "val")]

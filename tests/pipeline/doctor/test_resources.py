@@ -18,6 +18,7 @@ from tests.pipeline.experiments import found, free, problems
 # --- disk ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_features_take_images_times_regions_times_width(new, monkeypatch):
     detection = ("extract.boxes=detect", "extract.min_regions=10", "extract.max_regions=20")
     wide = ("extract.width=64", "extract.depth=101", "extract.dtype=float32")
@@ -42,6 +43,7 @@ def test_an_existing_result_needs_no_disk_space(experiment, monkeypatch):
     assert problem.startswith("disk too small for the features: ")
 
 
+@pytest.mark.slow
 def test_the_files_of_an_unfinished_extraction_count_as_free_space(experiment, new, monkeypatch):
     with new() as opened:
         opened.run("calibrate")
@@ -53,6 +55,7 @@ def test_the_files_of_an_unfinished_extraction_count_as_free_space(experiment, n
     assert problems(new(), "extract") == []
 
 
+@pytest.mark.slow
 def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp_path, monkeypatch):
     passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
     artifacts = shutil.copytree(experiment.artifacts, tmp_path / "copied", ignore=passing)
@@ -116,6 +119,7 @@ def test_models_that_exceed_the_memory_are_rejected(new, memory):
     assert found(new(), "train-xe", "memory").found == ("training takes about 0.0 GB, 1.0 GB free")
 
 
+@pytest.mark.slow
 def test_self_critical_training_that_exceeds_the_memory_is_rejected(new, memory):
     memory(10**5)
     assert problems(new("scst.epochs=1"))[-1] == (
@@ -148,6 +152,7 @@ def test_the_vocabulary_is_that_of_preprocessing(experiment, new):
     assert Resources(new("preprocess.min_count=100"))._vocabulary_size < done
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_device_is_reported(new):
     assert problems(new("runtime.device=cuda")) == [
@@ -155,6 +160,7 @@ def test_a_missing_device_is_reported(new):
     ]
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_result_must_be_writable(new, monkeypatch):
     create = tempfile.TemporaryFile
 
@@ -171,6 +177,7 @@ def test_the_folder_of_a_result_must_be_writable(new, monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_named_output_is_checked(new, tmp_path):
     check = found(new(), "extract", "folder", output=tmp_path / "some" / "store")
     assert check.found == str(tmp_path)

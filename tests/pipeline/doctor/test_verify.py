@@ -158,6 +158,7 @@ OUTPUTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "name"), OUTPUTS)
 def test_a_missing_output_is_reported_with_the_command_that_restores_it(artifacts, stage, name):
     path = result(artifacts, stage) / name
@@ -176,6 +177,7 @@ def test_a_truncated_output_is_detected_by_its_size(artifacts, stage, name, left
     assert damages(artifacts) == [(path.parent, f"{what}; {forced(artifacts, stage)}")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "name"), OUTPUTS)
 def test_a_flipped_bit_is_detected_if_every_byte_is_read(artifacts, stage, name):
     path = result(artifacts, stage) / name
@@ -199,6 +201,7 @@ def test_a_damaged_copied_result_has_to_be_copied_again(artifacts, tmp_path):
     assert damages(place) == [(place, line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"pre_image": {}}'])
 def test_an_unreadable_manifest_is_damage(artifacts, content):
     path = result(artifacts, "evaluate") / "manifest.json"
@@ -247,6 +250,7 @@ def test_a_truncated_store_is_detected_by_its_size(artifacts, store):
     assert damages(artifacts) == [(store.parent, line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [-1, 4096 * 3, 4096 * 8 + 17])
 def test_a_flipped_bit_anywhere_in_a_store_is_detected(artifacts, store, offset):
     flip(store / "data.mdb", offset)
@@ -326,6 +330,7 @@ def test_a_damaged_checkpoint_of_an_unfinished_training_has_its_remedy(artifacts
 # --- captioners ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["model.json", "vocabulary.json", "extractor.json", "weights.safetensors"]
 )
@@ -335,6 +340,7 @@ def test_a_captioner_needs_all_its_files(captioner, name):
     assert damages(captioner) == [(captioner, line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "weights.safetensors"])
 def test_truncated_tensors_of_a_captioner_are_detected(captioner, name):
     os.truncate(captioner / name, 100)

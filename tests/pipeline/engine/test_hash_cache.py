@@ -138,6 +138,7 @@ def many(tmp_path):
     return files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_of_file", [0, 9000])
 def test_a_cache_on_a_full_disk_costs_only_time(cache, tmp_path, many, bytes_of_file):
     with limited_to(bytes_of_file):

@@ -23,6 +23,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(), values, max_size=5))
 def test_canonical_json_ignores_the_order_of_fields_and_loads_back(params):

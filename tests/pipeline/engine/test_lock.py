@@ -30,6 +30,7 @@ def lock(tmp_path):
     return tmp_path / "my stages" / "key.lock"
 
 
+@pytest.mark.slow
 def test_the_holder_is_described_only_while_it_holds_the_lock(lock):
     with stage_lock(lock, what="train-xe"):
         assert is_locked(lock)
@@ -67,6 +68,7 @@ def test_an_error_releases_the_lock(lock):
     assert not is_locked(lock)
 
 
+@pytest.mark.slow
 def test_a_taken_lock_is_not_waited_for(lock):
     held, refused = threading.Event(), threading.Event()
 

@@ -29,6 +29,7 @@ manifests = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(manifests)
 def test_a_written_manifest_reads_back(tmp_path_factory, manifest):
@@ -37,6 +38,7 @@ def test_a_written_manifest_reads_back(tmp_path_factory, manifest):
     assert read_manifest(folder) == manifest
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(manifests, manifests)
 def test_the_digest_depends_only_on_the_outputs(one, other):

@@ -238,6 +238,7 @@ def test_a_disk_error_names_a_file_or_the_partial_directory(tmp_path, named):
     assert raised.value.filename == (named or str(partial))
 
 
+@pytest.mark.slow
 def test_a_second_run_fails_immediately_and_names_the_holder(tmp_path):
     stage, made = counting_stage()
     with stage_lock(StagePaths.in_artifacts(tmp_path, stage).lock, what="the first run"):

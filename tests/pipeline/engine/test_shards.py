@@ -206,6 +206,7 @@ THIS_PROCESS = f"process {os.getpid()} on "
 REMEDY = "; wait for it, or stop it"
 
 
+@pytest.mark.slow
 def test_a_shard_that_another_process_runs_is_rejected_with_its_holder(paths):
     stage, _ = summing_stage()
     with stage_lock(paths.shard_lock(Shard(1, 3)), what="a test"):
@@ -225,6 +226,7 @@ def test_the_whole_stage_is_rejected_while_a_shard_runs(paths):
     assert run_stage(stage, paths, resolved_config="").ran
 
 
+@pytest.mark.slow
 def test_a_shard_is_rejected_while_the_whole_stage_runs(paths):
     stage, _ = summing_stage()
     with stage_lock(paths.lock, what="a test"):

@@ -293,6 +293,7 @@ def test_a_captioner_predicts_the_captions_of_its_evaluation(
     assert (val, test) == ({first: predicted[first]}, {n: predicted[n] for n in others})
 
 
+@pytest.mark.slow
 def test_several_captioners_form_an_ensemble(experiment, submit, trained, tmp_path):
     assert submit(*trained).exit_code == 0
     alone = archived(tmp_path / "a2.zip")
@@ -337,6 +338,7 @@ def test_each_image_is_read_from_the_first_store_that_has_it(experiment):
         assert stored_captioning.locate_images(stores, padded(2, 1), what="x") == expected
 
 
+@pytest.mark.slow
 def test_features_of_another_extractor_are_rejected(experiment, submit, trained, tmp_path):
     store = shutil.copytree(experiment.directory("extract"), tmp_path / "store")
     metadata = json.loads((store / "extractor.json").read_text())
@@ -354,6 +356,7 @@ def test_features_of_another_extractor_are_rejected(experiment, submit, trained,
     )
 
 
+@pytest.mark.slow
 def test_a_store_without_its_extractor_is_used_with_a_warning(
     experiment, submit, trained, tmp_path, caplog
 ):

@@ -126,6 +126,7 @@ def test_attention_is_an_output_and_boxes_an_input_only_if_attention_is_saved(ex
         assert ("instances" in stage.inputs) is has
 
 
+@pytest.mark.slow
 def test_boxes_of_images_of_another_size_are_listed_and_not_used(run, experiment, tmp_path, caplog):
     content = read_json(experiment.scenes / "instances.json")
     for image in content["images"]:
@@ -138,6 +139,7 @@ def test_boxes_of_images_of_another_size_are_listed_and_not_used(run, experiment
     assert len(listed) == 4  # the images of the split
 
 
+@pytest.mark.slow
 def test_a_captioner_that_was_copied_without_its_manifest_can_be_evaluated(run, inputs, tmp_path):
     copied = tmp_path / "model"
     shutil.copytree(inputs["model"].path, copied)
@@ -148,6 +150,7 @@ def test_a_captioner_that_was_copied_without_its_manifest_can_be_evaluated(run, 
     assert not [name for name in provenance if name.startswith("train.")]
 
 
+@pytest.mark.slow
 def test_provenance_omits_cross_entropy_if_a_refined_captioner_has_no_configuration(
     run, inputs, tmp_path
 ):
@@ -163,6 +166,7 @@ def test_provenance_omits_cross_entropy_if_a_refined_captioner_has_no_configurat
     assert trained == ["scst.idf"]
 
 
+@pytest.mark.slow
 def test_provenance_names_every_decoding_option(run):
     run(
         EvaluateConfig(beam_size=4, length_penalty=0.7, no_repeat_ngram=3, groups=2, diversity=0.25)
@@ -238,6 +242,7 @@ def test_equal_runs_write_equal_bytes(run):
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_the_configured_split_is_captioned(run, inputs):
     run(EvaluateConfig(split="val", beam_size=1))
     captioned = [f"{e['image_id']:012d}" for e in read_json(run.directory / "captions.json")]
@@ -253,6 +258,7 @@ def test_batches_do_not_change_the_captions(run):
     assert made[0] == made[1] == made[2]
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_baseline(run, tmp_path):
     path = tmp_path / "metrics.json"
     path.write_text(json.dumps({"metrics": {"Bleu_1": 0.125, "CIDEr": 0.0625}}))
@@ -288,6 +294,7 @@ def test_groups_of_words_are_scored_and_shown_with_the_baseline(run, experiment,
     assert ">0.438</td>" in report
 
 
+@pytest.mark.slow
 def test_without_groups_of_words_and_boxes_the_outputs_have_no_such_section(run):
     run()
     assert "Groups of words" not in (run.directory / "report.html").read_text()
@@ -311,6 +318,7 @@ def skipping(inputs, tmp_path):
     return skip
 
 
+@pytest.mark.slow
 def test_images_that_extraction_skipped_are_skipped_and_counted(run, inputs, skipping):
     lost, *saved = read_split("test", inputs)[0]
     [skipped] = run(features=skipping([lost]))

@@ -155,6 +155,7 @@ def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
     assert read_reference_tokens(path) == read_references(path)
 
 
+@pytest.mark.slow
 def test_other_references_are_tokenised(tmp_path):
     assert read_reference_tokens(written(tmp_path, COCO)) == {
         "000000000042": ["a dog", "a dog runs"],

@@ -123,6 +123,7 @@ def test_unusable_tokenizers_are_errors_with_the_valid_ones(files, fields, messa
     assert message in answer.stderr
 
 
+@pytest.mark.slow
 def test_images_of_a_folder_are_shown_in_the_report(a2_evaluate, files, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()
@@ -145,6 +146,7 @@ def test_images_of_a_folder_are_shown_in_the_report(a2_evaluate, files, tmp_path
     )
 
 
+@pytest.mark.slow
 def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_path):
     path = tmp_path / "words.json"
     path.write_text('{"kinds": ["dog", "dogs", "cats"], "colours": ["red"]}')
@@ -179,6 +181,7 @@ def test_existing_scores_are_replaced_only_by_force(a2_evaluate, files, tmp_path
     assert (tmp_path / "scores" / "metrics.json").read_bytes() != before
 
 
+@pytest.mark.slow
 def test_allow_missing_scores_the_other_captions(a2_evaluate, files, tmp_path):
     answer = a2_evaluate(*files({1: CAPTIONS[1]}), "--allow-missing")
     assert answer.exit_code == 3
@@ -212,6 +215,7 @@ WITHOUT_REFERENCE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("captions", "options", "message"),
     [
@@ -249,6 +253,7 @@ def test_unusable_captions_are_rejected_before_tokenisation(
     assert not (tmp_path / "scores").exists()
 
 
+@pytest.mark.slow
 def test_without_spice_the_exit_code_is_3_with_what_to_do(files, tmp_path, without_meteor):
     answer = a2("evaluate", *files())
     assert answer.exit_code == 3

@@ -63,6 +63,7 @@ def sizes(tmp_path):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", THIRD_PARTY)
 def test_boxes_and_features_survive_a_round_trip_through_every_format(store, sizes, form, tmp_path):
     there = convert(store, tmp_path / "target", form=form)
@@ -111,6 +112,7 @@ def test_the_checksum_of_half_precision_is_that_of_the_rounded_features(store, t
     assert made.checksum != convert(store, tmp_path / "whole", form="a2", dtype="float32").checksum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch):
     expected = convert(store, tmp_path / "at once", form=form, dtype="float32")
@@ -249,6 +251,7 @@ def virtual_dataset(file, name, other):
     file.create_virtual_dataset(name, layout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replace_by", "reason"),
     [
@@ -408,6 +411,7 @@ def test_the_command_names_the_list_of_skipped_images(store, tmp_path):
     assert answer.stderr.endswith(f"a2: 1 skipped, listed in {target}.skipped.jsonl\n")
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_published_features_are_preserved_bit_for_bit(tmp_path):
     folder = Path(__file__).parents[3].parent / "shared" / "reference" / "caffe_features"

@@ -59,6 +59,7 @@ def change_boxes(path, image_id, bbox):
     path.write_text(json.dumps(content))
 
 
+@pytest.mark.slow
 def test_the_store_contains_the_regions_of_the_extractor(run, scenes, weights):
     images, boxes = scenes
     assert run(images, boxes) == []
@@ -91,12 +92,14 @@ def test_a_grid_extractor_fills_the_same_kind_of_store(new, scenes, tmp_path):
     np.testing.assert_array_equal(store[IDS[0]].features, alone.features.astype(np.float16))
 
 
+@pytest.mark.slow
 def test_the_number_of_detected_regions_is_within_the_configured_bounds(run, scenes):
     images, _ = scenes
     assert run({image_id: images[image_id] for image_id in IDS[:4]}) == []
     assert all(4 <= len(store_of(run)[image_id]) <= 8 for image_id in IDS[:4])
 
 
+@pytest.mark.slow
 def test_the_record_contains_the_config_and_the_digest_of_the_weights(run, scenes, weights):
     run(*scenes)
     made = json.loads((run.directory / "extractor.json").read_text())
@@ -106,6 +109,7 @@ def test_the_record_contains_the_config_and_the_digest_of_the_weights(run, scene
     assert copied.read_bytes() == weights.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_image_of_another_size_than_its_boxes_is_skipped(run, scenes):
     images, boxes = scenes
     exif = Image.Exif()
@@ -126,6 +130,7 @@ def test_an_image_of_another_size_than_its_boxes_is_skipped(run, scenes):
     assert list(store_of(run)) == [image_id for image_id in IDS if image_id != IDS[4]]
 
 
+@pytest.mark.slow
 def test_a_bad_box_skips_only_its_image_of_the_batch(run, scenes, caplog):
     images, boxes = scenes
     change_boxes(boxes, IDS[4], [500, 500, 10, 10])
@@ -141,6 +146,7 @@ def test_a_bad_box_skips_only_its_image_of_the_batch(run, scenes, caplog):
     assert [event["images"] for event in events(run.directory, "checkpoint")] == [19]
 
 
+@pytest.mark.slow
 def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
     images, boxes = scenes
     images[IDS[7]].write_bytes(images[IDS[7]].read_bytes()[:900])
@@ -156,6 +162,7 @@ def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
     assert run({**images, IDS[9]: None}, boxes) == skipped  # a rerun lists them again
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_during_a_run_ends_it_and_skips_nothing(run, scenes, monkeypatch):
     """The key promises the content of the image, which is not known to be bad."""
     images, boxes = scenes
@@ -195,6 +202,7 @@ def test_an_extraction_without_a_usable_image_fails(run, scenes):
     )
 
 
+@pytest.mark.slow
 def test_a_box_that_cannot_be_read_skips_only_its_image(run, scenes):
     images, boxes = scenes
     change_boxes(boxes, IDS[4], [5, 5, "wide", 10])
@@ -247,6 +255,7 @@ def test_a_rerun_extracts_only_the_missing_images(run, scenes, monkeypatch):
     assert store_of(run).digest == resumed
 
 
+@pytest.mark.slow
 def test_a_crash_between_seal_and_manifest_is_resumed_without_reading_an_image(
     run, scenes, monkeypatch
 ):
@@ -266,6 +275,7 @@ def tree(folder):
     }
 
 
+@pytest.mark.slow
 def test_inputs_are_never_modified(run, scenes, weights, tmp_path):
     images, boxes = scenes
     images[IDS[2]].write_bytes(b"")
@@ -285,6 +295,7 @@ def free(monkeypatch):
     return set_free
 
 
+@pytest.mark.slow
 def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, free, monkeypatch):
     images, _ = scenes
     monkeypatch.setattr(extraction, "read_image", unreachable)
@@ -295,6 +306,7 @@ def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, free, m
     )
 
 
+@pytest.mark.slow
 def test_a_disk_that_may_become_full_causes_a_warning(run, scenes, free, caplog):
     images, _ = scenes
     # width 64, 2 bytes each: 4 to 8 regions of 20 images take 10,240 to 20,480 bytes
@@ -304,6 +316,7 @@ def test_a_disk_that_may_become_full_causes_a_warning(run, scenes, free, caplog)
     assert caplog.messages == ["the disk may become full: features take 0.0 to 0.0 GB, 0.0 GB free"]
 
 
+@pytest.mark.slow
 def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch):
     images, boxes = scenes
     die_at(monkeypatch, 18)
@@ -316,6 +329,7 @@ def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch)
     assert len(store_of(run)) == 20
 
 
+@pytest.mark.slow
 def test_records_of_an_earlier_run_are_kept(run, scenes, weights):
     images, boxes = scenes
     extractor = Extractor(load_detector(weights), config=GIVEN)

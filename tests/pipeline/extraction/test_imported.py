@@ -213,6 +213,7 @@ def test_the_key_depends_on_content_and_annotated_images_alone(opened, features,
     assert opened(moved).stage("extract").pre_image.key != key
 
 
+@pytest.mark.slow
 def test_sizes_are_requested_for_formats_without_them(experiment, features, tmp_path):
     named = override("data.features", features("milvlg"))
     opened = experiment.open(named, *WITHOUT_IMAGES, artifacts=tmp_path / "artifacts")

@@ -84,6 +84,7 @@ def test_a_killed_shard_is_resumed_and_the_store_is_the_same(new, monkeypatch, s
     assert made.store.digest == whole.store.digest
 
 
+@pytest.mark.slow
 def test_a_sealed_shard_returns_its_skipped_images_again(new, scenes, monkeypatch):
     images, _ = scenes
     images[IDS[0]].write_bytes(b"")
@@ -113,6 +114,7 @@ def test_the_joined_store_skips_the_images_that_any_shard_skipped(new, scenes):
     assert sum(event["skipped"] for event in joined) == 3
 
 
+@pytest.mark.slow
 def test_the_limit_of_bad_images_counts_all_shards(new, scenes):
     images, _ = scenes
     made = new(images={**images, **dict.fromkeys(IDS[24:36])})
@@ -122,6 +124,7 @@ def test_the_limit_of_bad_images_counts_all_shards(new, scenes):
         made.join()
 
 
+@pytest.mark.slow
 def test_shards_without_a_usable_image_fail_to_join(new, scenes):
     images, _ = scenes
     images[IDS[0]].write_bytes(b"")
@@ -131,6 +134,7 @@ def test_shards_without_a_usable_image_fail_to_join(new, scenes):
         made.join()
 
 
+@pytest.mark.slow
 def test_an_image_in_no_shard_is_named(new, scenes):
     images, _ = scenes
     made = new(images={image_id: images[image_id] for image_id in IDS[:20]})
@@ -140,6 +144,7 @@ def test_an_image_in_no_shard_is_named(new, scenes):
         made.join()
 
 
+@pytest.mark.slow
 def test_an_overlapping_shard_of_another_extraction_is_named(new):
     made = new()
     made.fill_all(3)
@@ -240,6 +245,7 @@ def test_concurrent_shards_make_one_stage(experiment, tmp_path):
     assert read_manifest(made.parent).digest == whole.digest
 
 
+@pytest.mark.slow
 def test_all_shards_have_the_precision_that_the_first_one_chose(new, scenes, monkeypatch):
     few = {image_id: scenes[0][image_id] for image_id in IDS[:6]}
     auto = DETECT.model_copy(update={"precision": "auto"})

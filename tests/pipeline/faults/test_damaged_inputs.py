@@ -60,6 +60,7 @@ def test_a_file_that_a_stage_rejects_is_named_by_a2_verify_with_the_remedy(copy,
     assert 'run "a2 extract --force ' in answer.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODEL, "weights.safetensors"])
 def test_a_flipped_bit_in_a_captioner_is_named_by_a2_caption(copy, experiment, name):
     model = copy.directory("train-xe")

@@ -116,6 +116,7 @@ def test_counts_of_the_images_add_up_to_the_scores():
     )
 
 
+@pytest.mark.slow
 def test_true_captions_of_scenes_do_not_contradict_each_other(experiment):
     """Each caption is compared with the others of its image; a misread pair contradicts them."""
     groups = read_word_groups(experiment.scenes / "words.json")

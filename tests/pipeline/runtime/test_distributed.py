@@ -79,6 +79,7 @@ def test_gradients_are_summed_for_any_message_size(together, monkeypatch, bucket
     assert together(2, add) == [expected, expected]
 
 
+@pytest.mark.slow
 def test_gradients_of_several_types_keep_their_types(together):
     def add(group):
         found = [
@@ -93,6 +94,7 @@ def test_gradients_of_several_types_keep_their_types(together):
     assert together(2, add) == [expected, expected]
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all(together):
     def stop(group):
         request = StopRequest()
@@ -104,6 +106,7 @@ def test_a_signal_to_one_rank_stops_all(together):
     assert together(3, stop) == [(False, True, signal.SIGTERM)] * 3
 
 
+@pytest.mark.slow
 def test_a_signal_during_the_exchange_waits_for_the_next_one(together, monkeypatch):
     add_up = dist.all_reduce
 
@@ -122,6 +125,7 @@ def test_a_signal_during_the_exchange_waits_for_the_next_one(together, monkeypat
     assert hit == [(False, True), (True, True)]
 
 
+@pytest.mark.slow
 def test_a_signal_that_follows_its_own_broadcast_is_not_a_second_one(together):
     def stop(group):
         request = StopRequest()
@@ -137,6 +141,7 @@ def test_a_signal_that_follows_its_own_broadcast_is_not_a_second_one(together):
     assert together(2, stop) == [signal.SIGTERM] * 2
 
 
+@pytest.mark.slow
 def test_a_lost_rank_is_reported(together):
     def leave(group):
         if group.rank == 1:

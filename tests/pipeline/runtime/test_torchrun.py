@@ -41,6 +41,7 @@ def test_jobs_arrive_in_order():
     assert [other.wait() for _ in range(3)] == [ONE, TWO, None]
 
 
+@pytest.mark.slow
 def test_a_rank_waits_for_the_next_job():
     store, found = dist.HashStore(), []
     waiting = threading.Thread(target=lambda: found.append(JobQueue(store).wait()))

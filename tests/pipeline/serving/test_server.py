@@ -126,6 +126,7 @@ def test_a_request_without_a_valid_length_is_refused(server, length):
     )
 
 
+@pytest.mark.slow
 def test_a_captioner_of_given_boxes_and_a_taken_port_are_refused(experiment, server, model):
     given = ImageCaptioner([experiment.directory("train-xe")], **HOW)
     assert message_of(CaptionServer, given, port=0, error=ConfigError) == (

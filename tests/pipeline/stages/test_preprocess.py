@@ -98,6 +98,7 @@ def test_equal_annotations_give_equal_bytes(run, experiment):
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_references_are_ptb_tokens_of_all_splits(run, write):
     run(write(*THREE))
     assert load_reference_tokens(run.directory / REFERENCES) == {

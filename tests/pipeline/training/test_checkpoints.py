@@ -99,6 +99,7 @@ def test_the_newest_checkpoint_is_the_one_with_the_highest_step(checkpoints):
     assert checkpoints.latest().step == 100_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize(
     ("change", "at"), [(cut, 0), (cut, 10), (cut, "half"), (cut, -1), (flip, -1), (flip, -100)]
@@ -119,6 +120,7 @@ def test_a_truncated_or_flipped_checkpoint_falls_back_to_the_one_before_with_a_w
 UNUSABLE = (None, b"", b"{", b"[]", b"{}", b'{"sha256": null}', b'{"sha256": {}}', b"\xff\xfe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     [*((name, None) for name in FILES), *(("manifest.json", content) for content in UNUSABLE)],

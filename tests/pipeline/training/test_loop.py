@@ -118,6 +118,7 @@ METRICS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", METRICS)
 def test_metrics_have_one_line_per_epoch(training, kind):
     found = metrics(training(kind)[1])
@@ -216,6 +217,7 @@ def test_a_resumed_training_keeps_its_patience(train, tmp_path, monkeypatch, sig
     assert [line["CIDEr"] for line in metrics(tmp_path / "early")] == [0.5, 0.4, 0.3]
 
 
+@pytest.mark.slow
 def test_max_validation_images_limits_the_decoded_images(train, tmp_path, monkeypatch):
     asked = []
 
@@ -229,6 +231,7 @@ def test_max_validation_images_limits_the_decoded_images(train, tmp_path, monkey
     assert asked == [(sorted(first), sorted(first))]
 
 
+@pytest.mark.slow
 def test_progress_events_contain_the_step_and_the_total(train, tmp_path, monkeypatch):
     monkeypatch.setattr(record, "_SECONDS_BETWEEN_EVENTS", 0.0)
     found = events(train(tmp_path / "told"), "progress")
@@ -333,6 +336,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_keeps_the_last_good_checkpoin
     assert kept == 4
 
 
+@pytest.mark.slow
 def test_a_self_critical_loss_that_is_not_finite_is_reported_too(refine, tmp_path, monkeypatch):
     compute, seen = self_critical.self_critical_loss, []
 

@@ -57,6 +57,7 @@ def test_a_detector_comes_from_its_first_working_url(host, published):
     assert download_detector("theirs") == path
 
 
+@pytest.mark.slow
 def test_the_answer_of_each_dead_url_is_reported(host):
     assert message_of(download_detector, "theirs", error=DownloadError) == (
         f"no URL of 'theirs' works: cannot download {host.url}/dead: HTTP 404 Not Found; name a "
@@ -88,6 +89,7 @@ def test_a_published_detector_must_be_downloaded_before_it_is_used():
     assert resolve_weights("some/file.pkl") == Path("some/file.pkl")
 
 
+@pytest.mark.slow
 def test_an_imported_file_is_stored_once_whatever_its_name(published, tmp_path):
     for name in ("a.pkl", "another name"):
         (tmp_path / name).write_bytes(published)
@@ -135,6 +137,7 @@ def test_the_commands_know_the_bundled_detector():
     assert "network              ResNet-18, 256 per region\n" in shown
 
 
+@pytest.mark.slow
 def test_the_commands_download_show_and_list(host, published):
     host.files["/good"] = published
     run = CliRunner().invoke

@@ -90,6 +90,7 @@ def gradients(loss, parameters):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["caption", "mask"])
 @pytest.mark.parametrize(
     ("fusion", "config"), [("gate", CONSTANT), ("max", CONSTANT), ("gate", BF16)]
@@ -172,6 +173,7 @@ def test_the_schedule_step_is_the_number_of_the_update(batch):
     assert model.schedule_step.item() == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 @pytest.mark.parametrize("broken", ["caption_parameters", "mask_parameters", "loss"])
 def test_a_loss_or_gradient_that_is_not_finite_updates_neither_side(batch, broken, clip_norm):

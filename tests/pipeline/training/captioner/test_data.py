@@ -57,6 +57,7 @@ def skip(features, image_ids):
     (features / "skipped.jsonl").write_text("".join(f"{line}\n" for line in listed))
 
 
+@pytest.mark.slow
 def test_images_skipped_by_extraction_are_not_used(train, tmp_path, monkeypatch):
     data = read_training_data(train.features, train.captions)
     left_out = {data.captions.image_ids("train")[0], data.validation[0]}

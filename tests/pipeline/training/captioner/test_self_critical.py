@@ -48,6 +48,7 @@ def test_the_captioner_changes_but_not_its_masks_and_schedule_step(
     assert not any("mask_network" in name for name in names)
 
 
+@pytest.mark.slow
 def test_continued_masks_change_too_and_their_loss_is_reported(refine, tmp_path):
     found = refine(tmp_path / "continued", "scst.mask=continued", "scst.epochs=1")
     names = moved(refine, found)

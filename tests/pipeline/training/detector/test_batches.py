@@ -120,6 +120,7 @@ def test_an_epoch_can_start_at_any_batch_with_any_loader(make, start, workers):
     assert_equal_parts(make(workers=workers).epoch(2, start=start), whole[start:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "parts"), [(1, 2), (2, 1), (3, 2)])
 def test_the_shares_of_all_ranks_add_up_to_the_batches(make, ranks, parts):
     whole = [set(part.image_ids) for [part] in make().epoch(0, start=0)]
@@ -129,6 +130,7 @@ def test_the_shares_of_all_ranks_add_up_to_the_batches(make, ranks, parts):
         assert sorted(found) == sorted(names)
 
 
+@pytest.mark.slow
 def test_an_image_damaged_after_its_header_is_reported_with_any_loader(make, tmp_path):
     first, *others = make().dataset.images
     whole = first.file.read_bytes()

@@ -67,6 +67,7 @@ def gradients(detector):
     }
 
 
+@pytest.mark.slow
 def test_an_update_reports_five_losses_and_their_weighted_sum(started, parts_of):
     _, optimizer = started(attribute_weight=0.25, lr=0.5, warmup=4)
     [update] = optimizer.step(parts_of(), 2)
@@ -149,6 +150,7 @@ def test_the_rate_rises_linearly_and_falls_along_half_a_cosine(labelled, warmup,
     assert found == pytest.approx(rates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
 def test_the_optimizer_applies_gradient_rate_and_decay(started, parts_of, optimiser):
     """Only matrices and filters decay."""
@@ -168,6 +170,7 @@ def test_the_optimizer_applies_gradient_rate_and_decay(started, parts_of, optimi
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_together(started, parts_of):
     norms = {}
     for most in (None, 0.5):
@@ -219,6 +222,7 @@ def test_the_next_update_needs_only_the_state_of_the_optimizer(labelled, started
     assert optimizer.flush() == []
 
 
+@pytest.mark.slow
 def test_frozen_norms_keep_weight_and_statistics(started, parts_of, monkeypatch):
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
     detector, optimizer = started(weight_decay=0.5)

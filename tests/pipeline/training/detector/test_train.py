@@ -71,6 +71,7 @@ def test_the_directory_contains_weights_figures_and_names(uninterrupted_detector
     assert names == {"classes": list(data.classes), "attributes": list(data.attributes)}
 
 
+@pytest.mark.slow
 def test_the_weights_need_no_other_file_to_extract(uninterrupted_detector, labelled):
     detector = load_detector(uninterrupted_detector / "detector.safetensors")
     assert detector.meta.origin == "trained by a2 detector train"
@@ -195,6 +196,7 @@ def resnet(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_training_starts_from_a_torchvision_classifier(labelled, resnet):
     state = torch.load(resnet)
     config = labelled.config(start=str(resnet), norms="frozen", width=64)
@@ -252,6 +254,7 @@ def test_a_start_of_unknown_layout_is_rejected(tmp_path):
         start_tensors(tmp_path / "other.pth")
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_training(train_detector, tmp_path, monkeypatch):
     compute = DetectorOptimizer._backward
 
@@ -267,6 +270,7 @@ def test_a_loss_that_is_not_finite_ends_the_training(train_detector, tmp_path, m
     assert last_checkpoint(tmp_path / "poisoned").step == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_unreadable_image_is_reported_by_name(train_detector, labelled, tmp_path, workers):
     write_scenes(tmp_path / "cut", count=4, seed=5, side=96, workers=1)
