@@ -8,6 +8,8 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.regions import is_grid
+from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, SKIPPED, VOCABULARY
 from a2cap.pipeline.engine.run import read_skipped
 
@@ -47,3 +49,21 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
     store.require(validation)
     references = load_reference_tokens(captions / REFERENCES)
     return TrainingData(store, tokens, references, vocabulary, skipped, validation)
+
+
+def require_cells(model: ModelConfig, store: FeatureStore) -> None:
+    """Raise InputError unless the features have the cells to whose positions a model refers."""
+    if model.kind != "spatial":
+        return
+    regions = store[next(iter(store))]
+    # imported features may have no boxes
+    if regions.boxes.any() and not is_grid(regions):
+        raise InputError(
+            f"features of {str(store.path)!r} are not the cells of a grid, whose positions "
+            "model.kind=spatial needs; extract with extract.boxes=grid, or choose another model.kind"
+        )
+    if len(regions) != model.cells:
+        raise InputError(
+            f"features of {str(store.path)!r} have {len(regions)} cells per image, model.cells is "
+            f"{model.cells}; set model.cells={len(regions)}"
+        )

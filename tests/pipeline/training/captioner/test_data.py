@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import StoreError
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.regions import Regions, cell_boxes
+from a2cap.model.config import SpatialConfig, UpDownConfig
 from a2cap.pipeline.training.captioner import task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
-from a2cap.pipeline.training.captioner.data import read_training_data
+from a2cap.pipeline.training.captioner.data import read_training_data, require_cells
 from tests.data.messages import message_of
 
 
@@ -89,3 +92,29 @@ def test_training_without_validation_images_is_rejected(train, tmp_path):
         "no validation image has features: all are in "
         f"{str(features / 'skipped.jsonl')!r}; fix their files and extract again"
     )
+
+
+class OneImage(dict):
+    path = Path("features.lmdb")
+
+
+def test_a_captioner_with_positions_of_cells_refuses_other_features():
+    grid = cell_boxes(2, (0, 0, 90, 60))
+    moved = grid + np.array([[7, 0, 0, 0]], np.float32)
+    cases = (
+        (
+            moved[:3],
+            "are not the cells of a grid, whose positions model.kind=spatial needs; extract with "
+            "extract.boxes=grid, or choose another model.kind",
+        ),
+        (grid, "have 4 cells per image, model.cells is 196; set model.cells=4"),
+    )
+    for boxes, problem in cases:
+        count = len(boxes)
+        regions = Regions(boxes, np.ones((count, 2)), np.ones(count), np.ones(count), None, 90, 60)
+        store = OneImage({"1": regions})
+        with pytest.raises(InputError) as error:
+            require_cells(SpatialConfig(), store)
+        assert str(error.value) == f"features of 'features.lmdb' {problem}"
+        require_cells(UpDownConfig(), store)
+    require_cells(SpatialConfig(cells=4), store)
