@@ -12,7 +12,7 @@ from reprlib import Repr
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -25,6 +25,7 @@ from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
+from a2cap.pipeline.training.captioner.recipes import with_recipe
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
 _REPR = Repr()
@@ -53,6 +54,11 @@ class Config(Section):
     """Decoding and scoring."""
     runtime: RuntimeConfig = RuntimeConfig()
     """Device, workers and threads."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_recipe(cls, content: object) -> object:
+        return with_recipe(content) if isinstance(content, Mapping) else content
 
     def to_yaml(self) -> str:
         """Dump the resolved configuration, which is written beside each output."""

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -112,13 +112,22 @@ class Optimizer(ABC, Generic[Part]):
             self._average.update()
 
 
+def optimised_sides(
+    sides: Iterable[Iterable[nn.Parameter]],
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+) -> list[Side]:
+    """Return an optimiser for every side that has parameters."""
+    return [(side, make(side)) for side in map(list, sides) if side]
+
+
 def adam_sides(
     sides: Iterable[Iterable[nn.Parameter]], *, betas: tuple[float, float]
 ) -> list[Side]:
     """Return an Adam for every side that has parameters."""
-    found = [parameters for parameters in map(list, sides) if parameters]
     # the rate is set before every step
-    return [(side, torch.optim.Adam(side, lr=0.0, betas=betas, fused=True)) for side in found]
+    return optimised_sides(
+        sides, lambda side: torch.optim.Adam(side, lr=0.0, betas=betas, fused=True)
+    )
 
 
 def derived_seed(seed: int, *key: int) -> int:

@@ -17,7 +17,7 @@ OTHER_KINDS = [
     *(
         pytest.param(kind, {}, marks=pytest.mark.slow)
         for kind in KINDS
-        if kind not in ("transformer", "up-down")
+        if kind not in ("transformer", "up-down", "spatial")
     ),
     pytest.param(
         "gru",
@@ -66,6 +66,19 @@ def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor
     assert caption.exit_code == 0, caption.output
     assert caption.stdout.startswith(f"{image}: ")
     assert figure.is_file()
+
+
+@pytest.mark.slow
+def test_a_captioner_of_cells_refuses_regions(copy, tmp_path):
+    settings = yaml.safe_load(copy.experiment.config_file.read_text())
+    config_file = tmp_path / "spatial.yaml"
+    config_file.write_text(yaml.safe_dump({**settings, "model": {"kind": "spatial"}}))
+    answer = a2("train", "-c", config_file, "--artifacts", copy.artifacts)
+    assert answer.exit_code == 1
+    assert answer.output.splitlines()[-1].endswith(
+        "are not the cells of a grid, whose positions model.kind=spatial needs; extract with "
+        "extract.boxes=grid, or choose another model.kind"
+    )
 
 
 def test_options_added_to_a_kind_are_in_no_key_at_their_default():

@@ -9,6 +9,7 @@ from a2cap.data.errors import ConfigError
 from a2cap.model.config import MODEL_KINDS, TransformerConfig
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.explain import RENAMED_FIELDS
+from a2cap.pipeline.training.captioner.recipes import RECIPES
 from tests.data.messages import message_of
 from tests.pipeline.config_fields import config_fields, plain_values
 
@@ -85,8 +86,8 @@ def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today
             ["model.kind=up-down", "model.heads=4", "model.alignment.fussion=gate"],
             [
                 "model.alignment.fussion: unknown field; did you mean 'fusion'?",
-                "model.heads: unknown field; valid names: kind, width, embedding, "
-                "attention_width, dropout, blind, alignment",
+                "model.heads: unknown field; valid names: feature_dropout, attention_dropout, kind, "
+                "width, embedding, attention_width, dropout, blind, alignment",
             ],
         ),
         (
@@ -252,6 +253,23 @@ def test_a2_gate_is_the_defaults_except_for_its_paths():
         "extract.weights",
         "scst.epochs",
     }
+
+
+RECIPE_NAMES = [(kind, optim) for kind in MODEL_KINDS for optim in ("authors", "modern")]
+
+
+@pytest.mark.parametrize(("kind", "optim"), RECIPE_NAMES)
+def test_a_recipe_gives_the_fields_that_are_not_set(kind, optim, tmp_path):
+    config_file = tmp_path / "config.yaml"
+    options = [f"model.kind={kind}", f"train.optim={optim}"]
+    found = load_config(None, [*options, "train.seed=7"])
+    for section, fields in RECIPES[kind][optim].items():
+        own = getattr(found, section)
+        assert {name: getattr(own, name) for name in fields} == fields
+    assert found.train.seed == 7
+    config_file.write_text(found.to_yaml())
+    assert load_config(config_file) == found
+    assert load_config(None, [*options, "train.lr=0.5"]).train.lr == 0.5
 
 
 @pytest.mark.parametrize("name", ["a2-gate", *PRESETS])

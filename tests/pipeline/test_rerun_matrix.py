@@ -114,7 +114,7 @@ train: {seed: 1, epochs: 3, patience: 2, grouping: caption, batch_size: 4, accum
   lr: 0.5, warmup: 10, betas: [0.8, 0.9], clip_norm: null, checkpoint_every: 10,
   validation_beam_size: 1, max_validation_images: 2, max_length: 10, ema: 0.9,
   label_smoothing: 0.1, scheduled_sampling: 0.5, scheduled_sampling_epochs: 2, decay: 0.5,
-  decay_every: 1}
+  decay_every: 1, optim: modern, max_words: 5, optimiser: sgd, weight_decay: 0.1}
 scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision: bf16,
   lr: 1.0e-06, betas: [0.8, 0.9], clip_norm: null, samples: 3, baseline: greedy, idf: caption,
   eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued, captions_per_image: 2,

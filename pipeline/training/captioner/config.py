@@ -36,9 +36,16 @@ class TrainConfig(CaptionerTrainingConfig):
 
     epochs: Count = 30
     """Most epochs; training ends earlier when `patience` runs out."""
-    grouping: Literal["image", "caption"] = "image"
+    optim: Annotated[Literal["modern", "authors"] | None, _ADDED] = None
+    """Recipe of the model's kind that gives the fields which are not set here: that of its authors,
+    or a common one of today (pipeline/training/captioner/recipes.py)."""
+    grouping: Literal["image", "caption", "length"] = "image"
     """image: a batch is images with several captions each, encoded once. caption: a batch is
-    (image, caption) pairs, as in M2; `batch_size` then counts pairs."""
+    (image, caption) pairs, as in M2; `batch_size` then counts pairs. length: pairs whose captions
+    have the same number of tokens (Xu et al. 2015)."""
+    max_words: Annotated[Count | None, _ADDED] = None
+    """Longest caption to train on; longer ones are left out and counted. null is all, cut as
+    preprocess.max_length says."""
     compile: bool = False
     """Compile the layers with torch.compile; if that fails, warn and train uncompiled. Part of the
     key, since compiled dropout draws other random numbers. Resume and more epochs are then not
@@ -56,10 +63,15 @@ class TrainConfig(CaptionerTrainingConfig):
     2015; sampled in one pass over the reference)."""
     scheduled_sampling_epochs: Annotated[Count, _ADDED] = 50
     """Epochs over which that probability rises from 0."""
-    schedule: Literal["noam", "constant", "step", "cosine"] = "noam"
+    optimiser: Annotated[Literal["adam", "rmsprop", "sgd"], _ADDED] = "adam"
+    """rmsprop: centred, with decay 0.95 and momentum 0.9 (Graves 2013, used by Xu et al. on
+    Flickr8k). sgd: with momentum 0.9."""
+    weight_decay: Annotated[float, Field(ge=0), _ADDED] = 0.0
+    """Weight of the L2 norm in the gradient."""
+    schedule: Literal["noam", "constant", "step", "cosine", "linear"] = "noam"
     """noam: lr * D^-0.5 * min(s^-0.5, s * warmup^-1.5) at step s (Vaswani et al. 2017). step: times
-    `decay` every `decay_every` epochs. cosine: from lr to 0 over `epochs`. Both rise over
-    `warmup`."""
+    `decay` every `decay_every` epochs. cosine and linear: from lr to 0 over `epochs`. These
+    three rise over `warmup`."""
     lr: Annotated[float, Field(gt=0)] = 1.0
     """Factor of the noam schedule, or the constant or highest rate."""
     warmup: Count = 10_000
@@ -72,7 +84,7 @@ class TrainConfig(CaptionerTrainingConfig):
     @property
     def rate_depends_on_epochs(self) -> bool:
         """Return True if an update depends on how many epochs follow."""
-        return self.schedule == "cosine"
+        return self.schedule in ("cosine", "linear")
 
 
 class ScstConfig(CaptionerTrainingConfig):

@@ -8,11 +8,11 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from a2cap.data.batches.collate import Batch
 from a2cap.model.captioner import Teaching
@@ -31,14 +31,14 @@ from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
-from a2cap.pipeline.training.captioner.data import read_training_data
+from a2cap.pipeline.training.captioner.data import read_training_data, require_cells
 from a2cap.pipeline.training.captioner.start import start_from
 from a2cap.pipeline.training.captioner.task import (
     CaptionValidation,
     train_and_save,
     training_batches,
 )
-from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides
+from a2cap.pipeline.training.optimizer import Optimizer, Update, optimised_sides
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ def train_captioner(
     """
     config, ranks, device = job.train, Ranks.current(), prepare_device(runtime)
     data = read_training_data(job.features, job.captions)
+    require_cells(job.model, data.store)
     description = ModelDescription(
         model=job.model,
         region_width=data.store.feature_width,
@@ -72,7 +73,9 @@ def train_captioner(
     if config.compile:
         compile_layers(captioner, warn=logger.warning)
     validation = CaptionValidation(captioner, data, config, description, ranks)
-    batches = training_batches(validation, runtime, grouping=config.grouping)
+    batches = training_batches(
+        validation, runtime, grouping=config.grouping, max_words=config.max_words
+    )
     optimizer = CrossEntropyOptimizer(captioner, config, ranks, steps_per_epoch=len(batches))
     train_and_save("train", optimizer, batches, validation, directory=directory, events=events)
 
@@ -101,7 +104,8 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         steps_per_epoch: int = 1,
     ) -> None:
         sides = (captioner.caption_parameters(), captioner.mask_parameters())
-        super().__init__(adam_sides(sides, betas=config.betas), config, ranks, ema=config.ema)
+        optimised = optimised_sides(sides, partial(_optimiser, config))
+        super().__init__(optimised, config, ranks, ema=config.ema)
         self._steps_per_epoch = steps_per_epoch
         self._captioner = captioner
         self._config = config
@@ -191,6 +195,19 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         return torch.stack(_measurements(losses)).float() * weight
 
 
+def _optimiser(config: TrainConfig, side: list[nn.Parameter]) -> torch.optim.Optimizer:
+    decay = config.weight_decay
+    # the rate is set before every step
+    if config.optimiser == "sgd":
+        return torch.optim.SGD(side, lr=0.0, momentum=0.9, weight_decay=decay)
+    if config.optimiser == "rmsprop":
+        # Graves adds 1e-4 within the root
+        return torch.optim.RMSprop(
+            side, lr=0.0, alpha=0.95, eps=1e-2, momentum=0.9, centered=True, weight_decay=decay
+        )
+    return torch.optim.Adam(side, lr=0.0, betas=config.betas, weight_decay=decay, fused=True)
+
+
 def _read_interval(device: torch.device) -> int:
     # reading a value waits for a GPU to finish; on a CPU it is there already
     return 1 if device.type == "cpu" else _GPU_READ_INTERVAL
@@ -232,4 +249,4 @@ def learning_rate(config: TrainConfig, step: int, *, width: int, steps_per_epoch
         epochs = (step - 1) // steps_per_epoch
         return rate * config.decay ** (epochs // config.decay_every)
     done = (step - 1) / (config.epochs * steps_per_epoch)
-    return rate * (1 + math.cos(math.pi * done)) / 2
+    return rate * (1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)

@@ -60,7 +60,8 @@ def require_cells(model: ModelConfig, store: FeatureStore) -> None:
     if regions.boxes.any() and not is_grid(regions):
         raise InputError(
             f"features of {str(store.path)!r} are not the cells of a grid, whose positions "
-            "model.kind=spatial needs; extract with extract.boxes=grid, or choose another model.kind"
+            "model.kind=spatial needs; extract with extract.boxes=grid, or choose another "
+            "model.kind"
         )
     if len(regions) != model.cells:
         raise InputError(

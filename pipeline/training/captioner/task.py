@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -36,7 +37,11 @@ _VALIDATION_BATCH = 50  # images decoded at once
 
 
 def training_batches(
-    validation: "CaptionValidation", runtime: RuntimeConfig, *, grouping: Grouping = "image"
+    validation: "CaptionValidation",
+    runtime: RuntimeConfig,
+    *,
+    grouping: Grouping | Literal["length"] = "image",
+    max_words: int | None = None,
 ) -> Batches[Item, Batch]:
     """Return the batches of the training that is validated."""
     ranks, data, config = validation.ranks, validation.data, validation.config
@@ -47,7 +52,8 @@ def training_batches(
         captions_per_image=config.captions_per_image,
         max_regions=validation.description.max_regions,
         seed=config.seed,
-        grouping=grouping,
+        grouping="caption" if grouping == "length" else grouping,
+        max_words=max_words,
         skipped=data.skipped,
     )
     return Batches(
@@ -57,6 +63,7 @@ def training_batches(
         share=Share(ranks.rank, ranks.count, config.accumulate),
         workers=runtime.workers,
         pin_memory=validation.device.type == "cuda",
+        groups=dataset.lengths() if grouping == "length" else None,
     )
 
 

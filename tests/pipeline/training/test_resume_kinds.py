@@ -17,7 +17,9 @@ OPTIONS = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*KINDS, *VARIANTS][1:])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in (*KINDS, *VARIANTS) if kind not in ("transformer", "spatial")]
+)
 def test_a_stopped_training_of_a_kind_ends_as_an_uninterrupted_one(train, tmp_path, signals, kind):
     settings = yaml.safe_load(train.config_file.read_text())
     make = {**KINDS, **VARIANTS}[kind]
@@ -27,6 +29,8 @@ def test_a_stopped_training_of_a_kind_ends_as_an_uninterrupted_one(train, tmp_pa
         del rates["attention_dropout"]
     fields = {name: rate for name, rate in rates.items() if name in type(model).model_fields}
     model = make(alignment=AlignmentConfig(), **fields)
+    if kind == "hard attention":  # as its authors train
+        settings["train"] |= {"grouping": "length", "optimiser": "rmsprop", "batch_size": 24}
     config_file = tmp_path / "kind.yaml"
     config_file.write_text(yaml.safe_dump({**settings, "model": model.model_dump(mode="json")}))
     train = replace(train, config_file=config_file)

@@ -21,6 +21,7 @@ from a2cap.pipeline.training.captioner.cross_entropy import (
     learning_rate,
     sampling_rate,
 )
+from tests.model.kinds import make
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)
 BF16 = CONSTANT.model_copy(update={"precision": "bf16"})
@@ -349,7 +350,26 @@ def test_a_step_schedule_decays_every_few_epochs_and_a_cosine_ends_at_zero():
     cosine = TrainConfig(schedule="cosine", lr=2.0, warmup=1, epochs=4)
     rates = [learning_rate(cosine, number, width=1, steps_per_epoch=2) for number in range(1, 10)]
     assert rates == pytest.approx([1 + math.cos(math.pi * done / 8) for done in range(9)])
-    assert [one.rate_depends_on_epochs for one in (step, cosine)] == [False, True]
+    linear = cosine.model_copy(update={"schedule": "linear"})
+    rates = [learning_rate(linear, number, width=1, steps_per_epoch=2) for number in (1, 3, 9)]
+    assert rates == pytest.approx([2, 1.5, 0])
+    assert [one.rate_depends_on_epochs for one in (step, cosine, linear)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("adam", {"betas": (0.9, 0.98)}),
+        ("rmsprop", {"alpha": 0.95, "momentum": 0.9, "centered": True, "eps": 1e-2}),
+        ("sgd", {"momentum": 0.9, "nesterov": False}),
+    ],
+)
+def test_the_optimiser_of_each_name_has_its_settings_on_both_sides(name, expected):
+    config = TrainConfig(optimiser=name, weight_decay=0.1)
+    for _, optimiser in CrossEntropyOptimizer(make("gru"), config).sides:
+        assert type(optimiser).__name__.lower() == name
+        [group] = optimiser.param_groups
+        assert {**expected, "weight_decay": 0.1}.items() <= group.items()
 
 
 def test_scheduled_sampling_rises_by_epochs():

@@ -94,7 +94,7 @@ def test_training_without_validation_images_is_rejected(train, tmp_path):
     )
 
 
-class OneImage(dict):
+class OneImage(dict[str, Regions]):
     path = Path("features.lmdb")
 
 
