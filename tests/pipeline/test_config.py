@@ -43,7 +43,8 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
         "training ends earlier when `patience` runs out",
         "  modle: unknown field; did you mean 'model'?",
         "  evaluate.beam_size: input should be greater than or equal to 1: 0; choose a valid "
-        "value: integer, >= 1, <= 1000; default 5. K, beams kept per image; 1 is greedy decoding",
+        "value: integer, >= 1, <= 1000; default 5. K, beams kept per image, or "
+        "captions sampled; 1 beam is greedy decoding",
     }
 
 
@@ -86,8 +87,8 @@ def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today
             ["model.kind=up-down", "model.heads=4", "model.alignment.fussion=gate"],
             [
                 "model.alignment.fussion: unknown field; did you mean 'fusion'?",
-                "model.heads: unknown field; valid names: feature_dropout, attention_dropout, kind, "
-                "width, embedding, attention_width, dropout, blind, alignment",
+                "model.heads: unknown field; valid names: feature_dropout, attention_dropout, "
+                "kind, width, embedding, attention_width, dropout, blind, alignment",
             ],
         ),
         (
