@@ -2,13 +2,15 @@
 
 import json
 import signal
+from dataclasses import replace
 
 import pytest
 
 from a2cap.pipeline.engine.artifacts import EPOCHS, checkpoint_name
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.manifest import Manifest
-from a2cap.pipeline.engine.stage import Stage
+from a2cap.pipeline.engine.run import prepare
+from a2cap.pipeline.engine.stage import Stage, StagePaths
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.continuation import continued, copy_training, last_epoch
 from a2cap.pipeline.training.detector.config import DetectorConfig
@@ -107,6 +109,24 @@ def test_the_longest_of_several_trainings_continues(tmp_path):
     (tmp_path / "0123456789ab" / "manifest.json").write_text("damaged")
     found, name = after(tmp_path, TrainConfig(epochs=3), TrainConfig(epochs=4))
     assert found.note == f"continues from epoch 3 of {name}"
+
+
+def test_a_killed_copy_is_made_again_and_force_starts_over(tmp_path):
+    begun = []
+
+    def begin(partial):
+        begun.append(partial.name)
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+
+    stage = replace(stage_of(TrainConfig()), note="continues", begin=begin)
+    paths = StagePaths.in_artifacts(tmp_path, stage)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(stage, paths)
+    for _ in range(2):
+        prepare(stage, paths)
+    prepare(stage, replace(paths, forced=True))
+    assert begun == 2 * [paths.partial.name]
 
 
 @pytest.mark.slow
