@@ -109,9 +109,12 @@ def _validate(content: Mapping[str, object], problems: list[str]) -> Config:
     return config
 
 
-def override(field: str, value: Path | str | tuple[Path, ...]) -> str:
-    """Format an override that sets a field to a path, paths or text with any characters."""
-    plain = [str(path) for path in value] if isinstance(value, tuple) else str(value)
+def override(field: str, value: Path | str | tuple[Path, ...] | list[list[str]]) -> str:
+    """Format an override that sets a field to a path, paths, text or lists with any characters."""
+    if isinstance(value, list):
+        plain: object = value
+    else:
+        plain = [str(path) for path in value] if isinstance(value, tuple) else str(value)
     # quoted by YAML, which reads JSON's escapes only up to U+FFFF
     dumped = yaml.safe_dump(plain, default_style='"', default_flow_style=True, width=math.inf)
     text = dumped.rstrip("\n")

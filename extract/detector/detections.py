@@ -25,13 +25,14 @@ class Detections:
     """K objects of one image, by falling score.
 
     boxes: (K, 4) float32, x1 y1 x2 y2 in the image's own pixels; scores: (K,) float32 in [0, 1];
-    class_ids: (K,) int64 from 0; attribute_ids: (K,) int64, or None without an attribute head.
+    class_ids: (K,) int64 from 0; attribute_logits: (K, attributes) float32, or None without an
+    attribute head.
     """
 
     boxes: NDArray[np.float32]
     scores: NDArray[np.float32]
     class_ids: NDArray[np.int64]
-    attribute_ids: NDArray[np.int64] | None
+    attribute_logits: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -131,15 +132,15 @@ def _detections(
         deltas[regions, class_ids], proposals[regions], size=size, meta=detector.meta
     )
     kept = _suppress_by_class(boxes, scores, class_ids, rule=rule, meta=detector.meta)
-    predictor, attribute_ids = detector.roi_heads.box_predictor, None
+    predictor, attribute_logits = detector.roi_heads.box_predictor, None
     if predictor.has_attributes:
         logits = predictor.attribute_logits_of(features[regions[kept]], class_ids[kept])
-        attribute_ids = logits[:, :-1].argmax(dim=1).cpu().numpy()
+        attribute_logits = logits[:, :-1].cpu().numpy()
     return Detections(
         boxes=_to_image_pixels(boxes[kept], size),
         scores=scores[kept].cpu().numpy(),
         class_ids=class_ids[kept].cpu().numpy(),
-        attribute_ids=attribute_ids,
+        attribute_logits=attribute_logits,
     )
 
 

@@ -4,7 +4,9 @@ Every loss is a mean over the samples of each image, then over images, as with c
 step: the losses of parts of a batch, or of ranks, can be averaged by their numbers of images.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -80,18 +82,50 @@ def class_loss(logits: Tensor, class_ids: Tensor, sampled: Samples) -> Tensor:
     return mean_by_image(losses, sampled.images, count=sampled.count)
 
 
-def attribute_loss(logits: Tensor, attribute_ids: Tensor, images: Tensor, *, count: int) -> Tensor:
-    """Return the cross-entropy of attributes, averaged over the attributes of each region.
+AttributeTarget = Literal["softmax", "sigmoid", "families"]
 
-    logits: (K, attributes + 1) float32; attribute_ids: (K, A) int64, padded with -1; images: (K,)
-    int64 in [0, count). Regions without attributes are ignored.
+
+@dataclass(frozen=True)
+class AttributeLoss:
+    """The loss of attributes, averaged over the attributes of each region.
+
+    target: softmax, over all attributes, as published; sigmoid, of each attribute on its own;
+    families, a softmax over each of `families`, ids of which a region has at most one. With a
+    softmax over all, the attributes of one region compete: its loss does not fall below log A.
     """
-    given = attribute_ids >= 0
-    known = given.any(dim=1)
-    log_probabilities = logits.log_softmax(dim=1).gather(1, attribute_ids.clamp(min=0))
-    sums = torch.where(given, log_probabilities, 0).sum(dim=1)
-    losses = -sums[known] / given.sum(dim=1)[known]
-    return mean_by_image(losses, images[known], count=count)
+
+    target: AttributeTarget = "softmax"
+    families: Sequence[Sequence[int]] = ()
+
+    def __call__(
+        self, logits: Tensor, attribute_ids: Tensor, images: Tensor, *, count: int
+    ) -> Tensor:
+        """Return the loss, ().
+
+        logits: (K, attributes + 1) float32; attribute_ids: (K, A) int64, padded with -1; images:
+        (K,) int64 in [0, count). Regions without attributes are ignored.
+        """
+        given = attribute_ids >= 0
+        known = given.any(dim=1)
+        if self.target == "sigmoid":
+            targets = logits.new_zeros(logits.shape)
+            targets.scatter_add_(1, attribute_ids.clamp(min=0), given.to(logits))
+            sums = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+            sums = sums[:, :-1].sum(dim=1)  # the last row is "no attribute"
+        else:
+            log_probabilities = self._log_probabilities(logits)
+            own = log_probabilities.gather(1, attribute_ids.clamp(min=0))
+            sums = -torch.where(given, own, 0).sum(dim=1)
+        losses = sums[known] / given.sum(dim=1)[known]
+        return mean_by_image(losses, images[known], count=count)
+
+    def _log_probabilities(self, logits: Tensor) -> Tensor:
+        if self.target == "softmax":
+            return logits.log_softmax(dim=1)
+        found = torch.zeros_like(logits)  # an attribute outside of all families adds no loss
+        for ids in self.families:
+            found[:, ids] = logits[:, ids].log_softmax(dim=1)
+        return found
 
 
 def mean_by_image(losses: Tensor, images: Tensor, *, count: int) -> Tensor:

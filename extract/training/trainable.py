@@ -19,9 +19,9 @@ from a2cap.extract.detector.proposals import ScoredAnchors, best_proposals
 from a2cap.extract.detector.resnet import EPSILON, STRIDE, FrozenBatchNorm
 from a2cap.extract.training.batch import LabelledBatch
 from a2cap.extract.training.losses import (
+    AttributeLoss,
     DetectorLosses,
     Samples,
-    attribute_loss,
     box_loss,
     class_loss,
     objectness_loss,
@@ -63,8 +63,15 @@ class TrainableDetector(nn.Module):
     is usual for fine-tuning.
     """
 
-    def __init__(self, detector: Detector, *, learns_norms: bool) -> None:
+    def __init__(
+        self,
+        detector: Detector,
+        *,
+        learns_norms: bool,
+        attribute_loss: AttributeLoss = AttributeLoss(),  # noqa: B008 - it is immutable
+    ) -> None:
         super().__init__()
+        self._attribute_loss = attribute_loss
         self.detector = copy.deepcopy(detector).requires_grad_(True)
         if learns_norms:
             _replace_norms(self.detector)
@@ -165,7 +172,9 @@ class TrainableDetector(nn.Module):
             rows = sampled.foreground
             logits = predictor.attribute_logits_of(vectors[rows], class_ids[rows]).float()
             given = _attribute_ids(matches, batch)
-            of_attributes = attribute_loss(logits, given, sampled.images[rows], count=sampled.count)
+            of_attributes = self._attribute_loss(
+                logits, given, sampled.images[rows], count=sampled.count
+            )
         return (
             class_loss(predictor(vectors).float(), class_ids, sampled),
             box_loss(deltas.gather(1, of_class)[:, 0], sampled),

@@ -103,6 +103,9 @@ def print_detector(figures: Mapping[str, Any]) -> None:
     for count in sorted(figures["proposal_recall"], key=int):
         share = figures["proposal_recall"][count]
         click.echo(f"{f'recall of {count} proposals':<24} {share:.4f}")
+    for family, share in figures["attribute_accuracy"].items():
+        text = "no object found" if share is None else f"{share:.4f}"
+        click.echo(f"{f'accuracy of {family}':<24} {text}")
     # ties by name, so that equal figures print equal lines
     worst = sorted(figures["AP50_of_class"].items(), key=lambda item: (item[1], item[0]))
     named = ", ".join(f"{name} {value:.3f}" for name, value in worst[:_CLASSES_SHOWN])

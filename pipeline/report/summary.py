@@ -8,15 +8,16 @@ from statistics import median
 import numpy as np
 
 from a2cap.pipeline.metrics.score import METRICS, Scores, shown_name
+from a2cap.pipeline.metrics.truth import TRUTH
 from a2cap.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
 
 _BINS = 32
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
-    """Return each metric once, those of METRICS first and in that order."""
-    found = dict.fromkeys(metrics)
-    return [name for name in METRICS if name in found] + [n for n in found if n not in METRICS]
+    """Return each metric once, those of METRICS and TRUTH first and in that order."""
+    known, found = (*METRICS, *TRUTH), dict.fromkeys(metrics)
+    return [name for name in known if name in found] + [n for n in found if n not in known]
 
 
 def format_figures(figures: Mapping[str, float], spice: Mapping[str, float]) -> dict[str, str]:

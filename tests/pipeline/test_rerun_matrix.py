@@ -95,7 +95,8 @@ detector: {layout: coco, depth: 50, width: 16, norms: frozen, anchor_sizes: [32.
   anchor_ratios: [1.0], last_stage: strided, region_pooling: bilinear, proposal_width: 64,
   attribute_head: false, embedding_width: 64, attribute_width: 64, min_side: 90, max_side: 1200,
   flip: false, roi_size: 5, anchors: 128, anchor_positives: 0.25, proposals: 500, regions: 32,
-  region_positives: 0.25, attribute_weight: 1.0, seed: 1, epochs: 3, patience: 2, batch_size: 4,
+  region_positives: 0.25, attribute_weight: 1.0, attribute_loss: sigmoid,
+  attribute_families: [[red]], seed: 1, epochs: 3, patience: 2, batch_size: 4,
   accumulate: 2, precision: bf16, optimiser: adamw, lr: 0.5, warmup: 10, weight_decay: 0.5,
   clip_norm: null, checkpoint_every: 10, max_validation_images: 2, validation_proposals: 10,
   dtype: float16}

@@ -81,6 +81,16 @@ class DetectorConfig(TrainingConfig):
     """Largest share of sampled regions that match an object."""
     attribute_weight: Annotated[float, Field(ge=0)] = 0.5
     """Factor of the attribute loss."""
+    attribute_loss: Annotated[
+        Literal["softmax", "sigmoid", "families"], Field(json_schema_extra={"added": True})
+    ] = "softmax"
+    """softmax over all attributes, as published; sigmoid of each on its own; families: a softmax
+    over each of `attribute_families`."""
+    attribute_families: Annotated[
+        tuple[tuple[str, ...], ...], Field(json_schema_extra={"added": True})
+    ] = ()
+    """Families of exclusive attributes, [[red, blue, …], [small, large], …]: for the loss
+    `families`, and for the accuracy of each in the figures."""
     epochs: Count = 12
     """Most epochs; training ends earlier when `patience` runs out."""
     patience: Count = 12
@@ -114,6 +124,10 @@ class DetectorConfig(TrainingConfig):
             problems.append(
                 f"min_side is {self.min_side}, above max_side {self.max_side}; "
                 "lower min_side or raise max_side"
+            )
+        if self.attribute_loss == "families" and not self.attribute_families:
+            problems.append(
+                "attribute_loss is 'families' without detector.attribute_families; set them"
             )
         if problems:
             raise ValueError("; ".join(problems))

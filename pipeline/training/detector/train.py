@@ -14,6 +14,7 @@ from a2cap.data.files.json_file import write_json
 from a2cap.extract.detector.conventions import custom_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.training.losses import AttributeLoss
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.extract.weights.imagenet import resnet_tensors
 from a2cap.extract.weights.initial import initialise_from, random_detector
@@ -24,6 +25,7 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.training.detector.attribute_accuracy import family_ids
 from a2cap.pipeline.training.detector.batches import DetectorDataset, DetectorPart, collate
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
@@ -48,8 +50,11 @@ def train_detector(
     device, ranks = prepare_device(runtime), Ranks.current()
     torch.manual_seed(config.seed)  # nothing draws from it, but its state is in each checkpoint
     data = read_detector_data(config)
+    families = family_ids(config, data.training.attributes)
     detector = TrainableDetector(
-        new_detector(config, data.training), learns_norms=config.norms == "learnt"
+        new_detector(config, data.training),
+        learns_norms=config.norms == "learnt",
+        attribute_loss=AttributeLoss(config.attribute_loss, tuple(families.values())),
     ).to(device)
     ranks.broadcast_tensors(detector.state_dict().values())
     # the layout in which convolutions are fastest

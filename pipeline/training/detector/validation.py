@@ -18,6 +18,7 @@ from a2cap.extract.image import read_image
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.training.detector.attribute_accuracy import attribute_accuracy, family_ids
 from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
@@ -76,7 +77,8 @@ def detector_figures(
     detector: Detector, data: DetectionData, config: DetectorConfig
 ) -> dict[str, object]:
     """Return all figures of a detector as JSON, with the settings they were measured with."""
-    metrics = detection_metrics(data, detections_of(detector, data.images, config))
+    found = detections_of(detector, data.images, config)
+    metrics = detection_metrics(data, found)
     propose = partial(propose_regions, detector, count=max(RECALL_AT))
     proposals = _apply_to_images("propose", data.images, propose)
     recall = proposal_recall(data, proposals, counts=RECALL_AT)
@@ -88,6 +90,7 @@ def detector_figures(
         "AP_medium": metrics.ap_medium,
         "AP_large": metrics.ap_large,
         "AP50_of_class": dict(metrics.per_class),
+        "attribute_accuracy": attribute_accuracy(data, found, family_ids(config, data.attributes)),
         "proposal_recall": {str(count): share for count, share in recall.items()},
         # the name on disk of an earlier version
         "pictures": len(data.images),
@@ -138,4 +141,4 @@ def _to_tensors(found: Detections) -> list[torch.Tensor]:
 
 def _from_tensors(tensors: Sequence[torch.Tensor]) -> Detections:
     boxes, scores, class_ids = (part.numpy() for part in tensors)
-    return Detections(boxes, scores, class_ids, attribute_ids=None)
+    return Detections(boxes, scores, class_ids)

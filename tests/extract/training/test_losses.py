@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from a2cap.extract.training.losses import (
+    AttributeLoss,
     DetectorLosses,
     Samples,
-    attribute_loss,
     box_loss,
     class_loss,
     mean_by_image,
@@ -68,15 +68,39 @@ def test_attribute_loss_averages_the_attributes_of_each_region_and_ignores_regio
         own = [log_softmax(logits[k].tolist())[a] for a in attribute_ids[k] if a >= 0]
         if own:
             losses.append((image, -sum(own) / len(own)))
-    found = attribute_loss(logits, torch.tensor(attribute_ids), torch.tensor(images), count=3)
+    found = AttributeLoss()(logits, torch.tensor(attribute_ids), torch.tensor(images), count=3)
     assert found.item() == pytest.approx(by_image(losses), rel=1e-5)
 
 
+@pytest.mark.parametrize("target", ["sigmoid", "families"])
+def test_attributes_are_learnt_one_by_one_or_by_family(target):
+    logits, families = random(3, 6), [(0, 3), (1, 2)]  # attribute 4 has no family
+    attribute_ids, images = [[0, 2], [1, 4], [3, -1]], [0, 1, 1]
+    losses = []
+    for k, image in enumerate(images):
+        values, given = logits[k].tolist(), [a for a in attribute_ids[k] if a >= 0]
+        if target == "sigmoid":
+            signs = [1 if a in given else -1 for a in range(5)]
+            total = sum(math.log1p(math.exp(-s * v)) for s, v in zip(signs, values, strict=False))
+        else:
+            total = sum(
+                -log_softmax([values[a] for a in ids])[ids.index(given_one)]
+                for ids in families
+                for given_one in given
+                if given_one in ids
+            )
+        losses.append((image, total / len(given)))
+    loss = AttributeLoss(target, families)
+    found = loss(logits, torch.tensor(attribute_ids), torch.tensor(images), count=3)
+    assert found.item() == pytest.approx(by_image(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("target", ["softmax", "sigmoid", "families"])
 @pytest.mark.parametrize("width", [0, 2])
-def test_attribute_loss_is_zero_without_known_attributes(width):
+def test_attribute_loss_is_zero_without_known_attributes(width, target):
     logits = random(3, 4).requires_grad_()
     unknown = torch.full((3, width), -1)
-    found = attribute_loss(logits, unknown, torch.tensor([0, 0, 1]), count=2)
+    found = AttributeLoss(target, [(0, 1)])(logits, unknown, torch.tensor([0, 0, 1]), count=2)
     found.backward()
     assert found == 0
     assert logits.grad is not None

@@ -37,7 +37,6 @@ def found(*objects):
         boxes=np.array([box for box, *_ in objects], np.float32).reshape(-1, 4),
         scores=np.array([score for *_, score in objects], np.float32),
         class_ids=np.array([class_id for _, class_id, _ in objects], np.int64),
-        attribute_ids=None,
     )
 
 
