@@ -137,6 +137,9 @@ class TransformerConfig(CaptionerSettings):
     """Dropout rate after each attention and feed-forward block and in the region embedding, nowhere
     else."""
 
+    norm: Annotated[Literal["post", "pre"], _ADDED] = "post"
+    """Layer norm after each block, as in the paper, or before it, as in ImageCaptioning.pytorch."""
+
     box_geometry: Literal["none", "linear"] = "none"
     """Geometry of the regions: linear adds a projection of the normalised box to its region; none,
     as in the paper, leaves the model unable to tell left from right."""
@@ -453,6 +456,9 @@ class M2Config(CaptionerSettings):
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Dropout rate after each attention and feed-forward block and in the region embedding."""
+
+    positions: Annotated[Literal["sinusoidal", "table"], _ADDED] = "sinusoidal"
+    """Positions of tokens: sinusoidal, or a table that is saved with an imported captioner."""
 
     blind: bool = False
     """Zero the region features: the control experiment with language and number of regions."""

@@ -94,7 +94,7 @@ class _Draft:
 class _Name(Enum):
     """A permitted name, by the result of calling it."""
 
-    NDARRAY, DTYPE, ARRAY, FILLED_ARRAY, BYTES, NO_BYTES, DICTIONARY = range(7)
+    NDARRAY, DTYPE, ARRAY, FILLED_ARRAY, BYTES, NO_BYTES, DICTIONARY, RECORD, SCALAR = range(9)
 
 
 _NAMES = {
@@ -108,7 +108,28 @@ _NAMES = {
     "__builtin__ bytes": _Name.NO_BYTES,  # of an empty array, as Python 3 writes protocol 2
     "builtins bytes": _Name.NO_BYTES,
     "collections OrderedDict": _Name.DICTIONARY,
+    # of captioners: their vocabulary and options become dictionaries of their attributes
+    "numpy.core.multiarray scalar": _Name.SCALAR,
+    "numpy._core.multiarray scalar": _Name.SCALAR,
+    **dict.fromkeys(
+        (
+            "collections Counter",
+            "collections defaultdict",
+            "argparse Namespace",
+            "data.vocab Vocab",
+            "data.vocab _default_unk_index",
+            "torchtext.vocab Vocab",
+            "torchtext.vocab _default_unk_index",
+        ),
+        _Name.RECORD,
+    ),
 }
+
+
+class _Record(dict[str, object]):
+    """The attributes of an object."""
+
+
 _CODES = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
 _MARK = object()
 
@@ -157,11 +178,11 @@ class _Interpreter:
             self.memo[len(self.memo)] = self.stack[-1]
         elif name in ("GLOBAL", "STACK_GLOBAL", "INST"):
             self._push_name(argument)
-        elif name in ("REDUCE", "BUILD"):
+        elif name in ("REDUCE", "NEWOBJ", "BUILD"):
             given, to = self.stack.pop(), self.stack.pop()
-            self.stack.append(
-                self._reduce(to, given) if name == "REDUCE" else self._build(to, given)
-            )
+            is_record = isinstance(to, _Name) and to in (_Name.RECORD, _Name.SCALAR)
+            make = self._reduce_record if is_record else self._reduce
+            self.stack.append(self._build(to, given) if name == "BUILD" else make(to, given))
         elif name not in ("PROTO", "FRAME"):
             self._step_container(name)
 
@@ -232,6 +253,17 @@ class _Interpreter:
                 return dictionary
         raise _DamagedError("it calls something that does not make an array of numbers")
 
+    def _reduce_record(self, called: object, arguments: object) -> object:
+        match called, arguments:
+            case _Name.RECORD, (() | (_Name.RECORD,)):
+                return _Record()
+            case _Name.RECORD, (dict(counts),):
+                return counts
+            case _Name.SCALAR, (_DType(dtype=np.dtype() as dtype), (bytes() | str()) as data):
+                content = data.encode("latin1") if isinstance(data, str) else data
+                return self._array((), dtype, content, False).item()
+        raise _DamagedError("it calls something that does not make a vocabulary or options")
+
     def _build(self, built: object, state: object) -> object:
         match built, state:
             case _DType(dtype=None), (3, ("<" | ">" | "|") as order, None, None, None, -1, -1, 0):
@@ -248,6 +280,9 @@ class _Interpreter:
                 content = data.encode("latin1") if isinstance(data, str) else data
                 built.array = self._array(shape, dtype, _expect(content, bytes), bool(order))
                 return built.array
+            case _Record(), dict():
+                built.update(state)
+                return built
             case dict(), dict():  # attributes of an OrderedDict, such as torch's _metadata
                 return built
         raise _DamagedError("the state of an array or dtype is unknown")

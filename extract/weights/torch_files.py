@@ -11,9 +11,28 @@ from torch import Tensor
 
 from a2cap.data.errors import WeightsError
 
+_BUILDERS = ("_reconstruct", "scalar")
+
+
+class _Unused:
+    """An array or number of NumPy, such as an RNG state beside the tensors; it is not built."""
+
+    def __init__(self, *content: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+_NUMPY = (
+    "numpy.ndarray",
+    "numpy.dtype",
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in _BUILDERS),
+)
+
 
 def load_torch_file(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a state dict, or of the one below "model", as float32 by name.
+    """Return the tensors of a state dict, or of that below "model" or "state_dict", as float32.
 
     Raises WeightsError where the file is damaged, or refers to anything but tensors in plain
     containers; no code of it is run.
@@ -21,7 +40,8 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
     size = path.stat().st_size
     try:
         _require_stored(path, size)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([(_Unused, name) for name in _NUMPY]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise WeightsError(
@@ -33,7 +53,8 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
         raise WeightsError(
             f"torch file {path.name!r} is damaged: {reason}; download it again"
         ) from error
-    model = content.get("model", content) if isinstance(content, dict) else None
+    fields = content if isinstance(content, dict) else {}
+    model = fields.get("model", fields.get("state_dict", content))
     if not isinstance(model, dict) or not all(isinstance(v, Tensor) for v in model.values()):
         raise WeightsError(
             f"torch file {path.name!r} has no tensors by name; name a file with a state dict"

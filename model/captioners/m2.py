@@ -2,9 +2,11 @@
 
 Its encoder attends to learned memory slots beside the regions; every decoder layer attends to every
 encoder layer and weighs the results by learned gates. Details are those of
-github.com/aimagelab/meshed-memory-transformer at 239100b, with two differences. Their region mask
+github.com/aimagelab/meshed-memory-transformer at 239100b, with differences. Their region mask
 is computed after a projection whose bias hides the padding, so that it masks nothing; ours works.
-Their sampled initial memory is overwritten by Xavier's; ours is Xavier's from the start.
+Their sampled initial memory is overwritten by Xavier's; ours is Xavier's from the start. Xavier's
+values overwrite their sinusoidal positions too, which stay random: captioners of theirs are
+imported with that table.
 """
 
 import math
@@ -178,7 +180,8 @@ class MeshedDecoder(nn.Module):
         self.positions: Tensor
         # the first token has position 1: 0 is that of padding
         positions = sinusoidal_positions(MAX_POSITIONS + 1, config.width)[1:]
-        self.register_buffer("positions", positions, persistent=False)
+        is_saved = config.positions == "table"
+        self.register_buffer("positions", positions, persistent=is_saved)
         self.layers = nn.ModuleList(
             MeshedLayer(config, aligned=config.alignment.includes(number))
             for number in range(1, config.decoder_layers + 1)

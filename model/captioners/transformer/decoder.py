@@ -21,6 +21,7 @@ from a2cap.model.layers.positions import (
     require_positions,
     sinusoidal_positions,
 )
+from a2cap.model.layers.residual import add_block, block_input, layer_norm
 
 
 class TokenEmbedding(nn.Module):
@@ -53,7 +54,7 @@ class TokenEmbedding(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention over regions, feed-forward block; post-LN."""
+    """Causal self-attention, cross-attention over regions, feed-forward block."""
 
     def __init__(
         self,
@@ -63,23 +64,27 @@ class DecoderLayer(nn.Module):
         width: int,
         feed_forward: int,
         dropout: float = 0.0,
+        pre: bool = False,
     ):
         super().__init__()
+        self.pre = pre
         self.self_attention = self_attention
-        self.self_attention_norm = nn.LayerNorm(width)
+        self.self_attention_norm = layer_norm(width, pre=pre)
         self.cross_attention = cross_attention
-        self.cross_attention_norm = nn.LayerNorm(width)
+        self.cross_attention_norm = layer_norm(width, pre=pre)
         self.feed_forward = FeedForward(width, feed_forward)
-        self.feed_forward_norm = nn.LayerNorm(width)
+        self.feed_forward_norm = layer_norm(width, pre=pre)
         self.dropout = Dropout(dropout)
 
     def self_attend(self, states: Tensor) -> Tensor:
         """Attend from each token to itself and those before it; (N, L, D) -> (N, L, D)."""
-        return self._add_self_attended(states, self.self_attention(states))
+        read = block_input(states, self.self_attention_norm, pre=self.pre)
+        return self._add_self_attended(states, self.self_attention(read))
 
     def self_attend_step(self, states: Tensor, cache: KVCache | None) -> tuple[Tensor, KVCache]:
         """Attend from the next token of each row to those before it; (N, 1, D) -> (N, 1, D)."""
-        attended, cache = self.self_attention.step(states, cache)
+        read = block_input(states, self.self_attention_norm, pre=self.pre)
+        attended, cache = self.self_attention.step(read, cache)
         return self._add_self_attended(states, attended), cache
 
     def cross_attend(
@@ -91,17 +96,18 @@ class DecoderLayer(nn.Module):
         attention over the K * L positions of each image.
         """
         # the K captions of an image become queries of one attention, so that keys are not copied
-        by_image = states.reshape(len(regions.region_mask), -1, states.shape[-1])
+        pre, norm = self.pre, self.cross_attention_norm
+        read = block_input(states, norm, pre=pre)
+        by_image = read.reshape(len(regions.region_mask), -1, states.shape[-1])
         attended, attention = self.cross_attention(by_image, regions, decoder_pass)
         attended = attended.reshape(states.shape)
-        states = self.cross_attention_norm(states + self.dropout(attended))
-        transformed = self.feed_forward(states)
-        states = self.feed_forward_norm(states + self.dropout(transformed))
-        return states, attention
+        states = add_block(states, self.dropout(attended), norm, pre=pre)
+        norm = self.feed_forward_norm
+        transformed = self.feed_forward(block_input(states, norm, pre=pre))
+        return add_block(states, self.dropout(transformed), norm, pre=pre), attention
 
     def _add_self_attended(self, states: Tensor, attended: Tensor) -> Tensor:
-        summed: Tensor = self.self_attention_norm(states + self.dropout(attended))
-        return summed
+        return add_block(states, self.dropout(attended), self.self_attention_norm, pre=self.pre)
 
 
 class CaptionDecoder(nn.Module):
@@ -112,6 +118,9 @@ class CaptionDecoder(nn.Module):
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
         vocabulary_size, width = embedding.words.weight.shape
+        # the last block is not normed where each norm is before its block
+        is_pre = any(layer.pre for layer in self._layers())
+        self.norm = layer_norm(width, pre=True) if is_pre else nn.Identity()
         self.output = nn.Linear(width, vocabulary_size)
         nn.init.xavier_uniform_(self.output.weight)
         nn.init.zeros_(self.output.bias)
@@ -147,7 +156,7 @@ class CaptionDecoder(nn.Module):
                 states = layer.self_attend(states)
             states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
             attention.append(weights)
-        return DecoderOutput(states, tuple(attention))
+        return DecoderOutput(self.norm(states), tuple(attention))
 
     def below_masks(
         self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass
@@ -181,7 +190,7 @@ class CaptionDecoder(nn.Module):
             states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
             extended += cache
             attention.append(weights)
-        return DecoderOutput(states.squeeze(1), tuple(attention)), tuple(extended)
+        return DecoderOutput(self.norm(states).squeeze(1), tuple(attention)), tuple(extended)
 
     def _layers(self) -> Sequence[DecoderLayer]:
         return self.layers  # type: ignore[return-value]

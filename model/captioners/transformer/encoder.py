@@ -13,6 +13,7 @@ from a2cap.model.config import TransformerConfig
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.linear import xavier_linear
+from a2cap.model.layers.residual import add_block, block_input, layer_norm
 
 
 class RegionEmbedding(nn.Module):
@@ -25,7 +26,7 @@ class RegionEmbedding(nn.Module):
         has_boxes = config.box_geometry == "linear"
         self.box = xavier_linear(BOX_VALUES, config.width) if has_boxes else None
         self.dropout = Dropout(config.region_dropout(config.dropout))
-        self.norm = nn.LayerNorm(config.width)
+        self.norm = nn.LayerNorm(config.width) if config.norm == "post" else nn.Identity()
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
         """Project (B, R, F) features and (B, R, 5) boxes; region_mask: (B, R) -> (B, R, D)."""
@@ -41,25 +42,33 @@ class RegionEmbedding(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention over the regions of an image, then a feed-forward block; post-LN."""
+    """Self-attention over the regions of an image, then a feed-forward block."""
 
     def __init__(
-        self, attention: SelfAttention, *, width: int, feed_forward: int, dropout: float = 0.0
+        self,
+        attention: SelfAttention,
+        *,
+        width: int,
+        feed_forward: int,
+        dropout: float = 0.0,
+        pre: bool = False,
     ):
         super().__init__()
+        self.pre = pre
         self.attention = attention
-        self.attention_norm = nn.LayerNorm(width)
+        self.attention_norm = layer_norm(width, pre=pre)
         self.feed_forward = FeedForward(width, feed_forward)
-        self.feed_forward_norm = nn.LayerNorm(width)
+        self.feed_forward_norm = layer_norm(width, pre=pre)
         self.dropout = Dropout(dropout)
 
     def forward(self, states: Tensor, region_mask: Tensor) -> Tensor:
         """Attend over the existing regions; states: (B, R, D); region_mask: (B, R) -> (B, R, D)."""
-        attended = self.attention(states, region_mask=region_mask)
-        states = self.attention_norm(states + self.dropout(attended))
-        transformed = self.feed_forward(states)
-        encoded: Tensor = self.feed_forward_norm(states + self.dropout(transformed))
-        return encoded
+        pre, norm = self.pre, self.attention_norm
+        attended = self.attention(block_input(states, norm, pre=pre), region_mask=region_mask)
+        states = add_block(states, self.dropout(attended), norm, pre=pre)
+        norm = self.feed_forward_norm
+        transformed = self.feed_forward(block_input(states, norm, pre=pre))
+        return add_block(states, self.dropout(transformed), norm, pre=pre)
 
 
 class RegionEncoder(nn.Module):
@@ -75,13 +84,16 @@ class RegionEncoder(nn.Module):
                 width=width,
                 feed_forward=inner,
                 dropout=config.dropout,
+                pre=config.norm == "pre",
             )
             for _ in range(config.encoder_layers)
         )
+        self.norm = layer_norm(width, pre=True) if config.norm == "pre" else nn.Identity()
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
         """Encode (B, R, F) features and (B, R, 5) boxes; region_mask: (B, R) bool -> (B, R, D)."""
         states: Tensor = self.embedding(features, boxes, region_mask)
         for layer in self.layers:
             states = layer(states, region_mask)
-        return states
+        encoded: Tensor = self.norm(states)
+        return encoded

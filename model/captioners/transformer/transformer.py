@@ -32,6 +32,7 @@ class TransformerCaptioner(EncoderDecoder):
                     width=width,
                     feed_forward=config.feed_forward,
                     dropout=config.dropout,
+                    pre=config.norm == "pre",
                 )
                 for number in range(1, config.decoder_layers + 1)
             ),

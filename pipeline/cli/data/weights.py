@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from a2cap.pipeline.cli.options import PATH, Commands, log, verbose_option
+from a2cap.pipeline.cli.options import FILE, PATH, Commands, log, set_option, verbose_option
 
 
 @click.group(cls=Commands)
@@ -86,21 +86,43 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
 
 @weights.command("import")
 @click.argument("file", type=PATH)
+@click.option("--vocabulary", type=FILE, help="Import a captioner, whose vocabulary is this file.")
+@click.option("--output", type=PATH, help="Write the captioner into this new folder.")
+@set_option
 @verbose_option
-def import_weights(file: Path, verbose: bool) -> None:
-    """Import a detector's weights as safetensors.
+def import_weights(
+    file: Path,
+    vocabulary: Path | None,
+    output: Path | None,
+    overrides: tuple[str, ...],
+    verbose: bool,
+) -> None:
+    """Import a detector's weights as safetensors, or a published captioner.
 
     The layout is recognised by the content: caffe's .caffemodel, the pickles of airsplay and
     detectron2, the torch files of Hugging Face and MILVLG, and a2's safetensors. No code in the
     file is run.
 
+    A captioner is M2's .pth with vocab.pkl, or the Transformer of ImageCaptioning.pytorch with
+    infos_*.pkl or cocotalk.json; --set extract.weights names the detector of its regions.
+
     \b
     Example:
       a2 weights import faster_rcnn_from_caffe_attr.pkl
+      a2 weights import m2.pth --vocabulary vocab.pkl --output m2 --set extract.weights=vg.pkl
     """
+    log(verbose)
+    if (vocabulary is None) != (output is None):
+        raise click.UsageError("a captioner needs --vocabulary and --output, a detector neither")
+    if vocabulary is not None and output is not None:
+        from a2cap.pipeline.captioning.published import import_captioner
+        from a2cap.pipeline.config import load_config
+
+        import_captioner(file, vocabulary, load_config(None, overrides).extract, output)
+        click.echo(output)
+        return
     from a2cap.pipeline.weights.detectors import import_detector
 
-    log(verbose)
     click.echo(import_detector(file))
 
 

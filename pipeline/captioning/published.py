@@ -1,0 +1,330 @@
+"""Published captioners: their tensors and vocabularies under a2's names.
+
+M2 of github.com/aimagelab/meshed-memory-transformer at 239100b, and the Transformer of
+github.com/ruotianluo/ImageCaptioning.pytorch at 4c48a33. No code in a file is run.
+"""
+
+import math
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
+from a2cap.data.errors import InputError, WeightsError
+from a2cap.data.files.atomic import rename_durably
+from a2cap.data.files.json_file import read_json
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extractor import load_extractor
+from a2cap.extract.weights.pickles import load_arrays
+from a2cap.extract.weights.torch_files import load_torch_file
+from a2cap.model.config import AlignmentConfig, M2Config, ModelConfig, TransformerConfig
+from a2cap.model.layers.positions import MAX_POSITIONS, sinusoidal_positions
+from a2cap.pipeline.captioning.saved_captioner import (
+    EXTRACTOR,
+    EXTRACTOR_WEIGHTS,
+    ModelDescription,
+    new_captioner,
+    save_model,
+)
+from a2cap.pipeline.weights.detectors import NO_WEIGHTS, weights_file
+
+Rules = Sequence[tuple[str, str | None]]
+"""Pattern of a name there -> name here; `@n` marks part n of a stacked tensor, None is left out."""
+
+_ATTENTION = (("fc_q", "@0"), ("fc_k", "@1"), ("fc_v", "@2"))
+M2: Rules = (
+    (r"encoder\.fc\.(\w+)", r"encoder.embedding.\1"),
+    (r"encoder\.layer_norm\.(\w+)", r"encoder.norm.\1"),
+    *(
+        (rf"encoder\.layers\.(\d+)\.mhatt\.attention\.{old}\.(\w+)", rf"encoder.layers.\1.{new}")
+        for old, new in (
+            ("fc_q", r"query_key_value.\2@0"),
+            ("fc_k", r"query_key_value.\2@1"),
+            ("fc_v", r"query_key_value.\2@2"),
+            ("fc_o", r"output.\2"),
+        )
+    ),
+    (r"encoder\.layers\.(\d+)\.mhatt\.attention\.m_k", r"encoder.layers.\1.memory_keys"),
+    (r"encoder\.layers\.(\d+)\.mhatt\.attention\.m_v", r"encoder.layers.\1.memory_values"),
+    (r"encoder\.layers\.(\d+)\.mhatt\.layer_norm\.(\w+)", r"encoder.layers.\1.attention_norm.\2"),
+    *(
+        (rf"(\w+)\.layers\.(\d+)\.{old}\.(\w+)", rf"\1.layers.\2.{new}.\3")
+        for old, new in (
+            (r"pwff\.fc1", "feed_forward.inner"),
+            (r"pwff\.fc2", "feed_forward.outer"),
+            (r"pwff\.layer_norm", "feed_forward_norm"),
+            (r"self_att\.attention\.fc_o", "self_attention.output"),
+            (r"self_att\.layer_norm", "self_attention_norm"),
+            (r"enc_att\.attention\.fc_q", "query"),
+            (r"enc_att\.attention\.fc_o", "output"),
+            (r"enc_att\.layer_norm", "cross_attention_norm"),
+            ("fc_alpha1", "gates.0"),
+            ("fc_alpha2", "gates.1"),
+            ("fc_alpha3", "gates.2"),
+        )
+    ),
+    *(
+        (
+            rf"decoder\.layers\.(\d+)\.self_att\.attention\.{old}\.(\w+)",
+            rf"decoder.layers.\1.self_attention.query_key_value.\2{part}",
+        )
+        for old, part in _ATTENTION
+    ),
+    *(
+        (
+            rf"decoder\.layers\.(\d+)\.enc_att\.attention\.{old}\.(\w+)",
+            rf"decoder.layers.\1.key_value.\2{part}",
+        )
+        for old, part in _ATTENTION[1:]
+    ),
+    (r"decoder\.word_emb\.weight", "decoder.embedding.weight"),
+    (r"decoder\.fc\.weight", "decoder.output.weight"),
+    (r"decoder\.pos_emb\.weight", "decoder.positions"),
+    (r".*\.running_\w+", None),
+)
+
+_TRANSFORMER_BLOCKS = (
+    ("encoder", "self_attn", "attention"),
+    ("decoder", "self_attn", "self_attention"),
+)
+_NORMS = (("a_2", "weight"), ("b_2", "bias"))
+TRANSFORMER: Rules = (
+    (r"att_embed\.0\.(\w+)", r"encoder.embedding.feature.\1"),
+    *(
+        (
+            rf"model\.{side}\.layers\.(\d+)\.{old}\.linears\.{part}\.(\w+)",
+            rf"{side}.layers.\1.{new}.query_key_value.\2@{part}",
+        )
+        for side, old, new in _TRANSFORMER_BLOCKS
+        for part in range(3)
+    ),
+    *(
+        (
+            rf"model\.{side}\.layers\.(\d+)\.{old}\.linears\.3\.(\w+)",
+            rf"{side}.layers.\1.{new}.output.\2",
+        )
+        for side, old, new in _TRANSFORMER_BLOCKS
+    ),
+    *(
+        (
+            rf"model\.decoder\.layers\.(\d+)\.src_attn\.linears\.{part}\.(\w+)",
+            rf"decoder.layers.\1.cross_attention.{new}",
+        )
+        for part, new in enumerate(
+            (r"query.\2", r"key_value.\2@0", r"key_value.\2@1", r"output.\2")
+        )
+    ),
+    (
+        r"model\.(\w+)\.layers\.(\d+)\.feed_forward\.w_1\.(\w+)",
+        r"\1.layers.\2.feed_forward.inner.\3",
+    ),
+    (
+        r"model\.(\w+)\.layers\.(\d+)\.feed_forward\.w_2\.(\w+)",
+        r"\1.layers.\2.feed_forward.outer.\3",
+    ),
+    *(
+        (
+            rf"model\.{side}\.layers\.(\d+)\.sublayer\.{number}\.norm\.{old}",
+            rf"{side}.layers.\1.{name}_norm.{new}",
+        )
+        for side, names in (
+            ("encoder", ("attention", "feed_forward")),
+            ("decoder", ("self_attention", "cross_attention", "feed_forward")),
+        )
+        for number, name in enumerate(names)
+        for old, new in _NORMS
+    ),
+    *((rf"model\.(\w+)\.norm\.{old}", rf"\1.norm.{new}") for old, new in _NORMS),
+    (r"model\.tgt_embed\.0\.lut\.weight", "decoder.embedding.words.weight"),
+    (r"model\.generator\.proj\.(\w+)", r"decoder.output.\1"),
+    (r"model\.tgt_embed\.1\.pe", None),
+)
+
+
+@dataclass(frozen=True)
+class PublishedCaptioner:
+    """A captioner of another project as one of a2."""
+
+    model: ModelConfig
+    region_width: int
+    vocabulary: Vocabulary
+    tensors: dict[str, Tensor]
+
+
+def import_captioner(file: Path, vocabulary: Path, config: ExtractConfig, directory: Path) -> None:
+    """Write a published captioner into a new directory, with the extractor of its regions.
+
+    Raises A2Error for what does not fit, by name.
+    """
+    if directory.exists():
+        raise InputError(f"output {str(directory)!r} exists; name a path that does not exist")
+    found = convert_captioner(load_torch_file(file), vocabulary)
+    weights = weights_file(config)
+    if weights is None:
+        raise WeightsError(NO_WEIGHTS)
+    extractor = load_extractor(weights, config=config, strict=True)
+    partial = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    extractor.save(partial / EXTRACTOR_WEIGHTS)
+    record = extractor.record(partial / EXTRACTOR_WEIGHTS)
+    if record.feature_width != found.region_width:
+        raise InputError(
+            f"detector gives {record.feature_width} numbers per region, the captioner reads "
+            f"{found.region_width}; name the detector of its training with extract.weights"
+        )
+    record.write(partial / EXTRACTOR)
+    description = ModelDescription(
+        model=found.model,
+        region_width=found.region_width,
+        vocabulary_size=len(found.vocabulary),
+        vocabulary_digest=found.vocabulary.digest,
+        max_regions=None,
+    )
+    tensors = {**found.tensors, "schedule_step": torch.zeros((), dtype=torch.int64)}
+    try:
+        new_captioner(description).load_state_dict(tensors)
+    except RuntimeError as error:
+        problem = " ".join(str(error).splitlines()[1].split())
+        raise WeightsError(
+            f"captioner {file.name!r} does not fit: {problem}; name a complete checkpoint"
+        ) from error
+    save_model(partial, tensors=tensors, description=description, vocabulary=found.vocabulary)
+    rename_durably(partial, directory)
+
+
+def convert_captioner(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
+    """Convert a state dict; raise WeightsError naming the tensor or the file that does not fit."""
+    if "decoder.word_emb.weight" in tensors:
+        return _m2(tensors, vocabulary)
+    return _transformer(tensors, vocabulary)
+
+
+def _m2(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
+    content = load_arrays(vocabulary)
+    words = content.get("itos") if isinstance(content, dict) else None
+    if not isinstance(words, list) or not set(SPECIALS) <= set(words):
+        raise _vocabulary_error(vocabulary, "M2's vocab.pkl")
+    order = [*SPECIALS, *(word for word in words if word not in SPECIALS)]
+    found = _renamed(tensors, M2)
+    ids = {word: number for number, word in enumerate(words)}
+    rows = [ids[word] for word in order]
+    for name in ("decoder.embedding.weight", "decoder.output.weight"):
+        found[name] = _rows(found, name, rows, size=len(words))
+    memory = found["encoder.layers.0.memory_keys"]
+    # row 0 is that of padding; captions beyond its last row get what the authors meant to have
+    table = found["decoder.positions"]
+    sinusoids = sinusoidal_positions(MAX_POSITIONS + 1, table.shape[1])
+    found["decoder.positions"] = torch.cat((table[1:], sinusoids[len(table) :]))
+    model = M2Config(
+        width=found["encoder.embedding.weight"].shape[0],
+        feed_forward=found["encoder.layers.0.feed_forward.inner.weight"].shape[0],
+        encoder_layers=_layers(found, "encoder"),
+        decoder_layers=_layers(found, "decoder"),
+        memory_slots=memory.shape[-2],
+        positions="table",
+        alignment=AlignmentConfig(fusion="none"),
+    )
+    for name in [name for name in found if ".memory_" in name]:
+        found[name] = found[name].squeeze(0)
+    region_width = found["encoder.embedding.weight"].shape[1]
+    return PublishedCaptioner(model, region_width, Vocabulary(tuple(order), "m2"), found)
+
+
+def _transformer(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
+    content = read_json(vocabulary) if vocabulary.suffix == ".json" else load_arrays(vocabulary)
+    fields = content if isinstance(content, dict) else {}
+    words = fields.get("ix_to_word", fields.get("vocab"))
+    if not isinstance(words, dict) or {str(number + 1) for number in range(len(words))} != {*words}:
+        raise _vocabulary_error(vocabulary, "infos_*.pkl, or cocotalk.json with ix_to_word")
+    # 0 is the first input, the end and the padding; a row of None is never read or generated
+    ids = {str(word): int(number) for number, word in words.items()}
+    rows: list[int | None] = [None, 0, 0, ids.pop("UNK", None)]
+    rows += sorted(ids.values())
+    order = [*SPECIALS, *sorted(ids, key=ids.__getitem__)]
+    found = _renamed(_without_batch_norm(tensors), TRANSFORMER)
+    size = len(words) + 1
+    for name in ("decoder.embedding.words.weight", "decoder.output.weight"):
+        found[name] = _rows(found, name, rows, size=size)
+    found["decoder.output.bias"] = _rows(found, "decoder.output.bias", rows, size=size)
+    found["decoder.output.bias"][[0, 1]] = -1e4
+    found["decoder.output.weight"][1] = 0
+    width = found["encoder.embedding.feature.weight"].shape[0]
+    for name in [name for name in found if name.endswith("norm.weight")]:
+        # their deviation is that of a sample: divided by n - 1
+        found[name] = found[name] * math.sqrt((width - 1) / width)
+    options = fields.get("opt")
+    heads = options.get("num_att_heads", 8) if isinstance(options, dict) else 8
+    model = TransformerConfig(
+        width=width,
+        heads=heads,
+        feed_forward=found["encoder.layers.0.feed_forward.inner.weight"].shape[0],
+        encoder_layers=_layers(found, "encoder"),
+        decoder_layers=_layers(found, "decoder"),
+        norm="pre",
+        alignment=AlignmentConfig(fusion="none"),
+    )
+    region_width = found["encoder.embedding.feature.weight"].shape[1]
+    return PublishedCaptioner(model, region_width, Vocabulary(tuple(order), "neuraltalk2"), found)
+
+
+def _without_batch_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Fold a batch norm of the features into the layer after it (`use_bn: 1`)."""
+    found = dict(tensors)
+    if "att_embed.0.running_mean" not in found:
+        return found
+    found.pop("att_embed.0.num_batches_tracked", None)
+    shift, scale = found.pop("att_embed.0.bias"), found.pop("att_embed.0.weight")
+    scale = scale / (found.pop("att_embed.0.running_var") + 1e-5).sqrt()
+    shift = shift - scale * found.pop("att_embed.0.running_mean")
+    weight = found.pop("att_embed.1.weight")
+    found["att_embed.0.bias"] = found.pop("att_embed.1.bias") + weight @ shift
+    found["att_embed.0.weight"] = weight * scale
+    return found
+
+
+def _renamed(tensors: Mapping[str, Tensor], rules: Rules) -> dict[str, Tensor]:
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        matches = ((re.fullmatch(pattern, name), new) for pattern, new in rules)
+        match, replacement = next((pair for pair in matches if pair[0]), (None, None))
+        if match is None:
+            raise WeightsError(
+                f"captioner has an unknown tensor: {name!r}; name a checkpoint of M2, or of the "
+                "Transformer of ImageCaptioning.pytorch"
+            )
+        if replacement is not None:
+            new, _, part = match.expand(replacement).partition("@")
+            parts.setdefault(new, {})[part] = tensor
+    return {
+        name: torch.cat([found[part] for part in sorted(found)]) for name, found in parts.items()
+    }
+
+
+def _rows(
+    tensors: Mapping[str, Tensor], name: str, rows: Sequence[int | None], *, size: int
+) -> Tensor:
+    """Return the row of each of a2's token ids, 0 for None."""
+    if len(tensors[name]) != size:
+        raise WeightsError(
+            f"vocabulary has {size:,} tokens, but {name!r} has {len(tensors[name]):,} rows; name "
+            "the vocabulary of this checkpoint"
+        )
+    found = torch.stack([tensors[name][row or 0] for row in rows])
+    found[[number for number, row in enumerate(rows) if row is None]] = 0
+    return found
+
+
+def _layers(tensors: Mapping[str, Tensor], side: str) -> int:
+    return len({name.split(".")[2] for name in tensors if name.startswith(f"{side}.layers.")})
+
+
+def _vocabulary_error(path: Path, expected: str) -> WeightsError:
+    return WeightsError(
+        f"not the vocabulary of this captioner: {str(path)!r}; name {expected} with --vocabulary"
+    )
