@@ -102,9 +102,10 @@ def read_runs(artifacts: Path) -> list[RunResult]:
 def find_result(named: Path, part: Part) -> Path:
     """Return the folder of the training or the evaluation that a user names.
 
-    named: the folder, a folder above it, or a path that ends in a label, the start of a key or
-    "latest", in the folder `artifacts` unless it names another one. Without any runs there, returns
-    `named` unchanged. Raises InputError, which lists the candidates, unless exactly one fits.
+    named: the folder, a folder above it, or a path that ends in a label or parts of it, the start
+    of a key or "latest", in the folder `artifacts` unless it names another one. Without any runs
+    there, returns `named` unchanged. Raises InputError, which lists the candidates, unless exactly
+    one fits.
     """
     if (named / _FILES[part]).is_file():
         return named
@@ -124,9 +125,8 @@ def find_result(named: Path, part: Part) -> Path:
     elif name == LATEST:
         fitting = runs[:1]
     else:
-        keys = {run.folder: [path.name for path in _folders(run)] for run in runs}
-        begun = [run for run in runs if any(key.startswith(name) for key in keys[run.folder])]
-        fitting = [run for run in runs if run.label == name] or begun
+        named_so = [run for run in runs if run.label == name]
+        fitting = named_so or [run for run in runs if _fits(run, name)]
     found = list(dict.fromkeys(getattr(run, part) for run in fitting))
     if len(found) == 1:
         return Path(found[0])
@@ -150,6 +150,12 @@ def label_of(folder: Path) -> str:
 def describe_setting(field: str, value: object) -> str:
     """Format a setting: `train.seed 5`."""
     return f"{field} {value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _fits(run: RunResult, name: str) -> bool:
+    """Return True for parts of the run's label, in any order, and for the start of a key."""
+    is_part = set(name.split(", ")) <= set(run.label.split(", "))
+    return is_part or any(folder.name.startswith(name) for folder in _folders(run))
 
 
 def _folders(run: RunResult) -> list[Path]:

@@ -137,7 +137,7 @@ def test_unfinished_trainings_are_runs_and_no_candidates(artifacts):
 def test_a_result_is_found_by_folder_label_key_and_latest(artifacts):
     first, scored = artifacts.run(0.5, "small", seed=1)
     _, latest = artifacts.run(0.6, "small", seed=2)
-    for name in ("small, seed 1", first.name, first.name[:5], scored.name[:5]):
+    for name in ("small, seed 1", "seed 1", first.name, first.name[:5], scored.name[:5]):
         assert find_result(artifacts.folder / name, "training") == first
         assert find_result(Path(name), "training") == Path("artifacts", "train-xe", first.name)
         assert find_result(artifacts.folder / name, "evaluation") == scored
