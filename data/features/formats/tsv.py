@@ -50,15 +50,19 @@ class TsvSource:
             for number, line in enumerate(file, start=1):
                 name = f"line {number}"
                 item = read_or_skip(name, partial(_image, line, self._columns))
+                skipped = _name(line, self._columns) or name
                 if isinstance(item, ImageFeatures):
                     found = item.regions.features.shape[1]
                     width = width or found
                     if item.image_id in seen:
                         item = SkippedItem(name, f"duplicate line of image {item.image_id!r}")
                     elif found != width:
-                        item = SkippedItem(name, f"{found} features per region, not {width}")
+                        reason = f"{name}: {found} features per region, not {width}"
+                        item = SkippedItem(skipped, reason)
                     else:
                         seen.add(item.image_id)
+                elif skipped != name:
+                    item = SkippedItem(skipped, f"{name}: {item.reason}")
                 yield item
 
     def __len__(self) -> int:
@@ -134,6 +138,15 @@ def _layout(path: Path) -> Columns:
         f"first line of {path.name!r} has {count} columns, not 6 (caffe) or 10 (LXMERT); "
         "name a file of one of them"
     )
+
+
+def _name(line: bytes, columns: tuple[str, ...]) -> str | None:
+    """Return the image id of a line, damaged or not; None if it has none."""
+    first, *others = line.split(b"\t")
+    try:
+        return image_id_of(f"{first.decode()}.jpg") if len(others) + 1 == len(columns) else None
+    except (UnicodeDecodeError, InputError):
+        return None
 
 
 def _image(line: bytes, columns: tuple[str, ...]) -> ImageFeatures:

@@ -160,19 +160,19 @@ def test_corrupt_lines_are_listed_and_the_others_converted(store, tmp_path):
     made = convert(tmp_path / "a.tsv", tmp_path / "store", form="a2")
     assert made.count == 1
     assert [(item.image_id, item.reason) for item in made.skipped] == [
-        ("line 2", "features has 4 bytes, which do not fit 4 boxes"),
+        (IDS[1], "line 2: features has 4 bytes, which do not fit 4 boxes"),
         (
-            "line 3",
-            "Invalid base64-encoded string: number of data characters (1) cannot be 1 more than a "
-            "multiple of 4",
+            IDS[1],
+            "line 3: Invalid base64-encoded string: number of data characters (1) cannot be 1 more "
+            "than a multiple of 4",
         ),
         ("line 4", "2 of 6 columns"),
         ("line 5", "duplicate line of image '000000000009'"),
-        ("line 6", "3 features per region, not 8"),
-        ("line 7", "features has 156 bytes, which do not fit 5 boxes"),
+        (IDS[2], "line 6: 3 features per region, not 8"),
+        (IDS[2], "line 7: features has 156 bytes, which do not fit 5 boxes"),
     ]
     listed = (tmp_path / "store.skipped.jsonl").read_text().splitlines()
-    assert json.loads(listed[0]) == {"id": "line 2", "reason": made.skipped[0].reason}
+    assert json.loads(listed[0]) == {"id": IDS[1], "reason": made.skipped[0].reason}
 
 
 def test_broken_npz_files_are_listed(store, tmp_path):

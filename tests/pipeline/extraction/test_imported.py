@@ -146,6 +146,16 @@ def test_an_image_with_bad_features_is_skipped_and_left_out(opened, lines, store
     assert read_skipped(found.directory) == {bad: f"{reason} image"}
 
 
+def test_an_image_whose_line_is_damaged_is_skipped_and_left_out(opened, lines, store):
+    path = lines({})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-200])  # a download that was cut
+    *others, last = FeatureStore(store)
+    found = opened(path).run("extract")
+    assert list(FeatureStore(found.directory / "features.lmdb")) == others
+    assert read_skipped(found.directory)[last].startswith("line 40: ")
+
+
 def test_images_without_captions_are_imported_and_counted(opened, lines, store, caplog):
     caplog.set_level("INFO")
     ids = list(FeatureStore(store))
@@ -176,7 +186,7 @@ def test_an_interrupted_import_is_resumed(opened, features, monkeypatch):
         ("1\t2\n", "first line of 'x' has 2 columns, not 6 (caffe) or 10 (LXMERT); name a file of"),
         (
             "1\t9\t9\t1\tAA\tAA\n",
-            "no readable features in {path!r} (data.features): 'line 1': Incorrect padding",
+            "no readable features in {path!r} (data.features): '000000000001': line 1: Incorrect",
         ),
     ],
 )
