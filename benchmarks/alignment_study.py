@@ -23,13 +23,13 @@ from benchmarks.study.tables import all_tables, draw_figures
 from benchmarks.study.worlds import Images
 
 FULL = Images(drawn=3000, train=1200, validate=200, test=400)
-QUICK = Images(drawn=60, train=30, validate=6, test=6)
+QUICK = Images(drawn=40, train=20, validate=4, test=4)
 
 QUICK_FIELDS = ("train.epochs=1", "scst.epochs=1", "model.width=16", "extract.max_regions=10")
 QUICK_EXTENT = Extent(
     fusions=("none", "gate"),
     planted_fusions=("gate",),
-    weights=(0.003, 0.3),
+    weights=(0.3,),
     ablations=("linear masks (Eq. 2 to the letter)",),
     seeds=2,
     planted_seeds=1,

@@ -104,7 +104,8 @@ class Tally:
 @click.option("--kills", default=200, show_default=True, help="Number of runs to kill.")
 @click.option("--seed", default=0, show_default=True, help="Seed of points and times.")
 @click.option("--stage", "stages", multiple=True, type=click.Choice(STAGES), help="Only this one.")
-def main(kills: int, seed: int, stages: Sequence[str]) -> None:
+@click.option("--until", help="End a stage at its first problem that contains this text.")
+def main(kills: int, seed: int, stages: Sequence[str], until: str | None) -> None:
     """Kill runs of each stage and print what their reruns found.
 
     Example: python -m tests.faults.driver --kills 200 --seed 0
@@ -118,7 +119,7 @@ def main(kills: int, seed: int, stages: Sequence[str]) -> None:
         started = time.monotonic()
         workspace.make(chosen)
         tallies = {
-            stage: _kill(workspace, stage, count, random.Random(f"{seed} {stage}"))
+            stage: _kill(workspace, stage, count, random.Random(f"{seed} {stage}"), until)
             for stage, count in _kills_per_stage(kills, chosen).items()
         }
         click.echo(
@@ -142,7 +143,9 @@ def _kills_per_stage(kills: int, stages: Sequence[str]) -> dict[str, int]:
     return counts
 
 
-def _kill(workspace: Workspace, stage: str, kills: int, rng: random.Random) -> Tally:
+def _kill(
+    workspace: Workspace, stage: str, kills: int, rng: random.Random, until: str | None
+) -> Tally:
     """Run trials of one stage until it has been killed `kills` times."""
     tally = Tally()
     uninterrupted = workspace.uninterrupted[stage]
@@ -158,7 +161,8 @@ def _kill(workspace: Workspace, stage: str, kills: int, rng: random.Random) -> T
         verdict = trial.run()
         if verdict.kills or verdict.replaced or verdict.signalled or verdict.problems:
             tally.add(trial, verdict)
-        for problem in [*verdict.problems, *(["an item was lost"] if verdict.lost else [])]:
+        problems = [*verdict.problems, *(["an item was lost"] if verdict.lost else [])]
+        for problem in problems:
             kinds = ", then ".join(map(_format_kill, trial.kills))
             how = " (forced)" * trial.force + " (inputs replaced)" * trial.replace
             how += f" ({trial.child.name} to a child)" if trial.child else ""
@@ -166,6 +170,8 @@ def _kill(workspace: Workspace, stage: str, kills: int, rng: random.Random) -> T
         if verdict.problems:
             click.echo((trial.folder / "log").read_text()[-2000:], err=True)
         shutil.rmtree(trial.folder)
+        if until is not None and any(until in problem for problem in problems):
+            break
     click.echo(f"{stage}: {tally.survived} of {tally.kills} kills survived", err=True)
     return tally
 
