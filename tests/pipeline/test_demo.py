@@ -1,4 +1,4 @@
-"""Demo: all stages on scenes, the comparison with a blind captioner, and reruns."""
+"""Demo: all stages on scenes, the comparison with a blind captioner, reruns, and the notebook."""
 
 import json
 
@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.demo import run_demo
+from tests.test_structure import ROOT
 
 SMALL = (
     "train.epochs=1",
@@ -15,6 +16,9 @@ SMALL = (
     "model.heads=2",
     "evaluate.beam_size=2",
 )
+SCENES = 40
+NOTEBOOK = ROOT / "docs" / "guide" / "python.ipynb"
+EXAMPLE = "artifacts/demo/train-xe/0123456789ab"
 ONCE = ["extract", "preprocess"]
 TWICE = ["train-xe", "evaluate"]
 METRICS = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE"]
@@ -24,24 +28,34 @@ def reported(folder):
     """Run the demo; return the outcome of each stage and the evaluation's directory."""
     outcomes = []
     directory = run_demo(
-        folder, SMALL, report=lambda name, outcome: outcomes.append((name, outcome.ran)), scenes=60
+        folder,
+        SMALL,
+        report=lambda name, outcome: outcomes.append((name, outcome.ran)),
+        scenes=SCENES,
     )
     return outcomes, directory
 
 
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Run the demo once; return its folder, the outcome of each stage and the evaluation."""
+    folder = tmp_path_factory.mktemp("my demo") / "artifacts" / "demo"
+    return folder, *reported(folder)
+
+
 @pytest.mark.slow
-def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(tmp_path, monkeypatch):
-    outcomes, directory = reported(tmp_path / "my demo")
+def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(demo, monkeypatch):
+    folder, outcomes, directory = demo
     assert outcomes == [(stage, True) for stage in ONCE + 2 * TWICE]
     assert_report_compares(directory)
 
-    again, same = reported(tmp_path / "my demo")
+    again, same = reported(folder)
     assert again == [(stage, False) for stage in ONCE + 2 * TWICE]
     assert same == directory
 
-    monkeypatch.setattr(run_demo, "__kwdefaults__", {"scenes": 60})
+    monkeypatch.setattr(run_demo, "__kwdefaults__", {"scenes": SCENES})
     options = [word for override in SMALL for word in ("--set", override)]
-    answer = CliRunner().invoke(cli, ["demo", "--folder", str(tmp_path / "my demo"), *options])
+    answer = CliRunner().invoke(cli, ["demo", "--folder", str(folder), *options])
     assert answer.exit_code == 0, answer.output
     *lines, last = answer.stdout.splitlines()
     assert last == f"report: {directory / 'report.html'}"
@@ -53,11 +67,11 @@ def assert_report_compares(directory):
     baseline = load_config(directory / "config.yaml").evaluate.baseline
     blind = json.loads(baseline.read_text())
     assert [one["provenance"]["model.blind"] for one in (blind, seeing)] == ["True", "False"]
-    assert [(one["n"], one["total"]) for one in (blind, seeing)] == [(6, 6), (6, 6)]
+    assert [(one["n"], one["total"]) for one in (blind, seeing)] == [(4, 4), (4, 4)]
     report = (directory / "report.html").read_text()
     assert "blind captioner" in report
     assert f"{blind['metrics']['CIDEr']:.4f}" in report
-    assert "<strong>6 of 6</strong> images scored" in report
+    assert "<strong>4 of 4</strong> images scored" in report
     groups = {"kinds", "colours", "sizes", "textures", "counts", "relations"}
     assert seeing["word_groups"].keys() == blind["word_groups"].keys() == groups
     assert "blind captioner, accuracy" in report
@@ -70,3 +84,34 @@ def test_a_demo_folder_with_other_files_is_rejected(tmp_path):
     assert answer.exit_code == 1
     folder = str(tmp_path / "scenes")
     assert answer.stderr.startswith(f"a2: {folder!r} already contains other files")
+
+
+def cells():
+    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+
+
+def last_value(source, names):
+    """Run a cell and return the value of its last line, as a notebook shows it."""
+    *_, last = source.splitlines()
+    exec(compile(source, "cell", "exec"), names)
+    return None if last.startswith((" ", ")", "}", "assert")) else eval(last, names)
+
+
+@pytest.mark.slow
+def test_every_cell_of_the_notebook_runs(demo, monkeypatch, capsys):
+    folder, *_ = demo
+    model = min((folder / "train-xe").glob("*/model.json")).parent
+    monkeypatch.chdir(folder.parents[1])
+    first, *others = ("".join(cell["source"]) for cell in cells() if cell["cell_type"] == "code")
+    assert EXAMPLE in first
+    names = {}
+    assert last_value(first.replace(EXAMPLE, str(model)), names) == names["found"].caption
+    shown = [last_value(source, names) for source in others]
+    assert shown[1].axes  # the figure of attention
+    assert shown[3][0][0] == shown[3][1][0] > 0  # one row of features per box
+    assert shown[4][0] == SCENES
+    assert f"Bleu_1   {names['scores'].metrics['Bleu_1']:.3f} [" in capsys.readouterr().out
+
+
+def test_the_notebook_is_kept_without_output():
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells())
