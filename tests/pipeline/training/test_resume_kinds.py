@@ -30,7 +30,8 @@ def test_a_stopped_training_of_a_kind_ends_as_an_uninterrupted_one(train, tmp_pa
     fields = {name: rate for name, rate in rates.items() if name in type(model).model_fields}
     model = make(alignment=AlignmentConfig(), **fields)
     if kind == "hard attention":  # as its authors train
-        settings["train"] |= {"grouping": "length", "optimiser": "rmsprop", "batch_size": 24}
+        settings["train"] |= {"grouping": "length", "optimiser": "rmsprop"}
+        settings["train"] |= {"epochs": 2, "batch_size": 24}
     config_file = tmp_path / "kind.yaml"
     config_file.write_text(yaml.safe_dump({**settings, "model": model.model_dump(mode="json")}))
     train = replace(train, config_file=config_file)
