@@ -145,8 +145,8 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_and_names_the_images_of_all(
     """The rank with the loss of NaN need not be the one with the cause."""
     compute = cross_entropy.two_losses
 
-    def poisoned(captioner, memory, captions):
-        losses = compute(captioner, memory, captions)
+    def poisoned(captioner, memory, captions, **teaching):
+        losses = compute(captioner, memory, captions, **teaching)
         broken = captioner.schedule_step.item() == 6 and Ranks.current().rank == 1
         return replace(losses, caption=losses.caption * torch.nan) if broken else losses
 

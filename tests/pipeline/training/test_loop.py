@@ -285,8 +285,8 @@ def poison(monkeypatch, step, **changes):
     """Multiply losses by factors from one update on."""
     compute = cross_entropy.two_losses
 
-    def poisoned(captioner, memory, captions):
-        losses = compute(captioner, memory, captions)
+    def poisoned(captioner, memory, captions, **teaching):
+        losses = compute(captioner, memory, captions, **teaching)
         if captioner.schedule_step.item() < step:
             return losses
         return replace(losses, **{k: getattr(losses, k) * factor for k, factor in changes.items()})
