@@ -18,6 +18,7 @@ from a2cap.data.errors import A2Error
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction import extract as extraction
@@ -344,10 +345,8 @@ class Trial:
         return [f"{mark.parent.name} was not resumed" for mark in marks if mark.exists()]
 
     def _leftovers(self) -> list[str]:
-        """List the files beside a finished result that are neither a result nor its lock."""
-        # a run that finds a result takes no lock, so the description of a killed holder stays
-        own = {f"{self._result.name}{ending}" for ending in ("", ".lock", ".holder.json")}
-        kept = {*own, _EARLIER_RESULT}
+        """List the files beside a finished result that are not a result."""
+        kept = {self._result.name, _EARLIER_RESULT}
         beside = {path.name for path in self._result.parent.iterdir()}
         return [f"{name} is left beside the result" for name in sorted(beside - kept)]
 
@@ -370,11 +369,10 @@ class Trial:
         """Return digests of all files that the stage must not touch: inputs and other results."""
         artifacts = self.workspace.artifacts(self.name)
         own = tuple(
-            self._result.with_name(f"{self._result.name}{ending}")
-            for ending in ("", ".lock", ".holder.json", ".replaced")
+            self._result.with_name(f"{self._result.name}{ending}") for ending in ("", ".replaced")
         )
         partials = tuple(path.with_name(f"{path.name}.removed") for path in self._partials)
-        own = (*own, *self._partials, *partials)
+        own = (*own, *self._partials, *partials, lock_folder(self._result))
         hashes = tuple(artifacts / f"hashes.sqlite{ending}" for ending in ("", "-journal"))
         scenes = file_digests(self.workspace.scenes)
         return file_digests(artifacts, without=(*own, *hashes)) | scenes
