@@ -188,7 +188,7 @@ function showAttention(view, detail, row, largest) {
   hideLabels(view);
   for (const index of topRegions(row)) {
     view.querySelector(`[data-region="${index}"]`).classList.add("top");
-    addLabel(view, detail, detail.boxes[index], `${nameOf(detail, index)} ${percent(row[index])}`, "top");
+    addLabel(view, detail, detail.boxes[index], `${nameOf(detail, index)} · ${percent(row[index])}`, "top");
   }
   view.classList.add("attending");
   view.querySelector(".kind").textContent = `${view.dataset.kind} · ${peakOf(row)}`;

@@ -214,7 +214,7 @@ def test_boxes_are_drawn_on_request_with_category_and_share(page):
     assert [label.is_visible() for label in labels.all()] == [False] * 3
     assert rects.first.evaluate(drawn) == "none"
     page.select_option("#boxes", label="top five boxes")
-    assert labels.all_inner_texts() == ["region 2 70 %", "dog 20 %", "cat 10 %"]
+    assert labels.all_inner_texts() == ["region 2 · 70 %", "dog · 20 %", "cat · 10 %"]
     assert rects.first.evaluate(drawn) != "none"
 
 
