@@ -9,7 +9,7 @@ that no half-deleted directory keeps its name.
 import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from a2cap.data.errors import A2Error, InputError, LockedError
@@ -19,6 +19,7 @@ from a2cap.pipeline.config import Config
 from a2cap.pipeline.doctor.verify import STAGES, is_key
 from a2cap.pipeline.engine.artifacts import (
     CAPTIONER,
+    EVALUATE,
     EVENTS,
     FURTHER_MODEL,
     TRAIN_DETECTOR,
@@ -35,9 +36,9 @@ from a2cap.pipeline.engine.stage import Stage, StagePaths
 from a2cap.pipeline.experiment import Experiment, captioner_digest
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
-COSTLY, RESUMABLE, UNDECIDED = "costly", "resumable", "undecided"
-# deleted only if named: they cost hours, or this experiment may still need them
-BY_NAME_ONLY = frozenset({COSTLY, RESUMABLE, UNDECIDED})
+COSTLY, RESUMABLE, UNDECIDED, SCORES = "costly", "resumable", "undecided", "scores"
+# deleted only if named: they cost hours, or somebody may still need them
+BY_NAME_ONLY = frozenset({COSTLY, RESUMABLE, UNDECIDED, SCORES})
 
 _TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
 _COSTLY_SECONDS = 3600.0
@@ -61,6 +62,7 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
     """Find the artifacts that the experiment does not need; `keep`: further files that it reads."""
     kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
     read = _read_by_others(experiment.artifacts)
+    trained = _trained(experiment.artifacts)
     found = []
     for name in STAGES:
         folder = experiment.artifacts / name
@@ -72,6 +74,9 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             if protected or not _is_below(path, experiment.artifacts):
                 continue
             item = _judge(path, used)
+            if item is not None and item.kind == STALE and _model(path) in trained:
+                why = f"{item.why}; scores of a training that exists"
+                item = replace(item, kind=SCORES, why=why)
             if item is not None and not _digests(path) & read:
                 found.append(item)
     return found
@@ -209,6 +214,18 @@ def _read_by_others(artifacts: Path) -> set[str]:
             if running or name == "baseline" or name.startswith(FURTHER_MODEL):
                 found.add(digest)
     return found
+
+
+def _trained(artifacts: Path) -> set[str]:
+    """Return the digests of the finished trainings of any experiment."""
+    folders = [path for name in _TRAININGS for path in artifacts.glob(f"{name}/*/")]
+    return {digest for path in folders for digest in _digests(path)}
+
+
+def _model(path: Path) -> str | None:
+    """Return the digest of the captioner that an evaluation scored, None for other results."""
+    before = _pre_image(path) if path.parent.name == EVALUATE else None
+    return before.inputs.get("model") if before is not None else None
 
 
 def _digests(path: Path) -> set[str]:

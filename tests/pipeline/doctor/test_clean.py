@@ -10,7 +10,7 @@ from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.paths import size_of
 from a2cap.pipeline.captioning import caption_images
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor.clean import find_removable, remove_item, select_items
+from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, find_removable, remove_item, select_items
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import is_read, reading, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
@@ -62,10 +62,14 @@ def test_no_result_of_the_current_experiment_is_removable(copy):
     assert copy.found() == {}
 
 
-def test_a_result_of_other_settings_is_stale_with_the_difference(copy):
+def test_scores_of_other_settings_go_by_name_alone_while_their_training_exists(copy):
     why = "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'"
-    found = copy.found("evaluate.beam_size=3", "evaluate.split=val")
-    assert found == {copy.name("evaluate"): ("stale", why)}
+    others = ("evaluate.beam_size=3", "evaluate.split=val")
+    kept = ("scores", f"{why}; scores of a training that exists")
+    assert copy.found(*others) == {copy.name("evaluate"): kept}
+    assert kept[0] in BY_NAME_ONLY
+    add_input(copy.directory("evaluate"), "model", "0" * 64)
+    assert copy.found(*others)[copy.name("evaluate")][0] == "stale"
 
 
 def test_the_size_of_an_item_is_that_of_all_its_files(copy):
@@ -192,7 +196,7 @@ def test_what_took_more_than_an_hour_is_costly(copy):
     lines = '{"time": 1000.5, "event": "start"}\n{"time": 10\n{"time": %s, "event": "end"}\n'
     why = "evaluate.beam_size 2 -> 3"
     events.write_text(lines % 4600.5)
-    assert copy.found("evaluate.beam_size=3") == {copy.name("evaluate"): ("stale", why)}
+    assert copy.found("evaluate.beam_size=3")[copy.name("evaluate")][0] == "scores"
     events.write_text(lines % 4601)
     [item] = copy.items("evaluate.beam_size=3")
     assert (item.kind, item.why) == ("costly", f"{why}; made in 1 h 0 min")
@@ -437,9 +441,9 @@ def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     assert answer.exit_code == 0
     size = f"{size_of(final) / 1000:.3g} kB"
     assert answer.stdout.splitlines() == [
-        f"stale       {size:>9}  {final}",
-        "                       evaluate.beam_size 2 -> 3",
-        f"1 removable, {size}; name paths to delete, or use --yes for 1, {size}",
+        f"scores      {size:>9}  {final}",
+        "                       evaluate.beam_size 2 -> 3; scores of a training that exists",
+        f"1 removable, {size}; name paths to delete",
     ]
     assert copy.left() == before
     costly = copy.a2("clean", "--set", "train.seed=1").stdout.splitlines()[-1]
