@@ -37,7 +37,7 @@ check: lint types
 COVERED := tests/pipeline/engine tests/data/features
 test: lint types
 	$(BIN)/pytest -n 2 --dist worksteal $(COVERED:%=--ignore=%)
-	$(BIN)/pytest -n 2 --cov $(COVERED)
+	$(BIN)/pytest -n 2 $(COVERED) --cov
 
 faults: install
 	$(BIN)/python -m tests.faults.driver --kills 200 --seed 0

@@ -1,6 +1,6 @@
-"""Duration of `a2 demo` by stage, and CIDEr of its captioner, seeing and blind.
+"""Duration of `a2 demo` by stage, and CIDEr and truth of its captioner, seeing and blind.
 
-And, not timed, its CIDEr without boxes (`model.box_geometry: none`): features alone do not
+And, not timed, both without boxes (`model.box_geometry: none`): features alone do not
 distinguish left from right.
 """
 
@@ -17,6 +17,7 @@ import click
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.demo import SCENES, run_demo
 from a2cap.pipeline.engine.run import Outcome
+from a2cap.pipeline.metrics.truth import TRUTH
 from benchmarks.measure import print_machine, print_table, ratio
 
 
@@ -46,23 +47,17 @@ def main(quick: bool) -> None:
     ciders = [found["metrics"]["CIDEr"] for found in (seeing, blind, unplaced)]
     figures = [*(f"{cider:.3f}" for cider in ciders), ratio(ciders[0], ciders[1])]
     print_table("test CIDEr", ["seeing", "blind", "without boxes", "seeing by blind"], [figures])
-    _print_groups({"seeing": seeing, "blind": blind, "without boxes": unplaced})
+    _print_truth({"seeing": seeing, "blind": blind, "without boxes": unplaced})
 
 
 def _metrics(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _print_groups(found: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print F1 by group of words, and the accuracy of the nouns that they are paired with."""
-    rows = [
-        [group]
-        + [_share(one["word_groups"][group]["words"]["f1"]) for one in found.values()]
-        + [_share(one["word_groups"][group]["pairs"]["accuracy"]) for one in found.values()]
-        for group in next(iter(found.values()))["word_groups"]
-    ]
-    heads = [f"{what}, {name}" for what in ("F1", "accuracy") for name in found]
-    print_table("words, and accuracy of their nouns", ["group", *heads], rows)
+def _print_truth(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print how much of what the captions state is true."""
+    rows = [[name, *(_share(one["metrics"].get(name)) for one in found.values())] for name in TRUTH]
+    print_table("truth of the captions", ["share", *found], rows)
 
 
 def _share(value: float | None) -> str:

@@ -39,8 +39,9 @@ def commands():
 def test_every_command_of_the_examples_parses(name, command):
     program, *words = shlex.split(command)
     assert (program, words[0]) == ("a2", name)
-    found, parser, rest = cli.resolve_command(click.Context(cli), words)
-    parser.make_context(found, rest, resilient_parsing=False)
+    above = click.Context(cli, **cli.context_settings)
+    found, parser, rest = cli.resolve_command(above, words)
+    parser.make_context(found, rest, parent=above, resilient_parsing=False)
 
 
 def test_both_examples_have_all_stages_in_order():

@@ -80,7 +80,7 @@ def commands(page):
 
 def problem_of(words, *, complete):
     """Return what the command line or the configuration has against a command, None if nothing."""
-    command, context = cli, click.Context(cli)
+    command, context = cli, click.Context(cli, **cli.context_settings)
     while isinstance(command, click.Group) and words and words[0].islower() and words[0][0] != "-":
         name, *words = words
         command = command.get_command(context, name)
@@ -91,7 +91,7 @@ def problem_of(words, *, complete):
     if unknown or not complete:
         return f"no option {unknown}" if unknown else None
     try:
-        parsed = command.make_context(command.name, words).params
+        parsed = command.make_context(command.name, words, parent=context).params
         for point in grid(parsed.get("overrides", ())):  # lists and ranges of a2 sweep
             load_config(parsed.get("config_file"), point.overrides)
     except (click.UsageError, ConfigError) as error:

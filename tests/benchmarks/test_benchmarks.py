@@ -51,7 +51,7 @@ TABLES = {
     "alignment_study": ["fusions gate 1", "Planted companions, after SCST", "by group of words"],
     "detector": ["unseen scenes", "recall of 36", "s per image"],
     "scenes": ["images/s", "20,000 images", "1 process", "is faster by"],
-    "preprocess": ["captions", "CPU time", "peak memory"],
+    "preprocess": ["all processes", "CPU time", "peak memory"],
     "report": ["report of 50 images, 5 embedded", "size, MB"],
 }
 

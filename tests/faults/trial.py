@@ -291,8 +291,10 @@ class Trial:
 
     def _signal_child(self) -> None:
         assert self.child is not None
-        if processes.signal_child(self.child):
-            self._signalled.touch()
+        # first: torch raises as soon as it knows of a dead worker
+        self._signalled.touch()
+        if not processes.signal_child(self.child):
+            self._signalled.unlink()
 
     def _start(
         self, kill: Fault | float | None, *, act: Callable[[], object] | None = None

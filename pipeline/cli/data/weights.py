@@ -97,7 +97,7 @@ def import_weights(
     overrides: tuple[str, ...],
     verbose: bool,
 ) -> None:
-    """Import a detector's weights as safetensors, or a published captioner.
+    """Import a published detector or captioner.
 
     The layout is recognised by the content: caffe's .caffemodel, the pickles of airsplay and
     detectron2, the torch files of Hugging Face and MILVLG, and a2's safetensors. No code in the

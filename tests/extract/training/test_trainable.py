@@ -297,5 +297,6 @@ def test_the_detector_overfits_four_images(batch):
         best = overlaps.argmax(dim=1).numpy()
         assert (overlaps.amax(dim=1) > 0.5).all()
         assert detections.class_ids[best].tolist() == labels.class_ids.tolist()
-        assert detections.attribute_ids[best].tolist() == labels.class_ids.tolist()
+        attributes = detections.attribute_logits[best].argmax(axis=1)
+        assert attributes.tolist() == labels.class_ids.tolist()
         assert (detections.scores[best] > 0.5).all()

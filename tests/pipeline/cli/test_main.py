@@ -81,8 +81,8 @@ def test_a_misspelt_field_is_reported_with_the_nearest_name(copy):
         "a2: 2 problems in the configuration:\n"
         "  train.bach_size: unknown field; did you mean 'batch_size'?\n"
         "  evaluate.beam_size: input should be greater than or equal to 1: 0; "
-        "choose a valid value: integer, >= 1, <= 1000; default 5. K, beams kept per image; "
-        "1 is greedy decoding\n"
+        "choose a valid value: integer, >= 1, <= 1000; default 5. K, beams kept per image, "
+        "or captions sampled; 1 beam is greedy decoding\n"
     )
 
 
@@ -90,7 +90,8 @@ def test_the_configuration_is_shown_explained_and_compared(copy):
     shown = a2("config", "show", *settings("train.lr=0.25"))
     assert yaml.safe_load(shown.stdout)["train"]["lr"] == 0.25
     assert a2("config", "explain", "evaluate.beam_size").stdout.splitlines() == [
-        "evaluate.beam_size: default 5. K, beams kept per image; 1 is greedy decoding",
+        "evaluate.beam_size: default 5. K, beams kept per image, or captions sampled; "
+        "1 beam is greedy decoding",
         "valid: integer, >= 1, <= 1000",
     ]
     valid = {

@@ -88,6 +88,26 @@ def test_an_interrupted_run_leaves_no_result_and_the_next_run_resumes(tmp_path):
     assert outcome.manifest.digest == uninterrupted.manifest.digest
 
 
+@pytest.mark.parametrize(
+    ("force", "begun", "message"),
+    [(False, 3, "continues from three numbers"), (True, 0, "starting")],
+)
+def test_a_first_run_begins_with_earlier_work_unless_forced(
+    tmp_path, caplog, force, begun, message
+):
+    def begin(partial):
+        for number in range(3):
+            (partial / f"{number}.txt").write_text(str(number * 2))
+
+    stage, made = counting_stage()
+    stage = replace(stage, note="continues from three numbers", begin=begin)
+    with caplog.at_level("INFO"):
+        outcome = run(stage, tmp_path, force=force)
+    assert caplog.messages[0] == f"count: {message}"
+    assert made == list(range(begun, 10))
+    assert (outcome.directory / "total.txt").read_text() == "90"
+
+
 def test_a_run_killed_between_manifest_and_rename_is_published_without_work(tmp_path):
     stage, _ = counting_stage()
     outcome = run(stage, tmp_path)

@@ -93,10 +93,9 @@ def test_every_option_but_the_number_of_workers_changes_the_scenes(tmp_path):
 def test_the_printed_command_reads_scenes_from_a_path_with_spaces(tmp_path):
     folder = tmp_path / "it's mine, ünd #1"
     use = a2("scenes", folder, "--count", 1).stdout.splitlines()[-1]
-    _, command, words = cli.resolve_command(
-        click.Context(cli), shlex.split(use.removeprefix("use: a2 "))
-    )
-    options = command.make_context("run", words).params
+    above = click.Context(cli, **cli.context_settings)
+    _, command, words = cli.resolve_command(above, shlex.split(use.removeprefix("use: a2 ")))
+    options = command.make_context("run", words, parent=above).params
     data = load_config(ROOT / options["config_file"], options["overrides"]).data
     assert (data.images, data.annotations) == (folder / "images", folder / "dataset_coco.json")
     assert data.images.is_dir() and data.annotations.is_file()
