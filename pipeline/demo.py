@@ -55,12 +55,12 @@ def run_demo(
         return _run(folder, (*fields, *more), announced, report=report)
 
     run((EXTRACT, PREPROCESS))  # which both captioners read
-    blind = run(trained, "model.blind=true", of=" of the blind captioner")
+    blind = run(trained, "model.blind=true", "runtime.name=blind", of=" of the blind captioner")
     compared = (
         override("evaluate.baseline", blind / "metrics.json"),
         override("evaluate.baseline_name", "blind captioner"),
     )
-    return run(trained, *compared)
+    return run(trained, "runtime.name=seeing", *compared)
 
 
 def _config(overrides: Sequence[str]) -> Config:
