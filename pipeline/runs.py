@@ -1,7 +1,7 @@
 """Runs in an artifacts folder: trainings with their evaluations, under labels for people.
 
 Only manifests, metrics.json and the names in config.yaml are read, so that hundreds of results take
-less than a second.
+a second or two.
 """
 
 import json
