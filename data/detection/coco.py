@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from a2cap.data.annotations.instances import Sides, load_instances, read_annotated
+from a2cap.data.annotations.instances import Annotated, Sides, load_instances, read_annotated
 from a2cap.data.annotations.json_items import (
     BadItem,
     integer_member,
@@ -29,6 +29,12 @@ from a2cap.data.detection.labels import (
 )
 
 REPEATED = "repeated boxes"
+
+
+class _Image(NamedTuple):
+    file: str
+    width: int
+    height: int
 
 
 def read_coco(
@@ -72,36 +78,33 @@ def read_coco(
     skipped = tuple(SkippedItem(identity, reason) for identity, reason in reasons.items())
     total = len(entries.keys() | reasons.keys())
     check_usable(skipped, total=total, annotations=instances, images=images)
-    labelled = []
-    read = repeated = 0
-    for identity in sorted(found.keys() - reasons.keys()):
-        entry = entries[identity]
-        # an annotation that occurs twice counts once
-        boxes = sorted(dict.fromkeys(entry.boxes), key=itemgetter(0))
-        labels = [label for _, label in boxes]
-        read, repeated = read + len(labels), repeated + len(entry.boxes) - len(labels)
-        _, width, height = entry.image
-        labelled.append(
-            labelled_image(identity, found[identity], width=width, height=height, labels=labels)
+    usable = {of: entries[of] for of in sorted(found.keys() - reasons.keys())}
+    # an annotation that occurs twice counts once
+    labels = {of: _labels(entry) for of, entry in usable.items()}
+    labelled = tuple(
+        labelled_image(
+            of, found[of], width=entry.image.width, height=entry.image.height, labels=labels[of]
         )
+        for of, entry in usable.items()
+    )
+    read = sum(map(len, labels.values()))
     # labelled_image drops boxes without area
     data = DetectionData(
         classes=tuple(classes.values()),
         attributes=tuple(attributes.values()),
-        images=tuple(labelled),
+        images=labelled,
         skipped=skipped,
         dropped={
             WITHOUT_AREA: read - sum(len(image.boxes) for image in labelled),
-            REPEATED: repeated,
+            REPEATED: sum(len(entry.boxes) for entry in usable.values()) - read,
         },
     )
     return data if only is None else data.subset(only)
 
 
-class _Image(NamedTuple):
-    file: str
-    width: int
-    height: int
+def _labels(entry: Annotated[_Image, Label]) -> list[Label]:
+    """Return the different labels of an image in the order of their ids."""
+    return [label for _, label in sorted(dict.fromkeys(entry.boxes), key=itemgetter(0))]
 
 
 def _read_names(document: dict[str, object], key: str, *, path: Path) -> dict[int, str]:

@@ -162,7 +162,7 @@ def _expression(slot: str) -> str:
     if not slot.startswith("{"):
         return slot
     name, _, part = slot.strip("{}").partition(".")
-    if "|" in name:  # either form: agreement says nothing about the image
+    if "|" in name:  # either form: agreement is not judged
         return _any(name.rpartition(":")[2].split("|"))
     return f"(?P<{name}{part}>{_SLOTS[part]})"
 
@@ -223,7 +223,7 @@ def _judge_phrase(
 ) -> tuple[list[Statement], Objects]:
     """Return the statements of a noun phrase, and the objects that it refers to.
 
-    A false adjective does not narrow the objects, so that what else is said of them is judged.
+    A false adjective does not narrow the objects, so that what else it states of them is judged.
     """
     words = dict(zip(_positions(match, group), match[group].split(), strict=True))
     judged, found = [], list(objects)

@@ -131,6 +131,25 @@ class _Captioning:
             found[image_id] = attention.layers
         return found
 
+    def attend(
+        self,
+        directory: Path,
+        inputs: Mapping[str, Input],
+        images: Mapping[str, Path | None],
+        captions: Mapping[str, str],
+        shown: Sequence[str],
+    ) -> EvaluationImages:
+        """Write the attention of the captions; return it with the images and annotated boxes."""
+        attention, layers = None, {}
+        if self.config.attention != "none":
+            chosen = shown if self.config.attention == "report" else list(captions)
+            attention = self.write_attention(directory / ATTENTION, captions, chosen)
+            layers = self.layers(captions, shown)
+        instances = inputs.get("instances")
+        boxes = {} if instances is None else _read_boxes(instances.path, self.store, captions)
+        most = self.model.description.max_regions
+        return EvaluationImages(self.store, most, images, boxes, attention, layers)
+
 
 def evaluate_captioner(
     config: EvaluateConfig,
@@ -172,14 +191,7 @@ def evaluate_captioner(
     events.write("scored", **scores.metrics)
 
     shown = worst_and_best(scores.per_image, config.report_images)
-    attention, layers = None, {}
-    if config.attention != "none":
-        chosen = shown if config.attention == "report" else list(captions)
-        attention = captioning.write_attention(directory / ATTENTION, captions, chosen)
-        layers = captioning.layers(captions, shown)
-    instances = inputs.get("instances")
-    boxes = {} if instances is None else _read_boxes(instances.path, store, references)
-    known = EvaluationImages(store, model.description.max_regions, images, boxes, attention, layers)
+    known = captioning.attend(directory, inputs, images, captions, shown)
     evaluation = Evaluation(
         f"Captions of the {config.split} split",
         captions,
@@ -253,10 +265,7 @@ def score_results(
     contains scores and `force` is not set.
     """
     find_java()
-    if (output / METRICS).exists() and not force:
-        raise InputError(
-            f"{str(output)!r} already contains scores; name another folder, or use --force"
-        )
+    _require_unscored(output, force=force)
     groups = read_word_groups(word_groups) if word_groups else {}
     files = find_images(require_folder(images, "--images")) if images else {}
     objects = read_scenes(scenes) if scenes else None
@@ -269,18 +278,14 @@ def score_results(
     # References of images without a caption must not count in CIDEr's document frequencies.
     known = {image_id: reference_tokens[image_id] for image_id in captions}
     judged = None if objects is None else judge_captions(tokens, objects)
+    no_spice = spice_obstacle(requested=spice)
+    scores = score(tokens, known, no_spice=no_spice, judged=judged, tokenizer=tokenizer)
     sources = [path for path in (results, references, word_groups, scenes) if path]
     evaluation = Evaluation(
         f"Captions of {results.name}",
         captions,
         {image_id: raw[image_id] for image_id in captions},
-        score(
-            tokens,
-            known,
-            no_spice=spice_obstacle(requested=spice),
-            judged=judged,
-            tokenizer=tokenizer,
-        ),
+        scores,
         skipped=dict.fromkeys(missing, f"no caption in {results.name}"),
         statistics=caption_statistics(tokens),
         provenance={
@@ -289,17 +294,29 @@ def score_results(
         },
         word_groups=score_word_groups(tokens, known, groups) if groups else None,
         judged=judged or {},
-        facts={
-            "Model": f"captions of {results.name}",
-            "Data": references.name,
-            "Command": f"a2 evaluate --results {results.name} --references {references.name}",
-        },
+        facts=_facts_of_files(results, references),
     )
     output.mkdir(parents=True, exist_ok=True)
     write_scores(output, evaluation)
     shown = worst_and_best(evaluation.scores.per_image, report_images)
     write_report(output / REPORT, evaluation, plain_cards(shown, files))
     return evaluation
+
+
+def _require_unscored(output: Path, *, force: bool) -> None:
+    if (output / METRICS).exists() and not force:
+        raise InputError(
+            f"{str(output)!r} already contains scores; name another folder, or use --force"
+        )
+
+
+def _facts_of_files(results: Path, references: Path) -> dict[str, str]:
+    """Return what the head of the report states about captions that were read from a file."""
+    return {
+        "Model": f"captions of {results.name}",
+        "Data": references.name,
+        "Command": f"a2 evaluate --results {results.name} --references {references.name}",
+    }
 
 
 def read_split(

@@ -43,16 +43,16 @@ def truth_counts(judged: Iterable[Judgement]) -> Floats:
         verdicts = {
             family: [s.is_true for s in one.statements if s.family == family] for family in FAMILIES
         }
-        said, right = map(len, verdicts.values()), map(sum, verdicts.values())
-        rows.append([1, one.is_true, not all(verdicts["category"]), *said, *right])
+        stated, held = map(len, verdicts.values()), map(sum, verdicts.values())
+        rows.append([1, one.is_true, not all(verdicts["category"]), *stated, *held])
     return np.array(rows, dtype=np.float64)
 
 
 def truth_values(sums: Floats) -> Floats:
     """Return (…, F + 3) values of TRUTH, NaN for 0 / 0; sums: `truth_counts` summed over images."""
     captions, true, absent, *counts = np.moveaxis(sums, -1, 0)
-    said, right = np.split(np.array(counts), 2)
+    stated, held = np.split(np.array(counts), 2)
     with np.errstate(invalid="ignore"):
-        families = right / said
+        families = held / stated
         chair = [1 - families[FAMILIES.index("category")], absent / captions]
         return np.stack([true / captions, *families, *chair], axis=-1)
