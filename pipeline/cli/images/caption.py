@@ -25,6 +25,7 @@ from a2cap.pipeline.engine.lock import reading
 
 if TYPE_CHECKING:
     from a2cap.pipeline.captioning.caption_images import CaptionedImage
+    from a2cap.pipeline.captioning.given_boxes import NamedImage
     from a2cap.pipeline.config import Config
 
 
@@ -133,12 +134,10 @@ def caption(
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     named = named_images(images, sys.stdin.buffer)
-    paths = None
+    write = None
     if figure is not None:
-        from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
-
         # refuses a wrong path before a model is loaded
-        paths = FigurePaths(figure, many=may_be_many(images))
+        write = _figure_writer(figure, many=may_be_many(images), layer=layer, head=head)
     failed = False
     captioned = caption_files(
         named,
@@ -147,7 +146,7 @@ def caption(
         decoding=config.evaluate,
         runtime=config.runtime,
         batch_size=batch_size,
-        attention=paths is not None,
+        attention=write is not None,
     )
     with reading(*models):
         for image, found in captioned:
@@ -156,12 +155,27 @@ def caption(
                 click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
                 continue
             click.echo(_line(image.path, found, beams, as_json=as_json))
-            if paths is not None:
-                path = paths.for_image(image.path)
-                write_figure(path, image, found, layer=layer, head=head)
-                click.echo(f"figure: {path}", err=True)  # standard output has the captions alone
+            if write is not None:
+                # standard output has the captions alone
+                click.echo(f"figure: {write(image, found)}", err=True)
     if failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _figure_writer(
+    figure: Path, *, many: bool, layer: int | None, head: int | None
+) -> "Callable[[NamedImage, CaptionedImage], Path]":
+    """Return the function that writes the figure of one image and returns its path."""
+    from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
+
+    paths = FigurePaths(figure, many=many)
+
+    def write(image: "NamedImage", found: "CaptionedImage") -> Path:
+        path = paths.for_image(image.path)
+        write_figure(path, image, found, layer=layer, head=head)
+        return path
+
+    return write
 
 
 @click.command()
