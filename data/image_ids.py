@@ -49,6 +49,12 @@ def image_id(relative: PurePosixPath | str) -> str:
     return identity
 
 
+def named_id(name: str) -> str:
+    """Return the id of an image that is called by its file, or by its id, which may have dots."""
+    has_suffix = PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES
+    return image_id(name if has_suffix else f"{name}.jpg")
+
+
 def results_id(image_id: str) -> int | str:
     """Return the id as written in results JSON: an integer if `image_id` is decimal."""
     # a longer number with leading zeros stays a string, so that different ids stay different

@@ -42,17 +42,28 @@ def read_image(path: Path) -> NDArray[np.uint8]:
     Raises InputError, naming the file without its folder, where it is empty, damaged, in an
     unsupported format, or above PIXEL_LIMIT; UnreadableError where the system cannot read it.
     """
-    encoded = _read_bytes(path)
+    try:
+        encoded = path.read_bytes()
+    except (OSError, MemoryError) as error:
+        _raise_if_the_system_failed(path.name, error)
+        raise
+    return decode_image(encoded, path.name)
+
+
+def decode_image(encoded: bytes, name: str) -> NDArray[np.uint8]:
+    """Return the pixels of an image file in memory, as `read_image` does."""
+    if not encoded:
+        raise InputError(f"image {name!r} is empty: 0 bytes; get the file again")
     try:
         image = _open_header(io.BytesIO(encoded))
         # before decoding: OpenCV allocates gigabytes for a header of 30,000 x 30,000 pixels
         if image.width * image.height <= PIXEL_LIMIT:
             return _decode(image, encoded)
     except Exception as error:  # each format's reader and decoder raise types of their own
-        _raise_if_the_system_failed(path, error)
-        raise InputError(f"image {path.name!r} {_problem(error, encoded)}") from error
+        _raise_if_the_system_failed(name, error)
+        raise InputError(f"image {name!r} {_problem(error, encoded)}") from error
     raise InputError(
-        f"image {path.name!r} is too large: {image.width} x {image.height} pixels, "
+        f"image {name!r} is too large: {image.width} x {image.height} pixels, "
         f"limit {PIXEL_LIMIT // 1_000_000} million; scale it down"
     )
 
@@ -68,33 +79,22 @@ def image_size(path: Path) -> tuple[int, int]:
             is_turned = image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
             return (image.height, image.width) if is_turned else image.size
     except Exception as error:  # each format's header reader raises types of its own
-        _raise_if_the_system_failed(path, error)
+        _raise_if_the_system_failed(path.name, error)
         raise InputError(
             f"image {path.name!r} has no readable header; get the file again, as {FORMAT_NAMES}"
         ) from error
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        encoded = path.read_bytes()
-    except (OSError, MemoryError) as error:
-        _raise_if_the_system_failed(path, error)
-        raise
-    if not encoded:
-        raise InputError(f"image {path.name!r} is empty: 0 bytes; get the file again")
-    return encoded
-
-
-def _raise_if_the_system_failed(path: Path, error: Exception) -> None:
+def _raise_if_the_system_failed(name: str, error: Exception) -> None:
     """Raise UnreadableError if memory or the disk failed, which says nothing about the content."""
     no_memory = isinstance(error, cv2.error) and error.code == cv2.Error.StsNoMem
     if no_memory or isinstance(error, MemoryError):
         raise UnreadableError(
-            f"out of memory while reading image {path.name!r}; free memory, and run again"
+            f"out of memory while reading image {name!r}; free memory, and run again"
         ) from error
     if isinstance(error, OSError) and error.errno is not None:  # damage has no number
         raise UnreadableError(
-            f"cannot read image {path.name!r}: {error.strerror}; check the image folder"
+            f"cannot read image {name!r}: {error.strerror}; check the image folder"
         ) from error
 
 

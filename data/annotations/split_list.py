@@ -3,11 +3,11 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
-from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
+from a2cap.data.image_ids import named_id
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 """Split names in files, and the split that each counts as."""
@@ -33,7 +33,7 @@ def read_split_list(path: Path) -> dict[str, str]:
     for image, split in pairs:
         if split not in SPLITS:
             raise InputError(f"unknown split {split!r} in {name}; use train, val, test or restval")
-        identity = _identity(image)
+        identity = named_id(image)
         known = splits.setdefault(identity, SPLITS[split])
         if known != SPLITS[split]:
             raise InputError(
@@ -73,7 +73,7 @@ def read_ids(path: Path) -> frozenset[str]:
     Raises InputError if there is none.
     """
     lines = (line.strip() for line in read_text(path).splitlines())
-    ids = frozenset(_identity(_SECOND_COLUMN.sub("", line)) for line in lines if line)
+    ids = frozenset(named_id(_SECOND_COLUMN.sub("", line)) for line in lines if line)
     if not ids:
         raise InputError(f"no images in the list {str(path)!r}; write one id per line")
     return ids
@@ -105,10 +105,3 @@ def _lines(text: str, name: str) -> Iterator[tuple[str, str]]:
             raise InputError(
                 f"line {number} of {name} is not 'id split': {line[:40]!r}; fix that line"
             )
-
-
-def _identity(image: str) -> str:
-    if PurePosixPath(image).suffix.lower() in IMAGE_SUFFIXES:
-        return image_id(image)
-    # an id without suffix may contain a dot, which would look like one
-    return image_id(image + ".jpg")

@@ -88,11 +88,16 @@ def read_text(path: Path) -> str:
                 )
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"damaged gzip file: {name} ({error}); copy it again") from error
+    return decode_text(content, where=name)
+
+
+def decode_text(content: bytes, *, where: str) -> str:
+    """Return UTF-8 bytes as text; raise InputError for others, which `where` names."""
     try:
         return content.decode("utf-8-sig")  # Windows editors write a byte order mark
     except UnicodeDecodeError as error:
         raise InputError(
-            f"not UTF-8 text: {name} (byte {error.start:,}); save it as UTF-8"
+            f"not UTF-8 text: {where} (byte {error.start:,}); save it as UTF-8"
         ) from error
 
 

@@ -1,0 +1,72 @@
+"""Opening of image sources: the text that names one decides which it is."""
+
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from a2cap.data.errors import InputError
+from a2cap.data.image_ids import sample_ids
+from a2cap.data.sources.folder import Folder, ImageList
+from a2cap.data.sources.location import access_error, as_url, expand, file_system
+from a2cap.data.sources.parquet import Parquet
+from a2cap.data.sources.source import Container, ImageSource
+from a2cap.data.sources.tar import Tar
+
+_BY_SUFFIX: dict[str, Callable[[str], Container]] = {
+    ".tar": Tar,
+    ".parquet": Parquet,
+    ".txt": ImageList,
+}
+
+
+def open_source(text: str) -> ImageSource:
+    """Open a folder, a list (.txt), tars or Parquet files, by path or URL.
+
+    shard-{000..127}.tar names 128 files, and data/*.parquet all that there are, in order of their
+    names. Raises InputError if one is missing, naming it, or is of another kind.
+    """
+    text = as_url(text)
+    if Path(text).is_dir():  # whose name may contain braces
+        return ImageSource(text, [Folder(text)])
+    names = [name for pattern in expand(text) for name in _matching(pattern)]
+    missing = [name for name in names if not _exists(name)]
+    if missing or not names:
+        raise InputError(
+            f"{len(missing)} of {len(names)} files of {text!r} are missing: "
+            f"{sample_ids(missing)}; check the path"
+        )
+    return ImageSource(text, [_container(name) for name in names])
+
+
+def is_source(path: Path | None) -> bool:
+    """Return True for a path that names tars or Parquet files, or a URL."""
+    text = as_url(str(path or ""))
+    return "://" in text or PurePosixPath(text).suffix in (".tar", ".parquet")
+
+
+def _matching(pattern: str) -> list[str]:
+    if "*" not in pattern:
+        return [pattern]
+    system, path = file_system(pattern)
+    found = sorted(system.glob(path))
+    return [system.unstrip_protocol(name) if "://" in pattern else name for name in found]
+
+
+def _exists(name: str) -> bool:
+    system, path = file_system(name)
+    try:
+        return bool(system.exists(path))
+    except Exception as error:  # no permission, no network
+        raise access_error(name, error) from error
+
+
+def _container(name: str) -> Container:
+    kind = _BY_SUFFIX.get(PurePosixPath(name).suffix)
+    if kind is not None:
+        return kind(name)
+    system, path = file_system(name)
+    if system.isdir(path):
+        return Folder(name)
+    raise InputError(
+        f"{name!r} is not a folder, a list (.txt), a tar (.tar) or a Parquet file (.parquet); "
+        "name one of these"
+    )

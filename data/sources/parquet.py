@@ -1,0 +1,131 @@
+"""Parquet files with encoded images, as Hugging Face's datasets and img2dataset write them."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.image_ids import named_id
+from a2cap.data.sources.location import access_error, open_file
+from a2cap.data.sources.source import EncodedImage, SourceItem
+
+_IMAGE = ("image", "jpg")
+_NAME = ("file_name", "filename", "image_id", "key", "__key__", "id")
+_ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """The rows of a Parquet file; an image is a struct of bytes and path, or plain bytes."""
+
+    name: str
+
+    def listing(self) -> Iterator[tuple[SourceItem, int]]:
+        """Yield the rows in order, each with the size of the file."""
+        with self._opened() as file:
+            column = _column(file, _NAME) or _path_column(file, self._image_column(file))
+            rows = file.metadata.num_rows
+            size = sum(file.metadata.row_group(n).total_byte_size for n in _groups(file))
+        names = self.rows([column]) if column else ((row, {}) for row in range(rows))
+        for row, values in names:
+            yield SourceItem(self.identity(row, values), self.name, str(row)), size
+
+    def identity(self, row: int, values: Mapping[str, object]) -> str:
+        """Return the id of a row: its column of names, else its image's path, else its number."""
+        found: object = next((values[name] for name in _NAME if name in values), None)
+        image = next((values[name] for name in _IMAGE if name in values), None)
+        if found is None and isinstance(image, Mapping):
+            found = image.get("path")
+        # a number alone would be the id in every file
+        return named_id(
+            f"{PurePosixPath(self.name).stem}/row-{row}" if found is None else f"{found}"
+        )
+
+    def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
+        """Read the images of the row groups that contain one of them."""
+        wanted = {int(item.member): item for item in items}
+        problem: A2Error | None = None
+        try:
+            with self._opened() as file:
+                column = self._image_column(file)
+            for row, values in self.rows([column], wanted):
+                yield wanted.pop(row), self._image(row, values[column])
+        except A2Error as error:
+            problem = error
+        for row, item in wanted.items():
+            missing = f"no row {row} in {self.name!r}; restore the file that was listed"
+            yield item, problem or InputError(missing)
+
+    def rows(
+        self, columns: Sequence[str], wanted: Collection[int] | None = None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number and the values of each row, or of those wanted.
+
+        Raises InputError if the file is not Parquet or is damaged, UnreadableError if reading
+        fails.
+        """
+        with self._opened() as file:
+            row = 0
+            for group in _groups(file):
+                end = row + file.metadata.row_group(group).num_rows
+                if wanted is None or any(row <= number < end for number in wanted):
+                    batches = file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns)
+                    values = (value for batch in batches for value in batch.to_pylist())
+                    for number, value in enumerate(values, start=row):
+                        if wanted is None or number in wanted:
+                            yield number, value
+                row = end
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        try:
+            from pyarrow.lib import ArrowException
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            raise InputError(
+                f'{self.name!r} needs pyarrow; install it with pip install "a2cap[parquet]"'
+            ) from error
+        with open_file(self.name) as file:
+            try:
+                yield ParquetFile(file)
+            except A2Error:
+                raise
+            except Exception as error:
+                # pyarrow raises an OSError without a number for damage
+                if isinstance(error, ArrowException) or getattr(error, "errno", 0) is None:
+                    raise InputError(
+                        f"cannot read {self.name!r}: {error}; copy the file again"
+                    ) from error
+                raise access_error(self.name, error) from error
+
+    def _image_column(self, file: Any) -> str:
+        column = _column(file, _IMAGE)
+        if column is None:
+            raise InputError(
+                f"no column {' or '.join(_IMAGE)} in {self.name!r}, it has "
+                f"{', '.join(file.schema_arrow.names)}; rename the column of the images"
+            )
+        return column
+
+    def _image(self, row: int, value: object) -> bytes | InputError:
+        found = value.get("bytes") if isinstance(value, Mapping) else value
+        if isinstance(found, bytes):
+            return found
+        return InputError(f"row {row} of {self.name!r} has no image bytes; add them")
+
+
+def _groups(file: Any) -> range:
+    return range(file.num_row_groups)
+
+
+def _column(file: Any, names: Sequence[str]) -> str | None:
+    return next((name for name in names if name in file.schema_arrow.names), None)
+
+
+def _path_column(file: Any, image: str) -> str | None:
+    """Return the name of the paths in a struct of images, None without one."""
+    kind = file.schema_arrow.field(image).type
+    names = [kind.field(number).name for number in range(kind.num_fields)]
+    return f"{image}.path" if "path" in names else None

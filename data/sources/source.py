@@ -1,0 +1,103 @@
+"""Sources of images, which are listed once and read in order.
+
+A source consists of containers: folders, lists, tars or Parquet files, each read in one pass.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from a2cap.data.errors import A2Error, InputError
+
+
+@dataclass(frozen=True, slots=True)
+class SourceItem:
+    """One image of a source.
+
+    container: name of the folder, list, tar or Parquet file; member: the image's name there, in
+    Parquet its row.
+    """
+
+    image_id: str
+    container: str
+    member: str
+
+
+EncodedImage = tuple[SourceItem, bytes | A2Error]
+"""An image's file as bytes; InputError if it is bad, UnreadableError if the system failed."""
+
+
+class Container(Protocol):
+    """A folder, list, tar or Parquet file with images."""
+
+    @property
+    def name(self) -> str:
+        """Path or URL."""
+
+    def listing(self) -> Iterator[tuple[SourceItem, int]]:
+        """Yield the images and their sizes in bytes, always in the same order, without reading.
+
+        Raises InputError if the container cannot be listed.
+        """
+
+    def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
+        """Yield each image, or the error for which it cannot be read, in the container's order."""
+
+
+class ImageSource:
+    """The images of one or more containers."""
+
+    def __init__(self, text: str, containers: Iterable[Container]) -> None:
+        self.text = text
+        self._containers = {container.name: container for container in containers}
+        self._digest: str | None = None
+
+    def items(self) -> Iterator[SourceItem]:
+        """List the images in an order that depends on the content alone.
+
+        Raises InputError, at the end naming images that share an id, or if there is no image.
+        """
+        seen: dict[str, SourceItem] = {}
+        digest = hashlib.sha256()
+        for container in self._containers.values():
+            for item, size in container.listing():
+                first = seen.setdefault(item.image_id, item)
+                if first is not item:
+                    raise InputError(
+                        f"two images have the id {item.image_id!r}: {_where(first)} and "
+                        f"{_where(item)}; remove or rename one"
+                    )
+                # another place of the same containers is no other input
+                place = PurePosixPath(item.container).name
+                digest.update(f"{item.image_id}\0{place}\0{item.member}\0{size}\n".encode())
+                yield item
+        if not seen:
+            raise InputError(f"no images in {self.text!r}; check the path")
+        self._digest = digest.hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the listing: ids, names and sizes."""
+        if self._digest is None:
+            for _ in self.items():
+                pass
+        return str(self._digest)
+
+    def read(self, items: Iterable[SourceItem]) -> Iterator[EncodedImage]:
+        """Yield each image, or the error for which it cannot be read.
+
+        Items of one container should be consecutive and in the order of `items()`: each run of
+        them is one pass over it.
+        """
+        for name, run in groupby(items, key=lambda item: item.container):
+            container = self._containers.get(name)
+            if container is None:
+                raise InputError(f"{name!r} is not in {self.text!r}; make the plan again")
+            yield from container.read(list(run))
+
+
+def _where(item: SourceItem) -> str:
+    return f"{item.member!r} in {item.container!r}"
