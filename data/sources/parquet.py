@@ -46,17 +46,19 @@ class Parquet:
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read the images of the row groups that contain one of them."""
         wanted = {int(item.member): item for item in items}
-        problem: A2Error | None = None
-        try:
-            with self._opened() as file:
-                column = self._image_column(file)
-            for row, values in self.rows([column], wanted):
-                yield wanted.pop(row), self._image(row, values[column])
-        except A2Error as error:
-            problem = error
-        for row, item in wanted.items():
-            missing = f"no row {row} in {self.name!r}; restore the file that was listed"
-            yield item, problem or InputError(missing)
+        while wanted:
+            try:
+                with self._opened() as file:
+                    column = self._image_column(file)
+                for row, values in self.rows([column], wanted):
+                    yield wanted.pop(row), self._image(row, values[column])
+                if wanted:
+                    raise InputError(f"{self.name!r} has too few rows; restore what was listed")
+            except A2Error as error:
+                # the rows after a damaged one may be readable
+                failed = [min(wanted)] if isinstance(error, InputError) else sorted(wanted)
+                for row in failed:
+                    yield wanted.pop(row), error
 
     def rows(
         self, columns: Sequence[str], wanted: Collection[int] | None = None
