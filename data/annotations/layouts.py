@@ -60,12 +60,26 @@ def _read_layout(path: Path, name: str, skip: Skip) -> tuple[Iterable[RawImage],
     if file_name.endswith(SUFFIXES):
         return read_table(text, name, skip)
     document = parse_json(text, where=name, convert=_share_tokens)
+    items, has_splits = _document_items(document, name, skip)
+    dataset = _dataset_of(document)
+    return (replace(item, dataset=dataset) for item in items), has_splits
+
+
+def _document_items(document: object, name: str, skip: Skip) -> tuple[Iterable[RawImage], bool]:
     if isinstance(document, dict) and "data" in document:
         return _textcaps_items(_list_of(document, "data", name), skip), True
     images = _list_of(document, "images", name)
     if isinstance(document, dict) and "annotations" in document:
         return _coco_items(name, images, _list_of(document, "annotations", name), skip), False
     return _karpathy_items(name, images, skip), True
+
+
+def _dataset_of(document: object) -> str:
+    """Return the name of the data: "coco" in Karpathy's file, "COCO 2014 Dataset" in COCO's."""
+    about = document if isinstance(document, dict) else {}
+    info = about.get("info")
+    named = about.get("dataset") or (info.get("description") if isinstance(info, dict) else None)
+    return named if isinstance(named, str) else ""
 
 
 def _with_splits(

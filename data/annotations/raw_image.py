@@ -16,7 +16,7 @@ class RawImage:
     """One image of a file; only the type of `file` is checked.
 
     split: None if the layout does not name the splits. has_tokens: True if captions are Karpathy's
-    objects of raw and tokens, False for strings.
+    objects of raw and tokens, False for strings. dataset: name of the data in the file, "" if none.
     """
 
     position: str
@@ -24,6 +24,7 @@ class RawImage:
     split: object
     captions: Sequence[object]
     has_tokens: bool = False
+    dataset: str = ""
 
 
 @contextmanager

@@ -62,10 +62,14 @@ class SkippedItem:
 
 @dataclass(frozen=True)
 class Annotations:
-    """Images and skipped items of one file, in its order."""
+    """Images and skipped items of one file, in its order.
+
+    dataset: name of the data in the file, "" if none.
+    """
 
     images: tuple[AnnotatedImage, ...]
     skipped: tuple[SkippedItem, ...]
+    dataset: str = ""
 
 
 def tokenize(raw: str) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ def read_annotations(
         raise InputError(
             f"no usable image in {str(path)!r} ({len(reading.skipped):,} skipped{first}); {LAYOUTS}"
         )
-    return Annotations(tuple(reading.images.values()), tuple(reading.skipped))
+    return Annotations(tuple(reading.images.values()), tuple(reading.skipped), reading.dataset)
 
 
 def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> None:
@@ -159,12 +163,13 @@ class _Collected:
 
     images: dict[str, AnnotatedImage] = field(default_factory=dict)
     skipped: list[SkippedItem] = field(default_factory=list)
+    dataset: str = ""
 
     def skip(self, identity: str, reason: str) -> None:
         self.skipped.append(SkippedItem(identity, reason))
 
     def add(self, item: RawImage) -> None:
-        identity = item.position
+        identity, self.dataset = item.position, item.dataset
         try:
             identity = image_id(item.file)
             if identity in self.images:

@@ -33,10 +33,12 @@ def write_captions(
     *,
     preset: str,
     max_length: int = 20,
+    dataset: str = "",
 ) -> None:
     """Encode the captions of all images, truncated to `max_length` tokens, and write them.
 
-    preset: name of the tokenization rule. Raises InputError if there is no image.
+    preset: name of the tokenization rule; dataset: name of the data, if it has one. Raises
+    InputError if there is no image.
     """
     if not images:
         raise InputError(f"no images to write into {str(path)!r}; check data.annotations")
@@ -59,12 +61,15 @@ def write_captions(
         write_texts(file, "image_ids", [image.image_id for image in images])
         write_texts(file, "splits", [image.split for image in images])
         file.attrs["vocabulary_digest"] = vocabulary.digest
+        if dataset:
+            file.attrs["dataset"] = dataset
 
 
 class CaptionFile:
     """The captions of a captions.h5, held in memory so that they can be pickled for workers.
 
-    vocabulary_digest: digest of the vocabulary that encoded the captions.
+    vocabulary_digest: digest of the vocabulary that encoded the captions. dataset: name of their
+    data, "" if it has none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,6 +81,7 @@ class CaptionFile:
             self._image_ids: list[str] = own_dataset(file, "image_ids").asstr()[...].tolist()
             self._splits: list[str] = own_dataset(file, "splits").asstr()[...].tolist()
             self.vocabulary_digest = str(file.attrs["vocabulary_digest"])
+            self.dataset = str(file.attrs.get("dataset", ""))
             self._check()
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}
 

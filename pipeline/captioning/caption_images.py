@@ -1,5 +1,6 @@
 """Captions of image files by a trained captioner: extraction and decoding in one process."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -21,9 +22,14 @@ from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
-from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, EXTRACTOR_WEIGHTS
+from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, extractor_weights
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
+
+logger = logging.getLogger(__name__)
+
+_DRAWINGS = "scenes"
+"""Name of the data of `a2 scenes`."""
 
 if TYPE_CHECKING:
     from a2cap.data.captions.attention_file import CaptionAttention
@@ -89,10 +95,17 @@ class ImageCaptioner:
                 'of "a2 extract"'
             )
         self.extract_config = record.config
+        weights = extractor_weights(model)
         self._extractor = load_extractor(
-            model / EXTRACTOR_WEIGHTS, config=self.extract_config, device=str(self._device)
+            weights, config=self.extract_config, device=str(self._device)
         )
-        record.require_weights(model / EXTRACTOR_WEIGHTS)  # a flipped bit loads silently
+        if weights.parent == model:
+            record.require_weights(weights)  # a flipped bit loads silently
+        if self._loaded.description.trained_on == _DRAWINGS:
+            logger.warning(
+                "the captioner was trained on drawings of a2 scenes; its captions of photographs "
+                "mean nothing"
+            )
 
     def extract(self, pixels: Pixels, boxes: NDArray[np.float32] | None = None) -> Regions:
         """Return the regions of an image as the captioner's training read them.

@@ -26,6 +26,7 @@ from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.inputs import require_intact
 from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.weights import captioners, detectors
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
 EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"
@@ -46,6 +47,8 @@ class ModelDescription(BaseModel):
     """Digest of the vocabulary of its training."""
     max_regions: int | None
     """Maximum regions per image, None for all."""
+    trained_on: str | None = None
+    """Name that the annotations gave their data, such as "coco"; None if they gave none."""
 
 
 Captioner_co = TypeVar("Captioner_co", bound=Captioner, covariant=True)
@@ -79,6 +82,8 @@ def save_model(
     """Write tensors, description and vocabulary into `directory`."""
     save_tensors(directory / TENSORS, tensors)
     fields = {**description.model_dump(mode="json"), "model": key_fields(description.model)}
+    if description.trained_on is None:  # a later field: without it, files stay as they were
+        del fields["trained_on"]
     write_json(directory / DESCRIPTION, fields)
     vocabulary.save(directory / VOCABULARY)
 
@@ -147,6 +152,14 @@ def save_captioner(
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
     if (features / EXTRACTOR_WEIGHTS).is_file():  # imported features have no extractor
         link_or_copy(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
+
+
+def extractor_weights(directory: Path) -> Path:
+    """Return the file of the extractor's weights, of a bundled captioner the bundled detector."""
+    for name, folder in captioners.BUNDLED.items():
+        if directory == folder:
+            return detectors.BUNDLED[name].path
+    return directory / EXTRACTOR_WEIGHTS
 
 
 def captioner_folder(path: Path, field: str) -> Path:

@@ -83,6 +83,7 @@ def preprocess(
         vocabulary,
         preset=config.vocabulary,
         max_length=config.max_length,
+        dataset=found.dataset,
     )
     events.write("vocabulary", words=len(vocabulary))
     write_json(directory / REFERENCES, references)

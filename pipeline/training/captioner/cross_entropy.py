@@ -62,6 +62,7 @@ def train_captioner(
         vocabulary_size=len(data.vocabulary),
         vocabulary_digest=data.vocabulary.digest,
         max_regions=config.max_regions,
+        trained_on=data.captions.dataset or None,
     )
     torch.manual_seed(config.seed)  # of the initial tensors, then of the main rank's dropout
     captioner = new_captioner(description).to(device)

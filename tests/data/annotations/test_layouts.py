@@ -97,6 +97,20 @@ def test_coco_captions_with_a_split_list_give_the_same_kind_of_images(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("about", "name"),
+    [
+        ({"dataset": "coco"}, "coco"),
+        ({"info": {"description": "COCO 2014 Dataset"}}, "COCO 2014 Dataset"),
+        ({"dataset": 3, "info": "2014"}, ""),
+        ({}, ""),
+    ],
+)
+def test_annotations_state_the_name_that_the_file_gives_its_data(tmp_path, about, name):
+    path = written(tmp_path, {"images": [karpathy()], **about})
+    assert read_annotations(path).dataset == name
+
+
 def test_coco_captions_without_a_split_list_are_rejected(tmp_path):
     path = written(tmp_path, coco())
     assert message_of(read_annotations, path) == (

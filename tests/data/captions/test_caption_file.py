@@ -62,6 +62,12 @@ def test_the_file_has_the_documented_datasets(path):
     }
 
 
+def test_the_name_of_the_data_is_kept(path, tmp_path):
+    named = tmp_path / "named.h5"
+    write_captions(named, IMAGES, VOCABULARY, preset="karpathy", dataset="coco")
+    assert [CaptionFile(one).dataset for one in (path, named)] == ["", "coco"]
+
+
 def test_images_of_a_split_keep_their_order(path):
     captions = CaptionFile(path)
     assert captions.image_ids("train") == ["000000000042", "b"]
