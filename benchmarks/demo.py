@@ -35,15 +35,15 @@ def main(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         overrides, scenes = (["train.epochs=1"], 60) if quick else ([], SCENES)
-        directory = run_demo(Path(folder), overrides, report=say, scenes=scenes)
+        directory = run_demo(Path(folder), overrides, report=say, scenes=scenes).evaluation
         rows.append(["all", f"{time.perf_counter() - started:.1f}"])
         seeing = _metrics(directory / "metrics.json")
         baseline = load_config(directory / "config.yaml").evaluate.baseline
         blind = _metrics(Path(str(baseline)))
         print_table(f"demo, {scenes} scenes", ["stage", "s"], rows)
         without = [*overrides, "model.box_geometry=none"]
-        directory = run_demo(Path(folder), without, report=lambda *_: None, scenes=scenes)
-        unplaced = _metrics(directory / "metrics.json")
+        placed_nowhere = run_demo(Path(folder), without, report=lambda *_: None, scenes=scenes)
+        unplaced = _metrics(placed_nowhere.evaluation / "metrics.json")
     ciders = [found["metrics"]["CIDEr"] for found in (seeing, blind, unplaced)]
     figures = [*(f"{cider:.3f}" for cider in ciders), ratio(ciders[0], ciders[1])]
     print_table("test CIDEr", ["seeing", "blind", "without boxes", "seeing by blind"], [figures])

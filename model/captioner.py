@@ -164,6 +164,10 @@ class CaptionerConfig(Protocol):
     def attention_dropout(self) -> float:
         """Dropout rate of attention weights."""
 
+    @property
+    def blind(self) -> bool:
+        """Report whether all region features are zeroed, as a control."""
+
     def floats_per_token(self, regions: int) -> int:
         """Return the activations that a training step keeps for one token, without the logits."""
 

@@ -6,6 +6,7 @@ report compares them, because only their difference shows that the captioner use
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
@@ -13,9 +14,18 @@ from pathlib import Path
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.doctor.preflight import require_runnable
-from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.engine.artifacts import (
+    EVALUATE,
+    EXTRACT,
+    METRICS,
+    PREPROCESS,
+    RESULTS,
+    TRAIN_SCST,
+    TRAIN_XE,
+)
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import Outcome
+from a2cap.pipeline.evaluation.results import read_results
 from a2cap.pipeline.experiment import Experiment
 
 logger = logging.getLogger(__name__)
@@ -30,10 +40,19 @@ Report = Callable[[str, Outcome], None]
 """Function that is called with each stage's name and outcome."""
 
 
+@dataclass(frozen=True)
+class Demo:
+    """Results of the demo: directories of evaluation and captioner, and an image of the test."""
+
+    evaluation: Path
+    captioner: Path
+    image: Path
+
+
 def run_demo(
     folder: Path, overrides: Sequence[str], *, report: Report, scenes: int = SCENES
-) -> Path:
-    """Run the demo in `folder`, resuming earlier runs; return the evaluation's directory."""
+) -> Demo:
+    """Run the demo in `folder`, resuming earlier runs."""
     drawn = folder / "scenes"
     with track("draw scenes", total=scenes) as progress:
         write_scenes(drawn, count=scenes, seed=SEED, side=SIDE, progress=progress.advance)
@@ -45,22 +64,27 @@ def run_demo(
         override("data.scenes", drawn / "instances.json"),
     )
     fields = (*data, _ONE_THREAD, *overrides)
-    trained = (
-        (TRAIN_XE, TRAIN_SCST, EVALUATE) if _config(fields).scst.epochs else (TRAIN_XE, EVALUATE)
-    )
-    numbers, total = count(1), 2 + 2 * len(trained)
+    training = (TRAIN_XE, TRAIN_SCST) if _config(fields).scst.epochs else (TRAIN_XE,)
+    numbers, total = count(1), 4 + 2 * len(training)
 
     def run(names: Sequence[str], *more: str, of: str = "") -> Path:
         announced = {name: f"stage {next(numbers)} of {total}: {name}{of}" for name in names}
         return _run(folder, (*fields, *more), announced, report=report)
 
     run((EXTRACT, PREPROCESS))  # which both captioners read
-    blind = run(trained, "model.blind=true", "runtime.name=blind", of=" of the blind captioner")
+    seeing = run(training, "runtime.name=seeing")
+    blind = run(
+        (*training, EVALUATE),
+        *("model.blind=true", "runtime.name=blind"),
+        of=" of the control, a blind captioner",
+    )
     compared = (
-        override("evaluate.baseline", blind / "metrics.json"),
+        override("evaluate.baseline", blind / METRICS),
         override("evaluate.baseline_name", "blind captioner"),
     )
-    return run(trained, "runtime.name=seeing", *compared)
+    evaluation = run((EVALUATE,), "runtime.name=seeing", *compared)
+    image = min(read_results(evaluation / RESULTS))
+    return Demo(evaluation, seeing, drawn / "images" / f"{image}.jpg")
 
 
 def _config(overrides: Sequence[str]) -> Config:

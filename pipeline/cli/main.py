@@ -38,6 +38,7 @@ from a2cap.pipeline.cli.options import (
 from a2cap.pipeline.cli.output import (
     has_spice,
     print_evaluation,
+    print_next_steps,
     print_outcome,
     print_scores,
     print_shard,
@@ -294,7 +295,9 @@ def status(options: ExperimentOptions, explain: bool, as_json: bool) -> None:
 @set_option
 @verbose_option
 def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
-    """Draw scenes, train a captioner, print its scores.
+    """Draw scenes, train a captioner and a blind control, print the scores.
+
+    Ends with two commands to copy: one opens the report, one captions an image.
 
     \b
     Example:
@@ -303,7 +306,9 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     from a2cap.pipeline.demo import run_demo
 
     log(verbose)
-    print_evaluation(run_demo(folder, overrides, report=print_outcome))
+    done = run_demo(folder, overrides, report=print_outcome)
+    print_evaluation(done.evaluation)
+    print_next_steps(done)
 
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {

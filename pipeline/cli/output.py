@@ -1,8 +1,11 @@
 """Printed results of the commands."""
 
 import json
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +14,7 @@ from a2cap.pipeline.engine.artifacts import METRICS as SCORES
 from a2cap.pipeline.engine.artifacts import REPORT, SKIPPED
 
 if TYPE_CHECKING:
+    from a2cap.pipeline.demo import Demo
     from a2cap.pipeline.engine.run import Outcome
     from a2cap.pipeline.engine.shards import ShardOutcome
     from a2cap.pipeline.experiment import Experiment
@@ -80,6 +84,18 @@ def print_evaluation(directory: Path, *, spice: bool = False) -> bool:
     print_scores(content["metrics"], content["not_run"])
     click.echo(f"report: {directory / REPORT}")
     return not spice or has_spice(content["not_run"])
+
+
+def print_next_steps(demo: "Demo") -> None:
+    """Print the command that opens the demo's report, and one that captions an image."""
+    program = "a2" if which("a2") == sys.argv[0] else sys.argv[0]
+    report = (demo.evaluation / REPORT).resolve().as_uri()
+    caption = [program, "caption", demo.image, "--model", demo.captioner]
+    for words in (
+        [sys.executable, "-m", "webbrowser", report],
+        [*caption, "--figure", "attention.png"],
+    ):
+        click.echo(shlex.join(map(str, words)))
 
 
 def has_spice(not_run: Mapping[str, str]) -> bool:

@@ -90,5 +90,7 @@ def _training(model: Path) -> dict[str, str]:
         for name, value in found.items()
         if name != "start"  # a path
     }
+    if "start" in made.inputs:
+        fields["train.start"] = f"a trained captioner, {made.inputs['start'][:12]}"
     # Manifests keep the earlier spelling of renamed fields.
     return {RENAMED_FIELDS.get(field, field): value for field, value in fields.items()}

@@ -1,6 +1,8 @@
 """Demo: all stages on scenes, the comparison with a blind captioner, reruns, and the notebook."""
 
 import json
+import shlex
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -19,47 +21,66 @@ SMALL = (
 SCENES = 40
 NOTEBOOK = ROOT / "docs" / "guide" / "python.ipynb"
 EXAMPLE = "artifacts/demo/train-xe/0123456789ab"
-ONCE = ["extract", "preprocess"]
-TWICE = ["train-xe", "evaluate"]
+RUN = ["extract", "preprocess", "train-xe", "train-xe", "evaluate", "evaluate"]
 METRICS = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE"]
 
 
 def reported(folder):
-    """Run the demo; return the outcome of each stage and the evaluation's directory."""
+    """Run the demo; return the outcome of each stage and the results."""
     outcomes = []
-    directory = run_demo(
+    done = run_demo(
         folder,
         SMALL,
         report=lambda name, outcome: outcomes.append((name, outcome.ran)),
         scenes=SCENES,
     )
-    return outcomes, directory
+    return outcomes, done
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Run the demo once; return its folder, the outcome of each stage and the evaluation."""
+    """Run the demo once; return its folder, the outcome of each stage and the results."""
     folder = tmp_path_factory.mktemp("my demo") / "artifacts" / "demo"
     return folder, *reported(folder)
 
 
 @pytest.mark.slow
-def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(demo, monkeypatch):
-    folder, outcomes, directory = demo
-    assert outcomes == [(stage, True) for stage in ONCE + 2 * TWICE]
-    assert_report_compares(directory)
+def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(
+    demo, monkeypatch, caplog
+):
+    folder, outcomes, done = demo
+    assert outcomes == [(stage, True) for stage in RUN]
+    assert_report_compares(done.evaluation)
 
     again, same = reported(folder)
-    assert again == [(stage, False) for stage in ONCE + 2 * TWICE]
-    assert same == directory
+    assert again == [(stage, False) for stage in RUN]
+    assert same == done
 
     monkeypatch.setattr(run_demo, "__kwdefaults__", {"scenes": SCENES})
     options = [word for override in SMALL for word in ("--set", override)]
     answer = CliRunner().invoke(cli, ["demo", "--folder", str(folder), *options])
     assert answer.exit_code == 0, answer.output
-    *lines, last = answer.stdout.splitlines()
-    assert last == f"report: {directory / 'report.html'}"
+    *lines, last, opening, captioning = answer.stdout.splitlines()
+    report = done.evaluation / "report.html"
+    assert last == f"report: {report}"
+    assert shlex.split(opening) == [sys.executable, "-m", "webbrowser", report.as_uri()]
     assert [name for name in (line.split()[0] for line in lines) if name in METRICS] == METRICS
+    assert_captions(captioning, folder, monkeypatch, caplog)
+
+
+def assert_captions(line, folder, monkeypatch, caplog):
+    """Assert that the printed command captions an image of the test and draws its attention."""
+    monkeypatch.chdir(folder)
+    caplog.clear()
+    _, *arguments = shlex.split(line)
+    answer = CliRunner().invoke(cli, arguments)
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.startswith(f"{arguments[1]}: ")
+    assert caplog.messages == [
+        "the captioner was trained on drawings of a2 scenes; its captions of photographs mean "
+        "nothing"
+    ]
+    assert (folder / "attention.png").stat().st_size > 10_000
 
 
 def assert_report_compares(directory):

@@ -29,13 +29,19 @@ from tests.pipeline.training.runs import metrics
         (math.nan, None),
     ],
 )
-def test_idle_masks_log_a_warning(caplog, mean, words):
-    CaptionValidation.warn(SimpleNamespace(start=None), {"mean_mask": mean})
-    assert caplog.messages == ([] if words is None else [words])
+@pytest.mark.parametrize("blind", [False, True])
+def test_idle_masks_log_a_warning_unless_the_captioner_is_a_blind_control(
+    caplog, mean, words, blind
+):
+    captioner = SimpleNamespace(config=SimpleNamespace(blind=blind))
+    validation = SimpleNamespace(start=None, captioner=captioner)
+    CaptionValidation.warn(validation, {"mean_mask": mean})
+    assert caplog.messages == ([] if words is None or blind else [words])
 
 
 def test_a_score_below_that_of_the_start_logs_a_warning(caplog):
-    refined = SimpleNamespace(start=0.5, score="CIDEr")
+    captioner = SimpleNamespace(config=SimpleNamespace(blind=False))
+    refined = SimpleNamespace(start=0.5, score="CIDEr", captioner=captioner)
     for score in (0.5, 0.4):
         CaptionValidation.warn(refined, {"CIDEr": score})
     assert caplog.messages == [
