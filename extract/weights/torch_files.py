@@ -24,11 +24,16 @@ class _Unused:
         pass
 
 
-_NUMPY = (
-    "numpy.ndarray",
-    "numpy.dtype",
-    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in _BUILDERS),
-)
+_NUMPY = [
+    type(name, (_Unused,), {"__module__": module})
+    for module, names in (
+        ("numpy", ("ndarray", "dtype")),
+        ("numpy.core.multiarray", _BUILDERS),
+        ("numpy._core.multiarray", _BUILDERS),
+    )
+    for name in names
+]
+"""Stand-ins under NumPy's names; torch 2.5 permits a class by its own name only."""
 
 
 def load_torch_file(path: Path) -> dict[str, Tensor]:
@@ -40,7 +45,7 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
     size = path.stat().st_size
     try:
         _require_stored(path, size)
-        with torch.serialization.safe_globals([(_Unused, name) for name in _NUMPY]):
+        with torch.serialization.safe_globals(_NUMPY):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))

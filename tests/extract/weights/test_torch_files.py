@@ -1,12 +1,13 @@
 import os
 from zipfile import ZIP_DEFLATED, ZipFile
 
+import numpy as np
 import pytest
 import torch
 
 from a2cap.data.errors import WeightsError
 from a2cap.extract.weights.load import load_detector
-from a2cap.extract.weights.torch_files import load_torch_file
+from a2cap.extract.weights.torch_files import _NUMPY, load_torch_file
 
 TWO_FORMS = pytest.mark.parametrize("archive", [True, False], ids=["archive", "before torch 1.6"])
 
@@ -23,6 +24,25 @@ def test_a_state_dict_is_read_at_the_top_or_below_model(tmp_path, archive):
         tensors = load_torch_file(save(content, tmp_path / "a.pth", archive=archive))
         assert tensors["w"].tolist() == [1.5]
         assert tensors["w"].dtype == torch.float32
+
+
+@TWO_FORMS
+def test_an_rng_state_beside_the_tensors_is_read_over(tmp_path, archive):
+    content = {"state_dict": {"w": torch.tensor([1.5])}, "numpy": np.random.get_state()}
+    tensors = load_torch_file(save(content, tmp_path / "a.pth", archive=archive))
+    assert list(tensors) == ["w"]
+
+
+def test_permitted_names_are_those_of_stand_ins_as_torch_2_5_reads_them():
+    assert {f"{one.__module__}.{one.__name__}" for one in _NUMPY} == {
+        "numpy.ndarray",
+        "numpy.dtype",
+        *(
+            f"numpy.{core}.multiarray.{name}"
+            for core in ("core", "_core")
+            for name in ("_reconstruct", "scalar")
+        ),
+    }
 
 
 @TWO_FORMS
