@@ -184,7 +184,7 @@ def resolve_weights(name: str) -> Path:
     """Return the file that `extract.weights` names: a path, or a bundled or downloaded detector.
 
     An existing file takes precedence over a detector of that name. Raises WeightsError for a
-    published detector that is not downloaded.
+    published detector that is not downloaded, and for a URL.
     """
     if Path(name).exists():
         return Path(name)
@@ -192,6 +192,11 @@ def resolve_weights(name: str) -> Path:
         return BUNDLED[name].path
     if name == PRETRAINED:
         return _pretrained_file()
+    if "://" in name:
+        raise WeightsError(
+            f'weights are a URL, which is not downloaded: {name!r}; run "a2 weights fetch NAME" '
+            "for one of a2 weights list, or download it yourself and name the file"
+        )
     if name not in PUBLISHED:
         return Path(name)
     if (found := downloaded_detector(name)) is not None:

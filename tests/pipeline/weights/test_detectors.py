@@ -89,6 +89,14 @@ def test_a_published_detector_must_be_downloaded_before_it_is_used():
     assert resolve_weights("some/file.pkl") == Path("some/file.pkl")
 
 
+def test_a_url_as_weights_is_refused_and_not_downloaded():
+    url = "http://host/faster_rcnn.pkl"
+    assert message_of(resolve_weights, url, error=WeightsError) == (
+        f'weights are a URL, which is not downloaded: {url!r}; run "a2 weights fetch NAME" for one '
+        "of a2 weights list, or download it yourself and name the file"
+    )
+
+
 @pytest.mark.slow
 def test_an_imported_file_is_stored_once_whatever_its_name(published, tmp_path):
     for name in ("a.pkl", "another name"):
