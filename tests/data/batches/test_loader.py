@@ -248,7 +248,7 @@ def test_a_process_can_exit_while_its_workers_are_running(store, code):
         [sys.executable, "-c", script, str(store), *IDS],
         check=False,
         start_new_session=True,
-        timeout=60,
+        timeout=600,
         stderr=subprocess.PIPE,
     )
     assert (ended.returncode, ended.stderr) == (0, b"")

@@ -219,7 +219,7 @@ def test_two_forked_processes_and_their_parent_read_concurrently(path, opened):
     for reader in readers:
         reader.start()
     assert has_features(store, *IDS)
-    assert [answers.get(timeout=20) for _ in readers] == [True] * 2
+    assert [answers.get(timeout=600) for _ in readers] == [True] * 2
     for reader in readers:
         reader.join()
         assert reader.exitcode == 0

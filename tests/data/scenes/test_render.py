@@ -89,10 +89,10 @@ def test_a_stop_leaves_no_process_behind_and_ctrl_c_no_folder(tmp_path, number, 
     assert running.stdout is not None and running.stdout.readline() == b"drawn\n"
     # Ctrl-C reaches the whole group, as from a terminal; SIGKILL only the first process
     (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
-    _, complaints = running.communicate(timeout=30)
+    _, complaints = running.communicate(timeout=600)
     if number == signal.SIGINT:
         assert complaints.count(b"Traceback") == 1, complaints
-    ends = time.monotonic() + 15
+    ends = time.monotonic() + 600
     while (alive := in_session(running.pid)) and time.monotonic() < ends:
         time.sleep(0.1)
     assert alive == []

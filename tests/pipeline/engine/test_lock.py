@@ -75,7 +75,7 @@ def test_a_taken_lock_is_not_waited_for(lock):
     def hold():
         with stage_lock(lock, what="count"):
             held.set()
-            refused.wait(10)
+            refused.wait(600)
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -87,22 +87,26 @@ def test_a_taken_lock_is_not_waited_for(lock):
     thread.join()
 
 
-def test_a_brief_check_of_the_lock_does_not_block_a_run(lock):
-    with stage_lock(lock, what="count"):
-        pass
-    checking = threading.Event()
+def test_a_brief_check_of_the_lock_does_not_block_a_run(lock, monkeypatch):
+    checking, refused = threading.Event(), threading.Event()
 
     def check():
         with stage_lock(lock, what="a check"):
             checking.set()
-            time.sleep(0.05)
+            refused.wait(600)
 
     thread = threading.Thread(target=check)
+
+    def end_check(seconds):
+        refused.set()
+        thread.join()
+
     thread.start()
     checking.wait()
+    monkeypatch.setattr(time, "sleep", end_check)  # of the library, between two attempts
     with stage_lock(lock, what="count"):
         assert is_locked(lock)
-    thread.join()
+    assert refused.is_set()
 
 
 HOLD = """

@@ -35,12 +35,12 @@ READ = """
     gigabyte = 2**30
     resource.setrlimit(resource.RLIMIT_AS, (4 * gigabyte, 4 * gigabyte))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.monotonic()
+    started = time.process_time()  # whatever else the machine does
     try:
         read_image(Path(sys.argv[1]))
     except InputError as error:
         print(error)
-    print(time.monotonic() - started)
+    print(time.process_time() - started)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

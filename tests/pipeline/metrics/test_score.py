@@ -100,7 +100,7 @@ def test_a_metric_that_breaks_is_an_error_and_stops_the_others(monkeypatch):
         raise JavaError("the JVM of METEOR was killed")
 
     def wait(*_):
-        stopped.append(_stopping.wait(60))
+        stopped.append(_stopping.wait(600))
         raise JavaError("stopped")
 
     stopped: list[bool] = []

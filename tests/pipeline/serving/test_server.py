@@ -54,7 +54,7 @@ def scene(experiment):
 
 def request(server, method, path, body=None, **headers):
     """Send one request; return status, headers and body."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=600)
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read()
@@ -114,7 +114,7 @@ def test_a_request_above_the_limit_is_refused(server, monkeypatch):
 
 @pytest.mark.parametrize("length", [None, "-1", "a", "9" * 5000])
 def test_a_request_without_a_valid_length_is_refused(server, length):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=600)
     connection.putrequest("POST", "/caption")
     if length is not None:
         connection.putheader("Content-Length", length)
@@ -158,7 +158,7 @@ def test_the_command_prints_its_address_and_stops_quietly(model):
         port = int(url.removeprefix("http://127.0.0.1:"))
         with socket.create_connection(("127.0.0.1", port)):
             os.kill(process.pid, signal.SIGINT)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=600) == 0
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,17 +172,32 @@ def train_command(
     return command + [word for override in overrides for word in ("--set", override)]
 
 
-def kill_after(command: Sequence[str], partial: Path, checkpoints: int) -> int:
-    """Kill a command once it has written a number of checkpoints; return its exit code."""
-    log = partial / "events.jsonl"
+SIGNALLED = """
+import os, signal, threading
+from a2cap.pipeline.cli.main import main
+from a2cap.pipeline.engine.events import EventLog
 
-    def written() -> int:
-        return log.read_text().count('"checkpoint"') if log.exists() else 0
+write, left = EventLog.write, [{checkpoints}]
 
-    wanted = written() + checkpoints
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while process.poll() is None and written() < wanted:
-        time.sleep(0.002)
-    process.kill()
-    process.communicate()
-    return process.returncode
+def write_and_signal(log, event, **fields):
+    write(log, event, **fields)
+    if event == "checkpoint":
+        left[0] -= 1
+        if left == [0]:  # a moment later, in the middle of the work
+            threading.Timer(0.002, os.kill, ({target}, {sent})).start()
+
+EventLog.write = write_and_signal
+main()
+"""
+
+
+def signalled_after(
+    checkpoints: int, sent: int, command: Sequence[str], *, group: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that signals itself, or its group, after a number of checkpoints."""
+    target = "0" if group else "os.getpid()"
+    script = SIGNALLED.format(checkpoints=checkpoints, target=target, sent=int(sent))
+    words = [sys.executable, "-c", script, *command[command.index("train") :]]
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, start_new_session=True, timeout=600
+    )

@@ -194,7 +194,7 @@ def test_under_torchrun_a_stopped_stage_resumes_exactly(experiment, train, toget
     while started.poll() is None and not (partial / "checkpoints" / "step-00000020").exists():
         time.sleep(0.01)
     started.send_signal(signal.SIGTERM)
-    _, printed_errors = started.communicate(timeout=120)
+    _, printed_errors = started.communicate(timeout=600)
     assert started.returncode != 0
     assert printed_errors.count("a2: stopped; run the same command again to resume") == 2, (
         printed_errors
@@ -202,7 +202,7 @@ def test_under_torchrun_a_stopped_stage_resumes_exactly(experiment, train, toget
     assert 20 < Checkpoints(partial / "checkpoints").steps()[-1] < 64
 
     ended = start_torchrun(experiment, artifacts, *settings)
-    printed, printed_errors = ended.communicate(timeout=120)
+    printed, printed_errors = ended.communicate(timeout=600)
     assert ended.returncode == 0, printed_errors
     assert printed.startswith("train-xe: done in")
     assert_equal_results(artifacts / "train-xe" / key, alone)

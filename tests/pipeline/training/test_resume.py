@@ -3,8 +3,6 @@
 import multiprocessing
 import os
 import signal
-import subprocess
-import time
 
 import pytest
 import torch
@@ -24,10 +22,10 @@ from tests.pipeline.training.runs import (
     checkpoint_steps,
     copied_artifacts,
     events,
-    kill_after,
     last_checkpoint,
     metrics,
     outcome,
+    signalled_after,
     train_command,
     until_done,
 )
@@ -341,7 +339,8 @@ def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(
         partial = killed / stage / f"{opened.stage(stage).pre_image.key}.partial"
         command = train_command(experiment, killed, chosen) + phase
         for checkpoints in (2, 3):
-            assert kill_after(command, partial, checkpoints) == -signal.SIGKILL
+            killed_run = signalled_after(checkpoints, signal.SIGKILL, command)
+            assert killed_run.returncode == -signal.SIGKILL, killed_run.stderr
             positions.append(last_checkpoint(partial).state["position"]["batch"])
         assert any(positions), "all kills came at the end of an epoch"
         result = opened.run(stage)
@@ -361,20 +360,10 @@ def test_a_signal_to_the_command_and_its_loaders_leaves_it_resumable(experiment,
     overrides = (*overrides, "runtime.workers=2")
     with experiment.open(*overrides, artifacts=artifacts) as opened:
         partial = artifacts / "train-xe" / f"{opened.stage('train-xe').pre_image.key}.partial"
-        process = subprocess.Popen(
-            train_command(experiment, artifacts, overrides),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        log = partial / "events.jsonl"
-        while process.poll() is None and not (log.exists() and "checkpoint" in log.read_text()):
-            time.sleep(0.002)
-        os.killpg(process.pid, sent)
-        _, reported = process.communicate(timeout=60)
-        assert process.returncode == 128 + sent
-        assert reported.endswith("a2: stopped; run the same command again to resume\n"), reported
+        command = train_command(experiment, artifacts, overrides)
+        ended = signalled_after(1, sent, command, group=True)
+        assert ended.returncode == 128 + sent, ended.stderr
+        assert ended.stderr.endswith("a2: stopped; run the same command again to resume\n")
         last_checkpoint(partial)
         resumed = opened.run("train-xe")
     assert [line["epoch"] for line in metrics(resumed.directory)] == [1, 2]

@@ -168,7 +168,7 @@ def test_a_stop_leaves_no_files_and_says_that_the_command_restarts(tmp_path, how
         start_new_session=True,
     )
     # ends when the last process that has them closes its outputs
-    printed, complaints = running.communicate(timeout=60)
+    printed, complaints = running.communicate(timeout=600)
     assert (running.returncode, printed) == (code, ""), complaints
     assert complaints == "a2: stopped; run the same command again to restart\n"
     assert list(tmp_path.iterdir()) == []
