@@ -1,6 +1,8 @@
+import os
+
 import pytest
 
-from a2cap.data.files.atomic import discard, replacing, write_durably
+from a2cap.data.files.atomic import discard, link_or_copy, replacing, write_durably
 
 
 def test_a_written_file_replaces_the_old_one_and_leaves_no_other(tmp_path):
@@ -29,3 +31,21 @@ def test_a_discarded_folder_is_gone_with_the_remains_of_an_interrupted_removal(t
     discard(tmp_path / "a")
     discard(tmp_path / "a")  # removing nothing is not an error
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_second_name_replaces_a_file_and_is_a_copy_without_hard_links(
+    tmp_path, monkeypatch, has_links
+):
+    def refuse(*names):
+        raise OSError("no hard links")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse)
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("new")
+    target.write_text("old")
+    link_or_copy(source, target)
+    assert target.read_text() == "new"
+    assert target.samefile(source) == has_links
+    link_or_copy(source, tmp_path / "another")  # nothing to replace

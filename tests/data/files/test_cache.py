@@ -1,3 +1,4 @@
+import logging
 from pathlib import Path
 
 import pytest
@@ -30,15 +31,19 @@ def test_an_entry_is_read_as_written(folder):
     assert [path.name for path in (folder / "kind").iterdir()] == ["name"]
 
 
-def test_a_damaged_entry_counts_as_missing(folder):
+def test_a_damaged_entry_counts_as_missing_and_is_logged(folder, caplog):
+    caplog.set_level(logging.INFO)
     write_entry("name", b"content")
     whole = (folder / "name").read_bytes()
     for damaged in (whole[:-1], whole + b"x", whole[:10], b""):
         (folder / "name").write_bytes(damaged)
         assert read_entry("name") is None
+    assert caplog.messages == [f"recomputing a damaged cache entry: {folder / 'name'}"] * 4
 
 
-def test_a_folder_that_cannot_be_written_is_not_an_error(folder):
+def test_a_folder_that_cannot_be_written_is_logged_and_not_an_error(folder, caplog):
+    caplog.set_level(logging.DEBUG)
     folder.write_text("a file is in its place")
     write_entry("kind/name", b"content")
+    assert "cannot write cache entry" in caplog.text
     assert read_entry("kind/name") is None

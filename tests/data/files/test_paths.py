@@ -1,0 +1,41 @@
+"""Files and folders that fields name: the errors, and sizes."""
+
+import pytest
+
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.files.paths import require_file, require_file_or_folder, require_folder, size_of
+from tests.data.messages import message_of
+
+
+@pytest.mark.parametrize(
+    ("require", "option", "message", "error"),
+    [
+        (require_file, "FILE", "file of data.x not found", InputError),
+        (require_file_or_folder, "FILE", "file of data.x not found", InputError),
+        (require_folder, "DIR", "data.x is not a folder", ConfigError),
+    ],
+)
+def test_a_path_that_is_missing_or_not_set_is_named(tmp_path, require, option, message, error):
+    gone = tmp_path / "gone"
+    assert message_of(require, gone, "data.x", error=error).startswith(f"{message}: {str(gone)!r};")
+    unset = message_of(require, None, "data.x", error=ConfigError)
+    what = "folder" if option == "DIR" else "file"
+    assert unset == f"data.x is not set; name the {what} with --set data.x={option}"
+
+
+def test_a_path_of_the_right_kind_is_returned(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert require_file(file, "data.x") == require_file_or_folder(file, "data.x") == file
+    assert require_folder(tmp_path, "data.x") == require_file_or_folder(tmp_path, "data.x")
+    message_of(require_file, tmp_path, "data.x")
+    message_of(require_folder, file, "data.x", error=ConfigError)
+
+
+def test_the_size_of_a_folder_counts_each_file_and_no_folder(tmp_path):
+    (tmp_path / "inner").mkdir()
+    for name, size in (("a", 3), ("inner/b", 40)):
+        (tmp_path / name).write_bytes(b"x" * size)
+    assert size_of(tmp_path) == 43
+    (tmp_path / "inner" / "link").symlink_to("gone")  # its own size, as a file
+    assert size_of(tmp_path) == 47
