@@ -28,8 +28,8 @@ _NO_KERNEL = {"_unsafe_view", "empty", "empty_like", "empty_strided", "lift_fres
 class Kernels:
     """Operations on the GPU by name; waits: the part of them that waits for it."""
 
-    operations: Counter = field(default_factory=Counter)
-    waits: Counter = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    waits: Counter[str] = field(default_factory=Counter)
 
     @property
     def count(self):
