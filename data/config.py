@@ -25,7 +25,8 @@ class DataConfig(Section):
 
     annotations: Path | None = None
     """Karpathy's dataset_coco.json, COCO captions, TextCaps, a captions.jsonl, a CSV or token file,
-    each possibly gzipped, or a folder with a text file beside each image."""
+    each possibly gzipped, a folder with a text file beside each image, or tars or Parquet files
+    with captions, as in shards/{000..127}.tar."""
 
     features: Path | None = None
     """Region features in place of extraction: a feature store, or what `a2 convert` reads. Images

@@ -7,11 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.shard import Shard
-from a2cap.data.files.paths import require_file, require_file_or_folder, require_folder
+from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images, list_images
+from a2cap.data.sources.location import version_of
+from a2cap.data.sources.opening import is_source, open_source
 from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.config import Config
@@ -256,7 +259,7 @@ class Experiment:
     def annotations(self) -> Annotations:
         """Content of the annotation file."""
         data = self.config.data
-        path = require_file_or_folder(data.annotations, "data.annotations")
+        path = require_annotations(data.annotations)
         return read_annotations(path, split_list=data.split_list, split=data.split)
 
     def _content(self, images: Mapping[str, Path | None]) -> Input:
@@ -310,12 +313,23 @@ class Experiment:
         if path is not None and path.is_dir():
             files = {str(file): path / file.with_suffix(".txt") for file in list_images(path)}
             inputs = {"annotations": self._hashes.images(path, files)}
+        elif is_source(path):
+            inputs = {"annotations": self._source(path)}
         else:
             inputs = {"annotations": self._file(path, "data.annotations")}
         inputs |= self._optional_files("data", split_list=data.split_list)
         return preprocess.preprocess_stage(
             self.config.preprocess, inputs=inputs, read=lambda: self.annotations, split=data.split
         )
+
+    def _source(self, path: Path | None) -> Input:
+        """Return tars or Parquet files with their digest; of URLs, that of their versions."""
+        names = [container.name for container in open_source(str(path)).containers]
+        if any("://" in name for name in names):
+            versions = "\n".join(map(version_of, names))
+            return Input(Path(str(path)), hashlib.sha256(versions.encode()).hexdigest())
+        files = {f"{number:09}": Path(name) for number, name in enumerate(names)}
+        return self._hashes.images(Path(str(path)), files)
 
     def _train_detector(self) -> Stage:
         """Build the training of a detector, whose output is a file for `extract.weights`."""

@@ -3,7 +3,8 @@
 - Karpathy's `dataset_coco.json` (Karpathy and Fei-Fei 2015, arXiv:1412.2306), also without folders;
 - COCO captions (`images` and `annotations`), also of nocaps and VizWiz, and TextCaps (`data`);
 - `captions.jsonl`, one `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per line;
-- the text files of `tables`, and a folder with a text file beside each image.
+- the text files of `tables`, and a folder with a text file beside each image;
+- the tars and Parquet files of `source_captions`.
 
 Layouts that do not name the splits need a split list or a random split.
 """
@@ -16,11 +17,14 @@ from sys import intern
 
 from a2cap.data.annotations.json_items import BadItem, key_member, list_member, member, text_member
 from a2cap.data.annotations.raw_image import RawImage, Skip, skipping
+from a2cap.data.annotations.source_captions import read_source
 from a2cap.data.annotations.split_list import random_splits, read_split_list
 from a2cap.data.annotations.tables import SUFFIXES, read_folder, read_table
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
+from a2cap.data.files.paths import require_file
 from a2cap.data.image_ids import image_id
+from a2cap.data.sources.opening import is_source
 
 IN_NO_SPLIT = "in no split"
 """Reason of a skip that the user chose; it does not count as a fault of the file."""
@@ -29,6 +33,13 @@ LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a caption
 
 # COCO and Karpathy files start with other keys
 _FIRST_JSONL_KEY = re.compile(r'\s*\{\s*"(?:image|captions|split)"\s*:')
+
+
+def require_annotations(path: Path | None) -> Path:
+    """Return data.annotations; raise as `require_file` does unless there is what it names."""
+    if path is not None and (path.is_dir() or is_source(path)):
+        return path  # the files of a source are required when it is opened
+    return require_file(path, "data.annotations")
 
 
 def read_items(
@@ -51,8 +62,9 @@ def read_items(
 
 def _read_layout(path: Path, name: str, skip: Skip) -> tuple[Iterable[RawImage], bool]:
     """Return the images, and True if the layout names the splits."""
-    if path.is_dir():
-        return read_folder(path, skip), False
+    if path.is_dir() or is_source(path):
+        items = list(read_folder(path, skip) if path.is_dir() else read_source(path, skip))
+        return items, any(item.split is not None for item in items)
     text = read_text(path)
     file_name = path.name.removesuffix(".gz")
     if file_name.endswith(".jsonl") or _FIRST_JSONL_KEY.match(text):

@@ -15,11 +15,6 @@ def require_file(path: Path | None, field: str) -> Path:
     return path
 
 
-def require_file_or_folder(path: Path | None, field: str) -> Path:
-    """Return the path of `field`; raise the errors of `require_file` if it is neither."""
-    return path if path is not None and path.is_dir() else require_file(path, field)
-
-
 def require_folder(path: Path | None, field: str) -> Path:
     """Return the folder of `field`; ConfigError if it is not set or is not a folder."""
     if path is None:

@@ -46,6 +46,12 @@ def open_file(url: str) -> BinaryIO:
         raise access_error(url, error) from error
 
 
+def version_of(url: str) -> str:
+    """Return what distinguishes the versions of a file, as far as its file system states it."""
+    system, path = file_system(url)
+    return str(system.ukey(path))
+
+
 def read_file(url: str) -> bytes | A2Error:
     """Return the bytes of a file, or the error for which it cannot be read."""
     try:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -24,13 +25,31 @@ class Parquet:
 
     def listing(self) -> Iterator[tuple[SourceItem, int]]:
         """Yield the rows in order, each with the size of the file."""
+        self._image_column()
         with self._opened() as file:
-            column = _column(file, _NAME) or _path_column(file, self._image_column(file))
-            rows = file.metadata.num_rows
             size = sum(file.metadata.row_group(n).total_byte_size for n in _groups(file))
-        names = self.rows([column]) if column else ((row, {}) for row in range(rows))
-        for row, values in names:
+        for row, values in self.rows(self.naming):
             yield SourceItem(self.identity(row, values), self.name, str(row)), size
+
+    @cached_property
+    def columns(self) -> dict[str, list[str]]:
+        """Names of the columns, each with those of its fields if it is a struct."""
+        with self._opened() as file:
+            kinds = {field.name: field.type for field in file.schema_arrow}
+        return {
+            name: [kind.field(number).name for number in range(kind.num_fields)]
+            for name, kind in kinds.items()
+        }
+
+    def first_of(self, names: Sequence[str]) -> list[str]:
+        """Return the first of these names that is a column, as a list of one or none."""
+        return [name for name in names if name in self.columns][:1]
+
+    @property
+    def naming(self) -> list[str]:
+        """Columns from which `identity` has the names of the rows."""
+        paths = [f"{name}.path" for name in self.first_of(_IMAGE) if "path" in self.columns[name]]
+        return self.first_of(_NAME) or paths
 
     def identity(self, row: int, values: Mapping[str, object]) -> str:
         """Return the id of a row: its column of names, else its image's path, else its number."""
@@ -48,8 +67,7 @@ class Parquet:
         wanted = {int(item.member): item for item in items}
         while wanted:
             try:
-                with self._opened() as file:
-                    column = self._image_column(file)
+                column = self._image_column()
                 for row, values in self.rows([column], wanted):
                     yield wanted.pop(row), self._image(row, values[column])
                 if wanted:
@@ -102,14 +120,14 @@ class Parquet:
                     ) from error
                 raise access_error(self.name, error) from error
 
-    def _image_column(self, file: Any) -> str:
-        column = _column(file, _IMAGE)
-        if column is None:
+    def _image_column(self) -> str:
+        found = self.first_of(_IMAGE)
+        if not found:
             raise InputError(
                 f"no column {' or '.join(_IMAGE)} in {self.name!r}, it has "
-                f"{', '.join(file.schema_arrow.names)}; rename the column of the images"
+                f"{', '.join(self.columns)}; rename the column of the images"
             )
-        return column
+        return found[0]
 
     def _image(self, row: int, value: object) -> bytes | InputError:
         found = value.get("bytes") if isinstance(value, Mapping) else value
@@ -120,14 +138,3 @@ class Parquet:
 
 def _groups(file: Any) -> range:
     return range(file.num_row_groups)
-
-
-def _column(file: Any, names: Sequence[str]) -> str | None:
-    return next((name for name in names if name in file.schema_arrow.names), None)
-
-
-def _path_column(file: Any, image: str) -> str | None:
-    """Return the name of the paths in a struct of images, None without one."""
-    kind = file.schema_arrow.field(image).type
-    names = [kind.field(number).name for number in range(kind.num_fields)]
-    return f"{image}.path" if "path" in names else None

@@ -4,7 +4,7 @@ A source consists of containers: folders, lists, tars or Parquet files, each rea
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePosixPath
@@ -52,8 +52,13 @@ class ImageSource:
 
     def __init__(self, text: str, containers: Iterable[Container]) -> None:
         self.text = text
-        self._containers = {container.name: container for container in containers}
+        self._by_name = {container.name: container for container in containers}
         self._digest: str | None = None
+
+    @property
+    def containers(self) -> Collection[Container]:
+        """The folders, lists, tars or Parquet files, in order."""
+        return self._by_name.values()
 
     def items(self) -> Iterator[SourceItem]:
         """List the images in an order that depends on the content alone.
@@ -62,7 +67,7 @@ class ImageSource:
         """
         seen: dict[str, SourceItem] = {}
         digest = hashlib.sha256()
-        for container in self._containers.values():
+        for container in self._by_name.values():
             for item, size in container.listing():
                 first = seen.setdefault(item.image_id, item)
                 if first is not item:
@@ -93,7 +98,7 @@ class ImageSource:
         them is one pass over it.
         """
         for name, run in groupby(items, key=lambda item: item.container):
-            container = self._containers.get(name)
+            container = self._by_name.get(name)
             if container is None:
                 raise InputError(f"{name!r} is not in {self.text!r}; make the plan again")
             yield from container.read(list(run))

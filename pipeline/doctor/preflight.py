@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from a2cap.data.annotations.instances import read_instances
+from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.data.files.paths import require_file, require_file_or_folder, require_folder
+from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.pipeline.captioning.ensemble import require_compatible, require_vocabulary
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
@@ -178,7 +179,7 @@ def _boxes(run: PlannedRun, stage: str) -> str:
 def _annotations(run: PlannedRun, stage: str) -> str:
     """Check that the captions can be read, that each split has images, and the limit of skips."""
     data = run.config.data
-    path = require_file_or_folder(data.annotations, "data.annotations")
+    path = require_annotations(data.annotations)
     if data.split_list is not None:
         require_file(data.split_list, "data.split_list")
     found = run.experiment.annotations

@@ -6,14 +6,16 @@ test_rerun_matrix.py covers every field; these tests use stages with results on 
 import json
 import shutil
 
+import fsspec
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.pipeline.config import override
+from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.preflight import require_runnable
-from a2cap.pipeline.experiment import UnfinishedStageError
+from a2cap.pipeline.experiment import Experiment, UnfinishedStageError
 from a2cap.pipeline.metrics.java import JavaError
 from tests.data.messages import message_of
+from tests.data.sources.samples import tar_bytes
 
 READERS = {
     "calibrate": ("extract", "train-xe", "evaluate"),
@@ -165,6 +167,29 @@ def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
     with experiment.open(captions, override("data.split_list", split_list)) as opened:
         assert sorted(opened.images) == [f"{number:012d}" for number in (1, 2, 3)]
         assert "split_list" in opened.stage("preprocess").inputs
+
+
+def test_captions_in_tars_are_identified_by_content(tmp_path):
+    def key(text):
+        config = load_config(overrides=[override("data.annotations", text)])
+        with Experiment(config, tmp_path / "artifacts") as opened:
+            return opened.stage("preprocess").pre_image.key
+
+    def members(caption):
+        return tar_bytes({"a.jpg": b"", "a.txt": caption})
+
+    tar, moved = tmp_path / "s-0.tar", tmp_path / "moved.tar"
+    tar.write_bytes(members(b"a dog"))
+    first = key(tmp_path / "s-{0..0}.tar")
+    assert key(tar.rename(moved)) == first
+    moved.write_bytes(members(b"a cat"))
+    assert key(moved) != first
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/experiment/s.tar", members(b"a dog"))
+    remote = key("memory://experiment/s.tar")
+    assert key("memory://experiment/s.tar") == remote
+    memory.pipe("/experiment/s.tar", members(b"a cat"))
+    assert key("memory://experiment/s.tar") != remote
 
 
 def test_an_unfinished_input_is_reported_with_its_command(experiment, tmp_path):
