@@ -63,8 +63,8 @@ def read_items(
 def _read_layout(path: Path, name: str, skip: Skip) -> tuple[Iterable[RawImage], bool]:
     """Return the images, and True if the layout names the splits."""
     if path.is_dir() or is_source(path):
-        items = list(read_folder(path, skip) if path.is_dir() else read_source(path, skip))
-        return items, any(item.split is not None for item in items)
+        inside = list(read_folder(path, skip) if path.is_dir() else read_source(path, skip))
+        return inside, any(item.split is not None for item in inside)
     text = read_text(path)
     file_name = path.name.removesuffix(".gz")
     if file_name.endswith(".jsonl") or _FIRST_JSONL_KEY.match(text):

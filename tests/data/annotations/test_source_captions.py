@@ -6,6 +6,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.sources.opening import open_source
 from tests.data.annotations.documents import reasons
@@ -101,3 +102,11 @@ def test_sources_without_captions_are_errors(tmp_path):
         "'memory://lists/images.txt' contains no captions; name tars, Parquet files, or a file "
         "of captions on this machine"
     )
+
+
+def test_captions_are_a_file_a_folder_or_a_source_whose_files_are_not_checked_yet(tmp_path):
+    assert require_annotations(tmp_path) == tmp_path
+    source = tmp_path / "s-{0..9}.tar"
+    assert require_annotations(source) == source
+    message = "file of data.annotations not found"
+    assert message_of(require_annotations, tmp_path / "x.json").startswith(message)

@@ -3,7 +3,7 @@
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.data.files.paths import require_file, require_file_or_folder, require_folder, size_of
+from a2cap.data.files.paths import require_file, require_folder, size_of
 from tests.data.messages import message_of
 
 
@@ -11,7 +11,6 @@ from tests.data.messages import message_of
     ("require", "option", "message", "error"),
     [
         (require_file, "FILE", "file of data.x not found", InputError),
-        (require_file_or_folder, "FILE", "file of data.x not found", InputError),
         (require_folder, "DIR", "data.x is not a folder", ConfigError),
     ],
 )
@@ -26,8 +25,8 @@ def test_a_path_that_is_missing_or_not_set_is_named(tmp_path, require, option, m
 def test_a_path_of_the_right_kind_is_returned(tmp_path):
     file = tmp_path / "file"
     file.touch()
-    assert require_file(file, "data.x") == require_file_or_folder(file, "data.x") == file
-    assert require_folder(tmp_path, "data.x") == require_file_or_folder(tmp_path, "data.x")
+    assert require_file(file, "data.x") == file
+    assert require_folder(tmp_path, "data.x") == tmp_path
     message_of(require_file, tmp_path, "data.x")
     message_of(require_folder, file, "data.x", error=ConfigError)
 
