@@ -30,8 +30,9 @@ lint: install
 types: install
 	$(BIN)/mypy .typing/a2cap tests benchmarks
 
+# By file, so that what the tests of a file share is made once.
 check: lint types
-	$(BIN)/pytest -n 2 -q -m 'not slow'
+	$(BIN)/pytest -n 2 -q -m 'not slow' --dist loadfile --hypothesis-profile quick
 
 # Branches are traced in the tests of these boxes alone: tracing the others costs a third more.
 COVERED := tests/pipeline/engine tests/data/features

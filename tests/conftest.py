@@ -14,6 +14,7 @@ from hypothesis import settings
 from a2cap.data.files.cache import cache_folder
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=20)
 settings.load_profile("repeatable")
 
 REQUIRE = "A2_REQUIRE"

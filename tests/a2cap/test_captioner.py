@@ -62,6 +62,7 @@ def test_an_array_is_captioned_as_its_file(captioner, scene, boxes, tmp_path):
     assert (found.pixels == array).all()
 
 
+@pytest.mark.slow
 def test_many_images_are_captioned_in_their_order(model, experiment, monkeypatch):
     captioner = a2cap.load(model, device="cpu", beam_size=2)
     given = read_instances(experiment.scenes / "instances.json")

@@ -160,6 +160,7 @@ def test_too_few_images_are_an_error():
         chosen_images([{"split": "train"}], Images(1, 1, validate=1, test=0))
 
 
+@pytest.mark.slow
 def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     wanted = trials(Extent(seeds=1, planted_seeds=1, other_seeds=1))
     images = Images(5, train=3, validate=1, test=1)

@@ -74,6 +74,7 @@ def test_cells_divide_the_image_row_by_row(extractor, make_image):
     assert regions.attribute_ids is None
 
 
+@pytest.mark.slow
 def test_a_centre_crop_equals_torchvisions_and_its_cells_are_those_of_the_crop(
     extractor, weights, make_image
 ):

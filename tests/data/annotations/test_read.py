@@ -36,7 +36,11 @@ needs_shared = [
         ({"raw": "A", "tokens": ["a b"]}, "'tokens' is not a list of words without white space"),
         ({"raw": "A", "tokens": ["a", ""]}, "'tokens' is not a list of words without white space"),
         (sentence("a" * 10_001), "10,001 characters, at most 10,000 are read"),
-        (sentence("dogs " * 2_000_000), "10,000,000 characters, at most 10,000 are read"),
+        pytest.param(
+            sentence("dogs " * 2_000_000),
+            "10,000,000 characters, at most 10,000 are read",
+            marks=pytest.mark.slow,
+        ),
         ({"raw": "a", "tokens": ["a" * 10_001]}, "10,001 characters, at most 10,000 are read"),
         ({"raw": "\ud800", "tokens": ["a"]}, "not valid Unicode"),
     ],
@@ -140,7 +144,7 @@ def test_folders_are_not_images(tmp_path, part):
 
 
 class TestOnSharedCoco:
-    pytestmark = needs_shared
+    pytestmark = (needs_shared, pytest.mark.slow)
 
     def test_every_image_of_the_karpathy_sample_is_read_and_found(self):
         read = read_annotations(SHARED / "dataset_coco.json")

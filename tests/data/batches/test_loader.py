@@ -234,11 +234,12 @@ os.waitpid(other, 0)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
         pytest.param("", id="no signal"),
-        pytest.param(SIGNAL_THE_GROUP_FROM_ANOTHER_PROCESS, id="signal", marks=pytest.mark.slow),
+        pytest.param(SIGNAL_THE_GROUP_FROM_ANOTHER_PROCESS, id="signal"),
     ],
 )
 def test_a_process_can_exit_while_its_workers_are_running(store, code):

@@ -23,6 +23,7 @@ def counts_by_ngram(found, counts):
     }
 
 
+@pytest.mark.slow
 @example({"1": ["a dog a", "a"], "2": ["dog"], "3": []})
 @example({"1": ["", ""], "2": []})  # <eos> alone
 @example({"1": [], "2": []})

@@ -270,6 +270,7 @@ def write_error(path, reason, *, kept):
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_with_the_kept_images_and_the_next_run_continues(tmp_path):
     message, kept, count = run_script(DISK_FULL, tmp_path / "s")
     assert message == write_error(tmp_path / "s", "the disk is full or fails", kept=kept)

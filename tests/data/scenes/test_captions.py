@@ -125,6 +125,7 @@ def test_content_words_outside_noun_phrases_refer_to_a_part_of_them(scenes):
     assert parts > 50
 
 
+@pytest.mark.slow
 def test_every_relation_is_true_of_all_pairs_of_objects(scenes):
     seen = set()
     for word, caption, groups, _ in captions_with(scenes, set(DIRECTIONS)):
@@ -140,6 +141,7 @@ def test_every_relation_is_true_of_all_pairs_of_objects(scenes):
     assert seen == set(DIRECTIONS)
 
 
+@pytest.mark.slow
 def test_inside_means_in_the_box_of_a_ring_or_a_box(scenes):
     found = captions_with(scenes, {"inside", "within", "around"})
     for word, caption, (a, b), _ in found:
@@ -154,6 +156,7 @@ def test_inside_means_in_the_box_of_a_ring_or_a_box(scenes):
     assert len(found) > 30
 
 
+@pytest.mark.slow
 def test_between_means_that_the_others_are_on_opposite_sides(scenes):
     found = captions_with(scenes, {"between"})
     for _, caption, groups, _ in found:
@@ -172,6 +175,7 @@ def test_between_means_that_the_others_are_on_opposite_sides(scenes):
     assert len(found) > 30
 
 
+@pytest.mark.slow
 def test_superlatives_and_comparisons_follow_the_boxes(scenes):
     for word, caption, groups, scene in captions_with(scenes, set(SUPERLATIVES)):
         if "of the" not in caption:
@@ -182,6 +186,7 @@ def test_superlatives_and_comparisons_follow_the_boxes(scenes):
         assert is_larger(*((b, a) if word == "smaller" else (a, b))), caption
 
 
+@pytest.mark.slow
 def test_only_content_words_refer_to_objects_those_of_their_phrase(scenes):
     grouped = {word for words in WORD_GROUPS.values() for word in words}
     for scene in scenes:
@@ -204,6 +209,7 @@ def test_only_content_words_refer_to_objects_those_of_their_phrase(scenes):
                     assert set(word.objects) == set().union(*nouns)
 
 
+@pytest.mark.slow
 def test_a_scene_has_five_captions_of_three_to_twenty_words_with_different_patterns(scenes):
     for scene in scenes:
         assert len({text(caption) for caption in scene.captions}) == CAPTIONS_PER_SCENE == 5
@@ -220,6 +226,7 @@ def test_two_thousand_scenes_have_a_vocabulary_of_at_least_120_words():
     assert words >= {word for group in WORD_GROUPS.values() for word in group}
 
 
+@pytest.mark.slow
 def test_counts_and_relations_are_common(scenes):
     captions = [{w.text for w in caption} for scene in scenes for caption in scene.captions]
     assert sum(bool(words & set(NUMBERS[2:])) for words in captions) > 0.5 * len(captions)
@@ -228,6 +235,7 @@ def test_counts_and_relations_are_common(scenes):
     assert sum(bool(words & relations) for words in captions) > 0.3 * len(captions)
 
 
+@pytest.mark.slow
 def test_articles_agree_with_the_next_word_and_no_caption_mentions_clutter(scenes):
     captions = [text(caption) for scene in scenes for caption in scene.captions]
     assert any(" an orange " in caption for caption in captions)
@@ -254,6 +262,7 @@ def test_captions_are_the_same_at_any_scale():
     assert smaller == larger
 
 
+@pytest.mark.slow
 def test_the_reversed_relation_is_the_opposite(scenes):
     opposite = {"left": "right", "right": "left", "above": "below", "below": "above", None: None}
     for scene in scenes:

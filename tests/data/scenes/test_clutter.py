@@ -80,6 +80,7 @@ def test_planted_companions_do_not_change_the_rate_of_other_clutter(placed):
         assert is_clutter_probability(rate, COUNT)
 
 
+@pytest.mark.slow
 def test_clutter_is_in_the_image_muted_and_mostly_visible(objects):
     for seed, present in enumerate(objects[:150]):
         clutter = place_clutter(present, np.random.default_rng(seed))

@@ -170,6 +170,7 @@ def test_spurious_companions_are_planted_only_in_train(tmp_path):
             assert len({image.read_bytes() for image in images}) == 1
 
 
+@pytest.mark.slow
 def test_only_the_pixels_depend_on_the_side(folder, tmp_path):
     write_scenes(tmp_path / "large", count=COUNT, seed=SEED, side=2 * SIDE)
     for name in ("captions.json", "grounding.json", "dataset_coco.json"):

@@ -20,7 +20,7 @@ from a2cap.data.scenes.objects import COLOURS, OBJECT_CATEGORIES, SIZES, TEXTURE
 
 @pytest.fixture(scope="module")
 def many() -> list[tuple[SceneObject, ...]]:
-    return [arrange(np.random.default_rng(seed)) for seed in range(500)]
+    return [arrange(np.random.default_rng(seed)) for seed in range(200)]
 
 
 def shared(a: SceneObject, b: SceneObject) -> float:

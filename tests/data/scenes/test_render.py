@@ -43,6 +43,7 @@ def test_few_images_are_drawn_by_this_process(tmp_path, monkeypatch):
     assert len(write_images(tmp_path / "images", [0.0] * 5, seed=0, side=96)) == 5
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_an_error(tmp_path):
     def end_one(advanced: int) -> None:
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()

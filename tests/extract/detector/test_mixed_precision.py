@@ -41,6 +41,7 @@ def test_mixed_keeps_the_same_regions_with_float32_features(detector, make_image
     assert matched / kept >= 0.95  # of a tiny network; of ResNet-101 see the benchmark
 
 
+@pytest.mark.slow
 def test_regions_outside_the_candidates_are_computed_too(detector, make_image, monkeypatch):
     expected = Extractor(detector, config=MIXED)(make_image(0))
     choose = Extractor._choose
@@ -117,6 +118,7 @@ def test_the_gain_is_measured_and_0_where_bfloat16_is_emulated(detector, monkeyp
     assert mixed.bfloat16_gain(detector, CPU, roi_size=7) == 0
 
 
+@pytest.mark.slow
 def test_heads_that_do_not_compile_run_uncompiled(detector, make_image, monkeypatch, caplog):
     def fail(module, **_):
         def call(batch):
