@@ -59,7 +59,7 @@ def extractor(
     settings: other fields of the section `extract`, such as max_regions=36. Raises A2Error for
     unusable weights or settings.
 
-    >>> extract = extractor("scenes", min_side=224, max_side=224, roi_size=7)  # doctest: +SKIP
+    >>> extract = extractor("scenes")  # doctest: +SKIP
     >>> extract("house.png").boxes.shape  # doctest: +SKIP
     (11, 4)
     """

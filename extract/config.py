@@ -1,6 +1,7 @@
 """Configuration of the extract stage."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +20,9 @@ GridBackbone = (
 
 _ORDERED = (("min_regions", "max_regions"), ("min_regions", "proposals"), ("min_side", "max_side"))
 """Pairs of fields of which the first may not exceed the second."""
+
+META_KEY = "a2.detector"
+"""Metadata entry of a safetensors file that contains the conventions of its detector."""
 
 
 class ExtractConfig(Section):
@@ -56,7 +60,8 @@ class ExtractConfig(Section):
     max_regions: Count = 100
     """Maximum regions per image."""
     proposals: Count = 300
-    """Proposals that are classified per image; this takes nine tenths of the time."""
+    """Proposals that are classified per image; this takes nine tenths of the time. Where the
+    weights state it, that is the default; so for the three fields below."""
     min_side: Count = 600
     """Pixels to which an image's shorter side is scaled."""
     max_side: Count = 1000
@@ -98,6 +103,15 @@ class ExtractConfig(Section):
             raise ValueError("; ".join(problems))
         return self
 
+    def conflict(self, stated: Mapping[str, int]) -> str | None:
+        """Return the fields that contradict the settings of the weights, with the remedy."""
+        wrong = {name: value for name, value in stated.items() if getattr(self, name) != value}
+        if not wrong:
+            return None
+        asked = ", ".join(f"extract.{name} is {getattr(self, name)}" for name in wrong)
+        remedy = " ".join(f"--set extract.{name}={value}" for name, value in wrong.items())
+        return f"the weights were trained with other settings: {asked}; add {remedy}"
+
     @property
     def precision_in_key(self) -> str:
         """The precision that was asked for, which only detection by native modules can vary."""
@@ -110,3 +124,10 @@ class ExtractConfig(Section):
         if self.boxes == "grid":
             return self.grid_size**2, self.grid_size**2
         return self.min_regions, self.max_regions
+
+
+def stated_settings(meta: Mapping[str, Any]) -> dict[str, int]:
+    """Return the fields that the conventions of a detector state; meta: as `DetectorMeta`."""
+    min_side, max_side = meta["scale"]
+    optional = {name: meta[name] for name in ("roi_size", "proposals") if meta.get(name)}
+    return {"min_side": min_side, "max_side": max_side, **optional}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.config import ExtractConfig, stated_settings
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector, RegionPredictions
 from a2cap.extract.detector.fused import fuse
@@ -45,7 +45,7 @@ class Extractor:
     def __init__(self, detector: Detector, *, config: ExtractConfig, device: str = "cpu") -> None:
         self.detector = detector
         self.device = torch.device(device)
-        if conflict := conflicting_settings(config, detector.meta):
+        if conflict := config.conflict(stated_settings(detector.meta.model_dump())):
             logger.warning("%s", conflict)
         procedure, own = config.procedure, detector.meta
         self.meta = own if procedure == "weights" else own.with_procedure(procedure)
@@ -212,24 +212,9 @@ def load_extractor(
         tensors = load_grid_weights(weights, config.grid_backbone)
         return GridExtractor(tensors, config=config, device=device)
     detector = load_detector(weights)
-    if strict and (conflict := conflicting_settings(config, detector.meta)):
+    if strict and (conflict := config.conflict(stated_settings(detector.meta.model_dump()))):
         raise ConfigError(conflict)
     return Extractor(detector, config=config, device=device)
-
-
-def conflicting_settings(config: ExtractConfig, meta: DetectorMeta) -> str | None:
-    """Return the settings that contradict the conventions of the weights, with the remedy."""
-    stated = {"min_side": meta.scale[0], "max_side": meta.scale[1], "roi_size": meta.roi_size}
-    wrong = {
-        name: value
-        for name, value in stated.items()
-        if value is not None and getattr(config, name) != value
-    }
-    if not wrong:
-        return None
-    asked = ", ".join(f"extract.{name} is {getattr(config, name)}" for name in wrong)
-    remedy = " ".join(f"--set extract.{name}={value}" for name, value in wrong.items())
-    return f"the weights were trained with other settings: {asked}; add {remedy}"
 
 
 def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:

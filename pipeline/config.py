@@ -27,6 +27,7 @@ from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.recipes import with_recipe
 from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.weights.detectors import with_stated_settings
 
 _REPR = Repr()
 _REPR.maxlevel = 2
@@ -57,8 +58,10 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_recipe(cls, content: object) -> object:
-        return with_recipe(content) if isinstance(content, Mapping) else content
+    def _fill_unset(cls, content: object) -> object:
+        if not isinstance(content, Mapping):
+            return content
+        return with_stated_settings(with_recipe(content))
 
     def to_yaml(self) -> str:
         """Dump the resolved configuration, which is written beside each output."""

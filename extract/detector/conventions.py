@@ -26,7 +26,7 @@ RegionPooling = Literal["maximum", "bilinear"]
 
 
 class DetectorMeta(BaseModel):
-    """The conventions of a set of weights. None may be guessed: only roi_size may be unstated."""
+    """The conventions of a set of weights. None may be guessed; the last two may be unstated."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -71,6 +71,8 @@ class DetectorMeta(BaseModel):
     top-scoring attribute is the same."""
     roi_size: int | None = None
     """Cells per side into which regions were pooled in training; not stated by older files."""
+    proposals: int | None = None
+    """Proposals that were classified per image in validation; not stated by older files."""
 
     @model_serializer(mode="wrap")
     def _without_unstated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -167,6 +169,7 @@ def custom_meta(
     last_stage: LastStage,
     region_pooling: RegionPooling,
     roi_size: int,
+    proposals: int,
 ) -> DetectorMeta:
     """Return the conventions of a newly trained detector: detectron2's with other anchors.
 
@@ -181,6 +184,7 @@ def custom_meta(
         "region_pooling": region_pooling,
         "attribute_softmax": "all",
         "roi_size": roi_size,
+        "proposals": proposals,
     }
     return detectron2_meta(origin=origin, classes=classes).model_copy(update=chosen)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors, skip_init
+from a2cap.extract.config import META_KEY
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import BLOCKS, Architecture
@@ -25,9 +26,6 @@ from a2cap.extract.weights.layouts import make_canonical
 from a2cap.extract.weights.pickles import load_pickle
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values
-
-META_KEY = "a2.detector"
-"""Metadata entry of a safetensors file that contains the DetectorMeta."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from a2cap.pipeline.metrics.meteor import HEAP
 from a2cap.pipeline.metrics.tokenization import require_metric_files
 from a2cap.pipeline.stages.preprocess import require_usable
 from a2cap.pipeline.training.detector.data import image_files, input_files
-from a2cap.pipeline.weights.detectors import weights_file
+from a2cap.pipeline.weights.detectors import settings_of_weights, weights_file
 
 if TYPE_CHECKING:
     from a2cap.pipeline.config import Config
@@ -165,8 +165,11 @@ def _features(run: PlannedRun, stage: str) -> str:
 
 
 def _weights(run: PlannedRun, stage: str) -> str:
-    """Check that detector weights are named and that their header can be read."""
+    """Check that detector weights are named, readable, and not contradicted by the settings."""
     path = weights_file(run.config.extract)
+    stated = settings_of_weights(run.config.extract.weights)
+    if conflict := run.config.extract.conflict(stated):
+        raise ConfigError(conflict)
     return f"{path or 'calibrated-random'}, feature width {run.resources.feature_width:,}"
 
 

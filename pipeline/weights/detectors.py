@@ -5,6 +5,7 @@ the first download is recorded and later downloads must match it. A download is 
 canonical safetensors without running any code in it, and is then deleted.
 """
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.paths import require_file
-from a2cap.extract.config import CALIBRATED_RANDOM, ExtractConfig
+from a2cap.extract.config import CALIBRATED_RANDOM, META_KEY, ExtractConfig, stated_settings
 from a2cap.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
@@ -43,11 +44,15 @@ class PublishedDetector:
 
 @dataclass(frozen=True)
 class BundledDetector:
-    """A detector in this package; file: its name in the package `a2cap.extract.weights`."""
+    """A detector in this package; file: its name in the package `a2cap.extract.weights`.
+
+    settings: fields of `extract` that a file of before conventions stated them lacks.
+    """
 
     purpose: str
     file: str
     sha256: str
+    settings: Mapping[str, int]
 
     @property
     def path(self) -> Path:
@@ -60,6 +65,7 @@ BUNDLED: Mapping[str, BundledDetector] = {
         "generated scenes, of `a2 scenes` (docs/scenes-detector.md)",
         "scenes_detector.safetensors",
         "8ebb1b00e53e4570bb2eeeefdb564b593601775956a7b067c391c03de39c9f6f",
+        {"roi_size": 7, "proposals": 36},
     ),
 }
 
@@ -215,6 +221,33 @@ def weights_file(config: ExtractConfig) -> Path | None:
     if config.weights == CALIBRATED_RANDOM:
         return None
     return require_file(resolve_weights(config.weights), "extract.weights")
+
+
+def settings_of_weights(name: str | None) -> dict[str, int]:
+    """Return the fields of `extract` that the detector `extract.weights` states.
+
+    Empty for a file that is missing or damaged, and for one that is not in canonical safetensors.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if name is None or name == CALIBRATED_RANDOM:
+        return {}
+    try:
+        path = resolve_weights(name)
+        with safe_open(path, framework="np") as file:
+            found = stated_settings(json.loads(file.metadata()[META_KEY]))
+    except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
+        return {}  # reported when the weights are loaded
+    bundled = (one for one in BUNDLED.values() if one.path == path)
+    return found | {name: value for one in bundled for name, value in one.settings.items()}
+
+
+def with_stated_settings(content: Mapping[str, object]) -> dict[str, object]:
+    """Return a configuration with the settings of its detector where it states none."""
+    section = content.get("extract")
+    if not isinstance(section, Mapping) or not isinstance(section.get("weights"), str):
+        return dict(content)
+    return {**content, "extract": {**settings_of_weights(section["weights"]), **section}}
 
 
 def describe_detector(weights: Path) -> dict[str, str]:

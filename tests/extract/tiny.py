@@ -41,6 +41,7 @@ def tiny_meta(*, classes: int = 3, sizes: tuple[int, ...] = (16, 32), side: int 
         last_stage="strided",
         region_pooling="maximum",
         roi_size=7,
+        proposals=20,
     )
 
 

@@ -92,6 +92,7 @@ def new_detector(config: DetectorConfig, data: DetectionData) -> Detector:
         last_stage=config.last_stage,
         region_pooling=config.region_pooling,
         roi_size=config.roi_size,
+        proposals=config.validation_proposals,
     )
     generator = torch.Generator().manual_seed(config.seed)
     detector = random_detector(architecture, meta, generator=generator)

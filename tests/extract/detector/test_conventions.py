@@ -20,14 +20,16 @@ def new_meta(**changed):
         "last_stage": "dilated",
         "region_pooling": "maximum",
         "roi_size": 7,
+        "proposals": 20,
     }
     return custom_meta(**{**given, **changed})
 
 
 def test_every_convention_is_required_and_described():
     fields = DetectorMeta.model_fields.items()
-    assert {name for name, field in fields if not field.is_required()} == {"roi_size"}
-    assert "roi_size" not in caffe_meta(origin="a", classes=5).model_dump_json()
+    assert {name for name, field in fields if not field.is_required()} == {"roi_size", "proposals"}
+    stated = caffe_meta(origin="a", classes=5).model_dump()
+    assert not {"roi_size", "proposals"} & stated.keys()
     assert all(field.description for field in DetectorMeta.model_fields.values())
 
 
@@ -56,6 +58,7 @@ PROCEDURE = {"decode_limit", "clip_minus1", "min_size_rule", "nms_plus1", "resiz
             {
                 *("anchors", "scale", "last_stage", "region_pooling", "attribute_softmax"),
                 "roi_size",
+                "proposals",
             },
         ),
     ],

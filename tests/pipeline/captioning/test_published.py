@@ -166,8 +166,7 @@ def test_an_imported_captioner_captions_an_image(tmp_path, experiment):
     torch.save({"state_dict": m2_tensors(region_width=128), **states}, checkpoint)
     vocabulary = vocabulary_file(tmp_path, M2_WORDS)
     options = ("--vocabulary", vocabulary, "--output", tmp_path / "m2")
-    sides = ("--set", "extract.min_side=224", "--set", "extract.max_side=224")
-    weights = ("--set", "extract.weights=scenes", *sides)
+    weights = ("--set", "extract.weights=scenes")
     refused = a2("weights", "import", checkpoint, *options, *weights)
     assert refused.exit_code == 1
     [width] = re.findall(

@@ -281,6 +281,14 @@ def test_captions_that_preprocessing_rejects_stop_extraction(new, copied_scenes)
     assert problem.startswith("not JSON: ")
 
 
+def test_a_setting_that_contradicts_the_weights_is_a_problem_with_its_remedy(new):
+    assert problems(new("extract.weights=scenes", "extract.proposals=300")) == [
+        "the weights were trained with other settings: extract.min_side is 96, extract.max_side "
+        "is 96, extract.proposals is 300; add --set extract.min_side=224 --set "
+        "extract.max_side=224 --set extract.proposals=36"
+    ]
+
+
 def test_damaged_weights_are_detected_by_their_header(new, tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file({"x": torch.zeros(9)}, path)

@@ -4,13 +4,16 @@ import json
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.config import META_KEY, ExtractConfig
 from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import load_config
 from a2cap.pipeline.weights import detectors
 from a2cap.pipeline.weights.detectors import (
     BUNDLED,
@@ -25,6 +28,7 @@ from a2cap.pipeline.weights.detectors import (
 )
 from a2cap.pipeline.weights.download import DownloadError
 from tests.data.messages import message_of
+from tests.extract.tiny import tiny_meta
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +136,23 @@ def test_a_bundled_detector_is_the_documented_one(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path(name).write_bytes(b"mine")  # a file takes precedence over a detector of its name
     assert resolve_weights(name) == Path(name)
+
+
+def test_settings_default_to_what_the_weights_state(tmp_path):
+    def settings(*overrides):
+        found = load_config(None, overrides).extract
+        return found.min_side, found.max_side, found.roi_size, found.proposals
+
+    published = (600, 1000, 14, 300)
+    assert settings() == settings("extract.weights=calibrated-random") == published
+    assert settings("extract.weights=scenes") == (224, 224, 7, 36)
+    assert settings("extract.weights=scenes", "extract.roi_size=14") == (224, 224, 14, 36)
+    meta = tiny_meta()
+    weights = tmp_path / "own.safetensors"
+    save_file({"a": np.zeros(1)}, weights, {META_KEY: meta.model_dump_json()})
+    assert settings(f"extract.weights={weights}") == (*meta.scale, meta.roi_size, meta.proposals)
+    weights.write_bytes(b"not weights")
+    assert settings(f"extract.weights={weights}") == published
 
 
 def test_the_commands_know_the_bundled_detector():

@@ -120,8 +120,7 @@ def test_a_damaged_detector_is_reported_with_the_command_that_restores_it(traine
 
 def test_extraction_detects_regions_with_the_trained_weights(trained, labelled, tmp_path):
     output = tmp_path / "features"
-    fields = {"weights": trained.weights, "boxes": "detect", "min_side": 64, "max_side": 64}
-    fields |= {"max_regions": 12, "proposals": 40, "roi_size": 7}
+    fields = {"weights": trained.weights, "boxes": "detect", "max_regions": 12}
     answer = a2(
         *("extract", "--images", labelled.folder / "val" / "images", "--output", output),
         *settings(*(f"extract.{name}={value}" for name, value in fields.items())),
@@ -134,6 +133,8 @@ def test_extraction_detects_regions_with_the_trained_weights(trained, labelled, 
     assert all(10 <= len(store[image_id]) <= 12 for image_id in store)
     described = json.loads((output / "extractor.json").read_text())
     assert described["meta"]["origin"] == "trained by a2 detector train"
+    followed = [described["config"][name] for name in ("min_side", "roi_size", "proposals")]
+    assert followed == [64, 7, 20]
 
 
 @pytest.mark.slow
