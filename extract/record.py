@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     import torch
 
 CODE_VERSION = 1
-"""Raised by hand whenever extract/ would give another result for the same weights and image."""
+"""Raised by hand whenever extract/ would give another result for the same weights and image.
+
+The code version of stage extract contains it, so that the stage then runs again.
+"""
 
 _FOR_RANDOM_WEIGHTS = ("depth", "width", "seed")
 """Fields of the configuration that determine calibrated-random weights and nothing else."""
@@ -150,6 +153,20 @@ class ExtractorRecord(BaseModel):
             (name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)),
             key=lambda name: (name.startswith("config."), name),
         )
+
+    def changed_libraries(self, *, threads: int | None) -> list[str]:
+        """Return the versions, and the number of CPU threads, that differ here: only rounding.
+
+        threads: `runtime.threads`, None for torch's default.
+        """
+        import torch
+
+        now = library_versions() | {"threads": str(threads or torch.get_num_threads())}
+        return [
+            f"{name} {before} -> {now[name]}"
+            for name, before in self.libraries.items()
+            if now.get(name, before) != before
+        ]
 
     def _comparable(self) -> dict[str, object]:
         fields = self.model_dump(exclude={"libraries", "config", "source"})

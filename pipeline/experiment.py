@@ -16,6 +16,7 @@ from a2cap.data.image_ids import find_images, list_images
 from a2cap.data.sources.location import version_of
 from a2cap.data.sources.opening import is_source, open_source
 from a2cap.extract.config import CALIBRATED_RANDOM
+from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import (
@@ -23,6 +24,7 @@ from a2cap.pipeline.engine.artifacts import (
     CAPTIONER,
     EVALUATE,
     EXTRACT,
+    EXTRACTOR,
     FURTHER_MODEL,
     PREPROCESS,
     TRAIN_DETECTOR,
@@ -72,7 +74,8 @@ class UnfinishedStageError(A2Error):
 
 @dataclass(frozen=True)
 class Status:
-    """Status of a stage. state: done, running, partial, to run, or waiting."""
+    """Status of a stage. state: done, running, partial, to run, or waiting; why: of a run, or of
+    the rounding by which features of a run would differ from those that are done."""
 
     stage: str
     state: str
@@ -190,12 +193,20 @@ class Experiment:
         if paths.forced:
             return Status(name, "partial", paths.partial, ["interrupted run with --force"])
         if finished(stage, paths) is not None:
-            return Status(name, "done", paths.final, [])
+            return Status(name, "done", paths.final, self._rounding(name, paths.final))
         before = latest(self.artifacts / name)
         why = difference(before.pre_image, stage.pre_image) if before else ["no earlier result"]
         if paths.partial.is_dir():
             return Status(name, "partial", paths.partial, why)
         return Status(name, "to run", None, [*why, stage.note] if stage.note else why)
+
+    def _rounding(self, name: str, result: Path) -> list[str]:
+        """Return what makes features that are extracted now differ from a result by rounding."""
+        if name != EXTRACT or self.imported is not None:
+            return []
+        threads = self.config.runtime.threads
+        changed = ExtractorRecord.read(result / EXTRACTOR).changed_libraries(threads=threads)
+        return [f"{', '.join(changed)}: only rounding would differ"] if changed else []
 
     def result(self, name: str, *, needed_by: str) -> Outcome:
         """Return the finished result of a stage; raise UnfinishedStageError if it has none."""

@@ -7,13 +7,14 @@ from pathlib import Path
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.features.shard import Shard, shards_in
 from a2cap.data.features.store import FeatureStore
+from a2cap.extract.record import CODE_VERSION as RECORDED_VERSION
 from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 
-CODE_VERSION = 5
+CODE_VERSION = 4 + RECORDED_VERSION
 IMPORT_VERSION = 1
 
 # The key contains the digest of the weights instead of these fields.

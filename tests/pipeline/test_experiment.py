@@ -68,6 +68,12 @@ def test_a_stage_waits_for_its_input_stage(experiment):
         assert opened.status("evaluate").why == ["waits for train-xe"]
 
 
+def test_another_number_of_threads_is_explained_and_reruns_nothing(experiment):
+    with experiment.open("runtime.threads=2") as opened:
+        found = opened.status("extract")
+    assert (found.state, found.why) == ("done", ["threads 1 -> 2: only rounding would differ"])
+
+
 def test_no_stage_of_a_new_experiment_is_done(experiment, tmp_path):
     with experiment.open(artifacts=tmp_path / "new") as opened:
         assert opened.status("calibrate").why == ["no earlier result"]
