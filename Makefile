@@ -47,7 +47,7 @@ faults: install
 site: install
 	$(BIN)/mkdocs build
 
-# The alignment study is excluded because it takes an hour; docs/alignment-study.md has its command.
-BENCHMARKS := $(filter-out alignment_study measure,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# Excluded because of their time; docs/alignment-study.md and docs/captioners.md have their commands.
+BENCHMARKS := $(filter-out alignment_study captioners measure,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: install
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done

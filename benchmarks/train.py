@@ -1,6 +1,6 @@
 """Time of a cross-entropy step with both losses and of beam search, compared with plain versions.
 
-Then the growth of both with regions, images and beams.
+Then the growth of both with regions, images and beams, and a row per captioner of the union.
 
 A plain step runs two separate forward passes, encoder included, with log-probabilities of all
 tokens, and takes from each the gradients of the parameters that it trains. Plain beam search has no
@@ -10,6 +10,7 @@ KV cache: each step runs teacher forcing over the prefix. The results are equal.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar, cast
 
 import click
 import torch
@@ -19,13 +20,24 @@ from torch.utils.flop_counter import FlopCounterMode
 from a2cap.extract.detector.mixed_precision import has_bfloat16
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.config import MODEL_KINDS, ModelConfig, TransformerConfig, UpDownConfig
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.precision import mixed_precision
-from benchmarks.measure import Form, Timing, interleaved, print_machine, print_table, ratio
+from benchmarks.measure import (
+    Form,
+    Timing,
+    interleaved,
+    peak_memory,
+    print_machine,
+    print_table,
+    products_alone,
+    ratio,
+)
 
 A2, PLAIN, MIXED = "a2", "plain", "a2, bf16"
 MATMUL, MIXED_MATMUL = "matmul alone", "matmul alone, bf16"
@@ -85,7 +97,7 @@ def make_batch(sizes: Sizes) -> Batch:
     )
 
 
-def a2_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
+def a2_gradients(captioner: EncoderDecoder, batch: Batch) -> None:
     """Compute both losses over one encoded memory with one backward pass."""
     memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
     torch.autograd.backward(two_losses(captioner, memory, batch.captions).total())
@@ -140,11 +152,14 @@ def _plain_forward(
     return log_probs.gather(-1, batch.captions[..., None])[..., 0], decoded.attention
 
 
-Gradients = Callable[[TransformerCaptioner, Batch], None]
-EXACT: Mapping[str, Gradients] = {A2: a2_gradients, PLAIN: plain_gradients}
+AnyCaptioner = TypeVar("AnyCaptioner", bound=EncoderDecoder)
+Gradients = Callable[[AnyCaptioner, Batch], None]
+EXACT: Mapping[str, Gradients[TransformerCaptioner]] = {A2: a2_gradients, PLAIN: plain_gradients}
 
 
-def training_step(captioner: TransformerCaptioner, gradients: Gradients) -> Callable[[Batch], None]:
+def training_step(
+    captioner: AnyCaptioner, gradients: Gradients[AnyCaptioner]
+) -> Callable[[Batch], None]:
     """Return an update on a batch: gradients, clipping of each side, both optimisers."""
     sides = [list(captioner.caption_parameters()), list(captioner.mask_parameters())]
     optimisers = [torch.optim.Adam(side, lr=1e-5, betas=(0.9, 0.98), fused=True) for side in sides]
@@ -333,6 +348,45 @@ def print_growth(what: str, varied: str, forms: Mapping[int, Form], *, rounds: i
     print_table(f"{what}: how time grows with {varied}", header, rows)
 
 
+def published(sizes: Sizes) -> dict[str, ModelConfig]:
+    """Return the settings of every kind in the sizes of its authors, with the gate."""
+    cells = {"spatial": {"cells": sizes.regions}}
+    return {
+        kind: cast(ModelConfig, settings(**cells.get(kind, {})))
+        for kind, settings in MODEL_KINDS.items()
+    }
+
+
+def print_captioners(settings: Mapping[str, ModelConfig], sizes: Sizes, *, rounds: int) -> None:
+    """Print a row per captioner: training step, its matrix products alone, and beam search."""
+    batch, rows = make_batch(sizes), []
+    captions = sizes.images * sizes.captions
+    for kind, config in settings.items():
+        captioner = make_captioner(
+            config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
+        ).train()
+        step = partial(training_step(captioner, a2_gradients), batch)
+        products = products_alone(step)
+        trained = interleaved({A2: step, MATMUL: products}, rounds=rounds)
+        memory = peak_memory(step)
+        searched = interleaved({A2: partial(search, captioner.eval(), batch)}, rounds=rounds)
+        rows.append(
+            [
+                kind,
+                f"{sum(one.numel() for one in captioner.parameters()):,}",
+                f"{trained[A2].median:.4f}",
+                trained[A2].spread,
+                ratio(trained[A2].median, trained[MATMUL].median),
+                f"{captions / trained[A2].median:,.1f}",
+                f"{memory:,.0f} MiB",
+                f"{sizes.images / searched[A2].median:,.2f}",
+            ]
+        )
+    header = ["", "parameters", "step, s", "s in each round", "of its products alone"]
+    header += ["captions/s", "peak memory", f"beam-{BEAM_SIZE} captions/s"]
+    print_table(f"every captioner: training step, {sizes.images} images", header, rows)
+
+
 @click.command()
 @click.option("--quick", is_flag=True, help="Use a tiny batch, only to check that it runs.")
 def main(quick: bool) -> None:
@@ -360,6 +414,8 @@ def main(quick: bool) -> None:
     for what, growing in (("training step", growing_steps), ("beam search", growing_searches)):
         for varied, forms in growing(captioner, sizes).items():
             print_growth(f"{name}: {what}", varied, forms, rounds=growth_rounds)
+    small: dict[str, ModelConfig] = {"up-down": UpDownConfig(width=8, embedding=8)}
+    print_captioners(small if quick else published(sizes), sizes, rounds=search_rounds)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
 
@@ -24,7 +25,7 @@ class _Unused:
         pass
 
 
-_NUMPY = [
+_NUMPY: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
     type(name, (_Unused,), {"__module__": module})
     for module, names in (
         ("numpy", ("ndarray", "dtype")),

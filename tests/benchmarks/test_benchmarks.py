@@ -8,8 +8,11 @@ from tempfile import TemporaryDirectory
 
 import click
 import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.measure import Timing, interleaved, peak_memory
+from a2cap.model.config import MODEL_KINDS
+from benchmarks.measure import Timing, interleaved, peak_memory, products_alone
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,11 +47,13 @@ TABLES = {
         "with regions",
         "of 1 beam",
         "same captions: 2 of 2",
+        "of its products alone",
     ],
     "self_critical": ["CIDEr-D of a2 is faster by", "step of a2 is faster by"],
     "throughput": ["cross-entropy: 1+2 layers", "self-critical: 1+2 layers", "bf16, eager", "idle"],
     "evaluate": ["of pycocoevalcap", "equal to 1e-06: Bleu_1"],
     "alignment_study": ["fusions gate 1", "Planted companions, after SCST", "by group of words"],
+    "captioners": ["2 of 2: spatial, gate", "| spatial | none |", "true captions"],
     "detector": ["unseen scenes", "recall of 36", "s per image"],
     "scenes": ["images/s", "20,000 images", "1 process", "is faster by"],
     "preprocess": ["all processes", "CPU time", "peak memory"],
@@ -109,6 +114,30 @@ def test_forms_alternate_and_warm_up_rounds_do_not_count():
 def test_median_and_spread_are_those_of_the_rounds():
     timing = Timing((0.3, 9.0, 0.125))
     assert (timing.median, timing.spread) == (0.3, "0.125-9")
+
+
+def test_products_alone_have_the_additions_and_multiplications_of_a_step():
+    from benchmarks.train import floating_operations
+
+    layer = torch.nn.LSTMCell(4, 4)
+
+    def step():
+        states, _ = layer(torch.rand(3, 4))
+        queries = states.expand(2, 1, 3, 4)
+        scaled_dot_product_attention(queries, queries, queries).sum().relu().backward()
+
+    counted = floating_operations(step)
+    assert counted > 0
+    assert floating_operations(products_alone(step)) == counted
+
+
+def test_every_kind_of_captioner_has_a_row():
+    from benchmarks.captioners import KINDS
+    from benchmarks.train import Sizes, published
+
+    assert set(published(Sizes())) == set(MODEL_KINDS)
+    named = {field for fields in KINDS.values() for field in fields if field.startswith("kind=")}
+    assert named == {f"kind={kind}" for kind in MODEL_KINDS}
 
 
 @pytest.mark.slow

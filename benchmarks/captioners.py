@@ -1,0 +1,231 @@
+"""Every captioner on the same generated scenes, with and without alignment, in one table.
+
+Writes `table.md` into the folder of --output after each row. Finished stages are not repeated, so a
+stopped run resumes. docs/captioners.md explains the columns.
+"""
+
+import logging
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from a2cap.data.batches.loader import image_batches
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.regions import cell_boxes
+from a2cap.data.scenes.generate import write_scenes
+from a2cap.model.decoding.config import DecodingConfig
+from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.engine.artifacts import (
+    EVALUATE,
+    EXTRACT,
+    FEATURES,
+    METRICS,
+    PREPROCESS,
+    RESULTS,
+    TRAIN_XE,
+)
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.evaluation.results import read_results
+from a2cap.pipeline.experiment import Experiment
+from benchmarks.measure import print_machine
+
+CONFIG = Path(__file__).with_suffix(".yaml")
+SIDE = 224
+"""Pixels; the size that the bundled detector was trained on."""
+CELLS = 7
+"""Cells per side of the grid that `spatial` reads."""
+
+_TRANSFORMER = ("heads=4", "feed_forward={double}", "decoder_layers=2")
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "transformer": ("kind=transformer", "encoder_layers=1", *_TRANSFORMER),
+    "m2": ("kind=m2", "encoder_layers=2", "memory_slots=10", *_TRANSFORMER),
+    "spatial": ("kind=spatial", "encoder_layers=1", f"cells={CELLS**2}", *_TRANSFORMER),
+    "aoa": ("kind=aoa", "heads=4", "refiner_layers=2"),
+    "up-down": ("kind=up-down", "embedding={width}", "attention_width={width}"),
+    "show-attend-tell": (
+        *("kind=show-attend-tell", "embedding={width}", "attention_width={width}"),
+        "alignment.renormalise_aligned=true",
+    ),
+    "show-attend-tell, hard": (
+        *("kind=show-attend-tell", "embedding={width}", "attention_width={width}"),
+        *("alignment.renormalise_aligned=true", "attention=hard"),
+    ),
+    "gru": ("kind=gru", "embedding={width}", "scale=sqrt"),
+}
+"""Row -> fields of the section `model`."""
+
+QUICK = ("spatial",)
+"""Rows of --quick: the one that reads cells."""
+
+FUSIONS = ("none", "gate")
+HEADER = (
+    *("captioner", "fusion", "CIDEr (95 %)", "true captions", "grounding α", "α^a", "uniform"),
+    *("parameters", "captions per CPU s"),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Sizes of all rows; scenes: number of images to draw, a fifth of them held out."""
+
+    folder: Path
+    scenes: int
+    epochs: int
+    width: int
+
+    @property
+    def artifacts(self) -> Path:
+        """Folder of the results of stages."""
+        return self.folder / "artifacts"
+
+    def config(self, *fields: str) -> Config:
+        """Return the configuration of an experiment on the scenes."""
+        drawn = self.folder / "scenes"
+        data = {
+            "images": drawn / "images",
+            "annotations": drawn / "dataset_coco.json",
+            "instances": drawn / "instances.json",
+            "scenes": drawn / "instances.json",
+        }
+        places = [override(f"data.{name}", path) for name, path in data.items()]
+        return load_config(CONFIG, [*places, f"train.epochs={self.epochs}", *fields])
+
+    def row(self, name: str, fusion: str) -> Config:
+        """Return the configuration of a row."""
+        sizes = {"width": self.width, "double": 2 * self.width}
+        model = (*KINDS[name], "width={width}", f"alignment.fusion={fusion}")
+        fields = [f"model.{field.format(**sizes)}" for field in model]
+        if name == "spatial":
+            fields.append(override("data.features", self.cells()))
+        return self.config(*fields)
+
+    def cells(self) -> Path:
+        """Return the features of a grid's cells by the same detector, extracted at most once."""
+        boxes = override("data.instances", self.folder / "cells.json")
+        config = self.config(boxes, "extract.boxes=given")
+        with Experiment(config, self.artifacts) as opened:
+            return opened.run(EXTRACT).directory / FEATURES
+
+
+def prepare(compared: Comparison) -> None:
+    """Draw the scenes, extract both kinds of features and preprocess the captions."""
+    with track("draw scenes", total=compared.scenes) as progress:
+        drawn = compared.folder / "scenes"
+        write_scenes(drawn, count=compared.scenes, side=SIDE, progress=progress.advance)
+    found: Any = read_json(drawn / "instances.json")
+    boxes = cell_boxes(CELLS, (0, 0, SIDE, SIDE)).tolist()
+    category = found["categories"][0]["id"]
+    cells = [
+        {"image_id": image["id"], "category_id": category, "bbox": [x, y, right - x, low - y]}
+        for image in found["images"]
+        for x, y, right, low in boxes
+    ]
+    numbered = [{"id": number, **cell} for number, cell in enumerate(cells, start=1)]
+    write_json(compared.folder / "cells.json", {**found, "annotations": numbered})
+    compared.cells()
+    with Experiment(compared.config(), compared.artifacts) as opened:
+        for stage in (EXTRACT, PREPROCESS):
+            opened.run(stage)
+
+
+def run_row(compared: Comparison, row: tuple[str, str]) -> list[str]:
+    """Train and evaluate a row unless that is done; return its cells."""
+    logging.disable(logging.WARNING)
+    name, fusion = row
+    with Experiment(compared.row(name, fusion), compared.artifacts) as opened:
+        done = {stage: opened.run(stage).directory for stage in opened.names}
+    found: Any = read_json(done[EVALUATE] / METRICS)
+    low, high = found["confidence"]["CIDEr"]
+    # an untrained captioner may name no category
+    grounding = found.get("grounding", dict.fromkeys(("original", "aligned", "uniform")))
+    image_ids = list(read_results(done[EVALUATE] / RESULTS))
+    parameters, speed = _speed(done[TRAIN_XE], done[EXTRACT], image_ids)
+    return [
+        *(name, fusion, f"{found['metrics']['CIDEr']:.3f} ({low:.3f} to {high:.3f})"),
+        _share(found["metrics"].get("truth")),
+        _share(grounding["original"]),
+        _share(grounding["aligned"] if fusion != "none" else None),
+        *(_share(grounding["uniform"]), f"{parameters:,}", f"{speed:.0f}"),
+    ]
+
+
+def _speed(model: Path, features: Path, image_ids: Sequence[str]) -> tuple[int, float]:
+    """Return the parameters of a captioner, and its captions per CPU second with five beams."""
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    loaded = load_model(model, device=device)
+    batches = list(image_batches(features / FEATURES, image_ids, batch_size=50))
+    started = time.process_time()
+    decoding = partial(caption_batches, loaded.captioner, vocabulary=loaded.vocabulary)
+    count = sum(1 for _ in decoding(batches, config=DecodingConfig(), device=device))
+    seconds = time.process_time() - started
+    return sum(one.numel() for one in loaded.captioner.parameters()), count / seconds
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Format finished rows as Markdown."""
+    rule = ["---", "---", *["---:"] * (len(HEADER) - 2)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (HEADER, rule, *rows))
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Train one captioner on 40 images, to check it.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("captioners"),
+    show_default=True,
+    help="Folder of all output; with --quick a temporary one.",
+)
+@click.option("--captioner", "names", type=click.Choice(list(KINDS)), multiple=True)
+@click.option("--scenes", type=click.IntRange(40), default=1000, show_default=True)
+@click.option("--epochs", type=click.IntRange(1), default=6, show_default=True)
+@click.option("--width", type=click.IntRange(8), default=64, show_default=True)
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
+def main(
+    quick: bool,
+    output: Path,
+    names: tuple[str, ...],
+    scenes: int,
+    epochs: int,
+    width: int,
+    processes: int,
+) -> None:
+    """Train, evaluate and time every captioner, with and without alignment."""
+    print_machine()
+    logging.disable(logging.WARNING)
+    chosen = names or (QUICK if quick else KINDS)
+    wanted = [(name, fusion) for name in chosen for fusion in FUSIONS]
+    spawning = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) if quick else output.resolve()
+        sizes = (40, 1, 8) if quick else (scenes, epochs, width)
+        compared = Comparison(folder, *sizes)
+        prepare(compared)
+        rows: list[list[str]] = []
+        with ProcessPoolExecutor(processes, mp_context=spawning) as pool:
+            run = map if quick else pool.map
+            for cells in run(partial(run_row, compared), wanted):
+                rows.append(cells)
+                click.echo(f"{len(rows)} of {len(wanted)}: {', '.join(cells[:3])}")
+                (folder / "table.md").write_text(table(rows), encoding="utf-8")
+    click.echo(f"\n{table(rows)}")
+
+
+if __name__ == "__main__":
+    main()
