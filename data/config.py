@@ -5,6 +5,8 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from a2cap.data.image_ids import IdRule
+
 Tokenizer = Literal["karpathy", "ptb", "unicode"]
 TOKENIZERS: tuple[Tokenizer, ...] = get_args(Tokenizer)
 
@@ -22,6 +24,11 @@ class DataConfig(Section):
 
     images: Path | None = None
     """Image folder, searched recursively."""
+
+    ids: Annotated[IdRule, Field(json_schema_extra={"added": True})] = "number"
+    """number: a file named by a number, as in COCO, has it as its id, in whatever folder. path: the
+    id of every image is its path in `images`, for folders that repeat numbers; without files of
+    boxes, scenes or features, which name images by number."""
 
     annotations: Path | None = None
     """Karpathy's dataset_coco.json, COCO captions, TextCaps, a captions.jsonl, a CSV or token file,
@@ -50,6 +57,15 @@ class DataConfig(Section):
 
     scenes: Path | None = None
     """instances.json of generated scenes: their objects judge the truth of each caption."""
+
+    @model_validator(mode="after")
+    def _no_other_ids(self) -> Self:
+        named = [name for name in ("instances", "scenes", "features") if getattr(self, name)]
+        if self.ids == "path" and named:
+            raise ValueError(
+                f"ids is 'path', but data.{named[0]} names images by number; leave one of them out"
+            )
+        return self
 
 
 class PreprocessConfig(Section):

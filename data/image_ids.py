@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from a2cap.data.errors import InputError
 
@@ -19,24 +20,27 @@ IMAGE_SUFFIXES = frozenset(
 LONGEST_ID = 511
 """Maximum length of an id in bytes: LMDB's limit for a key."""
 
+IdRule = Literal["number", "path"]
+"""number: a stem of digits is the id alone; path: every id is a path."""
+
 _NAMED_TOGETHER = 20
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 """Of JPEG, PNG, GIF, BMP and TIFF."""
 _NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
 
 
-def image_id(relative: PurePosixPath | str) -> str:
+def image_id(relative: PurePosixPath | str, rule: IdRule = "number") -> str:
     """Return the id of the image at a POSIX path relative to the image folder.
 
-    A stem of 1 to 12 digits, with or without COCO's prefix, is padded to 12 digits, so that the
-    2014 and the 2017 name of an image give the same id. The id of any other path is the path
-    without suffix, as NFC. Raises InputError for a path that is absolute, leaves the folder, or
-    cannot be a key.
+    By the rule `number`, a stem of 1 to 12 digits, with or without COCO's prefix, is padded to 12
+    digits, so that the 2014 and the 2017 name of an image give the same id. The id of any other
+    path is the path without suffix, as NFC. Raises InputError for a path that is absolute, leaves
+    the folder, or cannot be a key.
     """
     path = PurePosixPath(relative)
     _check_path(path)
     numbered = _NUMBERED_STEM.fullmatch(path.stem)
-    if numbered:
+    if numbered and rule == "number":
         return numbered[1].zfill(12)
     # macOS decomposes "é" in file names, Linux keeps what it was given
     identity = unicodedata.normalize("NFC", str(path.with_suffix("")))
@@ -49,10 +53,10 @@ def image_id(relative: PurePosixPath | str) -> str:
     return identity
 
 
-def named_id(name: str) -> str:
+def named_id(name: str, rule: IdRule = "number") -> str:
     """Return the id of an image that is called by its file, or by its id, which may have dots."""
     has_suffix = PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES
-    return image_id(name if has_suffix else f"{name}.jpg")
+    return image_id(name if has_suffix else f"{name}.jpg", rule)
 
 
 def results_id(image_id: str) -> int | str:
@@ -70,20 +74,21 @@ def sample_ids(image_ids: Sequence[str], count: int = 5) -> str:
     return ", ".join(image_ids[:count]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
-def find_images(folder: Path) -> dict[str, Path]:
+def find_images(folder: Path, rule: IdRule = "number") -> dict[str, Path]:
     """Return all images below `folder` by id, sorted by id.
 
     Raises InputError if files share an id, naming them, or if there is no image.
     """
     found: dict[str, list[Path]] = {}
     for relative in list_images(folder):
-        found.setdefault(image_id(relative.as_posix()), []).append(relative)
+        found.setdefault(image_id(relative.as_posix(), rule), []).append(relative)
     shared = [paths for paths in found.values() if len(paths) > 1]
     if shared:
         named = [" and ".join(repr(str(path)) for path in paths) for paths in shared]
         raise InputError(
             f"images of {str(folder)!r} share an id: {sample_ids(named, _NAMED_TOGETHER)}; remove "
-            "all but one, or rename them, for example to cats-001.jpg: a number is the id alone"
+            "all but one, rename them, for example to cats-001.jpg, or set data.ids=path: a number "
+            "is the id alone"
         )
     return {identity: folder / paths[0] for identity, paths in sorted(found.items())}
 

@@ -261,9 +261,9 @@ class Experiment:
             return dict.fromkeys(self.imported.image_ids)
         folder = require_folder(self.config.data.images, "data.images")
         if self.config.data.annotations is None:
-            return dict(find_images(folder))
+            return dict(find_images(folder, self.config.data.ids))
         named = {image.image_id: image.file for image in self.annotations.images}
-        files = resolve_files(named, folder)
+        files = resolve_files(named, folder, self.config.data.ids)
         return {image_id: files.get(image_id) for image_id in named}
 
     @cached_property
@@ -271,7 +271,7 @@ class Experiment:
         """Content of the annotation file."""
         data = self.config.data
         path = require_annotations(data.annotations)
-        return read_annotations(path, split_list=data.split_list, split=data.split)
+        return read_annotations(path, split_list=data.split_list, split=data.split, rule=data.ids)
 
     def _content(self, images: Mapping[str, Path | None]) -> Input:
         folder = require_folder(self.config.data.images, "data.images")
@@ -330,7 +330,10 @@ class Experiment:
             inputs = {"annotations": self._file(path, "data.annotations")}
         inputs |= self._optional_files("data", split_list=data.split_list)
         return preprocess.preprocess_stage(
-            self.config.preprocess, inputs=inputs, read=lambda: self.annotations, split=data.split
+            self.config.preprocess,
+            inputs=inputs,
+            read=lambda: self.annotations,
+            rules=data.model_dump(include={"split", "ids"}, exclude_defaults=True),
         )
 
     def _source(self, path: Path | None) -> Input:

@@ -23,7 +23,7 @@ from a2cap.data.annotations.tables import SUFFIXES, read_folder, read_table
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
 from a2cap.data.files.paths import require_file
-from a2cap.data.image_ids import image_id
+from a2cap.data.image_ids import IdRule, image_id
 from a2cap.data.sources.opening import is_source
 
 IN_NO_SPLIT = "in no split"
@@ -43,7 +43,12 @@ def require_annotations(path: Path | None) -> Path:
 
 
 def read_items(
-    path: Path, split_list: Path | None, skip: Skip, *, split: str | None = None
+    path: Path,
+    split_list: Path | None,
+    skip: Skip,
+    *,
+    split: str | None = None,
+    rule: IdRule = "number",
 ) -> Iterator[RawImage]:
     """Yield the images of annotations in order; the content determines their layout.
 
@@ -53,7 +58,7 @@ def read_items(
     name = repr(str(path))
     items, has_splits = _read_layout(path, name, skip)
     if not has_splits:
-        return _with_splits(items, name, split_list, split, skip)
+        return _with_splits(items, name, split_list, split, skip, rule)
     if split_list is not None or split is not None:
         given = "data.split_list" if split_list is not None else "data.split"
         raise InputError(f"{name} already names the splits; remove {given}")
@@ -95,7 +100,12 @@ def _dataset_of(document: object) -> str:
 
 
 def _with_splits(
-    items: Iterable[RawImage], name: str, split_list: Path | None, split: str | None, skip: Skip
+    items: Iterable[RawImage],
+    name: str,
+    split_list: Path | None,
+    split: str | None,
+    skip: Skip,
+    rule: IdRule,
 ) -> Iterator[RawImage]:
     """Yield the images that are in a split."""
     if (split_list is None) == (split is None):
@@ -107,9 +117,9 @@ def _with_splits(
     images: list[tuple[str, RawImage]] = []
     for item in items:
         with skipping(item.position, skip):
-            images.append((image_id(item.file), item))
+            images.append((image_id(item.file, rule), item))
     if split_list is not None:
-        splits = read_split_list(split_list)
+        splits = read_split_list(split_list, rule)
     else:
         splits = random_splits((identity for identity, _ in images), str(split))
     if images and not any(identity in splits for identity, _ in images):

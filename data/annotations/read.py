@@ -18,7 +18,7 @@ from a2cap.data.annotations.layouts import LAYOUTS, read_items
 from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.split_list import SPLITS
 from a2cap.data.errors import InputError
-from a2cap.data.image_ids import find_images, image_id
+from a2cap.data.image_ids import IdRule, find_images, image_id
 
 LONGEST_CAPTION = 10_000
 """Characters; COCO's longest captions have a few hundred."""
@@ -83,7 +83,11 @@ def tokenize(raw: str) -> tuple[str, ...]:
 
 
 def read_annotations(
-    path: Path, *, split_list: Path | None = None, split: str | None = None
+    path: Path,
+    *,
+    split_list: Path | None = None,
+    split: str | None = None,
+    rule: IdRule = "number",
 ) -> Annotations:
     """Read annotations in any of the layouts; the content determines which.
 
@@ -91,9 +95,9 @@ def read_annotations(
     of them is required by layouts without splits. Raises InputError if the layout is unknown or no
     image is usable.
     """
-    reading = _Collected()
+    reading = _Collected(rule)
     with collection_paused():
-        for item in read_items(path, split_list, reading.skip, split=split):
+        for item in read_items(path, split_list, reading.skip, split=split, rule=rule):
             reading.add(item)
     if not reading.images:
         first = "".join(f", first {s.image_id!r}: {s.reason}" for s in reading.skipped[:1])
@@ -115,7 +119,9 @@ def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> N
     )
 
 
-def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
+def resolve_files(
+    files: Mapping[str, str], folder: Path, rule: IdRule = "number"
+) -> dict[str, Path]:
     """Find images in `folder` by file name; files: file name by image id.
 
     Tries the named path, then its last part alone, then any file in `folder` with the same id (a
@@ -131,7 +137,7 @@ def resolve_files(files: Mapping[str, str], folder: Path) -> dict[str, Path]:
         candidates = (file, base) if names[base] == 1 else (file,)
         paths = (folder / name for name in candidates)
         path = next((path for path in paths if _is_file(path)), None)
-        path = path or scan(folder).get(identity)
+        path = path or scan(folder, rule).get(identity)
         if path:
             found[identity] = path
     return found
@@ -161,6 +167,7 @@ def collection_paused() -> Iterator[None]:
 class _Collected:
     """Images and skipped items read so far."""
 
+    rule: IdRule
     images: dict[str, AnnotatedImage] = field(default_factory=dict)
     skipped: list[SkippedItem] = field(default_factory=list)
     dataset: str = ""
@@ -171,7 +178,7 @@ class _Collected:
     def add(self, item: RawImage) -> None:
         identity, self.dataset = item.position, item.dataset
         try:
-            identity = image_id(item.file)
+            identity = image_id(item.file, self.rule)
             if identity in self.images:
                 raise BadItem(f"duplicate id, first used by {self.images[identity].file!r}")
             # a JSON list as split is not hashable

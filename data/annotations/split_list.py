@@ -7,7 +7,7 @@ from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
-from a2cap.data.image_ids import named_id
+from a2cap.data.image_ids import IdRule, named_id
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 """Split names in files, and the split that each counts as."""
@@ -20,7 +20,7 @@ _RANDOM = re.compile(rf"random\({_SHARE}/{_SHARE}/{_SHARE},\s*([0-9]+)\)")
 _SECOND_COLUMN = re.compile(r"(?<=\.jpg)\s+\S+$")
 
 
-def read_split_list(path: Path) -> dict[str, str]:
+def read_split_list(path: Path, rule: IdRule = "number") -> dict[str, str]:
     """Return the split of each image id.
 
     The file is JSON, `{"train": [ids or file names], …}`, or text with a line `id split` per image.
@@ -33,7 +33,7 @@ def read_split_list(path: Path) -> dict[str, str]:
     for image, split in pairs:
         if split not in SPLITS:
             raise InputError(f"unknown split {split!r} in {name}; use train, val, test or restval")
-        identity = named_id(image)
+        identity = named_id(image, rule)
         known = splits.setdefault(identity, SPLITS[split])
         if known != SPLITS[split]:
             raise InputError(

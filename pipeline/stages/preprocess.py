@@ -39,16 +39,16 @@ def preprocess_stage(
     *,
     inputs: Mapping[str, Input],
     read: Callable[[], Annotations],
-    split: str | None,
+    rules: Mapping[str, str],
 ) -> Stage:
     """Return the stage; inputs: the file of `annotations` and optionally a `split_list`.
 
-    read: returns their content, which the checks before the stage have read already. split:
-    `data.split`.
+    read: returns their content, which the checks before the stage have read already. rules: the
+    fields of `data`, without defaults, by which it is read.
     """
     params: dict[str, object] = {"preprocess": key_fields(config)}
-    if split is not None:  # a later field: without it, keys stay as they were
-        params["data"] = {"split": split}
+    if rules:  # later fields: without them, keys stay as they were
+        params["data"] = rules
     return Stage(
         name=PREPROCESS,
         code_version=CODE_VERSION,

@@ -152,8 +152,12 @@ def test_all_files_that_share_an_id_are_named(tmp_path):
     assert message_of(find_images, tmp_path) == (
         f"images of {str(tmp_path)!r} share an id: 'b.heic' and 'b.jpg', "
         "'cats/001.jpg' and 'dogs/001.jpg', 'cats/002.jpg' and 'dogs/002.jpg'; remove all but one, "
-        "or rename them, for example to cats-001.jpg: a number is the id alone"
+        "rename them, for example to cats-001.jpg, or set data.ids=path: a number is the id alone"
     )
+    (tmp_path / "b.heic").unlink()
+    found = find_images(tmp_path, "path")
+    assert list(found) == ["b", "cats/001", "cats/002", "dogs/001", "dogs/002"]
+    assert found["dogs/001"] == tmp_path / "dogs/001.jpg"
 
 
 def test_an_empty_folder_is_rejected(tmp_path):

@@ -77,6 +77,13 @@ def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today
             ],
         ),
         (
+            ["data.ids=path", "data.instances=boxes.json"],
+            [
+                "data: ids is 'path', but data.instances names images by number; "
+                "leave one of them out"
+            ],
+        ),
+        (
             ["model.kind=up-dwn"],
             [
                 "model.kind: unknown kind 'up-dwn'; did you mean 'up-down'? Kinds: "

@@ -58,6 +58,14 @@ class Split:
     instead_of: str
 
 
+@dataclass(frozen=True)
+class Value:
+    """A value that needs other fields, `field=value` each, before and after the change."""
+
+    value: str
+    under: tuple[str, ...]
+
+
 CHANGED_FILES = {
     "detector.images": (File("other images"), DETECTOR),
     "detector.labels": (File("other objects.json"), DETECTOR),
@@ -81,6 +89,7 @@ CHANGED_FILES = {
         PREPROCESS,
     ),
     "data.split": (Split("random(0.5/0.25/0.25, 2)", "random(0.5/0.25/0.25, 1)"), PREPROCESS),
+    "data.ids": (Value("path", ("data.instances=null", "extract.boxes=detect")), PREPROCESS),
     "data.instances": (File("other instances.json"), ("extract", "evaluate")),
     "data.word_groups": (File("words.json"), ("evaluate",)),
     "data.scenes": (File("other instances.json"), ("evaluate",)),
@@ -251,6 +260,8 @@ class Keys:
             captions = override("data.annotations", self.folder / "coco.json")
             under = [captions, f"{field}={value.instead_of}"]
             return under, [captions, f"{field}={value.split}"]
+        if isinstance(value, Value):
+            return [*value.under], [*value.under, f"{field}={value.value}"]
         if not isinstance(value, File):
             return [], [f"{field}={json.dumps(value)}"]
         before = [text.split("=") for text in value.instead_of]

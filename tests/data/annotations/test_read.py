@@ -111,11 +111,31 @@ def test_a_2014_name_is_found_in_a_folder_of_2017_names(tmp_path):
     assert resolve_files(names, tmp_path) == {"000000000042": tmp_path / "val2017/000000000042.jpg"}
 
 
+def test_images_in_folders_that_repeat_numbers_have_their_paths_as_ids(tmp_path):
+    names = ["cats/001.jpg", "dogs/001.jpg", "COCO_val2014_000000000042.jpg"]
+    touch(tmp_path, *names)
+    rows = [{"image": name, "captions": ["a dog"], "split": "train"} for name in names]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    ids = ["cats/001", "dogs/001", "COCO_val2014_000000000042"]
+    found = read_annotations(written(tmp_path, lines, "captions.jsonl"), rule="path").images
+    assert [image.image_id for image in found] == ids
+    files = resolve_files({image.image_id: image.file for image in found}, tmp_path, "path")
+    assert files == {identity: tmp_path / name for identity, name in zip(ids, names, strict=True)}
+    images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
+    texts = [{"id": n, "image_id": n, "caption": "a dog"} for n in range(3)]
+    coco = written(tmp_path, {"images": images, "annotations": texts}, "coco.json")
+    splits = written(tmp_path, {"train": ids[:1], "val": names[1:2], "test": names[2:]}, "splits")
+    read = read_annotations(coco, split_list=splits, rule="path").images
+    assert [(image.image_id, image.split) for image in read] == list(
+        zip(ids, ("train", "val", "test"), strict=True)
+    )
+
+
 def test_the_folder_is_scanned_once_and_only_if_a_name_is_not_found(tmp_path, monkeypatch):
     scanned = []
     monkeypatch.setattr(
         "a2cap.data.annotations.read.find_images",
-        lambda folder: scanned.append(folder) or {"1": folder / "x.jpg"},
+        lambda folder, rule: scanned.append(folder) or {"1": folder / "x.jpg"},
     )
     touch(tmp_path, "a.jpg", "a.png")
     assert resolve(tmp_path, "a.jpg") == {"0": tmp_path / "a.jpg"}
