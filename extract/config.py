@@ -79,6 +79,11 @@ class ExtractConfig(Section):
     """Modules that compute: a2's, or detectron2's if it is installed (exact only)."""
     dtype: Literal["float16", "float32"] = "float16"
     """Type of stored features; the detector computes them in float32."""
+    output: Annotated[
+        Literal["lmdb", "tar", "parquet"], Field(json_schema_extra={"added": True})
+    ] = "lmdb"
+    """Form of the finished data files: LMDB, a tar of safetensors, or Parquet with lists of fixed
+    size (extra a2cap[parquet]), which decodes 16 images to read one. a2 reads all of them."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of calibrated-random weights."""
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from a2cap.data.errors import StoreError
-from a2cap.data.features.lmdb_file import FeatureFile
+from a2cap.data.features.feature_file import FeatureFile, open_file
 from a2cap.data.features.record import checked_records
-from a2cap.data.features.seal import SEAL_FILE, StoreSeal, logical_digest, read_seal, write_seal
+from a2cap.data.features.seal import SEAL_FILE, StoreSeal, logical_digest, write_seal
 from a2cap.data.features.shard import Shard, complete_shards
 from a2cap.data.features.store import merge_records
 
@@ -44,8 +44,7 @@ def _sealed_files(store: Path) -> dict[Shard, FeatureFile]:
             f"shards {', '.join(unfinished)} of {str(store)!r} are unfinished; "
             'run "a2 extract --shard" for each'
         )
-    folders = {shard: store / shard.folder for shard in shards}
-    return {shard: FeatureFile(folder, read_seal(folder)) for shard, folder in folders.items()}
+    return {shard: open_file(store / shard.folder) for shard in shards}
 
 
 def _check_disjoint(store: Path, files: Mapping[Shard, FeatureFile]) -> None:

@@ -1,18 +1,16 @@
-"""One sealed data file of a feature store: the whole store or one of its shards."""
+"""A data file of a feature store in LMDB."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 import lmdb
 
-from a2cap.data.errors import StoreError
 from a2cap.data.features.lmdb_check import find_damage
-from a2cap.data.features.record import Record, check_record
-from a2cap.data.features.seal import DATA_FILE, StoreSeal, logical_digest
-from a2cap.data.files.checksum import sha256_of
+from a2cap.data.features.record import Record
+from a2cap.data.features.seal import DATA_FILE, StoreSeal, damage_error
 
 # LMDB refuses to open a file twice in one process, so all readers share one environment per file.
 # Key: process, device and inode of the data file, because a rewritten store is another file.
@@ -22,7 +20,7 @@ _environments: WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = Wea
 _checked_files: set[tuple[int, int, int, int]] = set()
 
 
-class FeatureFile:
+class LmdbFile:
     """The records in the data file of folder `path`, by key; iterates over the keys in order.
 
     The environment is opened at the first read and again after a fork, and is not pickled.
@@ -54,29 +52,12 @@ class FeatureFile:
         with self._transaction() as transaction, transaction.cursor() as cursor:
             yield from cursor
 
-    def verify(self, data: bool = False) -> list[str]:
-        """Return the problems found; with `data`, read every byte."""
-        try:
-            with self._transaction() as transaction:
-                found = transaction.stat()["entries"]
-            if found != self.seal.count:
-                return [self._problem(f"has {found} images, its seal {self.seal.count}")]
-            if not data:
-                return []
-            problems = []
-            if sha256_of(self.path / DATA_FILE) != self.seal.file_sha256:
-                problems.append(self._problem("is not the file that was sealed"))
-            if logical_digest(_note_damage(self.records(), problems)) != self.seal.digest:
-                problems.append(self._problem("contains other records than were sealed"))
-            return problems
-        except StoreError as error:
-            return [str(error)]
+    def __len__(self) -> int:
+        with self._transaction() as transaction:
+            return int(transaction.stat()["entries"])
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_environment": None}
-
-    def _problem(self, what: str) -> str:
-        return f'{str(self.path)!r} {what}; run "a2 extract --force"'
 
     @contextmanager
     def _transaction(self) -> Iterator["lmdb.Transaction[memoryview]"]:
@@ -89,17 +70,7 @@ class FeatureFile:
             with self._environment.begin(buffers=True) as transaction:
                 yield transaction
         except lmdb.Error as error:
-            raise _damage_error(self.path, error) from error
-
-
-def _note_damage(records: Iterable[Record], problems: list[str]) -> Iterator[Record]:
-    """Yield the records; append those that do not match their checksum to `problems`."""
-    for key, value in records:
-        try:
-            check_record(value, bytes(key).decode())
-        except StoreError as error:
-            problems.append(str(error))
-        yield key, value
+            raise damage_error(self.path, error) from error
 
 
 def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
@@ -112,25 +83,17 @@ def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
             inherited.close()
     environment = _environments.get(key)
     if environment is None:
-        if status.st_size != seal.bytes:
-            raise StoreError(
-                f"{str(path)!r} has {status.st_size} bytes, its seal {seal.bytes}; "
-                'copy it again, or run "a2 extract --force"'
-            )
+        file = seal.data_file(path)
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        damage = None if version in _checked_files else find_damage(path / DATA_FILE)
+        damage = None if version in _checked_files else find_damage(file)
         if damage is not None:
-            raise _damage_error(path, damage)
+            raise damage_error(path, damage)
         _checked_files.add(version)
         try:
             # Without lock, because a sealed file has no writer and its folder may be read-only.
             # Without readahead, which would load features of other images at each random read.
             environment = lmdb.open(os.fspath(path), readonly=True, lock=False, readahead=False)
         except lmdb.Error as error:
-            raise _damage_error(path, error) from error
+            raise damage_error(path, error) from error
         _environments[key] = environment
     return environment
-
-
-def _damage_error(path: Path, problem: lmdb.Error | str) -> StoreError:
-    return StoreError(f'{str(path)!r} is damaged: {problem}; run "a2 extract --force"')

@@ -23,7 +23,8 @@ FeatureType = Literal["float16", "float32"]
 Record = tuple[memoryview, memoryview]
 """Key and value in the memory of LMDB."""
 
-_CHECKSUM = struct.Struct("<I")
+CHECKSUM = struct.Struct("<I")
+"""Of the crc32 at the end of a record."""
 _LARGEST_FLOAT16 = 65504.0
 
 
@@ -62,7 +63,7 @@ def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> b
     if regions.attribute_scores is not None:
         arrays["attribute_scores"] = _contiguous(regions.attribute_scores, "float32")
     body = save(arrays)
-    return body + _CHECKSUM.pack(zlib.crc32(body))
+    return body + CHECKSUM.pack(zlib.crc32(body))
 
 
 def decode_regions(value: bytes, image_id: str) -> Regions:
@@ -72,7 +73,7 @@ def decode_regions(value: bytes, image_id: str) -> Regions:
     """
     check_record(value, image_id)
     try:
-        arrays = load(value[: -_CHECKSUM.size])
+        arrays = load(value[: -CHECKSUM.size])
         width, height = (int(side) for side in arrays["size"])
         required = {name: arrays[name] for name in ("boxes", "features", "scores", "class_ids")}
         return Regions(
@@ -91,8 +92,8 @@ def decode_regions(value: bytes, image_id: str) -> Regions:
 
 def check_record(value: bytes | memoryview, image_id: str) -> None:
     """Raise StoreError, naming the image, unless a record matches its checksum."""
-    body, checksum = memoryview(value)[: -_CHECKSUM.size], bytes(value[-_CHECKSUM.size :])
-    found = _CHECKSUM.pack(zlib.crc32(body))
+    body, checksum = memoryview(value)[: -CHECKSUM.size], bytes(value[-CHECKSUM.size :])
+    found = CHECKSUM.pack(zlib.crc32(body))
     if found != checksum:
         raise StoreError(
             f"record of image {image_id!r} is damaged: checksum {found.hex()}, "

@@ -6,6 +6,7 @@ A store without a seal is an unfinished extraction.
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,7 +15,11 @@ from a2cap.data.features.record import FeatureType
 from a2cap.data.features.shard import shards_in
 from a2cap.data.files.atomic import write_durably
 
+Form = Literal["lmdb", "tar", "parquet"]
+"""Form of a data file."""
+
 DATA_FILE = "data.mdb"
+DATA_FILES: dict[Form, str] = {"lmdb": DATA_FILE, "tar": "data.tar", "parquet": "data.parquet"}
 SEAL_FILE = "seal.json"
 
 
@@ -36,10 +41,23 @@ class StoreSeal(BaseModel):
     file_sha256: str
     """sha256 of the data file, which also detects damage outside of the records; with shards, the
     sha256 of theirs in order."""
+    form: Form = "lmdb"
+    """Form of the data file; seals of LMDB do not state it."""
     shards: tuple[str, ...] = ()
     """Digests of the shards in order; empty for a store in one data file."""
     extra: dict[str, str] = {}
     """Not written any more; seals of earlier stores contain it."""
+
+    def data_file(self, store: Path) -> Path:
+        """Return the data file; raise StoreError if it does not have the sealed size."""
+        path = store / DATA_FILES[self.form]
+        found = path.stat().st_size
+        if found != self.bytes:
+            raise StoreError(
+                f"{str(store)!r} has {found} bytes, its seal {self.bytes}; "
+                'copy it again, or run "a2 extract --force"'
+            )
+        return path
 
 
 def logical_digest(records: Iterable[tuple[bytes | memoryview, bytes | memoryview]]) -> str:
@@ -54,12 +72,16 @@ def logical_digest(records: Iterable[tuple[bytes | memoryview, bytes | memoryvie
 
 def write_seal(store: Path, seal: StoreSeal) -> None:
     """Write the seal of a store atomically and durably."""
-    write_durably(store / SEAL_FILE, f"{seal.model_dump_json(indent=2)}\n".encode())
+    # the seal's own digest is in keys, so one of LMDB must not change
+    unstated = {"form"} if seal.form == "lmdb" else set()
+    text = seal.model_dump_json(indent=2, exclude=unstated)
+    write_durably(store / SEAL_FILE, f"{text}\n".encode())
 
 
 def read_seal(store: Path) -> StoreSeal:
     """Read the seal of a store; raise StoreError if the store or a valid seal is missing."""
-    if not (store / DATA_FILE).is_file() and not shards_in(store):
+    has_data = any((store / name).is_file() for name in DATA_FILES.values())
+    if not has_data and not shards_in(store):
         raise StoreError(f'no feature store at {str(store)!r}; run "a2 extract" first')
     try:
         text = (store / SEAL_FILE).read_text(encoding="utf-8")
@@ -70,3 +92,8 @@ def read_seal(store: Path) -> StoreSeal:
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:
         raise StoreError(f'seal of {str(store)!r} is invalid; run "a2 extract --force"') from error
+
+
+def damage_error(store: Path, problem: Exception | str) -> StoreError:
+    """Return the error of a data file that cannot be read as what it is."""
+    return StoreError(f'{str(store)!r} is damaged: {problem}; run "a2 extract --force"')

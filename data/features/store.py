@@ -5,7 +5,7 @@ from heapq import merge
 from pathlib import Path
 
 from a2cap.data.errors import StoreError
-from a2cap.data.features.lmdb_file import FeatureFile
+from a2cap.data.features.feature_file import FeatureFile, open_file, verify_file
 from a2cap.data.features.record import Record, decode_regions, record_key
 from a2cap.data.features.seal import StoreSeal, logical_digest, read_seal
 from a2cap.data.features.shard import Shard, complete_shards, owner
@@ -82,7 +82,7 @@ class FeatureStore:
 
     def verify(self, data: bool = False) -> list[str]:
         """Return the problems found; with `data`, read every byte."""
-        problems = [problem for file in self._files for problem in file.verify(data)]
+        problems = [problem for file in self._files for problem in verify_file(file, data)]
         if problems or len(self._files) == 1:
             return problems
         count = sum(file.seal.count for file in self._files)
@@ -115,8 +115,8 @@ def _open_files(path: Path, seal: StoreSeal, shards: Sequence[Shard]) -> list[Fe
             'copy it again, or run "a2 extract --force"'
         )
     if not shards:
-        return [FeatureFile(path, seal)]
-    files = [FeatureFile(path / shard.folder, read_seal(path / shard.folder)) for shard in shards]
+        return [open_file(path)]
+    files = [open_file(path / shard.folder) for shard in shards]
     for file, digest in zip(files, seal.shards, strict=True):
         if file.seal.digest != digest:
             raise StoreError(

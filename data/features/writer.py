@@ -12,6 +12,7 @@ import lmdb
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features.lmdb_check import find_damage
+from a2cap.data.features.parquet_file import write_parquet
 from a2cap.data.features.record import (
     FeatureType,
     Record,
@@ -20,12 +21,23 @@ from a2cap.data.features.record import (
     encode_regions,
     record_key,
 )
-from a2cap.data.features.seal import DATA_FILE, SEAL_FILE, StoreSeal, logical_digest, write_seal
+from a2cap.data.features.seal import (
+    DATA_FILE,
+    DATA_FILES,
+    SEAL_FILE,
+    Form,
+    StoreSeal,
+    logical_digest,
+    write_seal,
+)
+from a2cap.data.features.tar_file import write_tar
+from a2cap.data.files.atomic import replacing
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.regions import Regions
 
 logger = logging.getLogger(__name__)
 
+_LOCK_FILE = "lock.mdb"
 _REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -43,7 +55,8 @@ class FeatureWriter:
 
     Commits after `commit_every` images, at the first image `commit_seconds` after the last commit,
     and at the end of the `with` block, also by an exception. Then it calls `on_commit` with the
-    number of stored images. `map_size`, in bytes, doubles when it is full.
+    number of stored images. `map_size`, in bytes, doubles when it is full. The data file is LMDB's
+    until it is sealed, and then has another `form`.
     """
 
     def __init__(
@@ -51,6 +64,7 @@ class FeatureWriter:
         path: Path,
         *,
         dtype: FeatureType = "float16",
+        form: Form = "lmdb",
         map_size: int = 1 << 30,
         commit_every: int = 64,
         commit_seconds: float = 30.0,
@@ -58,6 +72,7 @@ class FeatureWriter:
     ) -> None:
         self.path = path
         self._dtype: FeatureType = dtype
+        self._form: Form = form
         self._commit_every = commit_every
         self._commit_seconds = commit_seconds
         self._on_commit = on_commit
@@ -123,8 +138,14 @@ class FeatureWriter:
         self.flush()
         # from the disk and not from memory, so that the seal covers the stored bytes
         digest = logical_digest(checked_records(self._records()))
+        data = self.path / DATA_FILES[self._form]
+        if self._form != "lmdb":
+            with self._write_errors(), replacing(data) as temporary:
+                if self._form == "tar":
+                    write_tar(temporary, self._records())
+                else:
+                    write_parquet(temporary, self._records(), self._dtype, self._width)
         self.close()
-        data = self.path / DATA_FILE
         seal = StoreSeal(
             count=len(self._ids),
             feature_width=self._width,
@@ -132,9 +153,13 @@ class FeatureWriter:
             bytes=data.stat().st_size,
             digest=digest,
             file_sha256=sha256_of(data),
+            form=self._form,
         )
         with self._write_errors():
             write_seal(self.path, seal)
+        if self._form != "lmdb":
+            for name in (DATA_FILE, _LOCK_FILE):
+                (self.path / name).unlink(missing_ok=True)
         return seal
 
     def close(self) -> None:

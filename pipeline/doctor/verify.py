@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.features.seal import DATA_FILE, SEAL_FILE, read_seal
+from a2cap.data.features.seal import DATA_FILE, DATA_FILES, SEAL_FILE, read_seal
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json
@@ -190,9 +190,10 @@ def _store_damages(path: Path, data: bool, *, digest: str | None = None) -> Iter
 def _changed_files(path: Path) -> Iterator[str]:
     """List the data files of a store, or of its shards, that differ from their seals."""
     for seal in sorted(path.rglob(SEAL_FILE)):
-        file = seal.with_name(DATA_FILE)
         try:
-            changed = file.is_file() and sha256_of(file) != read_seal(seal.parent).file_sha256
+            found = read_seal(seal.parent)
+            file = seal.with_name(DATA_FILES[found.form])
+            changed = file.is_file() and sha256_of(file) != found.file_sha256
         except A2Error:  # FeatureStore reports an unreadable seal
             continue
         if changed:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import A2Error, InputError, UnreadableError
+from a2cap.data.features.parquet_file import require_pyarrow
 from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard
 from a2cap.data.features.writer import FeatureWriter
@@ -23,9 +24,10 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.record import ExtractorRecord
-from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, SKIPPED, WEIGHTS
 from a2cap.pipeline.engine.inputs import check_inputs
 from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.engine.run import read_skipped, write_skipped
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction.inputs import ExtractionInputs, check_feature_space
 from a2cap.pipeline.runtime.device import prepare_device
@@ -48,13 +50,19 @@ def extract_features(
     """
     extraction = Extraction.load(inputs, events, directory)
     save_extractor(extraction.extractor, directory)
-    # a seal without a manifest: the last run died between the two, and sealing again is cheap
-    (directory / FEATURES / SEAL_FILE).unlink(missing_ok=True)
+    if (directory / FEATURES / SEAL_FILE).exists() and (directory / SKIPPED).exists():
+        return skipped_in(directory)  # the last run died between seal and manifest
     with extraction.open_store(directory / FEATURES) as writer:
         skipped = extraction.fill(writer)
         require_some(len(writer), skipped, total=len(inputs.images))
+        write_skipped(directory, skipped)  # before the seal: a sealed store is complete
         writer.seal()
     return skipped
+
+
+def skipped_in(directory: Path) -> list[SkippedItem]:
+    """Return the skipped images of a sealed store or shard."""
+    return [SkippedItem(image_id, why) for image_id, why in read_skipped(directory).items()]
 
 
 def recorded_config(inputs: ExtractionInputs, directory: Path) -> ExtractConfig:
@@ -120,7 +128,10 @@ class Extraction:
         shard: Shard | None = None,
     ) -> Self:
         """Read the given boxes, then load the extractor on the configured device."""
-        boxes = given_boxes(inputs.boxes, inputs.images)  # fails sooner than large weights load
+        # both fail sooner than large weights load
+        boxes = given_boxes(inputs.boxes, inputs.images)
+        if inputs.config.output == "parquet":
+            require_pyarrow()
         device = str(prepare_device(inputs.runtime))
         config = recorded_config(inputs, directory)
         extractor = load_extractor(inputs.weights, config=config, device=device, strict=True)
@@ -131,6 +142,7 @@ class Extraction:
         return FeatureWriter(
             folder,
             dtype=self.inputs.config.dtype,
+            form=self.inputs.config.output,
             on_commit=lambda stored: self.events.write("checkpoint", images=stored),
         )
 

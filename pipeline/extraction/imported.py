@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import ImageFeatures
-from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
+from a2cap.data.features.seal import DATA_FILES, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.image_ids import find_images, image_id, sample_ids
@@ -119,7 +119,7 @@ def _identity(name: str) -> str:
 
 def _link_files(source: Path, target: Path) -> None:
     for file in source.rglob("*"):
-        if file.name in (DATA_FILE, SEAL_FILE, SKIPPED):
+        if file.name in (*DATA_FILES.values(), SEAL_FILE, SKIPPED):
             copy = target / file.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(file, copy)

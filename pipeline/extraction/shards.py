@@ -10,13 +10,14 @@ from a2cap.data.features.shard import Shard, complete_shards
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.extractor import load_extractor
 from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES
-from a2cap.pipeline.engine.run import read_skipped, write_skipped
+from a2cap.pipeline.engine.run import write_skipped
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction.extract import (
     Extraction,
     recorded_config,
     require_some,
     save_extractor,
+    skipped_in,
 )
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 
@@ -30,7 +31,7 @@ def extract_shard(
     """
     folder = directory / FEATURES / shard.folder
     if (folder / SEAL_FILE).exists():
-        return _skipped(folder)
+        return skipped_in(folder)
     extraction = Extraction.load(inputs, events, directory, shard)
     if inputs.config.precision_in_key == "auto" and not (directory / EXTRACTOR).exists():
         save_extractor(extraction.extractor, directory)  # its choice is that of all shards
@@ -53,7 +54,7 @@ def join_shards(
     seal = seal_shards(store)
     skipped = []
     for shard in complete_shards(store):
-        of_shard = _skipped(store / shard.folder)
+        of_shard = skipped_in(store / shard.folder)
         events.write("shard", shard=str(shard), skipped=len(of_shard))
         skipped += of_shard
     # each shard was below the limit by itself
@@ -64,7 +65,3 @@ def join_shards(
     config = recorded_config(inputs, directory)
     save_extractor(load_extractor(inputs.weights, config=config), directory)
     return skipped
-
-
-def _skipped(folder: Path) -> list[SkippedItem]:
-    return [SkippedItem(image_id, reason) for image_id, reason in read_skipped(folder).items()]

@@ -25,7 +25,7 @@ from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.extraction import extract as extraction
 from tests.data.messages import message_of
-from tests.pipeline.extraction.conftest import DETECT, IDS
+from tests.pipeline.extraction.conftest import DETECT, GIVEN, IDS
 from tests.pipeline.training.runs import events
 
 
@@ -33,13 +33,15 @@ from tests.pipeline.training.runs import events
 @pytest.mark.parametrize("given", [True, False], ids=["given", "detect"])
 def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(new, scenes, given):
     """A batch, of up to 16 images with given boxes, is in the shard of its first image."""
+    pytest.importorskip("pyarrow")
     images, _ = scenes
     images = images if given else {image_id: images[image_id] for image_id in IDS[:6]}
     whole = new("whole", images=images, given=given)
     assert whole.extract() == []
     made = {}
-    for count in (1, 3):
-        made[count] = new(f"in {count}", images=images, given=given)
+    for count, form in ((1, "tar"), (3, "parquet")):
+        config = (GIVEN if given else DETECT).model_copy(update={"output": form})
+        made[count] = new(f"in {count}", images=images, given=given, config=config)
         made[count].fill_all(count)
         assert made[count].join() == []
     digests = {found.store.digest for found in (whole, *made.values())}
