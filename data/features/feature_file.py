@@ -34,6 +34,9 @@ class FeatureFile(Protocol):
     def records(self) -> Iterator[Record]:
         """Yield all records in key order, each valid until the next one."""
 
+    def close(self) -> None:
+        """Close the file until the next read."""
+
 
 _FORMS: dict[Form, Callable[[Path, StoreSeal], FeatureFile]] = {
     "lmdb": LmdbFile,

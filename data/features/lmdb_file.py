@@ -56,6 +56,10 @@ class LmdbFile:
         with self._transaction() as transaction:
             return int(transaction.stat()["entries"])
 
+    def close(self) -> None:
+        """Close the file until the next read."""
+        self._environment = None
+
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_environment": None}
 

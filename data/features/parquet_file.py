@@ -47,7 +47,7 @@ class ParquetFile:
         require_pyarrow()
         self.path = path
         self.seal = seal
-        self._group: tuple[int, Any] = (-1, None)  # the last one that was read
+        self.close()
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, None if it is missing."""
@@ -68,6 +68,10 @@ class ParquetFile:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def close(self) -> None:
+        """Forget the row group that was read last."""
+        self._group: tuple[int, Any] = (-1, None)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_group": (-1, None)}

@@ -57,6 +57,9 @@ class TarFile:
         for key in self._members:
             yield memoryview(key), memoryview(self.get(key) or b"")
 
+    def close(self) -> None:
+        """Do nothing: the file is closed after each read."""
+
     @cached_property
     def _members(self) -> dict[bytes, tuple[int, int, bytes]]:
         """Offset, size and checksum by key."""

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load
 
 from a2cap.data.errors import InputError
+from a2cap.data.features.feature_file import open_file
 from a2cap.data.features.join import seal_shards
 from a2cap.data.features.seal import DATA_FILES
 from a2cap.data.features.store import FeatureStore
@@ -115,3 +116,11 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path, stores, monkeypatch):
     assert message_of(write_store, tmp_path / "new", ["a"], form="parquet") == message
     store = written(tmp_path / "new", ["b"])  # the images are kept, and sealed in another form
     assert len(store) == 2
+
+
+@pytest.mark.parametrize("form", DATA_FILES)
+def test_a_closed_file_is_opened_again_by_the_next_read(stores, form):
+    file = open_file(stores[form].path)
+    found = file.get(b"dog")
+    file.close()
+    assert found is not None and file.get(b"dog") == found
