@@ -47,7 +47,7 @@ class ParquetFile:
         require_pyarrow()
         self.path = path
         self.seal = seal
-        self.close()
+        self._group: tuple[int, Any] = (-1, None)  # the one that was read last
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, None if it is missing."""
@@ -71,7 +71,7 @@ class ParquetFile:
 
     def close(self) -> None:
         """Forget the row group that was read last."""
-        self._group: tuple[int, Any] = (-1, None)
+        self._group = (-1, None)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_group": (-1, None)}
