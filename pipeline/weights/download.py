@@ -58,6 +58,12 @@ def _stream(url: str, target: str, _pooch: object) -> None:
     # pooch's own HTTPDownloader leaves the connection of a failed download open
     with requests.get(url, stream=True, timeout=_TIMEOUT) as response, Path(target).open("wb") as f:
         response.raise_for_status()
+        steps = [url, *(step.url for step in response.history), response.url]
+        if url.startswith("https:") and not all(step.startswith("https:") for step in steps):
+            raise DownloadError(
+                f"cannot download {url}: it leads to {response.url}, a connection that anyone on "
+                "its way can change; get the file elsewhere"
+            )
         length = response.headers.get("Content-Length", "")
         total = int(length) if length.isdecimal() and len(length) < 20 else 0  # else unknown
         with track(url.rpartition("/")[2].partition("?")[0], total=total) as progress:

@@ -1,9 +1,12 @@
 """Downloads from a local server that fails and truncates."""
 
+import io
 import logging
 from contextlib import contextmanager
 
 import pytest
+from requests import Response
+from requests.adapters import HTTPAdapter
 
 from a2cap.pipeline.engine import progress
 from a2cap.pipeline.weights import download as transfer
@@ -81,6 +84,27 @@ def test_a_download_without_bound_ends_and_leaves_no_file(host, target, monkeypa
     )
     assert list(target.parent.iterdir()) == []
     assert len(host.requested) == 1
+
+
+def test_https_that_leads_to_plain_http_is_refused(host, target, monkeypatch):
+    host.files["/file.bin"] = CONTENT
+    send = HTTPAdapter.send
+
+    def redirect(adapter, request, **options):
+        if not request.url.startswith("https:"):
+            return send(adapter, request, **options)
+        response = Response()
+        response.status_code, response.url, response.request = 302, request.url, request
+        response.headers["Location"] = f"{host.url}/file.bin"
+        response.raw = io.BytesIO()
+        return response
+
+    monkeypatch.setattr(HTTPAdapter, "send", redirect)
+    assert message_of(download, "https://known/file.bin", target, error=DownloadError) == (
+        f"cannot download https://known/file.bin: it leads to {host.url}/file.bin, a connection "
+        "that anyone on its way can change; get the file elsewhere"
+    )
+    assert list(target.parent.iterdir()) == []
 
 
 def test_a_missing_file_is_requested_once(host, target):
