@@ -192,7 +192,7 @@ def resolve_weights(name: str) -> Path:
     An existing file takes precedence over a detector of that name. Raises WeightsError for a
     published detector that is not downloaded, and for a URL.
     """
-    if Path(name).exists():
+    if Path(name).is_file():  # not the folder of `a2 scenes scenes`
         return Path(name)
     if name in BUNDLED:
         return BUNDLED[name].path

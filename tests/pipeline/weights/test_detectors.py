@@ -134,6 +134,9 @@ def test_a_bundled_detector_is_the_documented_one(name, tmp_path, monkeypatch):
     documented = (Path(__file__).parents[3] / "docs" / f"{name}-detector.md").read_text()
     assert bundled.sha256 in documented
     monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()  # as `a2 scenes scenes` does
+    assert resolve_weights(name) == bundled.path
+    Path(name).rmdir()
     Path(name).write_bytes(b"mine")  # a file takes precedence over a detector of its name
     assert resolve_weights(name) == Path(name)
 
