@@ -1,0 +1,120 @@
+"""Commands of the README and the guide, run as they are written, in a folder like the reader's.
+
+The configurations there are small and have results already. Other tests run the commands of
+`ELSEWHERE`, which need a download, a long training or people.
+"""
+
+import csv
+import json
+import pickle
+import shutil
+
+import pytest
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.weights.detectors import BUNDLED
+from tests.pipeline.experiments import a2, detecting
+from tests.test_docs_pages import README, commands
+from tests.test_structure import ROOT
+
+PAGES = [README, *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+
+EXTRACT = "extract --images my-images --output my-features --set"
+ELSEWHERE = (
+    "weights fetch",
+    "weights import meshed_memory_transformer.pth",
+    "caption dog.jpg --model m2",
+    "caption dog.jpg --model latest",
+    f"{EXTRACT} extract.boxes=grid",
+    f"{EXTRACT} extract.weights=artifacts/train-detector/KEY",
+    "scenes ",
+    "detector ",
+    "sweep ",
+    "train -c configs/a2-gate.yaml --phase",
+    "compare a2-gate, seed 5",
+    "human ",
+)
+"""Starts of commands that are not run here."""
+
+
+def write_lists(folder, document):
+    """Write the captions of the scenes as COCO's two files, a table, results and lists of ids."""
+    images, texts = document["images"], document["annotations"]
+    halves = {"train": images[:20], "val": images[20:]}
+    for name, half in halves.items():
+        ids = {image["id"] for image in half}
+        own = [text for text in texts if text["image_id"] in ids]
+        file = folder / f"captions_{name}2014.json"
+        file.write_text(json.dumps({"images": half, "annotations": own}))
+    shutil.copy(folder / "captions_val2014.json", folder / "references.json")
+    (folder / "image_info_test2014.json").write_text(json.dumps({"images": halves["train"]}))
+    found = [{"image_id": image["id"], "caption": "a red kite"} for image in halves["val"]]
+    (folder / "theirs.json").write_text(json.dumps(found))
+    for number, split in enumerate(("val", "test")):
+        lines = [image["file_name"] for image in halves["val"][number::2]]
+        (folder / f"karpathy_{split}_images.txt").write_text("\n".join(lines))
+    with (folder / "coco-cn.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["image", "caption", "split"])
+        splits = {image["id"]: ("train", "val", "test")[image["id"] % 3] for image in images}
+        for text in texts:
+            number = text["image_id"]
+            table.writerow([f"{number:012d}.jpg", text["caption"], splits[number]])
+
+
+@pytest.fixture
+def reader(experiment, copy, tmp_path, monkeypatch):
+    """Work in a folder that has the files which the pages name."""
+    folder = tmp_path / "reader"
+    (folder / "configs").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("A2_CACHE", str(folder / "cache"))
+    settings = experiment.config_file.read_text()
+    _, own = settings.split("\n", 1)
+    store = experiment.directory("extract") / "features.lmdb"
+    for name in ("a2-gate", "smoke"):
+        (folder / "configs" / f"{name}.yaml").write_text(settings)
+    data = {"features": str(store), "annotations": "coco/dataset_coco.json"}
+    imported = folder / "configs" / "a2-from-features.yaml"
+    imported.write_text(f"data: {json.dumps(data)}\n{own}")
+
+    scenes, image = experiment.scenes, experiment.scenes / "images" / "000000000001.jpg"
+    copy.artifacts.rename("artifacts")
+    trained, scored = (next(folder.glob(f"artifacts/{n}/*")) for n in ("train-xe", "evaluate"))
+    links = {
+        **dict.fromkeys(("coco", "scenes"), scenes),
+        **dict.fromkeys(("DIR", "photos"), scenes / "images"),
+        "FILE": scenes / "dataset_coco.json",
+        **dict.fromkeys(("image.jpg", "dog.jpg", "holidays/a.jpg", "my-images/b.jpg"), image),
+        **dict.fromkeys(("val-store", "test-store"), store),
+        "model_final.pth": BUNDLED["scenes"].path,
+        **{f"artifacts/evaluate/{name}": scored for name in ("KEY_A", "KEY_B", "BASELINE", "A2")},
+    }
+    for name, target in links.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(target)
+    # the experiment's boxes are given, those of the reader are detected
+    shutil.copytree(trained, trained.with_name("KEY"), ignore=shutil.ignore_patterns("manifest*"))
+    detecting(trained.with_name("KEY"))
+    tensors = load_file(experiment.directory("calibrate") / "weights.safetensors")
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    detector = folder / "faster_rcnn_from_caffe_attr.pkl"
+    detector.write_bytes(pickle.dumps({"model": arrays}, protocol=2))
+    assert a2("convert", store, "train2014_obj36.tsv", "--to", "caffe").exit_code == 0
+    write_lists(folder, json.loads((scenes / "captions.json").read_text()))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_pages_run(reader, without_meteor):
+    photos = "\n".join(str(path) for path in sorted(reader.glob("photos/*"))[:2])
+    written = [words for page in PAGES for words, complete in commands(page) if complete]
+    run = [words for words in written if not " ".join(words).startswith(ELSEWHERE)]
+    assert len(run) > 20
+    for words in run:
+        shutil.rmtree("scores", ignore_errors=True)  # of another page
+        answer = CliRunner().invoke(cli, words, input=photos, catch_exceptions=False)
+        # 3: without SPICE
+        assert answer.exit_code in (0, 3), f"a2 {' '.join(words)}: {answer.output}"
