@@ -29,13 +29,14 @@ def network():
     return torchvision.models.resnet18(weights=None).eval()
 
 
-@pytest.fixture
-def weights(network, tmp_path):
-    torch.save(network.state_dict(), tmp_path / "resnet18.pth")
-    return tmp_path / "resnet18.pth"
+@pytest.fixture(scope="module")
+def weights(network, tmp_path_factory):
+    path = tmp_path_factory.mktemp("grid") / "resnet18.pth"
+    torch.save(network.state_dict(), path)
+    return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def extractor(weights):
     return load_extractor(weights, config=CONFIG)
 
@@ -103,6 +104,7 @@ def test_regions_are_no_grid_unless_they_divide_an_area_evenly(extractor, make_i
         assert not is_grid(replace(regions, boxes=boxes))
 
 
+@pytest.mark.slow
 def test_a_bright_spot_is_in_its_cell(weights):
     config = CONFIG.model_copy(update={"grid_layer": "conv1"})
     image = np.zeros((64, 64, 3), np.uint8)
@@ -120,6 +122,7 @@ def test_several_images_equal_each_alone(extractor, make_image):
         assert np.array_equal(many.features, extractor(image).features)
 
 
+@pytest.mark.slow
 def test_saved_weights_give_the_same_cells(extractor, tmp_path, make_image):
     extractor.save(tmp_path / "weights.safetensors")
     again = load_extractor(tmp_path / "weights.safetensors", config=CONFIG)
@@ -176,6 +179,7 @@ def test_weights_of_another_network_are_refused_with_their_keys(network):
     )
 
 
+@pytest.mark.slow
 def test_saved_weights_of_another_backbone_or_of_a_detector_are_refused(
     extractor, detector, tmp_path
 ):

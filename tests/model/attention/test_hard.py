@@ -72,7 +72,7 @@ def estimate(*, moving=0.0, **fields):
     return ((mean - exact).norm() / exact.norm()).item(), variance
 
 
-@pytest.mark.parametrize("fusion", ["none", "gate"])
+@pytest.mark.parametrize("fusion", ["none", pytest.param("gate", marks=pytest.mark.slow)])
 def test_the_estimator_has_the_exact_gradient_as_mean_for_every_baseline(fusion):
     """Sum over all 9 sequences of 3 regions for 2 tokens; measured relative bias and variance:
 

@@ -21,7 +21,13 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("fusion", kinds.FUSIONS)
+@pytest.mark.parametrize(
+    "fusion",
+    [
+        fusion if fusion == "gate" else pytest.param(fusion, marks=pytest.mark.slow)
+        for fusion in kinds.FUSIONS
+    ],
+)
 def test_the_example_keeps_the_contract(fusion, images, monkeypatch):
     names: dict[str, Any] = {}
     exec(compile(EXAMPLE, GUIDE.name, "exec"), names)

@@ -152,6 +152,7 @@ def test_missing_images_are_an_error(a2_words, tmp_path, monkeypatch, arguments,
     assert (answer.exit_code, answer.stdout, answer.stderr) == (1, "", f"a2: {message}\n")
 
 
+@pytest.mark.slow
 def test_group_sizes_grow_and_do_not_change_the_captions(experiment, model, boxes, monkeypatch):
     images = sorted((experiment.scenes / "images").iterdir())[:12]
     sizes = []

@@ -1,5 +1,7 @@
 """PTB tokens equal pycocoevalcap's, and those of references are cached."""
 
+import pytest
+
 from a2cap.pipeline.metrics import tokenization
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.tokenization import tokenize, tokenize_references
@@ -45,6 +47,7 @@ def test_a_missing_pycocoevalcap_is_reported(monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_tokens_of_references_are_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     captions = {"b": ["A dog.", "Dogs!"], "a": []}
@@ -56,6 +59,7 @@ def test_tokens_of_references_are_cached(monkeypatch, tmp_path):
     assert tokenize_references({**captions, "b": ["A cat."]})["b"] == ["a cat"]
 
 
+@pytest.mark.slow
 def test_damaged_tokens_are_recomputed(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
     tokenize_references({"1": ["A dog."]})

@@ -97,6 +97,7 @@ def test_another_host_name_is_refused(server):
     assert refused(server, "POST", "/caption", b"x", Host="example.org") == expected
 
 
+@pytest.mark.slow
 def test_an_unusable_image_is_an_error_and_the_server_goes_on(server, scene):
     status, error = refused(server, "POST", "/caption", b"<html>")
     assert status == 422

@@ -89,6 +89,7 @@ def test_preprocessing_writes_vocabulary_captions_references_and_frequencies(run
     assert load_reference_tokens(run.directory / REFERENCES) == tokenize(raw)
 
 
+@pytest.mark.slow
 def test_equal_annotations_give_equal_bytes(run, experiment):
     names = ("vocabulary.json", "captions.h5", "references.json", "document_frequencies.npz")
     made = []

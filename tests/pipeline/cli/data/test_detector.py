@@ -258,6 +258,7 @@ def train_again(trained, folder, **fields):
     return a2("detector", "train", *place, *changed)
 
 
+@pytest.mark.slow
 def test_skipped_images_are_listed_and_set_the_exit_code(trained, labelled, tmp_path):
     folders = {}
     for name, broken in (("train", "000000000003"), ("val", "000000000002")):
@@ -296,6 +297,7 @@ def test_contradicting_detector_fields_are_reported_together():
     )
 
 
+@pytest.mark.slow
 def test_a_detector_is_fine_tuned_from_earlier_weights(trained, tmp_path):
     """Fine-tune on the same classes with frozen norms."""
     shorter = {"epochs": 1, "max_validation_images": 1}

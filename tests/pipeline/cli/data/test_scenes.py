@@ -76,6 +76,7 @@ def test_other_arguments_for_the_same_folder_are_rejected(tmp_path):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_every_option_but_the_number_of_workers_changes_the_scenes(tmp_path):
     options = ("--count", 33, "--seed", 7, "--side", 96, "--spurious", 0.5)
     for workers in (1, 2):

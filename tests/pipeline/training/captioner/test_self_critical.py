@@ -81,6 +81,7 @@ def test_other_settings_train_another_captioner(refine, uninterrupted_refinement
     assert (one["loss"], one["reward"]) != (other["loss"], other["reward"])
 
 
+@pytest.mark.slow
 def test_a_batch_in_parts_trains_too(refine, tmp_path):
     found = refine(tmp_path / "parts", "scst.accumulate=3", "scst.epochs=1")
     assert [line["step"] for line in metrics(found)] == [6]
@@ -183,6 +184,7 @@ def test_a_model_of_another_vocabulary_is_rejected(refine, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_stage_reads_the_captioner_from_cross_entropy_and_is_evaluated(experiment, tmp_path):
     opened = experiment.open(
         *SMALL_SCST, artifacts=copied_artifacts(experiment, tmp_path, "evaluate")

@@ -115,6 +115,7 @@ def test_a_rank_without_a_part_adds_no_gradient_and_no_loss(started, monkeypatch
     assert gradients(detector) == {}
 
 
+@pytest.mark.slow
 def test_sampling_depends_only_on_seed_update_part_and_rank(labelled, started, parts_of):
     def loss(number=1, index=0, rank=0, seed=0):
         detector, _ = started()  # the same network for each seed

@@ -105,6 +105,7 @@ def test_other_settings_train_too(train_detector, tmp_path, changes):
     assert has_attributes == changes.get("attribute_head", True)
 
 
+@pytest.mark.slow
 def test_figures_are_measured_with_the_stored_weights(train_detector, labelled, tmp_path):
     found = train_detector(tmp_path / "half", epochs=1, dtype="float16")
     stored = load_file(found / "detector.safetensors")
@@ -132,6 +133,7 @@ def test_figures_describe_all_validation_images(uninterrupted_detector, labelled
     )
 
 
+@pytest.mark.slow
 def test_the_best_epoch_is_saved_and_not_the_last(train_detector, tmp_path, monkeypatch):
     scored(monkeypatch, 0.7, 0.4)
     found = train_detector(tmp_path / "best")
@@ -143,6 +145,7 @@ def test_the_best_epoch_is_saved_and_not_the_last(train_detector, tmp_path, monk
         assert all(torch.equal(saved[name], learnt[name]) for name in saved) == same
 
 
+@pytest.mark.slow
 def test_finding_no_object_logs_a_warning(train_detector, tmp_path, monkeypatch, caplog):
     scored(monkeypatch, 0.0, 0.1)
     train_detector(tmp_path / "blind")
