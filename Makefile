@@ -47,7 +47,6 @@ faults: install
 site: install
 	$(BIN)/mkdocs build
 
-# Excluded because of their time; docs/alignment-study.md and docs/captioners.md have their commands.
-BENCHMARKS := $(filter-out alignment_study captioners measure,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# All figures in short forms, compared with benchmarks/results; with GPU=1 those of training on a GPU.
 bench: install
-	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+	$(BIN)/python -m benchmarks.bench $(if $(GPU),--gpu)

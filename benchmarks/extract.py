@@ -112,6 +112,18 @@ def draw_image(path: Path, *, seed: int = 0) -> Path:
     return path
 
 
+def make_detector(path: Path, config: ExtractConfig, *, depth: int, width: int) -> Detector:
+    """Return a detector with random weights that are calibrated on an image."""
+    return calibrate(
+        [read_image(path)],
+        Architecture(depth=depth, width=width),
+        min_side=config.min_side,
+        max_side=config.max_side,
+        roi_size=config.roi_size,
+        seed=0,
+    )
+
+
 def timed_extractor(detector: Detector, config: ExtractConfig, laps: Laps) -> Extractor:
     """Return an extractor whose own parts are timed."""
     extractor = Extractor(detector, config=config)
@@ -201,9 +213,14 @@ def time_precisions(
         theirs = plain_extractor(detector, exact.model_copy(update={"backend": "detectron2"}))
         forms["detectron2 eager"] = partial(plain_form, theirs, path)
     for precision, count in (("exact", 36), ("mixed", 36), ("mixed", 100)):
-        extractor = Extractor(detector, config=fixed(base, count, precision=precision))
-        forms[f"{precision}, {count} boxes"] = partial(_extract, extractor, path)
+        config = fixed(base, count, precision=precision)
+        forms[f"{precision}, {count} boxes"] = form_of(detector, config, path)
     return interleaved(forms, rounds=rounds)
+
+
+def form_of(detector: Detector, config: ExtractConfig, path: Path) -> Form:
+    """Return the extraction of an image file."""
+    return partial(_extract, Extractor(detector, config=config), path)
 
 
 def fixed(base: ExtractConfig, count: int, *, precision: str) -> ExtractConfig:
@@ -269,14 +286,19 @@ def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
     print_table(title, ["", "s", "s in each round", "share"], rows)
 
 
+def selection_forms(selection: Selection) -> dict[str, Callable[[], NDArray[np.int64]]]:
+    """Return plain and pruned selection on the same probabilities."""
+    return {
+        "plain": partial(plain_selection, **selection),
+        "pruned": partial(select_regions, **selection),
+    }
+
+
 def print_selection(configs: list[ExtractConfig], selections: list[Selection]) -> None:
     """Print pruned and plain selection on the same probabilities."""
     rows = []
     for config, selection in zip(configs, selections, strict=True):
-        forms = {
-            "plain": partial(plain_selection, **selection),
-            "": partial(select_regions, **selection),
-        }
+        forms = selection_forms(selection)
         plain, pruned = interleaved(forms, rounds=3).values()
         expected, found = (form() for form in forms.values())
         rows.append(
@@ -313,14 +335,7 @@ def main(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         path = Path(folder) / "image.jpg"
         draw_image(path)
-        detector = calibrate(
-            [read_image(path)],
-            Architecture(depth=depth, width=width),
-            min_side=base.min_side,
-            max_side=base.max_side,
-            roi_size=base.roi_size,
-            seed=0,
-        )
+        detector = make_detector(path, base, depth=depth, width=width)
         many = configs[-1]
         print_precisions(
             time_precisions(detector, path, many, rounds=rounds), proposals=many.proposals

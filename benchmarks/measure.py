@@ -20,7 +20,7 @@ import click
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 Form = Callable[[], object]
 
@@ -98,16 +98,36 @@ def products_alone(form: Form) -> Form:
     return torch.inference_mode()(run)
 
 
+def profiled(form: Form, *, least: float = 0.02) -> dict[str, float]:
+    """Return the share of CPU time of each operator of torch while the form runs, largest first.
+
+    Operators below `least` are summed as "others".
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        form()
+    times = {event.key: event.self_cpu_time_total for event in found.key_averages()}
+    total = sum(times.values())
+    shares = {name: time / total for name, time in times.items() if time >= least * total}
+    ordered = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
+    return {**ordered, "others": 1 - sum(shares.values())}
+
+
+def print_profile(title: str, form: Form) -> None:
+    """Print the share of CPU time of each operator."""
+    rows = [[name, f"{share:.0%}"] for name, share in profiled(form).items()]
+    print_table(f"{title}: CPU time by operator", ["", "share"], rows)
+
+
 def ratio(numerator: float, denominator: float) -> str:
     """Format how many times greater the numerator is."""
     return f"{numerator / denominator:.2f}x"
 
 
-def print_machine() -> None:
-    """Print one line with the machine and its load before the benchmark."""
+def machine() -> list[str]:
+    """Return the processor, cores, memory, GPU, version of torch, threads, and load now."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    facts = [
-        f"machine: {_processor()}",
+    return [
+        _processor(),
         f"{os.cpu_count()} cores",
         f"{memory:.0f} GiB",
         torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU",
@@ -115,7 +135,18 @@ def print_machine() -> None:
         f"{torch.get_num_threads()} threads",
         f"load {os.getloadavg()[0]:.1f} at the start",
     ]
-    click.echo(", ".join(facts))
+
+
+def print_machine() -> None:
+    """Print one line with the machine and its load before the benchmark."""
+    click.echo(f"machine: {', '.join(machine())}")
+
+
+def floating_operations(form: Form) -> int:
+    """Count additions and multiplications in all matrix products and convolutions of a form."""
+    with FlopCounterMode(display=False) as counter:
+        form()
+    return int(counter.get_total_flops())
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

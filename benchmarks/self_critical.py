@@ -19,7 +19,14 @@ from a2cap.model.config import TransformerConfig
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Reward, generate_rollouts, self_critical_loss
-from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
+from benchmarks.measure import (
+    Timing,
+    floating_operations,
+    interleaved,
+    print_machine,
+    print_table,
+    ratio,
+)
 
 A2, PLAIN = "a2", "plain"
 PAD, BOS, EOS = 0, 1, 2
@@ -164,8 +171,13 @@ def _draw(log_probs: Tensor) -> Tensor:
     return torch.multinomial(probabilities, 1).squeeze(1)
 
 
-def compare_steps(sizes: Sizes, config: TransformerConfig, corpus: Corpus, *, rounds: int) -> None:
-    """Print the time of a step in both versions, and the difference of their gradients."""
+def compare_steps(
+    sizes: Sizes, config: TransformerConfig, corpus: Corpus, *, rounds: int
+) -> tuple[dict[str, Timing], int]:
+    """Print the time of a step in both versions, and the difference of their gradients.
+
+    Returns the timings and the floating operations of ours.
+    """
     torch.manual_seed(0)
     captioner = TransformerCaptioner(
         config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
@@ -194,10 +206,11 @@ def compare_steps(sizes: Sizes, config: TransformerConfig, corpus: Corpus, *, ro
         "step",
     )
     click.echo(f"gradients of the same samples differ by {difference:.1e} of their norm")
+    return timings, floating_operations(ours)
 
 
-def compare_rewards(sizes: Sizes, corpus: Corpus, *, rounds: int) -> None:
-    """Print the time of CIDEr-D in both versions, and the difference of their values."""
+def compare_rewards(sizes: Sizes, corpus: Corpus, *, rounds: int) -> dict[str, Timing]:
+    """Print and return the time of CIDEr-D in both versions; print how their values differ."""
     images = torch.arange(sizes.hypotheses // 5) % sizes.corpus
     captions = torch.full((len(images), 5, sizes.tokens), PAD)
     for row, image in enumerate(images.tolist()):
@@ -215,6 +228,7 @@ def compare_rewards(sizes: Sizes, corpus: Corpus, *, rounds: int) -> None:
     timings = interleaved(forms, rounds=rounds)
     _print(f"CIDEr-D of {captions.shape[0] * 5} captions, 5 references each", timings, "CIDEr-D")
     click.echo(f"values differ by {difference:.1e}")
+    return timings
 
 
 def _print(title: str, timings: dict[str, Timing], what: str) -> None:

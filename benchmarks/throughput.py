@@ -9,7 +9,6 @@ the share of idle time.
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import click
 import torch
@@ -26,6 +25,7 @@ from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
+from a2cap.pipeline.training.optimizer import Optimizer
 from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
 from benchmarks.self_critical import QUICK, SMALL, Corpus, Sizes, make_corpus
 
@@ -47,13 +47,6 @@ class Variant:
 
 
 BASE = Variant("fp32", compiled=False)
-
-
-class Optimisation(Protocol):
-    """Updates of either training task."""
-
-    def step(self, parts: Sequence[Batch], number: int) -> Sequence[object]:
-        """Run update `number` on the parts of a batch."""
 
 
 def variants(device: torch.device, *, compiled: bool) -> list[Variant]:
@@ -89,7 +82,7 @@ def make_optimisation(
     *,
     device: torch.device,
     say: Callable[[str], None],
-) -> Optimisation:
+) -> Optimizer[Batch]:
     """Create a captioner and its updates; say: called if compiling fails."""
     torch.manual_seed(0)
     captioner = TransformerCaptioner(
@@ -105,7 +98,12 @@ def make_optimisation(
 
 
 def updates(
-    optimisation: Optimisation, variant: Variant, batch: Batch, *, count: int, device: torch.device
+    optimisation: Optimizer[Batch],
+    variant: Variant,
+    batch: Batch,
+    *,
+    count: int,
+    device: torch.device,
 ) -> Callable[[], None]:
     """Return a function that runs `count` updates and waits for the device."""
     numbers = itertools.count(1)

@@ -15,7 +15,6 @@ from typing import TypeVar, cast
 import click
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from a2cap.extract.detector.mixed_precision import has_bfloat16
 from a2cap.model.alignment import AlignedAttention, DecoderPass
@@ -31,6 +30,7 @@ from a2cap.model.precision import mixed_precision
 from benchmarks.measure import (
     Form,
     Timing,
+    floating_operations,
     interleaved,
     peak_memory,
     print_machine,
@@ -192,13 +192,6 @@ def gradient_difference(captioner: TransformerCaptioner, batch: Batch) -> float:
     return float((ours - plain).abs().max() / plain.abs().max())
 
 
-def floating_operations(form: Callable[[], object]) -> int:
-    """Count additions and multiplications in all matrix products of a form."""
-    with FlopCounterMode(display=False) as counter:
-        form()
-    return int(counter.get_total_flops())
-
-
 def time_steps(
     captioner: TransformerCaptioner, batch: Batch, *, matmul: int, rounds: int
 ) -> tuple[dict[str, Timing], dict[str, int]]:
@@ -286,16 +279,23 @@ def search(
         return beam_search(captioner, memory, config, forbidden=range(4))
 
 
+def search_forms(
+    captioner: TransformerCaptioner, batch: Batch
+) -> dict[str, Callable[[], list[list[Hypothesis]]]]:
+    """Return beam search with and without the KV cache."""
+    captioner.eval()
+    uncached = UncachedCaptioner(captioner)
+    return {
+        "cached": partial(search, captioner, batch),
+        "plain": partial(search, uncached, batch),
+    }
+
+
 def print_searches(
     title: str, captioner: TransformerCaptioner, batch: Batch, *, rounds: int
 ) -> None:
     """Time beam search with and without the KV cache."""
-    captioner.eval()
-    uncached = UncachedCaptioner(captioner)
-    forms = {
-        "cached": partial(search, captioner, batch),
-        "plain": partial(search, uncached, batch),
-    }
+    forms = search_forms(captioner, batch)
     timings = interleaved(forms, rounds=rounds)
     best = [[image[0].tokens for image in form()] for form in forms.values()]
     alike = sum(ours == plain for ours, plain in zip(*best, strict=True))

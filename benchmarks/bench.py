@@ -1,0 +1,409 @@
+"""All benchmarks in short forms: one table, `results/cpu.json`, and the rows of README.
+
+A time is compared with that of a reference which alternates with it, and its operations or bytes
+per second with the machine's measured peak. Figures whose ratio moved by more than a tenth since
+the last results are named. `--readme` copies the results into README's table.
+"""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from a2cap.extract.detector.mixed_precision import has_bfloat16
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import TransformerConfig
+from a2cap.pipeline.demo import run_demo
+from a2cap.pipeline.engine.manifest import installed_versions
+from a2cap.pipeline.metrics.java import find_java
+from benchmarks import evaluate, extract, scenes, self_critical, store, throughput, train
+from benchmarks.measure import (
+    Form,
+    Timing,
+    floating_operations,
+    interleaved,
+    machine,
+    print_machine,
+    print_profile,
+    print_table,
+)
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+README = ROOT / "README.md"
+MOVED = 0.1
+
+FP32, BF16, MEMORY = "fp32 matrix products", "bf16 matrix products", "memory bandwidth"
+Peaks = Mapping[str, float]
+"""Operations or bytes per second, by name."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured time; `what` is its row in README if that has such a row.
+
+    ratio: how many times as fast as `reference`; share: of the peak named `peak`. Both are None
+    where there is nothing to compare with.
+    """
+
+    what: str
+    seconds: float
+    ratio: float | None = None
+    reference: str = ""
+    share: float | None = None
+    peak: str = ""
+
+    @property
+    def text(self) -> str:
+        """The time and what it is compared with, as README states it."""
+        compared = []
+        if self.ratio is not None:
+            compared.append(f"{_two_digits(self.ratio)} times as fast as {self.reference}")
+        if self.share is not None:
+            compared.append(f"{self.share:.0%} of {self.peak}")
+        return ": ".join(filter(None, [duration(self.seconds), ", ".join(compared)]))
+
+
+def duration(seconds: float) -> str:
+    """Format as milliseconds, seconds, or minutes and seconds."""
+    if seconds >= 60:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{_two_digits(seconds * 1e3)} ms"
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.1f}" if number < 10 else f"{number:,.0f}"
+
+
+def measured_peaks(device: torch.device, *, quick: bool) -> dict[str, float]:
+    """Measure square matrix products in two precisions, and a copy in memory, at their fastest."""
+    side = 64 if quick else 8192 if device.type == "cuda" else 2048
+
+    def rate(form: Form, amount: float) -> float:
+        def run() -> None:
+            form()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        timing = interleaved({"": run}, rounds=5)[""]
+        return amount / min(timing.rounds)
+
+    peaks = {}
+    for name, dtype in ((FP32, torch.float32), (BF16, torch.bfloat16)):
+        # emulated bfloat16 takes long for large matrices
+        emulated = dtype == torch.bfloat16 and not has_bfloat16(device)
+        size = side // 8 if emulated else side
+        square = torch.rand(size, size, device=device).to(dtype)
+        peaks[name] = rate(partial(torch.matmul, square, square), 2.0 * size**3)
+    source = torch.zeros(2**16 if quick else 2**26, device=device)
+    peaks[MEMORY] = rate(partial(torch.empty_like(source).copy_, source), 2.0 * source.nbytes)
+    return peaks
+
+
+def training(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return a training step and beam search of both sizes of captioners."""
+    sizes = train.QUICK if quick else train.Sizes()
+    batch, found = train.make_batch(sizes), []
+    models = {"2+2 layers of 128": train.SMALL} if quick else train.MODELS
+    for name, config in models.items():
+        captioner = TransformerCaptioner(
+            config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
+        )
+        timings, operations = train.time_steps(
+            captioner, batch, matmul=sizes.matmul, rounds=1 if quick else 2
+        )
+        title = f"{name}: training step"
+        train.print_steps(title, timings, operations, tokens=batch.captions.numel())
+        captioner.train()
+        step = train.training_step(captioner, train.a2_gradients)
+        print_profile(title, partial(step, batch))
+        searches = train.search_forms(captioner, batch)
+        searched = interleaved(searches, rounds=1)
+        print_profile(f"{name}: beam search", searches["cached"])
+        with_work = {
+            "training step": (timings[train.A2], timings[train.PLAIN], operations[train.A2]),
+            "beam search": (
+                searched["cached"],
+                searched["plain"],
+                floating_operations(searches["cached"]),
+            ),
+        }
+        references = {"training step": "one pass per loss", "beam search": "without a cache"}
+        for kind, (ours, plain, count) in with_work.items():
+            found.append(
+                _compared(f"{kind}, {name}", ours, plain, references[kind], count, peaks[FP32])
+            )
+    return found
+
+
+def _compared(
+    what: str, ours: Timing, plain: Timing, reference: str, operations: float, peak: float
+) -> Figure:
+    seconds = ours.median
+    share = operations / seconds / peak
+    return Figure(what, seconds, plain.median / seconds, reference, share, FP32)
+
+
+def sampling(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return a self-critical step and its reward."""
+    sizes = self_critical.QUICK if quick else self_critical.Sizes()
+    model = self_critical.SMALL if quick else TransformerConfig()
+    corpus = self_critical.make_corpus(sizes)
+    rewards = self_critical.compare_rewards(sizes, corpus, rounds=5)
+    steps, operations = self_critical.compare_steps(sizes, model, corpus, rounds=1)
+    ours, plain = steps[self_critical.A2], steps[self_critical.PLAIN]
+    reward, python = rewards[self_critical.A2].median, rewards[self_critical.PLAIN].median
+    reference = "back-propagation through every step"
+    return [
+        _compared("self-critical step", ours, plain, reference, operations, peaks[FP32]),
+        Figure("CIDEr-D reward of 250 captions", reward, python / reward, "pycocoevalcap"),
+    ]
+
+
+def extraction(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return the extraction of an image by precision, and the selection of its regions."""
+    base, depth, width = (extract.QUICK, 18, 8) if quick else (extract.FULL, 101, 64)
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        path = extract.draw_image(Path(folder) / "image.jpg")
+        detector = extract.make_detector(path, base, depth=depth, width=width)
+        timings = extract.time_precisions(detector, path, base, rounds=1)
+        extract.print_precisions(timings, proposals=base.proposals)
+        stages, [selection] = extract.time_stages(detector, path, [base], rounds=1)
+        extract.print_stages(base, stages[0])
+        config = extract.fixed(base, 36, precision="exact")
+        form = extract.form_of(detector, config, path)
+        operations = floating_operations(form)
+        print_profile("extraction", form)
+    plain = timings.pop(extract.PLAIN)
+    reference = "our plain version"
+    found = []
+    for name, timing in timings.items():
+        count, peak = (operations, FP32) if name.startswith("exact") else (None, "")
+        share = None if count is None else count / timing.median / peaks[FP32]
+        ratio = plain.median / timing.median
+        found.append(
+            Figure(f"extract an image, {name}", timing.median, ratio, reference, share, peak)
+        )
+    forms = interleaved(extract.selection_forms(selection), rounds=3)
+    pruned, each = forms["pruned"].median, forms["plain"].median
+    found.append(
+        Figure(
+            "region selection of 300 proposals", pruned, each / pruned, "one suppression per class"
+        )
+    )
+    return found
+
+
+def storing(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return writing and reading of the feature store."""
+    count = 20 if quick else 1000
+    images, found = store.make_images(count), []
+    size = sum(regions.features.nbytes for regions in images.values())
+    with tempfile.TemporaryDirectory() as folder:
+        for title, form in (("write", store.time_writing), ("read", store.time_reading)):
+            path = Path(folder) / title
+            path.mkdir()
+            timings = form(path, images, rounds=1 if quick else 3)
+            seconds = timings[store.OURS].median
+            ratio = timings[store.HDF5].median / seconds
+            share = size / seconds / peaks[MEMORY]
+            what = f"{title} features of {count:,} images"
+            found.append(Figure(what, seconds, ratio, "HDF5", share, MEMORY))
+    return found
+
+
+def drawing(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return the time of 20,000 scenes, from fewer."""
+    count = 40 if quick else 400
+    with tempfile.TemporaryDirectory() as folder:
+        timings = scenes.time_writing(Path(folder) / "scenes", count=count, rounds=1)
+    alone, several = (timing.median for timing in timings.values())
+    seconds = several * scenes.MANY / count
+    return [Figure(f"write {scenes.MANY:,} scenes", seconds, alone / several, "one process")]
+
+
+def scoring(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return the scoring of captions with all metrics but SPICE."""
+    count = 20 if quick else 1000
+    # pycocoevalcap calls java by name
+    os.environ["PATH"] = os.pathsep.join([str(find_java().parent), os.environ.get("PATH", "")])
+    with evaluate.no_space_in_path(), tempfile.TemporaryDirectory() as cache:
+        captions = evaluate.make_captions(count)
+        timings, metrics = evaluate.time_forms(captions, rounds=1, cache=Path(cache))
+    evaluate.check_equal(metrics)
+    seconds = timings[evaluate.OURS].median
+    ratio = timings[evaluate.PYCOCOEVALCAP].median / seconds
+    return [Figure(f"score {count:,} captions without SPICE", seconds, ratio, "pycocoevalcap")]
+
+
+def demo(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return the time of the demo, which has no reference; it sets one thread and comes last."""
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        overrides, count = (["train.epochs=1"], 40) if quick else ([], 1200)
+        run_demo(Path(folder), overrides, report=lambda *_: None, scenes=count)
+        return [Figure("`make demo`, installed", time.perf_counter() - started)]
+
+
+def on_gpu(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return updates of both training tasks by precision, eager and compiled."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sizes = self_critical.QUICK if quick else self_critical.Sizes(images=50)
+    model = self_critical.SMALL if quick else TransformerConfig()
+    corpus, found = self_critical.make_corpus(sizes), []
+    batch = throughput.make_batch(sizes, pinned=device.type == "cuda")
+    for task in throughput.TASKS:
+        forms = {}
+        for variant in throughput.variants(device, compiled=not quick):
+            made = throughput.make_optimisation(
+                task, variant, sizes, model, corpus, device=device, say=click.echo
+            )
+            forms[variant.name] = throughput.updates(made, variant, batch, count=1, device=device)
+        timings = interleaved(forms, rounds=1 if quick else 10, warm_up=2)
+        base = timings[throughput.BASE.name].median
+        operations = floating_operations(forms[throughput.BASE.name])
+        for name, timing in timings.items():
+            peak = BF16 if name.startswith("bf16") else FP32
+            share = operations / timing.median / peaks[peak]
+            ratio = base / timing.median
+            found.append(
+                Figure(
+                    f"{task} update, {name}",
+                    timing.median,
+                    ratio,
+                    throughput.BASE.name,
+                    share,
+                    peak,
+                )
+            )
+    return found
+
+
+CPU: dict[str, Callable[..., list[Figure]]] = {
+    "training": training,
+    "sampling": sampling,
+    "extraction": extraction,
+    "store": storing,
+    "scenes": drawing,
+    "scoring": scoring,
+    "demo": demo,
+}
+GPU: dict[str, Callable[..., list[Figure]]] = {"gpu": on_gpu}
+
+
+def moved(before: Sequence[Mapping[str, Any]], now: Sequence[Figure]) -> list[str]:
+    """Name the figures whose ratio, or without one their time, moved by more than a tenth."""
+    earlier = {figure["what"]: Figure(**figure) for figure in before}
+    lines = []
+    for figure in now:
+        known = earlier.get(figure.what)
+        if known is None:
+            continue
+        ours, theirs = figure.ratio or 1 / figure.seconds, known.ratio or 1 / known.seconds
+        if abs(change := ours / theirs - 1) > MOVED:
+            kind = "ratio" if figure.ratio else "speed"
+            lines.append(f"moved: {figure.what}: {kind} {change:+.0%}, {known.text} before")
+    return lines
+
+
+def with_results(readme: str, results: Mapping[str, Any]) -> str:
+    """Return README with the figures of its rows, and the machine, from the results."""
+    about = ", ".join(results["machine"][:5])
+    link = "[where the time goes](docs/performance.md)"
+    heading = f"By `make bench`, or the script in the row, on {about} ({link}):"
+    readme = re.sub(r"^By `make bench`.*:$", lambda _: heading, readme, flags=re.M)
+    for entry in results["figures"]:
+        figure = Figure(**entry)
+        row = rf"^\| {re.escape(figure.what)}([^|]*) \|.*\|$"
+        readme = re.sub(
+            row,
+            lambda match, figure=figure: f"| {figure.what}{match[1]} | {figure.text} |",  # type: ignore[misc]
+            readme,
+            flags=re.M,
+        )
+    return readme
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
+@click.option("--gpu", is_flag=True, help="Measure training on the GPU instead.")
+@click.option("--only", multiple=True, type=click.Choice([*CPU, *GPU]), help="Run these groups.")
+@click.option("--readme", is_flag=True, help="Only write the last results into README.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="JSON file of the results; by default results/cpu.json or gpu.json, none with --quick.",
+)
+def main(quick: bool, gpu: bool, only: tuple[str, ...], readme: bool, output: Path | None) -> None:
+    """Run all benchmarks in short forms."""
+    if output is None and not (quick or only):
+        output = RESULTS / ("gpu.json" if gpu else "cpu.json")
+    if readme:
+        results = json.loads((output or RESULTS / "cpu.json").read_text())
+        README.write_text(with_results(README.read_text(), results))
+        return
+    print_machine()
+    about, started = machine(), time.perf_counter()
+    device = torch.device("cuda" if gpu and torch.cuda.is_available() else "cpu")
+    peaks = measured_peaks(device, quick=quick)
+    figures: list[Figure] = []
+    failed = {}
+    for name, group in (GPU if gpu else CPU).items():
+        if name not in (only or (GPU if gpu else CPU)):
+            continue
+        try:
+            figures += group(peaks, quick=quick)
+        except Exception as error:  # the other groups still run
+            failed[name] = f"{type(error).__name__}: {error}"
+    seconds = time.perf_counter() - started
+    _report(figures, peaks, failed, seconds)
+    if output is not None:
+        before = json.loads(output.read_text())["figures"] if output.exists() else []
+        for line in moved(before, figures):
+            click.echo(line)
+        results = {
+            "machine": about,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "commit": _commit(),
+            "versions": installed_versions(),
+            "seconds": seconds,
+            "peaks": peaks,
+            "figures": [asdict(figure) for figure in figures],
+            "failed": failed,
+        }
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(results, indent=1) + "\n")
+    if failed:
+        raise click.ClickException(f"not measured: {failed}")
+
+
+def _report(
+    figures: Sequence[Figure], peaks: Peaks, failed: Mapping[str, str], seconds: float
+) -> None:
+    units = {FP32: "GFLOP/s", BF16: "GFLOP/s", MEMORY: "GB/s"}
+    rows = [[name, f"{rate / 1e9:,.0f} {units[name]}"] for name, rate in peaks.items()]
+    print_table("measured peaks of the machine", ["", "rate"], rows)
+    rows = [[figure.what, figure.text] for figure in figures]
+    print_table(f"all figures, measured in {duration(seconds)}", ["", "figure"], rows)
+
+
+if __name__ == "__main__":
+    main()

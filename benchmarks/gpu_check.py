@@ -1,0 +1,271 @@
+"""Check of a2 on a GPU in under eight minutes, written to one JSON file.
+
+It runs the tests marked gpu and measures extraction, updates of both training tasks with the epoch
+of COCO's 113,287 training images that follows from them, beam search and peak memory. It resumes a
+training and sums gradients in a process group of one rank. It has not been run on a GPU; `--device
+cpu --quick` runs its code paths on tiny sizes.
+"""
+
+import io
+import json
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from a2cap.data.batches.collate import Batch
+from a2cap.extract.extractor import Extractor
+from a2cap.extract.image import read_image
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import TransformerConfig
+from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
+from a2cap.pipeline.training.optimizer import Optimizer
+from benchmarks import extract, self_critical, train
+from benchmarks.measure import machine, print_machine
+from benchmarks.throughput import (
+    BASE,
+    TASKS,
+    idle_of,
+    make_batch,
+    make_optimisation,
+    updates,
+    variants,
+)
+
+ROOT = Path(__file__).parents[1]
+COCO_TRAINING_IMAGES, COCO_TEST_IMAGES = 113_287, 5_000
+BATCHES = (10, 50)
+"""Images per update: the papers', and one that fills a GPU better."""
+
+Findings = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The device, and whether sizes are tiny."""
+
+    device: torch.device
+    quick: bool
+
+    @property
+    def sizes(self) -> self_critical.Sizes:
+        """Sizes of a batch of training."""
+        return self_critical.QUICK if self.quick else self_critical.Sizes()
+
+    @property
+    def model(self) -> TransformerConfig:
+        """The captioner."""
+        return self_critical.SMALL if self.quick else TransformerConfig()
+
+    def seconds(self, form: Callable[[], object], *, count: int) -> float:
+        """Return the seconds of a call: the mean of `count` after two that do not count."""
+        for _ in range(2):
+            form()
+        self.wait()
+        started = time.perf_counter()
+        for _ in range(count):
+            form()
+        self.wait()
+        return (time.perf_counter() - started) / count
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_memory(self) -> float | None:
+        """Return the peak of the GPU's memory in GiB since the last call."""
+        if self.device.type != "cuda":
+            return None
+        found = torch.cuda.max_memory_allocated(self.device) / 2**30
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return found
+
+
+def run_tests(setting: Setting) -> Findings:
+    """Run the tests marked gpu."""
+    if setting.quick:
+        return {"summary": "not run with --quick"}
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(ended.stdout[-2000:])
+    return {"summary": ended.stdout.strip().splitlines()[-1]}
+
+
+def measure_extraction(setting: Setting) -> Findings:
+    """Measure images per second, image decoding included, by backend and precision."""
+    base, depth, width, count = (
+        (extract.QUICK, 18, 8, 2) if setting.quick else (extract.FULL, 101, 64, 20)
+    )
+    forms = {"exact": {"precision": "exact"}, "mixed": {"precision": "mixed"}}
+    if find_spec("detectron2") is not None and not setting.quick:
+        forms["detectron2"] = {"precision": "exact", "backend": "detectron2"}
+    found: Findings = {}
+    with TemporaryDirectory() as folder:
+        path = extract.draw_image(Path(folder) / "image.jpg")
+        detector = extract.make_detector(path, base, depth=depth, width=width)
+        for name, fields in forms.items():
+            config = base.model_copy(update=fields)
+            extractor = Extractor(detector, config=config, device=str(setting.device))
+            seconds = setting.seconds(lambda: extractor(read_image(path)), count=count)  # noqa: B023
+            found[name] = {"images_per_second": 1 / seconds, "peak_gib": setting.peak_memory()}
+    return found
+
+
+def measure_epochs(task: str, setting: Setting) -> Findings:
+    """Measure updates by precision and batch, and extrapolate an epoch over COCO."""
+    corpus = self_critical.make_corpus(setting.sizes)
+    calls, count = (1, 1) if setting.quick else (4, 5)
+    found: Findings = {}
+    for images in (setting.sizes.images,) if setting.quick else BATCHES:
+        sizes = replace(setting.sizes, images=images)
+        batch = make_batch(sizes, pinned=setting.device.type == "cuda")
+        for variant in variants(setting.device, compiled=False):
+            optimisation = make_optimisation(
+                task, variant, sizes, setting.model, corpus, device=setting.device, say=click.echo
+            )
+            form = updates(optimisation, variant, batch, count=count, device=setting.device)
+            seconds = setting.seconds(form, count=calls) / count
+            whole = math.ceil(COCO_TRAINING_IMAGES / images)
+            found[f"{images} images, {variant.name}"] = {
+                "seconds_per_update": seconds,
+                "measured_updates": calls * count,
+                "updates_per_epoch": whole,
+                "extrapolated_epoch_minutes": whole * seconds / 60,
+                "idle": idle_of(form) if setting.device.type == "cuda" else None,
+                "peak_gib": setting.peak_memory(),
+            }
+    return found
+
+
+def measure_beam_search(setting: Setting) -> Findings:
+    """Measure beam search with 5 beams and 20 steps, and extrapolate COCO's test images."""
+    sizes = train.QUICK if setting.quick else train.Sizes(images=50)
+    captioner = TransformerCaptioner(
+        setting.model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
+    )
+    captioner.to(setting.device).eval()
+    made = train.make_batch(sizes)
+    batch = train.Batch(*(tensor.to(setting.device) for tensor in vars(made).values()))
+    seconds = setting.seconds(partial(train.search, captioner, batch), count=3)
+    return {
+        "images_per_second": sizes.images / seconds,
+        "extrapolated_test_seconds": COCO_TEST_IMAGES * seconds / sizes.images,
+        "peak_gib": setting.peak_memory(),
+    }
+
+
+def check_resume(setting: Setting) -> Findings:
+    """Make an update, and make it again from the saved state before it: equal bits."""
+    corpus = self_critical.make_corpus(setting.sizes)
+    batch = make_batch(setting.sizes, pinned=False)
+    found: Findings = {}
+    for task in TASKS:
+        ours, resumed = (
+            make_optimisation(
+                task,
+                BASE,
+                setting.sizes,
+                setting.model,
+                corpus,
+                device=setting.device,
+                say=click.echo,
+            )
+            for _ in range(2)
+        )
+        ours.step([batch], 1)
+        file = io.BytesIO()
+        torch.save((_parameters(ours), ours.state_dict(), rng_states()), file)
+        ours.step([batch], 2)
+        file.seek(0)
+        parameters, state, rngs = torch.load(file, weights_only=True)
+        for parameter, saved in zip(_parameters(resumed), parameters, strict=True):
+            parameter.copy_(saved)
+        resumed.load_state_dict(state)
+        restore_rng_states(rngs)
+        resumed.step([batch], 2)
+        pairs = list(zip(_parameters(ours), _parameters(resumed), strict=True))
+        differing = sum(not torch.equal(one, other) for one, other in pairs)
+        found[task] = {"tensors": len(pairs), "differing": differing}
+        if differing:
+            raise RuntimeError(f"{task}: {differing} of {len(pairs)} tensors differ after a resume")
+    return found
+
+
+def _parameters(optimisation: Optimizer[Batch]) -> list[Tensor]:
+    return [parameter.detach() for side, _ in optimisation.sides for parameter in side]
+
+
+def check_process_group(setting: Setting) -> Findings:
+    """Sum a tensor in a process group of one rank, by NCCL on a GPU."""
+    backend = "nccl" if setting.device.type == "cuda" else "gloo"
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    try:
+        values = torch.rand(2**10 if setting.quick else 2**26, device=setting.device)
+        expected = values.clone()
+        seconds = setting.seconds(lambda: dist.all_reduce(values), count=3)
+        if not torch.equal(values, expected):
+            raise RuntimeError(f"{backend} changed a tensor that it summed over one rank")
+    finally:
+        dist.destroy_process_group()
+    return {"backend": backend, "bytes": values.nbytes, "seconds": seconds}
+
+
+CHECKS: dict[str, Callable[[Setting], Findings]] = {
+    "extraction": measure_extraction,
+    **{task: partial(measure_epochs, task) for task in TASKS},
+    "beam search": measure_beam_search,
+    "resume": check_resume,
+    "process group": check_process_group,
+    "tests": run_tests,
+}
+
+
+@click.command()
+@click.option("--device", default="cuda", show_default=True)
+@click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=ROOT / "benchmarks" / "results" / "gpu-check.json",
+    help="JSON file of the findings.",
+)
+def main(device: str, quick: bool, output: Path) -> None:
+    """Check a2 on a GPU; the exit code is 1 if a check fails."""
+    print_machine()
+    setting = Setting(torch.device(device), quick)
+    if setting.device.type == "cuda" and not torch.cuda.is_available():
+        raise click.ClickException("no GPU is visible; run with --device cpu --quick")
+    results: dict[str, object] = {"machine": machine(), "device": device, "quick": quick}
+    failed = []
+    for name, check in CHECKS.items():
+        started = time.perf_counter()
+        try:
+            found = check(setting)
+        except Exception as error:  # the other checks still run
+            found = {"failed": f"{type(error).__name__}: {error}"}
+            failed.append(name)
+        results[name] = {**found, "check_seconds": time.perf_counter() - started}
+        click.echo(f"{name}: {json.dumps(results[name])}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+    click.echo(f"written: {output}")
+    if failed:
+        raise click.ClickException(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

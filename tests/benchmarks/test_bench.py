@@ -1,0 +1,89 @@
+"""Short forms of all benchmarks, README's rows, and the check of a GPU, on tiny sizes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import bench, gpu_check
+from benchmarks.bench import Figure, moved, with_results
+from tests.test_structure import ROOT
+
+STEP = Figure("step", 4.4, 1.31, "one pass per loss", 0.67, "fp32 matrix products")
+
+
+def test_a_figure_states_its_time_its_reference_and_its_peak():
+    assert STEP.text == "4.4 s: 1.3 times as fast as one pass per loss, 67% of fp32 matrix products"
+    assert Figure("reward", 0.00512, 35.2, "Python").text == "5.1 ms: 35 times as fast as Python"
+    assert Figure("demo", 183.0).text == "3 min 3 s"
+
+
+def test_figures_that_moved_by_more_than_a_tenth_are_named():
+    before = [vars(STEP), vars(Figure("demo", 100.0)), vars(Figure("gone", 1.0))]
+    still = Figure("step", 44.0, 1.2, "one pass per loss")  # another machine, nearly equal ratio
+    assert moved(before, [still, Figure("demo", 105.0), Figure("new", 1.0)]) == []
+    slower = Figure("step", 4.4, 1.0, "one pass per loss")
+    assert moved(before, [slower, Figure("demo", 50.0)]) == [
+        f"moved: step: ratio -24%, {STEP.text} before",
+        "moved: demo: speed +100%, 1 min 40 s before",
+    ]
+
+
+def test_rows_and_machine_of_the_readme_follow_the_results():
+    machine = ["Some CPU", "2 cores", "24 GiB", "no GPU", "torch 2.15", "2 threads", "load 0.1"]
+    readme = "By `make bench` or not, on X:\n| step, 50 regions (`x.py`) | old |\n| other | 1 |\n"
+    assert with_results(readme, {"machine": machine, "figures": [vars(STEP)]}) == (
+        "By `make bench`, or the script in the row, on Some CPU, 2 cores, 24 GiB, no GPU, "
+        "torch 2.15 ([where the time goes](docs/performance.md)):\n"
+        f"| step, 50 regions (`x.py`) | {STEP.text} |\n| other | 1 |\n"
+    )
+
+
+def test_the_readme_has_the_committed_results():
+    path = bench.RESULTS / "cpu.json"
+    if not path.exists():
+        pytest.skip("no results are committed; run make bench")
+    readme = (ROOT / "README.md").read_text()
+    assert with_results(readme, json.loads(path.read_text())) == readme
+
+
+@pytest.mark.slow
+def test_the_quick_form_writes_figures_with_ratios_and_peaks(tmp_path):
+    groups = ("training", "sampling", "extraction", "store")
+    options = [word for name in groups for word in ("--only", name)]
+    output = tmp_path / "results" / "cpu.json"
+    ran = CliRunner().invoke(bench.main, ["--quick", *options, "--output", str(output)])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(output.read_text())
+    assert {"machine", "date", "commit", "versions", "peaks"} <= found.keys()
+    assert set(found["peaks"]) == {bench.FP32, bench.BF16, bench.MEMORY}
+    assert all(figure["ratio"] > 0 and figure["seconds"] > 0 for figure in found["figures"])
+    assert "training step, 2+2 layers of 128" in ran.output
+    assert "CPU time by operator" in ran.output
+
+
+@pytest.mark.slow
+def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
+    output = tmp_path / "check.json"
+    options = ["--device", "cpu", "--quick", "--output", str(output)]
+    ran = CliRunner().invoke(gpu_check.main, options)
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(output.read_text())
+    assert found.keys() >= gpu_check.CHECKS.keys()
+    assert found["resume"]["cross-entropy"]["differing"] == 0
+    epochs = found["self-critical"]["2 images, fp32, eager"]
+    assert epochs["updates_per_epoch"] == 56_644
+    assert epochs["extrapolated_epoch_minutes"] > 0
+
+
+@pytest.mark.slow
+def test_a_failed_check_of_a_gpu_is_reported_after_the_others(tmp_path, monkeypatch):
+    def fail(setting):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(gpu_check, "CHECKS", {"one": fail, "two": lambda setting: {"fine": 1}})
+    output = tmp_path / "check.json"
+    ran = CliRunner().invoke(gpu_check.main, ["--device", "cpu", "--output", str(output)])
+    assert (ran.exit_code, ran.output.splitlines()[-1]) == (1, "Error: failed: one")
+    found = json.loads(output.read_text())
+    assert (found["one"]["failed"], found["two"]["fine"]) == ("RuntimeError: out of luck", 1)
