@@ -8,15 +8,12 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.interruption import StopRequest
 
 Value = TypeVar("Value")
-
-_BUCKET = 8 * 2**20
-"""Most numbers in one message, unless a single parameter has more."""
 
 
 class RankError(A2Error):
@@ -49,7 +46,7 @@ class Ranks:
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all ranks; the tensor itself may change."""
         if self.count > 1:
-            with self._reporting_lost_ranks():
+            with self.reporting_lost_ranks():
                 dist.all_reduce(values)
         return values
 
@@ -61,7 +58,7 @@ class Ranks:
         if self.count == 1:
             return [value]
         packed = _pack(value)
-        with self._reporting_lost_ranks():
+        with self.reporting_lost_ranks():
             # gathered tensors must have one shape, so values are padded to the longest
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
             dist.all_gather(sizes, torch.tensor([len(packed)]))
@@ -78,28 +75,9 @@ class Ranks:
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors by those of rank 0."""
         if self.count > 1:
-            with self._reporting_lost_ranks(), torch.no_grad():
+            with self.reporting_lost_ranks(), torch.no_grad():
                 for tensor in tensors:
                     dist.broadcast(tensor, src=0)
-
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace each gradient by its sum over all ranks; a missing gradient counts as 0."""
-        # Not by DistributedDataParallel: it reorders its buckets after the first update, and a sum
-        # over three or more ranks depends on a number's position in its bucket, so that a resumed
-        # training would differ from an uninterrupted one.
-        if self.count == 1:
-            return
-        with self._reporting_lost_ranks(), torch.no_grad():
-            sums = []
-            for bucket in _buckets(parameters):
-                found = (torch.zeros_like(p) if p.grad is None else p.grad for p in bucket)
-                numbers = torch.cat([gradient.flatten() for gradient in found])
-                sums.append((dist.all_reduce(numbers, async_op=True), bucket, numbers))
-            for work, bucket, numbers in sums:
-                work.wait()
-                parts = torch.split(numbers, [parameter.numel() for parameter in bucket])
-                for parameter, part in zip(bucket, parts, strict=True):
-                    parameter.grad = part.view_as(parameter)
 
     def agree_to_stop(self, stop: StopRequest) -> bool:
         """Turn a signal to any rank into a stop of all; return True on all ranks if they stop."""
@@ -108,14 +86,15 @@ class Ranks:
         # A signal that arrives during the exchange waits for the next call, even though `stop` is
         # already pending: a rank that stopped alone would wait for the others, and they for it.
         signal_number = torch.tensor(stop.signal_number or 0)
-        with self._reporting_lost_ranks():
+        with self.reporting_lost_ranks():
             dist.all_reduce(signal_number, dist.ReduceOp.MAX)
         if signal_number.item():
             stop.request(int(signal_number))
         return bool(signal_number.item())
 
     @contextmanager
-    def _reporting_lost_ranks(self) -> Iterator[None]:
+    def reporting_lost_ranks(self) -> Iterator[None]:
+        """Turn torch's errors of the block into RankError."""
         try:
             yield
         except RuntimeError as error:
@@ -138,17 +117,3 @@ def _pack(value: object) -> Tensor:
 
 def _unpack(packed: Tensor) -> Any:
     return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
-
-
-def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Group parameters in their order, by message size and type."""
-    bucket: list[nn.Parameter] = []
-    size = 0
-    for parameter in parameters:
-        if bucket and (size + parameter.numel() > _BUCKET or parameter.dtype != bucket[0].dtype):
-            yield bucket
-            bucket, size = [], 0
-        bucket.append(parameter)
-        size += parameter.numel()
-    if bucket:
-        yield bucket

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.runtime.gradients import GradientSum
 from a2cap.pipeline.training.average import WeightAverage
 from a2cap.pipeline.training.config import TrainingConfig
 
@@ -53,6 +54,7 @@ class Optimizer(ABC, Generic[Part]):
         self._average = WeightAverage(parameters, ema) if ema else None
         self._clip_norm = math.inf if config.clip_norm is None else config.clip_norm
         self._ranks = ranks
+        self._gradients = GradientSum((side for side, _ in sides), ranks)
         self._device = sides[0][0][0].device
 
     @abstractmethod
@@ -87,14 +89,20 @@ class Optimizer(ABC, Generic[Part]):
         for _, optimizer in self.sides:
             optimizer.zero_grad(set_to_none=True)
 
+    def _overlapped(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """Yield the parts; gradients are summed over ranks during the backward pass of the last."""
+        yield from parts[:-1]
+        with self._gradients.overlapped():
+            yield from parts[-1:]
+
     def _reduce_gradients(self, divisors: Sequence[Tensor] = ()) -> Tensor:
-        """Sum gradients over ranks, then clip them; return the norm of all sides before clipping.
+        """Wait for the sums of gradients and clip them; return the norm of all sides before that.
 
         divisors: a scalar per side that divides its sum; none divides nothing.
         """
+        self._gradients.wait()
         norms: list[Tensor] = []
         for number, (parameters, _) in enumerate(self.sides):
-            self._ranks.sum_gradients(parameters)
             for parameter in parameters if divisors else ():
                 if parameter.grad is not None:
                     parameter.grad /= divisors[number].to(parameter.grad.dtype)

@@ -125,7 +125,7 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         tokens = int(self._ranks.sum(torch.tensor(sum(counts))))
         values = torch.zeros(len(self._names), device=self._device)
         rate = sampling_rate(self._config, number, steps_per_epoch=self._steps_per_epoch)
-        for part, count in zip(parts, counts, strict=True):
+        for part, count in zip(self._overlapped(parts), counts, strict=True):
             # losses are means over tokens, so parts count by their share of the tokens
             values += self._backward(part, count / max(tokens, 1), sampling_rate=rate)
         lr = learning_rate(

@@ -104,7 +104,7 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         seed = derived_seed(self._config.seed, number, self._ranks.rank)
         generator.manual_seed(seed >> 1)  # 63 bits, as in earlier versions
         sums = torch.zeros(len(_SUMS), dtype=torch.float64)
-        for part in parts:
+        for part in self._overlapped(parts):
             sums += self._backward(part.to(self._device, non_blocking=True), generator)
         found = dict(zip(_SUMS, self._ranks.sum(sums).tolist(), strict=True))
         tokens, true_tokens = (max(found[name], 1.0) for name in ("tokens", "true_tokens"))

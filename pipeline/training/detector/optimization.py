@@ -54,7 +54,7 @@ class DetectorOptimizer(Optimizer[DetectorPart]):
         counts = [len(part.batch) for part in parts]
         images = int(self._ranks.sum(torch.tensor(sum(counts))))
         values = torch.zeros(1 + len(LOSSES), device=self._device)
-        for index, (part, count) in enumerate(zip(parts, counts, strict=True)):
+        for index, (part, count) in enumerate(zip(self._overlapped(parts), counts, strict=True)):
             # losses are means over images, so parts count by their share of the images
             values += self._backward(part, count / images, self._generator(number, index))
         norm = float(self._reduce_gradients())

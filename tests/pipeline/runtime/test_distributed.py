@@ -5,17 +5,11 @@ import signal
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from a2cap.pipeline.engine.interruption import Interrupted, StopRequest
-from a2cap.pipeline.runtime import distributed
 from a2cap.pipeline.runtime.distributed import RankError, Ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-
-
-def parameters(*sizes):
-    return [nn.Parameter(torch.zeros(size)) for size in sizes]
 
 
 def test_without_a_process_group_there_is_one_rank():
@@ -24,16 +18,13 @@ def test_without_a_process_group_there_is_one_rank():
 
 def test_a_single_rank_keeps_its_own_values():
     single = Ranks()
-    [parameter] = parameters((2, 3))
-    single.sum_gradients([parameter])
-    single.broadcast_tensors([parameter])
+    single.broadcast_tensors([torch.zeros(2)])
     stop = StopRequest()
     assert not single.agree_to_stop(stop)
     assert single.is_main
     assert single.sum(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
     assert single.all_gather("x") == ["x"]
     assert single.broadcast("x") == "x"
-    assert parameter.grad is None
     assert not stop.pending
     stop(signal.SIGTERM, None)
     assert single.agree_to_stop(stop)
@@ -60,38 +51,6 @@ def test_values_are_exchanged_between_all_ranks(together, count):
             "broadcast": "of 0",
             "equal": [[0.0, 0.0], 0],
         }
-
-
-@pytest.mark.parametrize("bucket", [1, 7, 1000])
-def test_gradients_are_summed_for_any_message_size(together, monkeypatch, bucket):
-    """The second parameter has no gradient on rank 1, the third on no rank."""
-    monkeypatch.setattr(distributed, "_BUCKET", bucket)
-
-    def add(group):
-        found = parameters((2, 3), 4, (), 5)
-        for number, parameter in enumerate(found):
-            if number != 2 and (group.rank, number) != (1, 1):
-                parameter.grad = torch.full_like(parameter, 10.0**group.rank + number)
-        group.sum_gradients(found)
-        return [(tuple(p.grad.shape), p.grad.unique().tolist()) for p in found]
-
-    expected = [((2, 3), [11.0]), ((4,), [2.0]), ((), [0.0]), ((5,), [17.0])]
-    assert together(2, add) == [expected, expected]
-
-
-@pytest.mark.slow
-def test_gradients_of_several_types_keep_their_types(together):
-    def add(group):
-        found = [
-            nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float32, torch.float64)
-        ]
-        for parameter in found:
-            parameter.grad = torch.ones_like(parameter)
-        group.sum_gradients(found)
-        return [(parameter.grad.dtype, parameter.grad.tolist()) for parameter in found]
-
-    expected = [(torch.float32, [2.0, 2.0]), (torch.float64, [2.0, 2.0])]
-    assert together(2, add) == [expected, expected]
 
 
 @pytest.mark.slow

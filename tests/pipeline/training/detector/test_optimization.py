@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from a2cap.data.batches.loader import Share
 from a2cap.extract.training import trainable
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
+from a2cap.pipeline.runtime.gradients import GradientSum
 from a2cap.pipeline.training.detector.batches import DetectorDataset, collate
 from a2cap.pipeline.training.detector.data import read_detector_data
 from a2cap.pipeline.training.detector.optimization import (
@@ -108,7 +110,8 @@ def test_a_rank_without_a_part_adds_no_gradient_and_no_loss(started, monkeypatch
     """As in a batch with fewer images than ranks."""
     detector, optimizer = started(ranks=Ranks(rank=1, count=2))
     monkeypatch.setattr(Ranks, "sum", lambda self, values: values + (values.ndim == 0))
-    monkeypatch.setattr(Ranks, "sum_gradients", lambda self, parameters: None)
+    monkeypatch.setattr(GradientSum, "overlapped", lambda self: nullcontext())
+    monkeypatch.setattr(GradientSum, "wait", lambda self: None)
     [update] = optimizer.step([], 1)
     assert (update.image_ids, update.amount) == ((), 1)
     assert set(update.means.values()) == {0.0}
