@@ -4,7 +4,8 @@ import errno
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from inspect import cleandoc
@@ -203,13 +204,23 @@ def experiment_options(
             else:
                 from a2cap.pipeline.runtime.torchrun import main_rank
 
-                with main_rank(options.config().runtime):
+                with main_rank(options.config().runtime), _exit_of_a_rank():
                     command(options, **others)
 
         shared = set_option(artifacts_option(verbose_option(with_experiment)))
         return config_option(shared)
 
     return decorate
+
+
+@contextmanager
+def _exit_of_a_rank() -> Iterator[None]:
+    """Exit with 0 in place of 3, skipped items: torchrun takes that for a rank that failed."""
+    try:
+        yield
+    except click.exceptions.Exit as done:
+        if done.exit_code != EXIT_SKIPPED:
+            raise
 
 
 def _join_trainings(options: ExperimentOptions) -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
 from a2cap.model.errors import ModelError
-from a2cap.pipeline.cli.options import Commands, experiment_options
+from a2cap.pipeline.cli.options import EXIT_SKIPPED, Commands, experiment_options
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.runtime.torchrun import Job
@@ -44,7 +44,7 @@ def events(monkeypatch):
 
 
 @pytest.fixture
-def start(monkeypatch, events):
+def start(request, monkeypatch, events):
     """Run a command as one rank of torchrun; return its events."""
 
     def run(rank, processes, **changes):
@@ -54,14 +54,26 @@ def start(monkeypatch, events):
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             monkeypatch.setenv(name, str(processes))
         distributed = experiment_options(distributed=True)
-        command = distributed(lambda options, force: events.append(f"runs, force {force}"))
+        command = distributed(lambda options, force: end(f"runs, force {force}"))
         command(**OPTIONS | changes, force=True)
         return events
 
+    def end(event):
+        events.append(event)
+        if code:
+            raise click.exceptions.Exit(code)
+
+    code = getattr(request, "param", None)
     return run
 
 
 def test_rank_0_runs_the_command_as_the_main_rank(start):
+    assert start(0, 2) == ["main rank on cpu", "runs, force True", "trainings end"]
+
+
+@pytest.mark.parametrize("start", [EXIT_SKIPPED], indirect=True)
+def test_skipped_items_are_no_failure_of_rank_0(start):
+    """Else torchrun would stop the other ranks, and start all of them again."""
     assert start(0, 2) == ["main rank on cpu", "runs, force True", "trainings end"]
 
 
