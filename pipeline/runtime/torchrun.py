@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.launch import launch
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -111,14 +112,16 @@ def _connected(runtime: RuntimeConfig) -> Iterator[JobQueue]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, count = next(iter(rendezvous("env://", timeout=_CONNECTION_TIMEOUT)))
+    # torchrun keeps its store when it starts the ranks again, with addresses and jobs of the dead
+    attempt = PrefixStore(f"attempt {launch().restarts}", store)
     dist.init_process_group(
         # values are exchanged on the CPU, gradients on the GPU
         "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-        store=PrefixStore("group", store),
+        store=PrefixStore("group", attempt),
         rank=rank,
         world_size=count,
         timeout=_COLLECTIVE_TIMEOUT,
     )
-    yield JobQueue(PrefixStore("jobs", store))
+    yield JobQueue(PrefixStore("jobs", attempt))
     # not after an error: it could wait for ranks that are gone, and the process ends anyway
     dist.destroy_process_group()

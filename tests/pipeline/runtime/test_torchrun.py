@@ -17,13 +17,14 @@ STARTED = {
     "WORLD_SIZE": "8",
     "LOCAL_RANK": "1",
     "LOCAL_WORLD_SIZE": "4",
+    "TORCHELASTIC_RESTART_COUNT": "2",
 }
 ONE, TWO = Job("one", {}, "a"), Job("two", {"features": "a/b", "seed": 1}, "b")
 CPU = RuntimeConfig(device="cpu")
 
 
 def test_torchrun_sets_rank_and_number_of_ranks():
-    assert launch(STARTED) == Launch(rank=5, ranks=8, local_rank=1, local_ranks=4)
+    assert launch(STARTED) == Launch(rank=5, ranks=8, local_rank=1, local_ranks=4, restarts=2)
 
 
 @pytest.mark.parametrize("name", [None, "TORCHELASTIC_RUN_ID"])
@@ -62,14 +63,18 @@ def test_a_single_process_broadcasts_to_nobody(monkeypatch):
 
 @pytest.fixture
 def jobs(monkeypatch):
-    """Make a rendezvous of this process alone, and return the queue of its jobs."""
+    """Make a rendezvous of this process alone, once restarted, and return the queue of its jobs."""
+    for name, value in {**STARTED, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
     store = dist.HashStore()
+    for attempt in range(2):  # the queue of each attempt that died is still there
+        JobQueue(dist.PrefixStore("jobs", dist.PrefixStore(f"attempt {attempt}", store))).put(None)
     monkeypatch.setattr(
         sys.modules["torch.distributed.rendezvous"],
         "rendezvous",
         lambda *_, **__: iter([(store, 0, 1)]),
     )
-    return JobQueue(dist.PrefixStore("jobs", store))
+    return JobQueue(dist.PrefixStore("jobs", dist.PrefixStore("attempt 2", store)))
 
 
 def test_rank_0_broadcasts_its_jobs_and_then_the_end(jobs):
