@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -53,11 +53,11 @@ class Share:
     ranks: int = 1
     micro_batches: int = 1
 
-    def of(self, batch: Sequence[Key]) -> list[list[Key]]:
+    def of(self, batch: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the non-empty micro-batches of this rank."""
         dealt = batch[self.rank :: self.ranks]
-        parts = [list(dealt[part :: self.micro_batches]) for part in range(self.micro_batches)]
-        return [part for part in parts if part]
+        parts = [dealt[part :: self.micro_batches] for part in range(self.micro_batches)]
+        return [part for part in parts if len(part)]
 
 
 ALL = Share()
@@ -85,11 +85,16 @@ def epoch_batches(
     chunks = epoch_chunks(
         len(dataset), batch_size=batch_size, seed=seed, epoch=epoch, groups=groups
     )
-    batches = [share.of([(epoch, int(index)) for index in chunk]) for chunk in chunks[start:]]
+    batches = [share.of(chunk) for chunk in chunks[start:]]
+    # views of one array: a key per item would take a hundred bytes for each image of the epoch
     parts = [part for batch in batches for part in batch]
-    items = _Batches(dataset.__getitem__, parts, collate)
+    items = _Batches(partial(_epoch_item, dataset, epoch), parts, collate)
     loaded = _load(items, workers=workers, pin_memory=pin_memory)
     return (list(islice(loaded, len(batch))) for batch in batches)
+
+
+def _epoch_item(dataset: EpochDataset[Element], epoch: int, index: np.int64) -> Element:
+    return dataset[epoch, int(index)]
 
 
 def batches_per_epoch(
@@ -143,7 +148,7 @@ class _Batches(Dataset[Collated | _Failure], Generic[Key, Element, Collated]):
     """Collated batches by number; keys: of the items of each."""
 
     read: Callable[[Key], Element]
-    keys: Sequence[Sequence[Key]]
+    keys: Sequence[Iterable[Key]]
     collate: Callable[[Sequence[Element]], Collated]
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from sys import intern
 
 import h5py
 import numpy as np
@@ -79,7 +80,8 @@ class CaptionFile:
             self._lengths: NDArray[np.int32] = own_dataset(file, "lengths")[...].astype(np.int32)
             self._offsets: NDArray[np.int64] = own_dataset(file, "offsets")[...].astype(np.int64)
             self._image_ids: list[str] = own_dataset(file, "image_ids").asstr()[...].tolist()
-            self._splits: list[str] = own_dataset(file, "splits").asstr()[...].tolist()
+            # interned: three strings and not one for each image
+            self._splits = [*map(intern, own_dataset(file, "splits").asstr()[...])]
             self.vocabulary_digest = str(file.attrs["vocabulary_digest"])
             self.dataset = str(file.attrs.get("dataset", ""))
             self._check()

@@ -20,7 +20,7 @@ class TrainingData:
 
     store: FeatureStore
     captions: CaptionFile
-    references: dict[str, list[str]]
+    references: dict[str, list[str]]  # of the images to validate on
     vocabulary: Vocabulary
     skipped: frozenset[str]  # ids that extraction left out
     validation: list[str]  # ids to validate on
@@ -47,7 +47,9 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
             "fix their files and extract again"
         )
     store.require(validation)
-    references = load_reference_tokens(captions / REFERENCES)
+    # only these: all references would stay in memory, those of every image of the training
+    every = load_reference_tokens(captions / REFERENCES)
+    references = {image_id: every[image_id] for image_id in validation}
     return TrainingData(store, tokens, references, vocabulary, skipped, validation)
 
 
