@@ -32,7 +32,7 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data, require_cells
-from a2cap.pipeline.training.captioner.start import start_from
+from a2cap.pipeline.training.captioner.start import start_from, warn_of_another_extractor
 from a2cap.pipeline.training.captioner.task import (
     CaptionValidation,
     train_and_save,
@@ -69,6 +69,7 @@ def train_captioner(
     # ranks on different machines may initialise differently
     ranks.broadcast_tensors(captioner.state_dict().values())
     if config.start is not None:
+        warn_of_another_extractor(config.start, job.features)
         start = load_model(config.start, device=device)
         start_from(start, captioner, description.model, data.vocabulary)
     if config.compile:

@@ -1,20 +1,33 @@
 """Fine-tuning: the initial tensors of a captioner from a saved one."""
 
 import logging
+from pathlib import Path
 
 import torch
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
+from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, LoadedCaptioner
 
 logger = logging.getLogger(__name__)
 
 _FREE = ("alignment", "attention", "hard", "doubly_stochastic")
 """Settings that may differ, as rates of dropout may: the other tensors keep their meaning."""
 _OF_WORDS = ("decoder.embedding.", "decoder.output.")
+
+
+def warn_of_another_extractor(start: Path, features: Path) -> None:
+    """Log a warning if a saved captioner was trained on regions of another extractor."""
+    old, new = (ExtractorRecord.read(folder / EXTRACTOR) for folder in (start, features))
+    if different := new.differences(old):
+        logger.warning(
+            "train.start was trained on regions of another extractor: %s differs in %s; extract "
+            "with its weights and configuration, unless the captioner shall learn other regions",
+            *(EXTRACTOR, ", ".join(different)),
+        )
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """Tests of fine-tuning: what a new captioner takes from a saved one, and what does not fit."""
 
+import json
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from a2cap.data.errors import InputError
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import AlignmentConfig, GruConfig, TransformerConfig
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, ModelDescription
-from a2cap.pipeline.training.captioner.start import start_from
+from a2cap.pipeline.training.captioner.start import start_from, warn_of_another_extractor
 from tests.model.kinds import FEATURE_WIDTH, KINDS
 
 PLAIN = AlignmentConfig(fusion="none")
@@ -89,3 +91,17 @@ def test_what_does_not_fit_is_named(config, region_width, message):
     with pytest.raises(InputError) as raised:
         start_from(saved(KINDS["transformer"](), words), captioner, config, words)
     assert str(raised.value) == message
+
+
+def test_a_start_on_regions_of_another_extractor_logs_a_warning(experiment, tmp_path, caplog):
+    features = experiment.directory("extract")
+    record = json.loads((features / "extractor.json").read_text())
+    record["config"]["max_regions"] += 1
+    (tmp_path / "extractor.json").write_text(json.dumps(record))
+    warn_of_another_extractor(experiment.directory("train-xe"), features)
+    warn_of_another_extractor(tmp_path, features)
+    assert [line.getMessage() for line in caplog.records] == [
+        "train.start was trained on regions of another extractor: extractor.json differs in "
+        "config.max_regions; extract with its weights and configuration, unless the captioner "
+        "shall learn other regions"
+    ]
