@@ -238,8 +238,11 @@ def settings_of_weights(name: str | None) -> dict[str, int]:
             found = stated_settings(json.loads(file.metadata()[META_KEY]))
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
         return {}  # reported when the weights are loaded
-    bundled = (one for one in BUNDLED.values() if one.path == path)
-    return found | {name: value for one in bundled for name, value in one.settings.items()}
+    return found | _bundled_settings(path)
+
+
+def _bundled_settings(path: Path) -> dict[str, int]:
+    return dict(next((one.settings for one in BUNDLED.values() if one.path == path), {}))
 
 
 def with_stated_settings(content: Mapping[str, object]) -> dict[str, object]:
@@ -258,6 +261,7 @@ def describe_detector(weights: Path) -> dict[str, str]:
     architecture, meta = detector.architecture, detector.meta
     attributes = f"{architecture.attributes:,}" if architecture.attributes else "none"
     conventions = meta.model_dump(mode="json", exclude={"origin", "anchors"})
+    conventions |= _bundled_settings(weights)
     return {
         "file": str(weights),
         "sha256": weights_sha256(weights),

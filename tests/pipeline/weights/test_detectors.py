@@ -167,6 +167,8 @@ def test_the_commands_know_the_bundled_detector():
     shown = run(cli, ["weights", "show", "scenes"]).stdout
     assert f"sha256               {BUNDLED['scenes'].sha256}\n" in shown
     assert "network              ResNet-18, 256 per region\n" in shown
+    assert "scale                [224, 224]\n" in shown
+    assert "roi size             7\nproposals            36\n" in shown
 
 
 @pytest.mark.slow
