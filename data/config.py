@@ -36,8 +36,8 @@ class DataConfig(Section):
     with captions, as in shards/{000..127}.tar."""
 
     features: Path | None = None
-    """Region features in place of extraction: a feature store, or what `a2 convert` reads. Images
-    are then optional."""
+    """Region features in place of extraction: a feature store, the folder of a finished shard plan,
+    which is read where it is, or what `a2 convert` reads. Images are then optional."""
 
     sizes: Path | None = None
     """Image folder or COCO file with the sizes of the images, for features without them."""

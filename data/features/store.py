@@ -1,17 +1,21 @@
-"""The reader of a finished feature store, in one data file or in shards."""
+"""The reader of a finished feature store, in one data file, in shards or in the parts of a plan."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from pathlib import Path
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features.feature_file import FeatureFile, open_file, verify_file
+from a2cap.data.features.parts import PartIndex, open_parts, parts_folder
 from a2cap.data.features.record import Record, decode_regions, record_key
 from a2cap.data.features.seal import StoreSeal, logical_digest, read_seal
 from a2cap.data.features.shard import Shard, complete_shards, owner
 from a2cap.data.regions import Regions
 
 _NAMED_MISSING = 5
+_OPEN_PARTS = 128
+"""Parts that are kept open; a process may have few open files."""
 
 
 class FeatureStore:
@@ -23,8 +27,16 @@ class FeatureStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._index: PartIndex | None = None
+        self._open: OrderedDict[int, None] = OrderedDict()
+        parts = parts_folder(path)
+        if parts is not None:
+            self.seal: StoreSeal
+            self.seal, self._files = open_parts(parts)
+            self._index = PartIndex.of(self._files)
+            return
         shards = complete_shards(path)
-        self.seal: StoreSeal = read_seal(path)
+        self.seal = read_seal(path)
         self._files = _open_files(path, self.seal, shards)
 
     @property
@@ -83,7 +95,7 @@ class FeatureStore:
     def verify(self, data: bool = False) -> list[str]:
         """Return the problems found; with `data`, read every byte."""
         problems = [problem for file in self._files for problem in verify_file(file, data)]
-        if problems or len(self._files) == 1:
+        if problems or len(self._files) == 1 or self._index is not None:
             return problems
         count = sum(file.seal.count for file in self._files)
         if count != len(self):
@@ -96,10 +108,20 @@ class FeatureStore:
         return f'shards of {str(self.path)!r} {what}; run "a2 extract --force"'
 
     def _candidates(self, image_id: str) -> list[FeatureFile]:
-        """Return all files, beginning with the shard to which the image belongs."""
+        """Return the files that may contain an image, the most likely first."""
+        if self._index is not None:
+            return [self._part(number) for number in self._index.find(record_key(image_id))]
         # with given boxes an image can be in another shard: that of its batch
         first = owner(image_id, len(self._files))
         return self._files[first:] + self._files[:first]
+
+    def _part(self, number: int) -> FeatureFile:
+        """Return a part, and close the one that was not used for longest."""
+        self._open[number] = None
+        self._open.move_to_end(number)
+        if len(self._open) > _OPEN_PARTS:
+            self._files[self._open.popitem(last=False)[0]].close()
+        return self._files[number]
 
 
 def merge_records(files: Iterable[FeatureFile]) -> Iterator[Record]:

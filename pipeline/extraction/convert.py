@@ -30,6 +30,7 @@ from a2cap.data.features.formats.npz import (
     read_milvlg,
 )
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
+from a2cap.data.features.parts import PLAN
 from a2cap.data.features.record import FeatureType
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
@@ -174,7 +175,7 @@ def _record_file(target: Path) -> Path:
 def open_source(path: Path, sizes: Sizes) -> Source:
     """Open a file or folder by its format; raise InputError for an unknown one."""
     if path.is_dir():
-        if (path / SEAL_FILE).exists():
+        if (path / SEAL_FILE).exists() or (path / PLAN).exists():
             return StoreSource(path)
         if any(path.glob("*_att")):
             return att_box_source(path, sizes=sizes)

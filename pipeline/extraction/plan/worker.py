@@ -88,8 +88,10 @@ class Worker:
 
     def _take_over(self, undone: dict[str, Claim]) -> Steps[None]:
         """Work on returned and abandoned tasks until all are done."""
+        wait = shortest = self._leases.beat_every / 64
         while undone:
-            for task, claim in list(undone.items()):
+            before = dict(undone)
+            for task, claim in before.items():
                 if self._stopping():
                     return
                 yield 0.0
@@ -97,7 +99,8 @@ class Worker:
                     del undone[task]
                     continue
                 undone[task] = yield from self._follow(claim)
-            yield self._leases.beat_every
+            wait = shortest if undone != before else min(2 * wait, self._leases.beat_every)
+            yield wait
 
     def _follow(self, claim: Claim) -> Steps[Claim]:
         """Work on a task if it is free; return its newest claim."""

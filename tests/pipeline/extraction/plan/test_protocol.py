@@ -167,8 +167,8 @@ def test_a_schedule_is_replayed_by_its_seed():
 def test_many_workers_share_many_tasks():
     sizes = Sizes(workers=20, tasks=200, images=1, kills=10, stops=3, stalls=5)
     schedule = Schedule(1, sizes)
-    # some thirty steps per task, listings and refusals included
-    assert schedule.run() < 40 * (sizes.tasks + sizes.workers)
+    # some forty steps per task, listings and refusals included
+    assert schedule.run() < 60 * (sizes.tasks + sizes.workers)
 
 
 MUTATIONS = {
