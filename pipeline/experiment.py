@@ -11,10 +11,10 @@ from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.shard import Shard
-from a2cap.data.files.paths import require_file, require_folder
+from a2cap.data.files.paths import require_file
 from a2cap.data.image_ids import find_images, list_images
 from a2cap.data.sources.location import version_of
-from a2cap.data.sources.opening import is_source, open_source
+from a2cap.data.sources.opening import is_source, open_source, require_image_folder
 from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
@@ -273,7 +273,7 @@ class Experiment:
         """
         if self.config.data.images is None and self.imported is not None:
             return dict.fromkeys(self.imported.image_ids)
-        folder = require_folder(self.config.data.images, "data.images")
+        folder = require_image_folder(self.config.data.images)
         if self.config.data.annotations is None:
             return dict(find_images(folder, self.config.data.ids))
         named = {image.image_id: image.file for image in self.annotations.images}
@@ -288,7 +288,7 @@ class Experiment:
         return read_annotations(path, split_list=data.split_list, split=data.split, rule=data.ids)
 
     def _content(self, images: Mapping[str, Path | None]) -> Input:
-        folder = require_folder(self.config.data.images, "data.images")
+        folder = require_image_folder(self.config.data.images)
         return self._hashes.images(folder, images)
 
     def _calibrate(self) -> Stage:

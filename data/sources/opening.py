@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.folder import Folder, ImageList
 from a2cap.data.sources.location import access_error, as_url, expand, file_system
@@ -41,6 +42,16 @@ def is_source(path: Path | None) -> bool:
     """Return True for a path that names tars or Parquet files, or a URL."""
     text = as_url(str(path or ""))
     return "://" in text or PurePosixPath(text).suffix in (".tar", ".parquet")
+
+
+def require_image_folder(path: Path | None) -> Path:
+    """Return data.images; raise ConfigError unless it is a folder on this machine."""
+    if is_source(path):
+        raise ConfigError(
+            f"data.images is not a folder: {as_url(str(path))!r}; extract it with "
+            '"a2 extract --plan DIR", and name DIR as data.features'
+        )
+    return require_folder(path, "data.images")
 
 
 def _matching(pattern: str) -> list[str]:

@@ -12,8 +12,9 @@ from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.data.files.paths import require_file, require_folder
+from a2cap.data.files.paths import require_file
 from a2cap.data.scenes.truth import read_scenes
+from a2cap.data.sources.opening import require_image_folder
 from a2cap.pipeline.captioning.ensemble import require_compatible, require_vocabulary
 from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.doctor.resources import Resources, UnknownRequirement
@@ -150,7 +151,7 @@ def _images(run: PlannedRun, stage: str) -> str:
     # a wrong folder deserves another message than eleven bad images of one that is right
     missing = [name for name in sorted(images) if images[name] is None]
     if len(missing) == len(images):
-        folder = str(require_folder(run.config.data.images, "data.images"))
+        folder = str(require_image_folder(run.config.data.images))
         raise InputError(
             f"none of the {len(images):,} images has a file in {folder!r}; check data.images"
         )

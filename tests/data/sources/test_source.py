@@ -1,14 +1,16 @@
 """What is wrong with a source is named; its other images are read."""
 
 import sys
+from pathlib import Path
 
 import fsspec
 import pytest
 
-from a2cap.data.errors import InputError, UnreadableError
+from a2cap.data.errors import ConfigError, InputError, UnreadableError
 from a2cap.data.sources.location import expand
-from a2cap.data.sources.opening import open_source
+from a2cap.data.sources.opening import open_source, require_image_folder
 from a2cap.data.sources.source import SourceItem
+from tests.data.messages import message_of
 from tests.data.sources.samples import jpeg, tar_bytes, write_parquet
 
 A, B = jpeg(10), jpeg(20)
@@ -138,6 +140,15 @@ def test_what_is_no_source_is_an_error(tmp_path):
     (tmp_path / "no.tar").write_bytes(tar_bytes({"a.txt": b"a dog"}))
     text = str(tmp_path / "no.tar")
     assert error_of(text) == f"no images in {text!r}; check the path"
+
+
+def test_a_folder_in_place_of_a_source_is_asked_for_with_the_way_to_extract_it(tmp_path):
+    message = message_of(require_image_folder, Path("s3://a/{0..1}.tar"), error=ConfigError)
+    assert message == (
+        "data.images is not a folder: 's3://a/{0..1}.tar'; extract it with "
+        '"a2 extract --plan DIR", and name DIR as data.features'
+    )
+    assert require_image_folder(tmp_path) == tmp_path
 
 
 def test_a_digest_is_of_names_and_sizes_and_of_no_place(tmp_path):
