@@ -274,6 +274,7 @@ def test_an_ensemble_folder_without_a_captioner_is_rejected(experiment, tmp_path
     )
 
 
+@pytest.mark.slow
 def test_a_problem_of_a_later_stage_is_reported_before_the_first_stage(
     experiment, tmp_path, monkeypatch
 ):

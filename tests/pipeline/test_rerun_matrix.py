@@ -345,6 +345,7 @@ def test_without_epochs_no_field_of_self_critical_training_is_in_any_key(keys):
     assert keys(["scst.epochs=0", *changes]) == found
 
 
+@pytest.mark.slow
 def test_the_same_content_at_another_path_reruns_nothing(keys):
     for field, (file, _) in MATRIX.items():
         if not isinstance(file, File):

@@ -36,6 +36,7 @@ def test_both_passes_equal_the_equations(images, fusion):
     assert_equal_to_transcription(captioner, images, log_probs)
 
 
+@pytest.mark.slow
 def test_the_published_size_and_initial_values():
     plain = UpDownConfig(alignment=AlignmentConfig(fusion="none"))
     captioner = UpDownCaptioner(plain, feature_width=2048, vocabulary_size=10_010)

@@ -116,6 +116,7 @@ def test_the_gradient_equals_back_propagation_through_every_step(tiny, images, f
     assert {"decoder.output.weight", "encoder.embedding.weight"} & moved
 
 
+@pytest.mark.slow
 def test_ascending_the_reward_raises_it(tiny, images):
     captioner = tiny()
     optimiser = torch.optim.Adam(captioner.parameters(), lr=3e-3)

@@ -111,6 +111,7 @@ def test_fusions_are_in_the_papers_order_after_the_plain_baseline(analysed, plai
     assert fusion_rows([analysed]) == []
 
 
+@pytest.mark.slow
 def test_tables_and_figures_are_written_if_there_are_enough_runs(analysed, plain, tmp_path):
     names = [path.name for path in write_analysis(tmp_path / "one", [plain])]
     assert names == ["layers.csv", "runs.csv", "faithfulness.png"]

@@ -182,6 +182,7 @@ def test_a_member_of_an_ensemble_with_another_vocabulary_is_a_problem(
     )
 
 
+@pytest.mark.slow
 def test_word_groups_must_be_readable(new, tmp_path):
     path = tmp_path / "words.json"
     named = override("data.word_groups", path)
@@ -213,6 +214,7 @@ def test_a_stage_has_only_its_own_needs(new, without_java):
             require_runnable(opened, [stage])
 
 
+@pytest.mark.slow
 def test_a_problem_that_follows_from_another_is_not_reported_twice(new):
     check = found(new("extract.weights=null"), "extract", "disk")
     assert (check.state, check.found) == ("unknown", "unknown until the other problems are fixed")

@@ -106,6 +106,7 @@ def memory(monkeypatch):
     return available
 
 
+@pytest.mark.slow
 def test_models_that_exceed_the_memory_are_rejected(new, memory):
     memory(10**6)
     assert problems(new()) == [

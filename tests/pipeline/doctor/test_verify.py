@@ -400,6 +400,7 @@ def test_the_command_fails_if_anything_is_damaged(artifacts):
     assert answer.stdout.splitlines()[-1].startswith(f"{count} verified, 1 damaged: ")
 
 
+@pytest.mark.slow
 def test_the_remedy_of_a_damaged_result_restores_it(artifacts, experiment):
     path = result(artifacts, "preprocess") / "vocabulary.json"
     before = read_manifest(path.parent).digest

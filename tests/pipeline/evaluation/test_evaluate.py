@@ -250,6 +250,7 @@ def test_the_configured_split_is_captioned(run, inputs):
     assert "Captions of the val split" in (run.directory / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_batches_do_not_change_the_captions(run):
     made = []
     for batch_size in (1, 3, 50):

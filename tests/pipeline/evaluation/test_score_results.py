@@ -68,6 +68,7 @@ def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
     assert '"caption":"a red dog runs"' in report
 
 
+@pytest.mark.slow
 def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
     scenes = [make_scene(index, seed=1, side=160) for index in range(2)]
     captions = {n: " ".join(w.text for w in scene.captions[0]) for n, scene in enumerate(scenes, 1)}
@@ -166,6 +167,7 @@ def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_existing_scores_are_replaced_only_by_force(a2_evaluate, files, tmp_path):
     assert a2_evaluate(*files()).exit_code == 0
     before = (tmp_path / "scores" / "metrics.json").read_bytes()
@@ -281,6 +283,7 @@ def test_a_killed_jvm_is_an_error_and_no_scores_without_meteor(files, tmp_path, 
     assert not (tmp_path / "scores").exists()
 
 
+@pytest.mark.slow
 def test_captions_of_any_script_are_scored(a2_evaluate, files):
     references = {1: ["一只 红色 的 狗 跑", "ein Hündchen läuft"], 2: ["собака 🐕 бежит"]}
     answer = a2_evaluate(*files({1: references[1][1], 2: references[2][0]}, references))

@@ -242,6 +242,7 @@ def die_at(monkeypatch, image):
     monkeypatch.setattr(extraction, "read_image", read_and_die)
 
 
+@pytest.mark.slow
 def test_a_rerun_extracts_only_the_missing_images(run, scenes, monkeypatch):
     images, boxes = scenes
     die_at(monkeypatch, 18)

@@ -56,6 +56,7 @@ def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(new
         assert set(batch) <= set(FeatureStore(made[3].folder(owner(batch[0], 3), 3)))
 
 
+@pytest.mark.slow
 def test_a_killed_shard_is_resumed_and_the_store_is_the_same(new, monkeypatch, scenes):
     images, _ = scenes
     some = {image_id: images[image_id] for image_id in IDS[:8]}
@@ -174,6 +175,7 @@ def a2_extract(experiment, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_the_same_stage_with_and_without_shards(
     a2_extract, experiment, tmp_path
 ):
@@ -205,6 +207,7 @@ def test_a_wrong_shard_is_a_usage_error(a2_extract):
     assert answer.stderr == ("a2: shard is '2/2'; write i/N with i from 0 to N - 1, such as 0/4\n")
 
 
+@pytest.mark.slow
 def test_a_shard_with_skipped_images_ends_with_exit_code_3(
     experiment, tmp_path, scenes, a2_extract
 ):

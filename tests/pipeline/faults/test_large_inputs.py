@@ -45,6 +45,7 @@ READ = """
 """
 
 
+@pytest.mark.slow
 def test_an_image_of_30000_by_30000_pixels_in_109_kilobytes_costs_little(tmp_path):
     bomb = tmp_path / "bomb.png"
     write_bomb(bomb, 30_000)

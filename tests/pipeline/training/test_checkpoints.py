@@ -64,6 +64,7 @@ def test_a_loaded_checkpoint_equals_the_saved_one(checkpoints, caplog):
     assert found.state["moments"].tolist() == [3, 3, 3]
 
 
+@pytest.mark.slow
 def test_a_full_disk_raises_the_systems_error_at_any_byte(checkpoints):
     """At some bytes torch raises an error of its own about its archive."""
     save(checkpoints, 3)

@@ -188,12 +188,14 @@ def test_the_best_epoch_is_saved_and_not_the_last(train, tmp_path, monkeypatch):
     assert not all(torch.equal(saved[name], last[name]) for name in last)
 
 
+@pytest.mark.slow
 def test_the_first_of_equal_epochs_is_the_best(train, tmp_path, monkeypatch):
     scored(monkeypatch, 0.4, 0.4)
     found = train(tmp_path / "equal")
     assert load_file(found / "model.safetensors")["schedule_step"].item() == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patience", "scores"),
     [(1, [0.5, 0.4]), (2, [0.1, 0.0, 0.5, 0.4, 0.5])],
@@ -208,6 +210,7 @@ def test_training_ends_when_patience_runs_out(train, tmp_path, monkeypatch, pati
     assert load_file(found / "model.safetensors")["schedule_step"].item() == 2 * best
 
 
+@pytest.mark.slow
 def test_a_resumed_training_keeps_its_patience(train, tmp_path, monkeypatch, signals):
     scored(monkeypatch, 0.5, 0.4, 0.3)
     signals[0, 5] = [signal.SIGTERM]
@@ -240,6 +243,7 @@ def test_progress_events_contain_the_step_and_the_total(train, tmp_path, monkeyp
     ]
 
 
+@pytest.mark.slow
 def test_reading_measurements_later_changes_nothing(
     train, uninterrupted, tmp_path, monkeypatch, signals
 ):
@@ -361,6 +365,7 @@ def test_a_rate_that_is_far_too_high_leaves_only_finite_checkpoints(train, tmp_p
     assert message.startswith("loss is not finite at step")
 
 
+@pytest.mark.slow
 def test_a_damaged_best_checkpoint_is_not_replaced_by_another(train, tmp_path, monkeypatch):
     scored(monkeypatch, 0.5, 0.4)
     found = tmp_path / "damaged"

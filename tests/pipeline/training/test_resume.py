@@ -84,6 +84,7 @@ def test_a_training_stopped_many_times_ends_as_an_uninterrupted_one(
 DETECTOR_RECIPES = ({"optimiser": "sgd"}, {"precision": "bf16"}, {"accumulate": 2, "seed": 7})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "choices", "changes"),
     [
@@ -170,6 +171,7 @@ def test_a_signal_that_also_ends_the_loaders_is_a_stop_and_not_an_error(
     assert checkpoint_steps(tmp_path / "ended") == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*unclosed <socket:pytest.PytestUnraisableExceptionWarning")
 def test_a_killed_loader_is_reported_and_the_same_command_resumes(
     train, uninterrupted, tmp_path, monkeypatch
@@ -199,6 +201,7 @@ def test_a_killed_loader_is_reported_and_the_same_command_resumes(
     assert_equal_results(found, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_run_without_saving(train, uninterrupted, tmp_path, signals):
     signals[0, 6] = [signal.SIGINT, signal.SIGINT]
     found = tmp_path / "stopped"
@@ -233,6 +236,7 @@ def test_a_second_signal_during_a_save_leaves_no_finished_checkpoint(
     assert_equal_results(found, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_run_that_died_between_an_epochs_line_and_its_checkpoint_has_one_line_of_it(
     train, uninterrupted, tmp_path, monkeypatch
 ):
@@ -282,6 +286,7 @@ def test_a_stop_while_a_detector_is_evaluated_loses_nothing(
     assert_equal_results(found, uninterrupted_detector)
 
 
+@pytest.mark.slow
 def test_resume_in_another_environment_warns_that_it_is_not_exact(
     train, tmp_path, monkeypatch, signals, caplog
 ):
