@@ -24,6 +24,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 Form = Callable[[], object]
 
+_PROC = Path("/proc")
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -223,16 +225,22 @@ def cost_of(*options: str | Path) -> Cost:
     return Cost(elapsed, usage.ru_utime + usage.ru_stime, memory, own)
 
 
-def _resident(process: int) -> tuple[float, float]:
-    """Return the resident MiB of a process and its descendants, and those that are not files."""
-    folder = Path("/proc", str(process))
+def _resident(process: int, parents: str = "") -> tuple[float, float]:
+    """Return the resident MiB of a process and its descendants, and those that are not files.
+
+    parents: the pages of its parent, as its file statm has them.
+    """
+    folder = _PROC / str(process)
     try:
-        _, resident, shared, *_ = map(int, (folder / "statm").read_text().split())
+        pages = (folder / "statm").read_text()
         children = (folder / "task" / str(process) / "children").read_text().split()
     except OSError:  # it ended meanwhile
         return 0.0, 0.0
+    if pages == parents:  # the parent's own memory, which a child has between vfork and exec
+        return 0.0, 0.0
+    _, resident, shared, *_ = map(int, pages.split())
     page = os.sysconf("SC_PAGE_SIZE") / 2**20
-    found = [_resident(int(child)) for child in children]
+    found = [_resident(int(child), pages) for child in children]
     found.append((resident * page, (resident - shared) * page))
     return sum(every for every, _ in found), sum(own for _, own in found)
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from a2cap.model.config import MODEL_KINDS
+from benchmarks import measure
 from benchmarks.measure import (
     Timing,
     floating_operations,
@@ -143,6 +144,20 @@ def test_every_kind_of_captioner_has_a_row():
     assert set(published(Sizes())) == set(MODEL_KINDS)
     named = {field for fields in KINDS.values() for field in fields if field.startswith("kind=")}
     assert named == {f"kind={kind}" for kind in MODEL_KINDS}
+
+
+def test_a_child_that_still_has_its_parents_memory_is_not_counted(tmp_path, monkeypatch):
+    """As a child has between vfork and exec: on a busy machine for long enough to be seen."""
+    pages = {"1": "900 600 100", "2": "900 600 100", "3": "70 50 10", "4": "30 20 0"}
+    children = {"1": "2 3", "3": "4 5"}  # 5 has ended
+    for process, text in pages.items():
+        folder = tmp_path / process / "task" / process
+        folder.mkdir(parents=True)
+        (tmp_path / process / "statm").write_text(f"{text} 0 0 0 0")
+        (folder / "children").write_text(children.get(process, ""))
+    monkeypatch.setattr(measure, "_PROC", tmp_path)
+    page = os.sysconf("SC_PAGE_SIZE") / 2**20
+    assert measure._resident(1) == pytest.approx((670 * page, 560 * page))
 
 
 @pytest.mark.slow
