@@ -19,6 +19,9 @@ COMMANDS = {
     "run": "nothing to do: every result exists",
     "doctor": "the result exists",
     "compare": "CIDEr",
+    "runs": "1 run",
+    "verify": "0 damaged",
+    "clean": "nothing is removable",
 }
 """Command -> what it prints."""
 
@@ -27,7 +30,8 @@ def words_of(command, copy):
     """Return the words of a command over the copied experiment."""
     if command == "compare":
         return [command, copy.directory("evaluate"), copy.directory("evaluate")]
-    return [command, "-c", copy.experiment.config_file, "--artifacts", copy.artifacts]
+    config = [] if command in ("runs", "verify") else ["-c", copy.experiment.config_file]
+    return [command, *config, "--artifacts", copy.artifacts]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
