@@ -339,9 +339,9 @@ def watch(folder: Path, follow: bool) -> None:
 @set_option
 @verbose_option
 def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
-    """Draw scenes, train a captioner and a blind control, print the scores.
+    """Draw scenes, train a captioner and a blind control.
 
-    Ends with two commands to copy: one opens the report, one captions an image.
+    Prints the scores, and two commands to copy: one opens the report, one captions an image.
 
     \b
     Example:
