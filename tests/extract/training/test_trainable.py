@@ -61,6 +61,7 @@ def losses(model, batch, seed=0):
     return model.losses(batch, sampling=SAMPLING, generator=seeded(seed))
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_losses_without_the_global_rng(batch):
     before = torch.get_rng_state()
     first, again = (losses(trainable(), batch).named() for _ in range(2))

@@ -180,6 +180,7 @@ def test_label_smoothing_is_cross_entropy_against_a_smoothed_target(kind, images
     assert_close(losses.caption, two_losses(captioner, memory, captions).caption)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["feature_dropout", "attention_dropout"])
 def test_dropout_of_features_and_attention_acts_in_training_alone(kind, images, option):
     if (kind, option) == ("hard attention", "attention_dropout"):

@@ -197,6 +197,7 @@ def test_word_groups_must_be_readable(new, tmp_path):
     assert found(new(), "evaluate", "word groups").found == "none"
 
 
+@pytest.mark.slow
 def test_instances_are_needed_only_if_attention_is_compared(new, tmp_path):
     gone = override("data.instances", tmp_path / "none.json")
     for unread in ("data.instances=null", "evaluate.attention=none"):
@@ -225,6 +226,7 @@ def test_a_problem_that_follows_from_another_is_not_reported_twice(new):
 # --- inputs -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_too_many_missing_images_are_reported_before_any_work(new, copied_scenes):
     folder, overrides = copied_scenes
     images = sorted((folder / "images").iterdir())

@@ -129,6 +129,7 @@ def test_self_critical_training_that_exceeds_the_memory_is_rejected(new, memory)
     )
 
 
+@pytest.mark.slow
 def test_unknown_memory_rejects_nothing(new, memory):
     memory(None)
     assert problems(new()) == []

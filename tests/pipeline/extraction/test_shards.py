@@ -223,6 +223,7 @@ def test_a_shard_with_skipped_images_ends_with_exit_code_3(
     assert other.stderr.splitlines()[-1].startswith(f"  {IDS[0]}: image '{IDS[0]}.jpg' is empty")
 
 
+@pytest.mark.slow
 def test_status_names_the_processes_that_extract_shards(a2_extract, experiment, tmp_path):
     assert a2_extract("--shard", "0/2").exit_code == 0
     key = experiment.directory("extract").name

@@ -150,6 +150,7 @@ def test_equal_settings_train_equal_networks(training, tmp_path, kind):
     assert_equal_results(train(tmp_path / "again"), uninterrupted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["cross-entropy", pytest.param("detector", marks=pytest.mark.slow)]
 )
@@ -163,6 +164,7 @@ def test_another_seed_trains_another_network(training, tmp_path, kind):
     assert equal == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["train.grouping=caption", "model.alignment.fusion=none"])
 def test_other_settings_train_too(train, tmp_path, choice):
     found = metrics(train(tmp_path / "other", choice, "train.batch_size=12"))

@@ -73,6 +73,7 @@ def test_the_answer_of_each_dead_url_is_reported(host):
     assert downloaded_detector("theirs") is None
 
 
+@pytest.mark.slow
 def test_a_file_that_differs_from_the_first_download_is_refused(host, published):
     host.files["/good"] = published
     path = download_detector("theirs")
