@@ -15,11 +15,13 @@ from safetensors.torch import load_file
 
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.weights.detectors import BUNDLED
+from tests.data.sources.samples import tar_bytes
 from tests.pipeline.experiments import a2, detecting
 from tests.test_docs_pages import README, commands
 from tests.test_structure import ROOT
 
 PAGES = [README, *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+REPORTS = "artifacts/evaluate/*/report.html"
 
 EXTRACT = "extract --images my-images --output my-features --set"
 ELSEWHERE = (
@@ -35,6 +37,8 @@ ELSEWHERE = (
     "train -c configs/a2-gate.yaml --phase",
     "compare a2-gate, seed 5",
     "human ",
+    "extract --plan /shared",
+    "watch /shared",
 )
 """Starts of commands that are not run here."""
 
@@ -62,6 +66,19 @@ def write_lists(folder, document):
         for text in texts:
             number = text["image_id"]
             table.writerow([f"{number:012d}.jpg", text["caption"], splits[number]])
+
+
+def write_tars(folder, scenes, document):
+    """Write eight scenes and their captions as two tars."""
+    folder.mkdir()
+    for number in range(2):
+        members = {}
+        for image in document["images"][number:8:2]:
+            name, texts = image["file_name"], document["annotations"]
+            captions = [text["caption"] for text in texts if text["image_id"] == image["id"]]
+            members[name] = (scenes / "images" / name).read_bytes()
+            members[name.replace(".jpg", ".txt")] = "\n".join(captions).encode()
+        (folder / f"{number:03}.tar").write_bytes(tar_bytes(members))
 
 
 @pytest.fixture
@@ -103,7 +120,9 @@ def reader(experiment, copy, tmp_path, monkeypatch):
     detector = folder / "faster_rcnn_from_caffe_attr.pkl"
     detector.write_bytes(pickle.dumps({"model": arrays}, protocol=2))
     assert a2("convert", store, "train2014_obj36.tsv", "--to", "caffe").exit_code == 0
-    write_lists(folder, json.loads((scenes / "captions.json").read_text()))
+    document = json.loads((scenes / "captions.json").read_text())
+    write_lists(folder, document)
+    write_tars(folder / "shards", scenes, document)
     return folder
 
 
@@ -115,6 +134,9 @@ def test_the_commands_of_the_pages_run(reader, without_meteor):
     assert len(run) > 20
     for words in run:
         shutil.rmtree("scores", ignore_errors=True)  # of another page
+        reports = set(reader.glob(REPORTS))
         answer = CliRunner().invoke(cli, words, input=photos, catch_exceptions=False)
         # 3: without SPICE
         assert answer.exit_code in (0, 3), f"a2 {' '.join(words)}: {answer.output}"
+        if "data.features=parts" in words:  # from tars to a report
+            assert set(reader.glob(REPORTS)) > reports
