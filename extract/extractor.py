@@ -6,8 +6,9 @@ not refined by class, as in bottom-up-attention @514e561.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,8 +21,16 @@ from a2cap.extract.config import ExtractConfig, stated_settings
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector, RegionPredictions
 from a2cap.extract.detector.fused import fuse
-from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch
+from a2cap.extract.detector.input import (
+    BATCH,
+    Pixels,
+    ScaledSize,
+    batches_of_like_size,
+    batches_of_one_size,
+    scaled_batch,
+)
 from a2cap.extract.detector.mixed_precision import SelectionHeads, chosen_precision
+from a2cap.extract.detector.padding import maps_of_each, padded_batch
 from a2cap.extract.detector.proposals import SMALLEST_REGION, batch_rois
 from a2cap.extract.detector.selection import select_regions
 from a2cap.extract.grid import GridExtractor, load_grid_weights
@@ -34,6 +43,43 @@ MARGIN = 8
 logger = logging.getLogger(__name__)
 
 Boxes = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Outputs of the heads for K regions in the memory of the CPU.
+
+    boxes: (K, 4) in scaled pixels; features: (K, F); probabilities: (K, classes); attributes:
+    (K, 2) of id and probability, or (K, 0) without an attribute head. All float32.
+    """
+
+    boxes: Boxes
+    features: NDArray[np.float32]
+    probabilities: NDArray[np.float32]
+    attributes: NDArray[np.float32]
+
+    @classmethod
+    def on_cpu(cls, rois: Tensor, found: RegionPredictions, meta: DetectorMeta) -> Self:
+        """Copy predictions at once, because each copy waits for a GPU. rois: (K, 5)."""
+        parts = [rois[:, 1:], found.features, _probabilities(found.class_logits), rois[:, :0]]
+        if (logits := found.attribute_logits) is not None:
+            # airsplay leaves "no attribute" out of the softmax: the same attribute, surer of itself
+            is_foreground = meta.attribute_softmax == "foreground"
+            each = logits[:, :-1].softmax(dim=1) if is_foreground else _probabilities(logits)
+            ids = logits[:, :-1].argmax(dim=1)
+            parts[3] = torch.stack([ids.float(), each.amax(dim=1)], dim=1)
+        columns = torch.cat(parts, dim=1).cpu().numpy()
+        widths = np.cumsum([part.shape[1] for part in parts[:-1]])
+        return cls(*np.split(columns, widths, axis=1))
+
+    def rows(self, rows: NDArray[np.int64]) -> "Predictions":
+        """Return some of the regions."""
+        return Predictions(*(values[rows] for values in vars(self).values()))
+
+    @classmethod
+    def joined(cls, parts: Sequence["Predictions"]) -> Self:
+        """Return the regions of all parts."""
+        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 class Extractor:
@@ -58,6 +104,8 @@ class Extractor:
         self._network = network.to(self.device)
         precision = chosen_precision(config, self._network, self.device)
         self.config = config.model_copy(update={"precision": precision})
+        # a CPU is filled by the regions of one image
+        self.batch = BATCH if self.device.type == "cuda" else 1
         self._selection = SelectionHeads(self._network) if precision == "mixed" else None
 
     def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
@@ -96,16 +144,17 @@ class Extractor:
     ) -> list[Regions]:
         """Return the regions of several images, in order, equal to those of each image alone.
 
-        Images of equal size with given boxes pass the network together; the results equal single
-        ones to float32 rounding, and bit for bit where that was tried (torch 2.15, CPU with
-        AVX-512). Raises InputError as a single call does.
+        Images of equal size with given boxes pass the network together, and on a GPU those of like
+        size whose regions are detected pass the backbone together, padded. The results equal single
+        ones to float32 rounding. Raises InputError as a single call does.
         """
         found: dict[int, Regions] = {}
         with_boxes: dict[int, Pixels] = {}
+        without: dict[int, Pixels] = {}
         with torch.inference_mode():
             for index, (image, given) in enumerate(zip(images, boxes, strict=True)):
                 if given is None:
-                    found[index] = self._detect(image)
+                    without[index] = image
                 else:
                     _check_boxes(given, height=image.shape[0], width=image.shape[1])
                     with_boxes[index] = image
@@ -113,28 +162,38 @@ class Extractor:
                 given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
                 extracted = self._extract([images[index] for index in batch], given_boxes)
                 found.update(zip(batch, extracted, strict=True))
+            for batch in batches_of_like_size(without, most=self.batch):
+                detected = self._detect_many([images[index] for index in batch])
+                found.update(zip(batch, detected, strict=True))
         return [found[index] for index in range(len(images))]
 
     def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> list[Regions]:
         """Return the regions of given boxes of images that have one size."""
-        blob, size = self._blob(images)
-        factors = np.tile(np.array(size.factors, np.float32), 2)
+        blob, sizes = self._blob(images)
+        factors = np.tile(np.array(sizes[0].factors, np.float32), 2)
         scaled = [torch.from_numpy(given * factors) for given in boxes]
-        predictions = self._predict(self._network(blob), batch_rois(scaled).to(self.device))
+        found = self._predict(self._network(blob), batch_rois(scaled).to(self.device))
         ends = np.cumsum([len(given) for given in boxes])
         return [
-            _regions(given, predictions[end - len(given) : end], image, self.meta)
+            _regions(given, found.rows(np.arange(end - len(given), end)), image)
             for given, end, image in zip(boxes, ends, images, strict=True)
         ]
 
-    def _detect(self, image: Pixels) -> Regions:
+    def _detect_many(self, images: Sequence[Pixels]) -> list[Regions]:
         if self.config.boxes == "given":
             raise InputError(
                 "no boxes for the image, but extract.boxes is 'given'; "
                 "supply boxes, or set extract.boxes=detect"
             )
-        blob, size = self._blob([image])
-        features = self._network(blob)
+        blob, sizes = self._blob(images)
+        maps = maps_of_each(self._network, blob, sizes)
+        return [
+            self._detect(image, features, size)
+            for image, features, size in zip(images, maps, sizes, strict=True)
+        ]
+
+    def _detect(self, image: Pixels, features: Tensor, size: ScaledSize) -> Regions:
+        """Return the regions of an image; features: its map, (1, C, h, w)."""
         (proposals,) = self._network.proposal_generator(
             features, sizes=[size], count=self.config.proposals, meta=self.meta
         )
@@ -145,55 +204,65 @@ class Extractor:
                 f"{image.shape[0]}, extract.min_regions is {self.config.min_regions}; "
                 "lower it, or leave the image out"
             )
-        boxes = (proposals / proposals.new_tensor(size.factors).repeat(2)).cpu().numpy()
         rois = batch_rois([proposals])
-        if self._selection is None:
-            predictions = self._predict(features, rois)
-            chosen = self._choose(boxes, predictions.class_logits)
-            predictions = predictions[torch.from_numpy(chosen).to(self.device)]
-        else:
-            rough = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
-            chosen, predictions = self._select_exactly(features, rois, boxes, rough)
-        return _regions(boxes[chosen], predictions, image, self.meta)
+        factors = np.tile(np.array(size.factors, np.float32), 2)
+        # no first pass if the margin leaves out none of the proposals
+        if self._selection is None or len(rois) <= _with_margin(self.config.min_regions):
+            found = self._predict(features, rois)
+            boxes = found.boxes / factors
+            chosen = self._choose(boxes, found.probabilities)
+            return _regions(boxes[chosen], found.rows(chosen), image)
+        rough = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
+        scored: Boxes = torch.cat([proposals, _probabilities(rough)], dim=1).cpu().numpy()
+        boxes = np.divide(scored[:, :4], factors, dtype=np.float32)
+        chosen, found = self._select_exactly(features, rois, boxes, scored[:, 4:])
+        return _regions(boxes[chosen], found, image)
 
     def _select_exactly(
-        self, features: Tensor, rois: Tensor, boxes: Boxes, rough: Tensor
-    ) -> tuple[NDArray[np.int64], RegionPredictions]:
-        """Return the indices of the selected proposals and the float32 predictions for them."""
-        # Rough logits, (N, C) in bfloat16, decide which proposals have a chance; float32 decides
-        # among those, so that close decisions are exact.
-        likely = torch.from_numpy(self._choose(boxes, rough, with_margin=True)).to(self.device)
-        predictions = self._predict(features, rois[likely])
-        chosen = self._choose(boxes, rough.index_copy(0, likely, predictions.class_logits))
-        rows = {proposal: row for row, proposal in enumerate(likely.tolist())}
-        # rarely, float32 lowers likely ones so far that others overtake them
-        if rows.keys() >= set(chosen.tolist()):
-            indices = torch.tensor([rows[proposal] for proposal in chosen.tolist()])
-            return chosen, predictions[indices.to(self.device)]
-        return chosen, self._predict(features, rois[torch.from_numpy(chosen).to(self.device)])
+        self, features: Tensor, rois: Tensor, boxes: Boxes, probabilities: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int64], Predictions]:
+        """Return the indices of the selected proposals and the float32 predictions for them.
+
+        probabilities: (N, classes) of a rough computation, which are overwritten.
+        """
+        # The rough ones decide which proposals have a chance; float32 decides among those and the
+        # ones that overtake them, until all that are chosen are exact.
+        missing = self._choose(boxes, probabilities, with_margin=True)
+        found: dict[int, Predictions] = {}
+        while len(missing):
+            exact = self._predict(features, rois[torch.from_numpy(missing).to(self.device)])
+            probabilities[missing] = exact.probabilities
+            found |= {index: exact.rows(np.array([row])) for row, index in enumerate(missing)}
+            chosen = self._choose(boxes, probabilities)
+            missing = np.setdiff1d(chosen, list(found))
+        return chosen, Predictions.joined([found[index] for index in chosen])
 
     def _choose(
-        self, boxes: Boxes, class_logits: Tensor, *, with_margin: bool = False
+        self, boxes: Boxes, probabilities: NDArray[np.float32], *, with_margin: bool = False
     ) -> NDArray[np.int64]:
         """Return the indices of the selected regions; with_margin: and of the next best ones."""
         fewest, most = self.config.min_regions, self.config.max_regions
         return select_regions(
             boxes,
-            _probabilities(class_logits).cpu().numpy(),
+            probabilities,
             confidence=self.config.confidence,
-            min_regions=fewest + (MARGIN + fewest // 10 if with_margin else 0),
-            max_regions=most + (MARGIN + most // 10 if with_margin else 0),
+            min_regions=_with_margin(fewest) if with_margin else fewest,
+            max_regions=_with_margin(most) if with_margin else most,
         )
 
-    def _predict(self, features: Tensor, rois: Tensor) -> RegionPredictions:
-        return self._network.predict(features, rois, roi_size=self.config.roi_size)
+    def _predict(self, features: Tensor, rois: Tensor) -> Predictions:
+        found = self._network.predict(features, rois, roi_size=self.config.roi_size)
+        return Predictions.on_cpu(rois, found, self.meta)
 
-    def _blob(self, images: Sequence[Pixels]) -> tuple[Tensor, ScaledSize]:
-        """Return the detector's input for images of one size: (B, 3, H', W') float32."""
+    def _blob(self, images: Sequence[Pixels]) -> tuple[Tensor, list[ScaledSize]]:
+        """Return the detector's input, (B, 3, H', W') float32, padded, and sizes without that."""
         scale = self.config.min_side, self.config.max_side
         blobs, sizes = scaled_batch(images, scale=scale, meta=self.meta)
-        tensor = torch.from_numpy(np.stack(blobs)).to(self.device)
-        return tensor.contiguous(memory_format=torch.channels_last), sizes[0]
+        tensor = padded_batch(blobs)
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        tensor = tensor.to(self.device, non_blocking=True)
+        return tensor.contiguous(memory_format=torch.channels_last), sizes
 
 
 AnyExtractor = Extractor | GridExtractor
@@ -234,30 +303,24 @@ def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
         )
 
 
+def _with_margin(regions: int) -> int:
+    return regions + MARGIN + regions // 10
+
+
 def _probabilities(class_logits: Tensor) -> Tensor:
     """Return (K, classes) in [0, 1]: a softmax over all rows, without the background's."""
     return class_logits.softmax(dim=1)[:, :-1]
 
 
-def _regions(
-    boxes: Boxes, predictions: RegionPredictions, image: Pixels, meta: DetectorMeta
-) -> Regions:
-    scores, class_ids = _probabilities(predictions.class_logits).max(dim=1)
-    attribute_ids = attribute_scores = None
-    logits = predictions.attribute_logits
-    if logits is not None:
-        # airsplay leaves "no attribute" out of the softmax: the same attribute, surer of itself
-        is_foreground = meta.attribute_softmax == "foreground"
-        found = logits[:, :-1].softmax(dim=1) if is_foreground else _probabilities(logits)
-        attribute_scores = found.amax(dim=1).cpu().numpy()
-        attribute_ids = logits[:, :-1].argmax(dim=1).cpu().numpy().astype(np.int32)
+def _regions(boxes: Boxes, found: Predictions, image: Pixels) -> Regions:
+    has_attributes = found.attributes.shape[1] > 0
     return Regions(
         boxes=boxes,
-        features=predictions.features.cpu().numpy(),
-        scores=scores.cpu().numpy(),
-        class_ids=class_ids.cpu().numpy().astype(np.int32),
-        attribute_ids=attribute_ids,
-        attribute_scores=attribute_scores,
+        features=found.features,
+        scores=found.probabilities.max(axis=1),
+        class_ids=found.probabilities.argmax(axis=1).astype(np.int32),
+        attribute_ids=found.attributes[:, 0].astype(np.int32) if has_attributes else None,
+        attribute_scores=found.attributes[:, 1] if has_attributes else None,
         width=image.shape[1],
         height=image.shape[0],
     )

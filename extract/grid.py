@@ -41,6 +41,8 @@ _DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
 class GridExtractor:
     """A backbone that turns an image into n x n cells, with the methods of `Extractor`."""
 
+    batch = 1
+
     def __init__(
         self, weights: Mapping[str, Tensor], *, config: ExtractConfig, device: str = "cpu"
     ) -> None:

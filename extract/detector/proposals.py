@@ -7,6 +7,7 @@ Follows lib/rpn/proposal_layer.py of bottom-up-attention @514e561 or, where the 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -87,11 +88,18 @@ class ProposalGenerator(nn.Module):
         """
         logits, deltas = self.rpn_head(features)
         anchors = anchor_grid(
-            torch.tensor(meta.anchors, dtype=torch.float32, device=features.device),
+            _anchors_on(features.device, meta.anchors),
             height=features.shape[2],
             width=features.shape[3],
         )
         return ScoredAnchors(logits.float(), deltas.float(), anchors)
+
+
+@cache
+def _anchors_on(device: torch.device, anchors: tuple[tuple[float, ...], ...]) -> Tensor:
+    # kept, because a GPU is waited for at each copy; usable in training after an extraction
+    with torch.inference_mode(False):
+        return torch.tensor(anchors, dtype=torch.float32, device=device)
 
 
 def best_proposals(
@@ -111,8 +119,10 @@ def delta_limit(meta: DetectorMeta) -> float:
 
 def clip_boxes(boxes: Tensor, *, size: ScaledSize, meta: DetectorMeta) -> Tensor:
     """Clip boxes at the image's edges. boxes: (N, 4) in scaled pixels; returns the same shape."""
-    edge = torch.tensor([size.width, size.height], device=boxes.device) - int(meta.clip_minus1)
-    return torch.minimum(boxes.clamp(min=0), edge.repeat(2))
+    last = int(meta.clip_minus1)
+    x = boxes[:, 0::2].clamp(min=0, max=size.width - last)
+    y = boxes[:, 1::2].clamp(min=0, max=size.height - last)
+    return torch.stack([x, y], dim=2).flatten(1)
 
 
 def select_proposals(
@@ -148,7 +158,7 @@ def select_proposals(
 def suppress(boxes: Tensor, scores: Tensor, *, threshold: float, meta: DetectorMeta) -> Tensor:
     """Run `nms` by the pixel convention of the meta. boxes: (N, 4) as decoded; scores: (N,)."""
     # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
-    widened = boxes + boxes.new_tensor([0, 0, 1, 1]) * int(meta.nms_plus1)
+    widened = torch.cat([boxes[:, :2], boxes[:, 2:] + int(meta.nms_plus1)], dim=1)
     return nms(widened, scores, threshold=threshold)
 
 

@@ -37,8 +37,7 @@ logger = logging.getLogger(__name__)
 GivenBoxes = Mapping[str, Instances]  # by image id
 Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 
-_BATCHES_AHEAD = 2  # decoded before they are needed
-_BATCH_SIZE = 16  # images with given boxes; a batch of detected regions is one image
+_BATCH_SIZE = 16  # images; on a CPU a batch of detected regions is one image
 
 
 def extract_features(
@@ -162,7 +161,8 @@ class Extraction:
             for image_id in missing:  # first, so that too many fail before any work
                 self._skip(image_id, InputError("image file not found"))
             left = (batch for batch in batches if batch.keys() - done)
-            for decoded in _decode_ahead(left, self.inputs.unreadable):
+            readers = max(1, self.inputs.runtime.workers)
+            for decoded in _decode_ahead(left, self.inputs.unreadable, readers=readers):
                 # what was decoded must be what the stage's key promises
                 check_inputs([images[image_id] for image_id in decoded])
                 self._add(self._readable(decoded), writer)
@@ -173,7 +173,7 @@ class Extraction:
         """Yield the image files in batches, only those of the shard if there is one."""
         # An image's features depend in the last bit on its batch. So the batches depend neither on
         # what is done nor on the number of shards: a batch belongs to the shard of its first image.
-        size = 1 if self.boxes is None else _BATCH_SIZE
+        size = 1 if self.boxes is None and self.extractor.batch == 1 else _BATCH_SIZE
         files = iter([(name, path) for name, path in sorted(self.inputs.images.items()) if path])
         while batch := dict(islice(files, size)):
             if _is_in(next(iter(batch)), self.shard):
@@ -237,13 +237,14 @@ def _is_in(image_id: str, shard: Shard | None) -> bool:
 
 
 def _decode_ahead(
-    batches: Iterable[Mapping[str, Path]], unreadable: Collection[Path]
+    batches: Iterable[Mapping[str, Path]], unreadable: Collection[Path], *, readers: int
 ) -> Iterator[dict[str, Pixels | A2Error]]:
-    """Yield decoded batches in order; a thread decodes the next ones during extraction."""
-    with ThreadPoolExecutor(1, thread_name_prefix="images") as reader:
+    """Yield decoded batches in order; threads decode the next ones during extraction."""
+    # threads, because the decoders of OpenCV and Pillow release Python's lock
+    with ThreadPoolExecutor(readers, thread_name_prefix="images") as pool:
         # lazily: Executor.map would decode all images into memory
-        started = (reader.submit(_decode, batch, unreadable) for batch in batches)
-        ahead = deque(islice(started, _BATCHES_AHEAD))
+        started = (pool.submit(_decode, batch, unreadable) for batch in batches)
+        ahead = deque(islice(started, readers + 1))
         while ahead:
             ahead.extend(islice(started, 1))
             yield ahead.popleft().result()

@@ -15,7 +15,7 @@ class RuntimeConfig(Section):
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, or cuda:N."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
-    """Loader processes of training."""
+    """Loader processes of training, and threads of extraction that decode images (at least one)."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads of torch; null keeps torch's default."""
     name: Annotated[str, Field(max_length=60)] | None = None

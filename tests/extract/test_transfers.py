@@ -1,0 +1,65 @@
+"""Waits for a GPU, counted on fake tensors."""
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from a2cap.extract import extractor
+from a2cap.extract.detector import mixed_precision, proposals
+from a2cap.extract.detector.conventions import caffe_meta
+from a2cap.extract.detector.detector import Detector
+from tests.extract.tiny import CONFIG, TINY
+from tests.kernels import fake_gpu
+
+
+class RoughHeads:
+    """Heads that select without copies, as `SelectionHeads` does."""
+
+    def __init__(self, network):
+        self.classes = network.architecture.classes
+
+    def class_logits(self, features, rois, *, roi_size):
+        return rois.new_zeros(len(rois), self.classes + 1)
+
+
+@pytest.fixture
+def fake_operators(monkeypatch):
+    """Replace what fake tensors cannot do: become arrays, and torchvision's operators."""
+
+    def blank(tensor):
+        return np.zeros(tensor.shape, str(tensor.dtype).removeprefix("torch."))
+
+    def from_array(array):
+        return torch.zeros(array.shape, dtype=getattr(torch, str(array.dtype)))
+
+    def pool(maps, rois, *, size, scale):
+        return maps.new_zeros(len(rois), maps.shape[1], size, size)
+
+    monkeypatch.setattr(FakeTensor, "numpy", blank, raising=False)
+    monkeypatch.setattr(FakeTensor, "pin_memory", lambda tensor: tensor, raising=False)
+    # parameters are made where they are used
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_, **__: module)
+    monkeypatch.setattr(torch, "from_numpy", from_array)
+    monkeypatch.setattr(extractor, "SelectionHeads", RoughHeads)
+    monkeypatch.setattr(mixed_precision, "bfloat16_gain", lambda *_, **__: 2.0)
+    monkeypatch.setattr(proposals, "nms", lambda boxes, scores, **_: scores.argsort())
+    proposals._anchors_on.cache_clear()
+    yield pool
+    proposals._anchors_on.cache_clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["exact", "mixed"])
+def test_a_gpu_is_waited_for_at_most_four_times_an_image(fake_operators, make_image, precision):
+    config = CONFIG.model_copy(update={"precision": precision})
+    with fake_gpu() as kernels, torch.inference_mode():
+        with torch.device("cuda"):
+            detector = Detector(TINY, caffe_meta(origin="test", classes=TINY.classes))
+        extract = extractor.Extractor(detector, config=config, device="cuda")
+        extract._network.pool = fake_operators
+        extract(make_image(0))  # copies the anchors
+        kernels.take()
+        extract(make_image(0))
+        waits = dict(kernels.waits)
+    assert sum(waits.values()) <= 4, waits
