@@ -70,6 +70,7 @@ def test_images_in_batches_have_the_regions_of_single_ones(detector, make_image)
     assert_equal_regions(Extractor(detector, config=CONFIG), images)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_coco_images_in_batches_have_the_regions_of_single_ones(detector, shared):
     files = sorted((shared / "coco" / "images").rglob("*.jpg"))[::16]
