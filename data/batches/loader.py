@@ -73,22 +73,30 @@ def epoch_batches(
     start: int = 0,
     share: Share = ALL,
     groups: NDArray[np.int64] | None = None,
+    parts: NDArray[np.int64] | None = None,
+    window: int | None = None,
     workers: int = 0,
     pin_memory: bool = False,
 ) -> Iterator[list[Collated]]:
     """Return the batches of an epoch from number `start` on, each as the micro-batches of `share`.
 
-    groups: of the items, which are not mixed in a batch. The last batch holds the remaining items;
-    a rank may have none of them. The batches are the same for any number of workers. Neither reads
-    nor changes the global RNG state.
+    groups: of the items, which are not mixed in a batch; parts, window: as of `part_order`. The
+    last batch holds the remaining items; a rank may have none of them. The batches are the same for
+    any number of workers. Neither reads nor changes the global RNG state.
     """
     chunks = epoch_chunks(
-        len(dataset), batch_size=batch_size, seed=seed, epoch=epoch, groups=groups
+        len(dataset),
+        batch_size=batch_size,
+        seed=seed,
+        epoch=epoch,
+        groups=groups,
+        parts=parts,
+        window=window,
     )
     batches = [share.of(chunk) for chunk in chunks[start:]]
     # views of one array: a key per item would take a hundred bytes for each image of the epoch
-    parts = [part for batch in batches for part in batch]
-    items = _Batches(partial(_epoch_item, dataset, epoch), parts, collate)
+    flat = [part for batch in batches for part in batch]
+    items = _Batches(partial(_epoch_item, dataset, epoch), flat, collate)
     loaded = _load(items, workers=workers, pin_memory=pin_memory)
     return (list(islice(loaded, len(batch))) for batch in batches)
 

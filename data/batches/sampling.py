@@ -11,12 +11,27 @@ _ORDER = 0
 _CAPTIONS = 1
 _MIRRORED = 2
 _BATCHES = 3
+_WINDOW = 4
 
 
 def epoch_order(count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return a permutation of 0 … count - 1, (count,) int64, for one epoch."""
     draws = _stream(seed, _ORDER, epoch).random_raw(count)
     return np.argsort(draws, kind="stable").astype(np.int64)
+
+
+def part_order(
+    parts: NDArray[np.int64], *, window: int, seed: int, epoch: int
+) -> NDArray[np.int64]:
+    """Return a permutation for one epoch that reads one part after the other.
+
+    parts: (count,) int64 from 0, the part of each index. The parts come in a random order; within
+    it, no index moves by `window` positions or more, as with a shuffle buffer of that size.
+    """
+    ranks = epoch_order(int(parts.max(initial=0)) + 1, seed=seed, epoch=epoch)
+    by_part = np.argsort(ranks[parts], kind="stable")
+    draws = _stream(seed, _WINDOW, epoch).random_raw(len(parts)) / 2.0**64
+    return by_part[np.argsort(np.arange(len(parts)) + window * draws, kind="stable")]
 
 
 def epoch_chunks(
@@ -26,19 +41,23 @@ def epoch_chunks(
     seed: int,
     epoch: int,
     groups: NDArray[np.int64] | None = None,
+    parts: NDArray[np.int64] | None = None,
+    window: int | None = None,
 ) -> list[NDArray[np.int64]]:
     """Return the indices of each batch of one epoch; every index is in one batch.
 
     groups: (count,) int64; a batch has indices of one group only, and the last one of each group
-    may be smaller.
+    may be smaller. parts, window: of `part_order`, in place of a random order of all indices.
     """
     order = epoch_order(count, seed=seed, epoch=epoch)
+    if parts is not None and window is not None:
+        order = part_order(parts, window=window, seed=seed, epoch=epoch)
     if groups is None:
         return [order[first : first + batch_size] for first in range(0, count, batch_size)]
-    parts = [order[groups[order] == group] for group in np.unique(groups)]
+    members = [order[groups[order] == group] for group in np.unique(groups)]
     chunks = [
         part[first : first + batch_size]
-        for part in parts
+        for part in members
         for first in range(0, len(part), batch_size)
     ]
     draws = _stream(seed, _BATCHES, epoch).random_raw(len(chunks))

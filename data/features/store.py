@@ -72,6 +72,10 @@ class FeatureStore:
     def __iter__(self) -> Iterator[str]:
         return map(bytes.decode, merge(*map(iter, self._files)))
 
+    def part_of(self, image_id: str) -> int:
+        """Return the number of the part that contains an image; 0 in a store without parts."""
+        return 0 if self._index is None else next(self._index.find(record_key(image_id)), 0)
+
     def require(self, image_ids: Iterable[str]) -> None:
         """Raise StoreError, naming the first few, unless every image has features."""
         stored = set(self)

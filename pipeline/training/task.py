@@ -26,6 +26,8 @@ class Batches(Generic[Element, Part]):
     workers: int
     pin_memory: bool = False
     groups: NDArray[np.int64] | None = None  # of the items, which are not mixed in a batch
+    parts: NDArray[np.int64] | None = None  # of the items, to read one part after the other
+    window: int | None = None  # in which that order is shuffled
 
     def __len__(self) -> int:
         return batches_per_epoch(
@@ -43,6 +45,8 @@ class Batches(Generic[Element, Part]):
             start=start,
             share=self.share,
             groups=self.groups,
+            parts=self.parts,
+            window=self.window,
             workers=self.workers,
             pin_memory=self.pin_memory,
         )

@@ -20,6 +20,9 @@ class CaptionerTrainingConfig(TrainingConfig):
     """Adam's decay rates."""
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest gradient norm, of the captioner and of the mask network each by itself."""
+    shuffle_window: Annotated[Count | None, _ADDED] = None
+    """Images, such as 10000, within which an epoch is shuffled; the parts of a plan then come one
+    after the other, in a random order, for disks behind a network. null shuffles all images."""
     captions_per_image: Annotated[Count, Field(serialization_alias="captions_per_picture")] = 5
     """Reference captions of each image in a batch."""
     validation_beam_size: Annotated[int, Field(ge=1, le=1000)] = 5

@@ -64,6 +64,8 @@ def training_batches(
         workers=runtime.workers,
         pin_memory=validation.device.type == "cuda",
         groups=dataset.lengths() if grouping == "length" else None,
+        parts=dataset.parts() if config.shuffle_window else None,
+        window=config.shuffle_window,
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2cap.data.batches.sampling import caption_choice, epoch_order, is_mirrored
+from a2cap.data.batches.sampling import caption_choice, epoch_order, is_mirrored, part_order
 
 seeds = st.integers(0, 2**63)
 epochs = st.integers(0, 1000)
@@ -95,3 +95,17 @@ def test_half_of_the_images_are_mirrored_and_others_in_another_epoch():
     for other in (mirrored(epoch=1), mirrored(seed=1)):
         assert abs(other.sum() - 500) < 65
         assert abs((first == other).sum() - 500) < 65
+
+
+def test_parts_are_read_one_after_the_other_shuffled_within_a_window():
+    parts = np.repeat(np.arange(20), 50)
+    order = part_order(parts, window=10, seed=1, epoch=2)
+    assert sorted(order) == list(range(1000))
+    by_part = part_order(parts, window=0, seed=1, epoch=2)
+    assert len(set(parts[by_part].reshape(20, 50)[:, 0])) == 20  # each part is whole
+    assert (np.diff(parts[by_part]) != 0).sum() == 19
+    moved = np.argsort(order) - np.argsort(by_part)
+    assert 5 < np.abs(moved).max() < 10
+    assert (part_order(parts, window=10, seed=1, epoch=2) == order).all()
+    assert (part_order(parts, window=10, seed=1, epoch=3) != order).any()
+    assert (part_order(parts, window=10, seed=2, epoch=2) != order).any()

@@ -122,6 +122,7 @@ def test_the_parts_are_read_where_they_are(inputs, plan, tmp_path):
     assert store.feature_width == imported.feature_width() == 3
     assert store.verify(data=True) == []
     assert "000000000099" not in store
+    assert [store.part_of(image_id) for image_id in IDS] == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
     convert(plan, tmp_path / "joined", form="a2")
     assert FeatureStore(tmp_path / "joined").digest == digest_of(plan)
     for number, image_id in enumerate(IDS):
