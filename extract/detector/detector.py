@@ -34,14 +34,6 @@ class RegionPredictions:
     class_logits: Tensor
     attribute_logits: Tensor | None
 
-    def __getitem__(self, rows: Tensor | slice) -> "RegionPredictions":
-        attributes = self.attribute_logits
-        return RegionPredictions(
-            self.features[rows],
-            self.class_logits[rows],
-            None if attributes is None else attributes[rows],
-        )
-
 
 class Detector(nn.Module):
     """Backbone, proposal network and heads, with the conventions that its weights need.
