@@ -116,10 +116,13 @@ class Teaching:
     inputs: (B, K, L) int64, <bos> first, that the decoder reads in place of the captions.
     label_smoothing: share of the target that is uniform over the vocabulary (Szegedy et al. 2016,
     section 7); what it adds to the caption loss is the penalty of that name.
+    positions: (T,) int64, positions of the tokens in the flattened captions. By default they are
+    found, which waits for a GPU.
     """
 
     inputs: Tensor | None = None
     label_smoothing: float = 0.0
+    positions: Tensor | None = None
 
 
 PLAIN = Teaching()

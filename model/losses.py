@@ -68,10 +68,8 @@ def mask_penalty(keeps: Sequence[Tensor], is_token: Tensor) -> Tensor:
 
     keeps: one (B, H, K * L, R) per layer, 1 on padding regions; is_token: (B, K, L) bool.
     """
-    counted = is_token.flatten(1)[:, None, :]  # -> (B, 1, K * L)
     # padding regions have m = 1 and add nothing
-    per_layer = [((1 - keep).square().sum(dim=-1) * counted).sum() for keep in keeps]
-    return torch.stack(per_layer).sum() / _count(keeps, counted)
+    return _mean((1 - torch.stack(list(keeps))).square().sum(dim=-1), is_token)
 
 
 def mask_loss(caption_loss: Tensor, penalty: Tensor, *, penalty_weight: float) -> Tensor:
@@ -82,10 +80,12 @@ def mask_loss(caption_loss: Tensor, penalty: Tensor, *, penalty_weight: float) -
     return penalty_weight * penalty - caption_loss
 
 
-def perturbed_pass_loss(captioner: TrainableCaptioner, memory: Memory, captions: Tensor) -> Tensor:
+def perturbed_pass_loss(
+    captioner: TrainableCaptioner, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
+) -> Tensor:
     """Return Eq. 4 on given captions without running the aligned pass; see `two_losses`."""
     is_token = captions != captioner.special.pad
-    perturbed = captioner.score(memory, captions, perturbed=True)
+    perturbed = captioner.score(memory, captions, perturbed=True, teaching=teaching)
     return mask_loss(
         caption_loss(perturbed.log_probs, is_token),
         mask_penalty(_keeps(perturbed.attention), is_token),
@@ -128,9 +128,14 @@ def _keeps(attention: Sequence[AlignedAttention]) -> list[Tensor]:
     return [layer.keep for layer in attention if layer.keep is not None]
 
 
-def _count(values: Sequence[Tensor], counted: Tensor) -> Tensor:
-    """Count layers times heads times tokens; values: (B, H, ...) each, counted: (B, 1, K * L)."""
-    return counted.sum().clamp(min=1) * (len(values) * values[0].shape[1])
+def _mean(values: Tensor, is_token: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Average over layers, heads and tokens.
+
+    values: (layers, B, H, K * L); weights: (B, 1, K * L) of each token, 0 on padding, 1 by default.
+    """
+    counted = is_token.flatten(1)[:, None, :]  # -> (B, 1, K * L)
+    sums = (values * (counted if weights is None else weights)).flatten(1).sum(dim=1)
+    return sums.sum() / (counted.sum().clamp(min=1) * (values.shape[0] * values.shape[2]))
 
 
 @torch.no_grad()
@@ -139,17 +144,12 @@ def _mean_keep(keeps: Sequence[Tensor], is_token: Tensor, region_mask: Tensor) -
 
     So the means of parts of a batch, weighted by tokens, are the mean of the batch.
     """
-    counted = is_token.flatten(1)[:, None, :]
-    share = counted / region_mask.sum(dim=1).clamp(min=1)[:, None, None]  # (B, 1, K * L)
-    dropped = torch.stack([((1 - keep).sum(dim=-1) * share).sum() for keep in keeps]).sum()
-    return 1 - dropped / _count(keeps, counted)
+    regions = region_mask.sum(dim=1).clamp(min=1)[:, None, None]
+    share = is_token.flatten(1)[:, None, :] / regions  # (B, 1, K * L)
+    return 1 - _mean((1 - torch.stack(list(keeps))).sum(dim=-1), is_token, share)
 
 
 @torch.no_grad()
 def _mean_gate(attention: Sequence[AlignedAttention], is_token: Tensor) -> Tensor | None:
     gates = [layer.gate for layer in attention if layer.gate is not None]
-    if not gates:
-        return None
-    counted = is_token.flatten(1)[:, None, :]
-    total = torch.stack([(gate.squeeze(-1) * counted).sum() for gate in gates]).sum()
-    return total / _count(gates, counted)
+    return _mean(torch.stack(gates).squeeze(-1), is_token) if gates else None

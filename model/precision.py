@@ -5,16 +5,32 @@ in it; softmax, masks, fusion, gate, penalty, layer norms and losses stay in flo
 (`alignment.at_least_float32`). bfloat16 has float32's range, so that no loss scaling is needed.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
+from torch import nn
+
+from a2cap.model.replacement import linear_cast, replaced
 
 Precision = Literal["float32", "bfloat16"]
 
 
-def mixed_precision(precision: Precision, device: torch.device) -> torch.autocast:
-    """Return the context for encoding, scoring and losses; call `backward()` outside it.
+@contextmanager
+def mixed_precision(
+    precision: Precision, device: torch.device, network: nn.Module | None = None
+) -> Iterator[None]:
+    """Encode, score and compute losses in this context; call `backward()` outside it.
 
-    float32 disables autocast, inside another such context too.
+    network: its linear layers are cast once for the context; autocast alone would cast weights
+    that a pass freezes again in each pass. float32 disables autocast, inside another such context
+    too.
     """
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16")
+    is_mixed = precision == "bfloat16"
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=is_mixed):
+        if network is None or not is_mixed:
+            yield
+            return
+        with replaced(network, linear_cast(torch.bfloat16)):
+            yield

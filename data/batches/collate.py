@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from a2cap.data.captions.vocabulary import PAD
+from a2cap.data.errors import InputError
 from a2cap.data.regions import Regions
 
 
@@ -30,6 +31,8 @@ class Batch:
     relative to the image's area; 0 in padding.
     region_mask: (B, R) bool, True where a region exists.
     tokens: (B, K, L) int64, K captions per image, padded with 0; None without captions.
+    positions: (T,) int64, of what is not padding in the flattened tokens; on a GPU, to find them
+    would wait.
     """
 
     image_ids: tuple[str, ...]
@@ -37,6 +40,7 @@ class Batch:
     boxes: Tensor
     region_mask: Tensor
     tokens: Tensor | None
+    positions: Tensor | None = None
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the batch on a device; non_blocking only helps with a pinned batch."""
@@ -53,11 +57,15 @@ class Batch:
             boxes=change(self.boxes),
             region_mask=change(self.region_mask),
             tokens=None if self.tokens is None else change(self.tokens),
+            positions=None if self.positions is None else change(self.positions),
         )
 
 
 def collate(items: Sequence[Item]) -> Batch:
-    """Return the batch of at least one item; all have the same K, or none has tokens."""
+    """Return the batch of at least one item; all have the same K, or none has tokens.
+
+    Raises InputError for an image without a region.
+    """
     most = max(len(item.regions) for item in items)
     width = items[0].regions.features.shape[1]
     features = torch.zeros(len(items), most, width)
@@ -65,17 +73,23 @@ def collate(items: Sequence[Item]) -> Batch:
     region_mask = torch.zeros(len(items), most, dtype=torch.bool)
     for row, item in enumerate(items):
         count = len(item.regions)
+        if not count:
+            raise InputError(
+                f"image {item.image_id!r} has no region; leave it out, or extract it again"
+            )
         # float16 stores are widened here, once per batch
         features[row, :count] = torch.from_numpy(item.regions.features)
         boxes[row, :count] = torch.from_numpy(_relative_boxes(item.regions))
         region_mask[row, :count] = True
-    tokens = [item.tokens for item in items if item.tokens is not None]
+    captions = [item.tokens for item in items if item.tokens is not None]
+    tokens = _pad(captions) if captions else None
     return Batch(
         image_ids=tuple(item.image_id for item in items),
         features=features,
         boxes=boxes,
         region_mask=region_mask,
-        tokens=_pad(tokens) if tokens else None,
+        tokens=tokens,
+        positions=None if tokens is None else (tokens != PAD).flatten().nonzero().squeeze(1),
     )
 
 

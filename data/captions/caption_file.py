@@ -93,6 +93,11 @@ class CaptionFile:
             raise InputError(f"unknown split: {split!r}; use train, val or test")
         return [i for i, own in zip(self._image_ids, self._splits, strict=True) if own == split]
 
+    @property
+    def largest_token(self) -> int:
+        """Return the largest token of all captions, 0 without any."""
+        return int(self._tokens.max(initial=0))
+
     def captions(self, image_id: str) -> NDArray[np.int32]:
         """Return the captions of an image, (n, L) int32: tokens, `<eos>`, then `<pad>`."""
         if image_id not in self._index:
@@ -115,6 +120,8 @@ class CaptionFile:
         ends = (self._offsets[0], self._offsets[-1])
         if ends != (0, len(self._tokens)) or (np.diff(self._offsets) < 1).any():
             raise ValueError("offsets do not partition the captions")
+        if self._tokens.size and self._tokens.min() < 0:
+            raise ValueError("a token is negative")
         if not set(self._splits) <= set(_SPLITS):
             raise ValueError("unknown split")
 

@@ -19,7 +19,6 @@ from a2cap.model.alignment import (
 )
 from a2cap.model.attention.over_regions import attend
 from a2cap.model.config import AlignmentConfig
-from a2cap.model.layers.kv_cache import KVCache
 from a2cap.model.layers.linear import xavier_linear
 
 
@@ -85,15 +84,16 @@ class SelfAttention(nn.Module):
         attended = self._attend(*self._project(states), is_visible=is_visible, causal=self.causal)
         return self._merge(attended)
 
-    def step(self, states: Tensor, cache: KVCache | None) -> tuple[Tensor, KVCache]:
+    def step(self, states: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend from the next token of each row to that row's tokens, itself included.
 
-        states: (N, 1, D); cache: of the tokens before, None at the first. Returns (N, 1, D) and the
-        extended cache.
+        states: (N, 1, D); cache: (N, 2, H, t, d), keys and values of the t tokens before, None at
+        the first. Returns (N, 1, D) and the extended cache; the given one is left as it is.
         """
-        queries, keys, values = self._project(states)
-        cache = KVCache(keys, values) if cache is None else cache.append(keys, values)
-        return self._merge(self._attend(queries, *cache)), cache
+        parts = self.query_key_value(states).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
+        queries, added = parts[:, :, 0], parts[:, :, 1:].transpose(1, 2)  # one token: t = 1
+        cache = added if cache is None else torch.cat((cache, added), dim=3)
+        return self._merge(self._attend(queries, *cache.unbind(dim=1))), cache
 
     def _project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each (N, H, L, d)."""
@@ -172,7 +172,8 @@ class CrossAttention(nn.Module):
         self, hidden: Tensor, regions: RegionProjection, decoder_pass: DecoderPass
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend over the regions; hidden: (B, Q, D). Returns (B, Q, D) and the attention."""
-        queries = split_heads(self.query(hidden), self.heads)
+        # copied once for the scores and the gate
+        queries = split_heads(self.query(hidden), self.heads).contiguous()
         scores = queries / self.form.tau(queries.shape[-1]) @ regions.keys.transpose(-1, -2)
         attended, attention = attend(
             scores,

@@ -38,7 +38,7 @@ def attend(
     choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the attention, before
     dropout.
     """
-    is_padding = ~regions.region_mask[:, None, None, :]
+    is_padding = decoder_pass.padding(regions.region_mask)
     weights = at_least_float32(scores).masked_fill(is_padding, -math.inf).softmax(dim=-1)
     if alignment is None or regions.mask_keys is None:
         attention = AlignedAttention(weights, weights)

@@ -7,7 +7,7 @@ so that one `backward()` of the sum of both losses gives each side the gradient 
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NotRequired, Protocol, TypedDict
 
@@ -15,7 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, RegionProjection
+from a2cap.model.alignment import (
+    AlignedAttention,
+    Alignment,
+    DecoderPass,
+    RegionProjection,
+    is_padding,
+    uniform_average,
+)
 from a2cap.model.captioner import (
     PLAIN,
     CaptionerConfig,
@@ -29,6 +36,7 @@ from a2cap.model.captioner import (
     decoder_input,
 )
 from a2cap.model.errors import ModelError
+from a2cap.model.replacement import replaced
 
 BOX_VALUES = 5
 """Values per box: x1, y1, x2, y2 in [0, 1] of the image's sides, and the box's area share."""
@@ -90,21 +98,13 @@ class Decoder(Protocol):
         """Decode one token per row, (N,) int64, from a state of N rows; return the next state."""
 
 
-@contextmanager
-def frozen(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+def frozen(network: nn.Module, parameters: Iterable[nn.Parameter]) -> AbstractContextManager[None]:
     """Freeze parameters: the graph built inside gives them no gradient, but passes it on."""
     # decoding comes here at every token: skip the loop over the parameters
     if not torch.is_grad_enabled():
-        yield
-        return
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
+        return nullcontext()
+    chosen = set(map(id, parameters))
+    return replaced(network, lambda _, tensor: tensor.detach() if id(tensor) in chosen else None)
 
 
 class EncoderDecoder(nn.Module):
@@ -174,7 +174,7 @@ class EncoderDecoder(nn.Module):
         """
         self._check_regions(features, boxes, region_mask)
         states = self.encoder(features, boxes, region_mask)
-        with frozen(self.mask_parameters()):
+        with frozen(self, self.mask_parameters()):
             return Memory(states, region_mask, self.decoder.project(states, region_mask))
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
@@ -188,8 +188,9 @@ class EncoderDecoder(nn.Module):
         Raises ModelError for tokens of another shape or out of the vocabulary.
         """
         self._check_tokens(tokens, (len(state.memory) * state.rows_per_image,))
-        with frozen(self.mask_parameters()):
-            decoded, tensors = self.decoder.step(tokens, state.tensors, state.memory, self._pass())
+        decoder_pass = self._pass(state.memory)
+        with frozen(self, self.mask_parameters()):
+            decoded, tensors = self.decoder.step(tokens, state.tensors, state.memory, decoder_pass)
         layers = tuple(map(_by_row, decoded.attention)) if attention else ()
         return StepOutput(
             self.log_probs(decoded.states),
@@ -204,8 +205,8 @@ class EncoderDecoder(nn.Module):
         networks no gradient.
         """
         self._check_tokens(tokens, (len(memory), *tokens.shape[1:]))
-        with frozen(self.mask_parameters()):
-            decoded = self.decoder(tokens.flatten(0, 1), memory, self._pass())
+        with frozen(self, self.mask_parameters()):
+            decoded = self.decoder(tokens.flatten(0, 1), memory, self._pass(memory))
         return self.log_probs(decoded.states).reshape(*tokens.shape, -1)
 
     def log_probs(self, states: Tensor) -> Tensor:
@@ -228,8 +229,9 @@ class EncoderDecoder(nn.Module):
         the mask networks a gradient (the memory gets none either); the aligned pass gives them
         none.
         """
-        below = self._decode_below_masks(memory, captions, teaching)
-        return self._score(memory, captions, self._pass(perturbed=perturbed), below, teaching)
+        teaching, below = self._start_scoring(memory, captions, teaching)
+        decoder_pass = self._pass(memory, perturbed=perturbed)
+        return self._score(memory, captions, decoder_pass, below, teaching)
 
     def score_both(
         self, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
@@ -238,61 +240,77 @@ class EncoderDecoder(nn.Module):
 
         Both drop the same units below the first mask, so their difference shows the masks.
         """
-        below = self._decode_below_masks(memory, captions, teaching)
-        aligned = self._score(memory, captions, self._pass(), below, teaching)
-        perturbed = self._pass(perturbed=True)
+        teaching, below = self._start_scoring(memory, captions, teaching)
+        aligned = self._score(memory, captions, self._pass(memory), below, teaching)
+        perturbed = self._pass(memory, perturbed=True)
         return aligned, self._score(memory, captions, perturbed, below, teaching)
 
     @torch.no_grad()
     def expected_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
         """Return what `score` does, (B, K, L), with soft attention in place of hard attention."""
-        return self._score(memory, captions, self._pass(expected=True)).log_probs
+        teaching = self._completed(PLAIN, captions)
+        decoder_pass = self._pass(memory, expected=True)
+        return self._score(memory, captions, decoder_pass, None, teaching).log_probs
 
-    def _pass(self, *, perturbed: bool = False, expected: bool = False) -> DecoderPass:
+    def _pass(
+        self, memory: Memory, *, perturbed: bool = False, expected: bool = False
+    ) -> DecoderPass:
         dropout = self.attention_dropout if self.training else 0.0
-        return DecoderPass(self.schedule_step, perturbed, expected, dropout)
+        padding, uniform = is_padding(memory.region_mask), None
+        if perturbed:
+            dtype = torch.promote_types(memory.states.dtype, torch.float32)
+            uniform = uniform_average(memory.region_mask, dtype=dtype)
+        return DecoderPass(self.schedule_step, perturbed, expected, dropout, padding, uniform)
 
-    def _inputs(self, captions: Tensor, teaching: Teaching) -> Tensor:
-        """Return the tokens that the decoder reads, (N, L)."""
-        if teaching.inputs is not None:
-            return teaching.inputs.flatten(0, 1)
-        return decoder_input(captions, bos=self.special.bos).flatten(0, 1)
+    def _completed(self, teaching: Teaching, captions: Tensor) -> Teaching:
+        """Fill in what teaching leaves open."""
+        inputs, positions = teaching.inputs, teaching.positions
+        if inputs is None:
+            inputs = decoder_input(captions, bos=self.special.bos)
+        if positions is None:
+            positions = (captions != self.special.pad).flatten().nonzero().squeeze(1)
+        return replace(teaching, inputs=inputs, positions=positions)
 
-    def _decode_below_masks(
+    def _start_scoring(
         self, memory: Memory, captions: Tensor, teaching: Teaching
-    ) -> DecoderOutput | None:
+    ) -> tuple[Teaching, DecoderOutput | None]:
+        """Return the completed teaching, and what precedes the first mask."""
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
-        tokens = self._inputs(captions, teaching)
-        return self.decoder.below_masks(tokens, memory, self._pass())
+        teaching = self._completed(teaching, captions)
+        assert teaching.inputs is not None
+        tokens = teaching.inputs.flatten(0, 1)
+        return teaching, self.decoder.below_masks(tokens, memory, self._pass(memory))
 
     def _score(
         self,
         memory: Memory,
         captions: Tensor,
         decoder_pass: DecoderPass,
-        below: DecoderOutput | None = None,
-        teaching: Teaching = PLAIN,
+        below: DecoderOutput | None,
+        teaching: Teaching,
     ) -> ScoredCaptions:
-        is_token = captions != self.special.pad
-        tokens = self._inputs(captions, teaching)
-        perturbed = decoder_pass.perturbed
-        with frozen(self.caption_parameters() if perturbed else self.mask_parameters()):
+        """Score captions with a teaching that is complete."""
+        assert teaching.inputs is not None and teaching.positions is not None
+        positions, perturbed = teaching.positions, decoder_pass.perturbed
+        others = self.caption_parameters() if perturbed else self.mask_parameters()
+        with frozen(self, others):
             if perturbed:
                 memory = self._detach(memory)
                 below = below and replace(below, states=below.states.detach())
-            decoded = self.decoder(tokens, memory, decoder_pass, below)
+            decoded = self.decoder(teaching.inputs.flatten(0, 1), memory, decoder_pass, below)
             # The output layer is the largest product: skip it on padding.
-            logits = self.decoder.output(decoded.states.reshape(*captions.shape, -1)[is_token])
+            logits = self.decoder.output(decoded.states.flatten(0, 1).index_select(0, positions))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        log_probs = -functional.cross_entropy(logits, captions[is_token], reduction="none")
-        scattered = log_probs.new_zeros(captions.shape).masked_scatter(is_token, log_probs)
-        found = ScoredCaptions(scattered, decoded.attention)
+        targets = captions.flatten().index_select(0, positions)
+        log_probs = -functional.cross_entropy(logits, targets, reduction="none")
+        scattered = log_probs.new_zeros(captions.numel()).index_copy(0, positions, log_probs)
+        found = ScoredCaptions(scattered.view_as(captions), decoded.attention)
         if perturbed or decoder_pass.expected:
             return found
         penalties = self.penalties(found, memory, captions)
         if teaching.label_smoothing:
             uniform = logits.log_softmax(dim=-1).mean(dim=-1)
-            total = (log_probs - uniform).sum() / is_token.sum().clamp(min=1)
+            total = (log_probs - uniform).sum() / max(len(positions), 1)
             penalties["label_smoothing"] = teaching.label_smoothing * total
         return replace(found, penalties=penalties)
 
@@ -324,7 +342,7 @@ class EncoderDecoder(nn.Module):
                 f"boxes have shape {tuple(boxes.shape)}, the features need {expected}; "
                 "give each region x1, y1, x2, y2 and its share of the area"
             )
-        if not region_mask.any(dim=1).all():
+        if _is_cheap_to_read(region_mask) and not region_mask.any(dim=1).all():
             empty = (~region_mask.any(dim=1)).nonzero()[0].item()
             raise ModelError(
                 f"an image has no region: position {empty} of the batch; "
@@ -338,12 +356,19 @@ class EncoderDecoder(nn.Module):
                 "give every image the same number of rows"
             )
         # an empty tensor has no minimum
-        if tokens.numel() and not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
+        if not (tokens.numel() and _is_cheap_to_read(tokens)):
+            return
+        if not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
             raise ModelError(
                 f"token is out of the vocabulary: {wrong}, the model has {self.vocabulary_size} "
                 "tokens; encode the captions with the vocabulary of its training"
             )
+
+
+def _is_cheap_to_read(values: Tensor) -> bool:
+    """Return False on a GPU, where a check would wait: batches are checked when they are made."""
+    return values.device.type == "cpu"
 
 
 def _by_row(attention: AlignedAttention) -> AlignedAttention:

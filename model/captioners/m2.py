@@ -30,7 +30,6 @@ from a2cap.model.captioners.recurrent import RegionFeatures
 from a2cap.model.config import M2Config
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
-from a2cap.model.layers.kv_cache import KVCache
 from a2cap.model.layers.linear import xavier_linear
 from a2cap.model.layers.positions import (
     MAX_POSITIONS,
@@ -242,18 +241,17 @@ class MeshedDecoder(nn.Module):
         memory: Memory,
         decoder_pass: DecoderPass,
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
-        """Decode the next token of each row; tensors: keys and values of each layer in turn."""
-        caches = list(map(KVCache, tensors[::2], tensors[1::2]))
-        states = self._embed(tokens[:, None], tensors[0].shape[2] if tensors else 0)
+        """Decode the next token of each row; tensors: the cache of each layer in turn."""
+        states = self._embed(tokens[:, None], tensors[0].shape[3] if tensors else 0)
         attention: list[AlignedAttention] = []
         extended: list[Tensor] = []
         for number, layer in enumerate(self._layers()):
-            cache = caches[number] if caches else None
+            cache = tensors[number] if tensors else None
             attended, cache = layer.self_attention.step(states, cache)
             states = layer.add_self_attended(states, attended)
             states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
             attention += weights
-            extended += cache
+            extended.append(cache)
         return DecoderOutput(states.squeeze(1), tuple(attention)), tuple(extended)
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:

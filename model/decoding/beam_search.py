@@ -16,6 +16,8 @@ from a2cap.model.decoding.config import DecodingConfig
 
 _BLOCK = 128
 """Scores per block of the two-stage top-k on a CPU."""
+_STEPS_BETWEEN_READS = 4
+"""Steps after which a GPU is asked if all captions have ended: reading a value waits for it."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class _Rules:
     """Settings and token ids that decide how beams are extended."""
 
     config: DecodingConfig
-    forbidden: tuple[int, ...]
+    forbidden: Tensor  # (F,) int64
     pad: int
     eos: int
 
@@ -75,21 +77,29 @@ def beam_search(
     special, beam_size = captioner.special, config.beam_size
     if forbidden is None:
         forbidden = (special.pad, special.bos, special.unk)
-    rules = _Rules(config, tuple(forbidden), special.pad, special.eos)
+    device = memory.states.device
+    excluded = torch.tensor(list(forbidden), dtype=torch.int64).to(device, non_blocking=True)
+    rules = _Rules(config, excluded, special.pad, special.eos)
     beams = _first_beams(memory, config)
     state = captioner.start(memory, beam_size)
     last = torch.full_like(beams.lengths, special.bos)
-    for _ in range(config.max_length):
+    # beam numbers within each image -> rows of the batch
+    first = torch.arange(len(memory), device=device)[:, None] * beam_size
+    for number in range(1, config.max_length + 1):
         output = captioner.step(last.flatten(), state)
         log_probs = output.log_probs.reshape(len(memory), beam_size, -1)
         beams, origin = _extend_groups(beams, log_probs, rules)
-        if beams.finished.all():
+        if have_all_ended(beams.finished, number):
             break
-        # beam numbers within each image -> rows of the batch
-        first = torch.arange(len(memory), device=origin.device)[:, None] * beam_size
         state = output.state.reorder((first + origin).flatten())
         last = beams.tokens[..., -1]
     return _hypotheses(beams, config.length_penalty)
+
+
+def have_all_ended(ended: Tensor, steps: int) -> bool:
+    """Return True if all captions have ended after so many steps; read a GPU every 4 steps only."""
+    is_read = steps > 0 and (ended.device.type == "cpu" or steps % _STEPS_BETWEEN_READS == 0)
+    return is_read and bool(ended.all())
 
 
 def _first_beams(memory: Memory, config: DecodingConfig) -> _Beams:
@@ -164,7 +174,7 @@ def _continuations(beams: _Beams, log_probs: Tensor, rules: _Rules) -> Tensor:
     """Return the log-probability (B, K, V) of each beam with each next token, -inf if excluded."""
     open_beams = beams.log_probs.masked_fill(beams.finished, -torch.inf)
     totals = log_probs + open_beams[..., None]
-    totals[..., list(rules.forbidden)] = -torch.inf
+    totals.index_fill_(-1, rules.forbidden, -torch.inf)
     if beams.tokens.shape[2] < rules.config.min_length:
         totals[..., rules.eos] = -torch.inf
     if 0 < rules.config.no_repeat_ngram <= beams.tokens.shape[2]:
@@ -195,6 +205,9 @@ def _top_k(scores: Tensor, count: int) -> Tensor:
 
     Ties go to the smaller index: the earlier beam, then the smaller token id.
     """
+    # to know of ties would wait for a GPU
+    if scores.device.type != "cpu":
+        return scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
     # topk leaves the order of ties open and a stable sort of everything is slow: sort only if the
     # score after the last one taken equals it.
     values, indices = _unordered_top_k(scores, min(count + 1, scores.shape[1]))
@@ -208,10 +221,10 @@ def _top_k(scores: Tensor, count: int) -> Tensor:
 def _unordered_top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return `scores.topk(count, dim=1)`, with an arbitrary choice among ties.
 
-    On a CPU it searches the `count` blocks with the largest maxima, and the incomplete last block.
+    It searches the `count` blocks with the largest maxima, and the incomplete last block.
     """
     blocks = scores.shape[1] // _BLOCK
-    if scores.device.type != "cpu" or blocks <= count:
+    if blocks <= count:
         return scores.topk(count, dim=1)
     whole = scores[:, : blocks * _BLOCK].reshape(len(scores), blocks, _BLOCK)
     chosen = whole.amax(dim=2).topk(count, dim=1).indices

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.captioner import Captioner, Memory, decoder_input
-from a2cap.model.decoding.beam_search import Hypothesis
+from a2cap.model.decoding.beam_search import Hypothesis, have_all_ended
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.errors import ModelError
 
@@ -24,13 +24,15 @@ def sample_captions(
     top_p: float = 1.0,
     generator: torch.Generator | None = None,
     forbidden: Sequence[int] | None = None,
+    greedy: bool = False,
 ) -> Tensor:
     """Sample K = count captions of each image; the captioner must be in eval mode.
 
     max_length: tokens, <eos> included; min_length: without it. temperature: divisor of the
     log-probabilities; 0 is greedy decoding, with ties to the smaller token id. top_k, top_p: limits
     of the tokens to choose from, see `DecodingConfig`. generator: on the memory's device.
-    forbidden: token ids that are never sampled; by default <pad> and <bos>.
+    forbidden: token ids that are never sampled; by default <pad> and <bos>. greedy: decode one
+    more caption of each image, greedily, as the last.
     Returns (B, K, L) int64: tokens, <eos>, <pad>; without <eos> at the maximum length. Raises
     ModelError for sizes or a temperature out of range.
     """
@@ -46,25 +48,32 @@ def sample_captions(
     if forbidden is None:
         # <unk> is allowed: self-critical training cannot unlearn a token that is never sampled
         forbidden = (special.pad, special.bos)
-    rows = len(memory) * count
-    state = captioner.start(memory, rows_per_image=count)
-    last = torch.full((rows,), special.bos, dtype=torch.int64, device=memory.states.device)
+    shape = (len(memory), count + greedy)
+    state = captioner.start(memory, rows_per_image=count + greedy)
+    last = torch.full(shape, special.bos, dtype=torch.int64, device=memory.states.device)
     ended = torch.zeros_like(last, dtype=torch.bool)
+    excluded = torch.tensor(forbidden, dtype=torch.int64).to(last.device, non_blocking=True)
     sampled: list[Tensor] = []
-    while len(sampled) < max_length and not (sampled and ended.all()):
-        output = captioner.step(last, state)
+    while len(sampled) < max_length and not have_all_ended(ended, len(sampled)):
+        output = captioner.step(last.flatten(), state)
         state = output.state
-        log_probs = output.log_probs.index_fill(
-            -1, torch.tensor(forbidden, dtype=torch.int64, device=last.device), -torch.inf
-        )
+        log_probs = output.log_probs.index_fill(-1, excluded, -torch.inf)
         if len(sampled) < min_length:
             log_probs[:, special.eos] = -torch.inf
-        last = sample_tokens(
-            log_probs, temperature=temperature, top_k=top_k, top_p=top_p, generator=generator
-        ).masked_fill(ended, special.pad)
+        by_image = log_probs.reshape(*shape, -1)
+        chosen = sample_tokens(
+            by_image[:, :count].flatten(0, 1),
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            generator=generator,
+        ).reshape(-1, count)
+        if greedy:
+            chosen = torch.cat((chosen, by_image[:, count:].argmax(dim=-1)), dim=1)
+        last = chosen.masked_fill(ended, special.pad)
         ended = ended | (last == special.eos)
         sampled.append(last)
-    return torch.stack(sampled, dim=1).reshape(len(memory), count, -1)
+    return torch.stack(sampled, dim=2)
 
 
 @torch.no_grad()
@@ -130,7 +139,11 @@ def sample_tokens(
         )
     # Inverting the cumulative distribution takes one random number per row for any vocabulary.
     # In float64 a draw just below 1 cannot be rounded past the last token.
-    cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
+    if probabilities.is_cuda:
+        # A GPU adds in any order, which changes no sum of integers.
+        cumulative = (probabilities.double() * 2.0**40).long().cumsum(dim=-1).double()
+    else:
+        cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
     draws = torch.rand(
         (len(log_probs), 1), dtype=torch.float64, device=log_probs.device, generator=generator
     )

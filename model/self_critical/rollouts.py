@@ -71,12 +71,17 @@ def generate_rollouts(
         mean = (rewards * exists).sum(dim=1, keepdim=True) / exists.sum(dim=1, keepdim=True)
         return Rollouts(captions, rewards, mean.expand_as(rewards))
     captions = sample_captions(
-        captioner, memory, count=samples, max_length=max_length, generator=generator
+        captioner,
+        memory,
+        count=samples,
+        max_length=max_length,
+        generator=generator,
+        greedy=baseline == "greedy",
     )
     rewards = reward(captions)
     if baseline == "greedy":
-        greedy = sample_captions(captioner, memory, max_length=max_length, temperature=0)
-        return Rollouts(captions, rewards, reward(greedy).expand_as(rewards))
+        greedy = rewards[:, samples:].expand(-1, samples)
+        return Rollouts(captions[:, :samples], rewards[:, :samples], greedy)
     # the sample's own reward would make the baseline depend on it
     others = (rewards.sum(dim=1, keepdim=True) - rewards) / (samples - 1)
     return Rollouts(captions, rewards, others)

@@ -1,10 +1,13 @@
-"""Numeric precision of training: `train.precision`."""
+"""Numeric precision and determinism of training: `train.precision`, `train.deterministic`."""
 
 import logging
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from a2cap.extract.detector.mixed_precision import has_bfloat16
 from a2cap.model.precision import mixed_precision
@@ -13,9 +16,14 @@ from a2cap.pipeline.runtime.config import Precision
 logger = logging.getLogger(__name__)
 
 
-def forward_precision(precision: Precision, device: torch.device) -> torch.autocast:
-    """Return the autocast context of forward passes and losses; call `backward()` outside it."""
-    return mixed_precision("bfloat16" if precision == "bf16" else "float32", device)
+def forward_precision(
+    precision: Precision, device: torch.device, network: nn.Module | None = None
+) -> AbstractContextManager[None]:
+    """Return the context of forward passes and losses; call `backward()` outside it.
+
+    network: its linear layers are cast once for the context.
+    """
+    return mixed_precision("bfloat16" if precision == "bf16" else "float32", device, network)
 
 
 @contextmanager
@@ -28,6 +36,23 @@ def matrix_precision(precision: Precision) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def deterministic_operations(device: torch.device) -> Iterator[None]:
+    """Let torch use only deterministic operations inside the block."""
+    before = torch.are_deterministic_algorithms_enabled()
+    # read when CUDA starts its matrix products; without it, torch refuses them
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # fused attention adds up its gradients in any order on a GPU
+    is_plain = device.type == "cuda"
+    attention = sdpa_kernel(SDPBackend.MATH) if is_plain else nullcontext()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with attention:
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def warn_about_emulation(precision: Precision, device: torch.device) -> None:

@@ -29,6 +29,9 @@ class TrainingConfig(Section):
     """fp32. tf32: float32 matrix products are rounded to 10 bits on a GPU; same as fp32 on a CPU.
     bf16: matrix products in bfloat16; parameters, masks and losses stay in float32, and validation
     computes in float32. bf16 is slower on a CPU without AMX."""
+    deterministic: Annotated[bool, Field(json_schema_extra={"added": True})] = False
+    """Use only operations of torch that give equal bits each time, which resuming bit for bit on a
+    GPU needs; slower there. An operation without such a form is an error. A CPU needs no switch."""
     lr: Annotated[float, Field(gt=0)]
     """Learning rate."""
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0

@@ -22,7 +22,11 @@ from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.distributed import RankError, Ranks
-from a2cap.pipeline.runtime.precision import matrix_precision, warn_about_emulation
+from a2cap.pipeline.runtime.precision import (
+    deterministic_operations,
+    matrix_precision,
+    warn_about_emulation,
+)
 from a2cap.pipeline.training.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -63,7 +67,10 @@ def run_training(
     """
     recorded = training_record(directory, events) if ranks.is_main else nullcontext()
     precision = matrix_precision(task.config.precision)
-    with precision, recorded as record, stop_between_steps() as stop:
+    device = next(task.network.parameters()).device
+    is_fixed = task.config.deterministic
+    switch = deterministic_operations(device) if is_fixed else nullcontext()
+    with precision, switch, recorded as record, stop_between_steps() as stop:
         training = Training(task, ranks=ranks, directory=directory, record=record)
         training.resume()
         while not training.finished:

@@ -108,7 +108,7 @@ detector: {layout: coco, depth: 50, width: 16, norms: frozen, anchor_sizes: [32.
   attribute_families: [[red]], seed: 1, epochs: 3, patience: 2, batch_size: 4,
   accumulate: 2, precision: bf16, optimiser: adamw, lr: 0.5, warmup: 10, weight_decay: 0.5,
   clip_norm: null, checkpoint_every: 10, max_validation_images: 2, validation_proposals: 10,
-  dtype: float16}
+  deterministic: true, dtype: float16}
 extract: {depth: 50, width: 16, boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
   min_side: 90, max_side: 1200, procedure: detectron2, precision: mixed, grid_backbone: vgg16,
   grid_layer: layer3, grid_size: 7, grid_crop: centre, backend: detectron2, roi_size: 5,
@@ -120,15 +120,15 @@ model.alignment: {fusion: max, mask_network: linear, mask_slots: 50, average: he
   renormalise_aligned: true, renormalise_perturbed: true, detach_mask: false, penalty_weight: 0.1,
   moving_rate: 0.2, decay_steps: 5.0, aligned_layers: [1]}
 train: {seed: 1, epochs: 3, patience: 2, grouping: caption, batch_size: 4, accumulate: 2,
-  precision: bf16, compile: true, captions_per_image: 2, max_regions: 2, schedule: constant,
-  lr: 0.5, warmup: 10, betas: [0.8, 0.9], clip_norm: null, checkpoint_every: 10,
+  deterministic: true, precision: bf16, compile: true, captions_per_image: 2, max_regions: 2,
+  schedule: constant, lr: 0.5, warmup: 10, betas: [0.8, 0.9], clip_norm: null, checkpoint_every: 10,
   validation_beam_size: 1, max_validation_images: 2, max_length: 10, ema: 0.9,
   label_smoothing: 0.1, scheduled_sampling: 0.5, scheduled_sampling_epochs: 2, decay: 0.5,
   decay_every: 1, optim: modern, max_words: 5, optimiser: sgd, weight_decay: 0.1,
   shuffle_window: 4}
 scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision: bf16,
-  lr: 1.0e-06, betas: [0.8, 0.9], clip_norm: null, samples: 3, baseline: greedy, idf: caption,
-  eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued, captions_per_image: 2,
+  deterministic: true, lr: 1.0e-06, betas: [0.8, 0.9], clip_norm: null, samples: 3,
+  baseline: greedy, idf: caption, eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued, captions_per_image: 2,
   checkpoint_every: 10, validation_beam_size: 1, max_validation_images: 2, max_length: 10,
   ema: 0.9, shuffle_window: 4}
 evaluate: {method: sampling, min_length: 3, temperature: 0.5, top_k: 5, top_p: 0.5, seed: 1,

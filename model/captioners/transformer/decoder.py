@@ -15,7 +15,6 @@ from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
-from a2cap.model.layers.kv_cache import KVCache
 from a2cap.model.layers.positions import (
     MAX_POSITIONS,
     require_positions,
@@ -81,7 +80,7 @@ class DecoderLayer(nn.Module):
         read = block_input(states, self.self_attention_norm, pre=self.pre)
         return self._add_self_attended(states, self.self_attention(read))
 
-    def self_attend_step(self, states: Tensor, cache: KVCache | None) -> tuple[Tensor, KVCache]:
+    def self_attend_step(self, states: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend from the next token of each row to those before it; (N, 1, D) -> (N, 1, D)."""
         read = block_input(states, self.self_attention_norm, pre=self.pre)
         attended, cache = self.self_attention.step(read, cache)
@@ -179,16 +178,15 @@ class CaptionDecoder(nn.Module):
         memory: Memory,
         decoder_pass: DecoderPass,
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
-        """Decode the next token of each row; tensors: keys and values of each layer in turn."""
-        caches = list(map(KVCache, tensors[::2], tensors[1::2]))
-        position = caches[0].keys.shape[2] if caches else 0
+        """Decode the next token of each row; tensors: the cache of each layer in turn."""
+        position = tensors[0].shape[3] if tensors else 0
         states: Tensor = self.embedding(tokens[:, None], first_position=position)
         extended: list[Tensor] = []
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self._layers()):
-            states, cache = layer.self_attend_step(states, caches[number] if caches else None)
+            states, cache = layer.self_attend_step(states, tensors[number] if tensors else None)
             states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
-            extended += cache
+            extended.append(cache)
             attention.append(weights)
         return DecoderOutput(self.norm(states).squeeze(1), tuple(attention)), tuple(extended)
 

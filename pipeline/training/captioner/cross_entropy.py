@@ -185,12 +185,12 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         """Add the gradients of a part; return its weighted measurements, (M,) float32."""
         batch = part.to(self._device, non_blocking=True)
         captioner = self._captioner
-        with forward_precision(self._config.precision, self._device):
+        with forward_precision(self._config.precision, self._device, captioner):
             memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
             inputs = None
             if sampling_rate:
                 inputs = scheduled_inputs(captioner, memory, _tokens(batch), rate=sampling_rate)
-            teaching = Teaching(inputs, self._config.label_smoothing)
+            teaching = Teaching(inputs, self._config.label_smoothing, batch.positions)
             losses = two_losses(captioner, memory, _tokens(batch), teaching=teaching)
         # one backward pass: the two losses share no parameter
         torch.autograd.backward(losses.total() * weight)

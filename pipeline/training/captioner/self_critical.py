@@ -9,7 +9,7 @@ from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
 from a2cap.data.errors import A2Error
-from a2cap.model.captioner import Memory
+from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
@@ -128,15 +128,15 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
     def _backward(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Add the gradients of a part, summed over tokens; return its sums by `_SUMS`."""
         self._captioner.eval()
-        memory, rollouts = self._sample(batch, generator)
-        if self._config.dropout == "rescore":
-            self._captioner.train()
+        with forward_precision(self._config.precision, self._device, self._captioner):
             memory = self._encode(batch)
-        # autocast caches weights cast without a gradient, so scoring needs a block of its own
-        with forward_precision(self._config.precision, self._device):
+            rollouts = self._sample(memory, batch, generator)
+            if self._config.dropout == "rescore":
+                self._captioner.train()
+                memory = self._encode(batch)
             scored = self._captioner.score(memory, rollouts.captions)
             loss = self_critical_loss(scored.log_probs, rollouts.advantages)
-        mask_loss, true_tokens = self._mask_loss(memory, batch)
+            mask_loss, true_tokens = self._mask_loss(memory, batch)
         # sums, not means: `step` divides by the tokens of all ranks
         torch.autograd.backward(loss + mask_loss * true_tokens)
         is_token = rollouts.captions != self._captioner.special.pad
@@ -152,28 +152,24 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         }
         return torch.stack([sums[name].detach().double() for name in _SUMS]).cpu()
 
-    def _sample(self, batch: Batch, generator: torch.Generator) -> tuple[Memory, Rollouts]:
-        memory = self._encode(batch)
-        config = self._config
-        with forward_precision(config.precision, self._device):
-            return memory, generate_rollouts(
-                self._captioner,
-                memory,
-                partial(self._rewards, batch.image_ids),
-                baseline=config.baseline,
-                samples=config.samples,
-                max_length=config.max_length,
-                generator=generator,
-            )
+    def _sample(self, memory: Memory, batch: Batch, generator: torch.Generator) -> Rollouts:
+        return generate_rollouts(
+            self._captioner,
+            memory,
+            partial(self._rewards, batch.image_ids),
+            baseline=self._config.baseline,
+            samples=self._config.samples,
+            max_length=self._config.max_length,
+            generator=generator,
+        )
 
     def _encode(self, batch: Batch) -> Memory:
-        with forward_precision(self._config.precision, self._device):
-            return self._captioner.encode(batch.features, batch.boxes, batch.region_mask)
+        return self._captioner.encode(batch.features, batch.boxes, batch.region_mask)
 
     def _mask_loss(self, memory: Memory, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return Eq. 4 per token of the ground truth, and its number of tokens; 0 if frozen."""
         if not self._trains_masks or batch.tokens is None:
             return torch.zeros((), device=self._device), torch.zeros((), device=self._device)
-        with forward_precision(self._config.precision, self._device):
-            loss = perturbed_pass_loss(self._captioner, memory, batch.tokens)
+        teaching = Teaching(positions=batch.positions)
+        loss = perturbed_pass_loss(self._captioner, memory, batch.tokens, teaching=teaching)
         return loss, (batch.tokens != self._captioner.special.pad).sum()

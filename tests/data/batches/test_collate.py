@@ -1,12 +1,14 @@
 from dataclasses import fields, replace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.batches.loader import image_batches
+from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from tests.data.batches.items import (
     IDS,
@@ -67,7 +69,9 @@ def test_tokens_are_cut_to_the_longest_caption_without_losing_any(lengths, spare
         for number, length in enumerate(pair):
             tokens[number, :length] = 5
         items.append(Item(str(row), make_regions("1"), tokens))
-    tokens = collate(items).tokens
+    batch = collate(items)
+    tokens = batch.tokens
+    assert batch.positions.tolist() == (tokens.flatten() != 0).nonzero().flatten().tolist()
     assert tokens.shape == (len(lengths), 2, max(max(pair) for pair in lengths))
     assert (tokens != 0).sum(dim=2).tolist() == lengths
 
@@ -91,4 +95,19 @@ def test_all_tensors_of_a_batch_are_pinned(store, monkeypatch):
     )
     batch = next(whole_batches(make_dataset(store), batch_size=2))
     assert_all_equal([batch.pin_memory()], [batch])
-    assert len(pinned) == 4
+    assert len(pinned) == 5
+
+
+def test_an_image_without_a_region_is_named():
+    regions = make_regions("1")
+    none = replace(
+        regions,
+        **{
+            name: values[:0]
+            for name, values in vars(regions).items()
+            if isinstance(values, np.ndarray)
+        },
+    )
+    with pytest.raises(InputError) as error:
+        collate([Item("7", none, None)])
+    assert str(error.value) == "image '7' has no region; leave it out, or extract it again"

@@ -5,6 +5,7 @@ import torch
 
 from a2cap.pipeline.runtime import precision as precision_module
 from a2cap.pipeline.runtime.precision import (
+    deterministic_operations,
     forward_precision,
     matrix_precision,
     warn_about_emulation,
@@ -31,6 +32,14 @@ def test_only_tf32_rounds_float32_and_only_inside_the_block(precision, expected)
         assert torch.get_float32_matmul_precision() == expected
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_operations_are_deterministic_only_inside_the_block(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with pytest.raises(ZeroDivisionError), deterministic_operations(CPU):
+        assert torch.are_deterministic_algorithms_enabled()
+        raise ZeroDivisionError
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,11 @@ def test_a_training_stopped_many_times_ends_as_an_uninterrupted_one(
     assert_equal_results(found, uninterrupted)
 
 
-DETECTOR_RECIPES = ({"optimiser": "sgd"}, {"precision": "bf16"}, {"accumulate": 2, "seed": 7})
+DETECTOR_RECIPES = (
+    {"optimiser": "sgd", "deterministic": True},
+    {"precision": "bf16"},
+    {"accumulate": 2, "seed": 7},
+)
 
 
 @pytest.mark.slow
@@ -89,7 +93,7 @@ DETECTOR_RECIPES = ({"optimiser": "sgd"}, {"precision": "bf16"}, {"accumulate": 
     ("kind", "choices", "changes"),
     [
         ("self-critical", ["scst.dropout=rescore"], {}),
-        ("self-critical", ["scst.mask=continued"], {}),
+        ("self-critical", ["scst.mask=continued", "scst.deterministic=true"], {}),
         *(
             pytest.param("detector", [], changes, marks=pytest.mark.slow)
             for changes in DETECTOR_RECIPES

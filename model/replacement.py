@@ -1,0 +1,36 @@
+"""Other tensors in place of a network's parameters, for a while."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def replaced(
+    network: nn.Module, replacement: Callable[[nn.Module, Tensor], Tensor | None]
+) -> Iterator[None]:
+    """Compute with other tensors in the block.
+
+    replacement: from a module and a parameter of its own to the tensor in its place, None to keep
+    the parameter.
+    """
+    found = [
+        (module._parameters, name, parameter, other)
+        for module in network.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None and (other := replacement(module, parameter)) is not None
+    ]
+    try:
+        for parameters, name, _, other in found:
+            parameters[name] = other  # type: ignore[assignment]
+        yield
+    finally:
+        for parameters, name, parameter, _ in found:
+            parameters[name] = parameter
+
+
+def linear_cast(dtype: torch.dtype) -> Callable[[nn.Module, Tensor], Tensor | None]:
+    """Return the replacement of the parameters of linear layers by ones of another type."""
+    return lambda module, tensor: tensor.to(dtype) if isinstance(module, nn.Linear) else None

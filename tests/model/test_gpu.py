@@ -1,0 +1,101 @@
+"""Kernels and waits of training and decoding on a GPU, counted without one.
+
+The captioner is that of the paper, and each number a limit: one `.item()` in a step fails here.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from a2cap.model.captioner import Teaching
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.config import TransformerConfig
+from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.losses import two_losses
+from a2cap.model.precision import mixed_precision
+from a2cap.model.self_critical.rollouts import generate_rollouts
+from tests.kernels import fake_gpu
+
+pytestmark = pytest.mark.slow
+
+FORWARD, BEAM_STEP, SELF_CRITICAL = 620, 260, 5_100
+"""Most kernels of a forward pass with both losses, of a step of beam search, and of 20 steps of
+sampling with the greedy baseline."""
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """Return kernels and waits of each task, and of one with an `.item()`."""
+    found = {}
+    with fake_gpu() as kernels:
+        with torch.device("cuda"):
+            captioner = TransformerCaptioner(
+                TransformerConfig(), feature_width=2048, vocabulary_size=10_000
+            )
+            regions = torch.zeros(10, 50, 2048), torch.zeros(10, 50, 5), torch.ones(10, 50).bool()
+            captions = torch.ones(10, 5, 20, dtype=torch.int64)
+            teaching = Teaching(positions=torch.zeros(800, dtype=torch.int64))
+        kernels.take()
+        two_losses(captioner, captioner.encode(*regions), captions, teaching=teaching).total()
+        found["forward"] = kernels.take()
+        memory = captioner.eval().encode(*regions)
+        kernels.take()
+        for steps in (4, 8):
+            beam_search(captioner, memory, DecodingConfig(max_length=steps))
+            found[f"beams, {steps} steps"] = kernels.take()
+        for baseline in ("leave_one_out", "greedy"):
+            generate_rollouts(captioner, memory, lambda rows: rows.sum(-1), baseline=baseline)
+            found[baseline] = kernels.take()
+        # a value that is read in each step again
+        captioner.decoder.output.register_forward_hook(
+            lambda *_: captioner.schedule_step.item() or None  # None keeps the output
+        )
+        beam_search(captioner, memory, DecodingConfig(max_length=4))
+        found["mutation"] = kernels.take()
+    return found
+
+
+def test_a_forward_pass_of_training_never_waits(counted):
+    kernels, waits = counted["forward"]
+    assert waits == 0
+    assert kernels <= FORWARD
+
+
+def test_decoding_waits_once_in_four_steps(counted):
+    (few, waits), (more, more_waits) = counted["beams, 4 steps"], counted["beams, 8 steps"]
+    assert more - few <= 4 * BEAM_STEP
+    assert more_waits - waits == 1
+    for baseline in ("leave_one_out", "greedy"):
+        kernels, waits = counted[baseline]
+        assert kernels <= SELF_CRITICAL
+        assert waits <= 20 / 4
+
+
+def test_one_item_in_a_step_is_counted(counted):
+    assert counted["mutation"][1] == counted["beams, 4 steps"][1] + 4
+
+
+class _Casts(TorchDispatchMode):
+    """Conversions to bfloat16 by the address of what is converted."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = Counter()
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        if operation is torch.ops.aten._to_copy.default and named.get("dtype") == torch.bfloat16:
+            self.found[arguments[0].data_ptr()] += 1
+        return operation(*arguments, **(named or {}))
+
+
+def test_bfloat16_casts_each_weight_once(tiny, images):
+    captioner = tiny().float()
+    weights = [m.weight for m in captioner.modules() if isinstance(m, torch.nn.Linear)]
+    images.features, images.boxes = images.features.float(), images.boxes.float()
+    with _Casts() as casts, mixed_precision("bfloat16", torch.device("cpu"), captioner):
+        two_losses(captioner, images.encoded(captioner), images.captions)
+    assert captioner.decoder.output.weight.dtype == torch.float32
+    assert {casts.found[weight.data_ptr()] for weight in weights} == {1}
