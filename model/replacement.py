@@ -16,12 +16,12 @@ def replaced(
     replacement: from a module and a parameter of its own to the tensor in its place, None to keep
     the parameter.
     """
-    found = [
-        (module._parameters, name, parameter, other)
-        for module in network.modules()
-        for name, parameter in module._parameters.items()
-        if parameter is not None and (other := replacement(module, parameter)) is not None
-    ]
+    found = []
+    for module in network.modules():
+        for name, parameter in module._parameters.items():
+            other = None if parameter is None else replacement(module, parameter)
+            if other is not None:
+                found.append((module._parameters, name, parameter, other))
     try:
         for parameters, name, _, other in found:
             parameters[name] = other  # type: ignore[assignment]

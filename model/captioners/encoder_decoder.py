@@ -367,8 +367,11 @@ class EncoderDecoder(nn.Module):
 
 
 def _is_cheap_to_read(values: Tensor) -> bool:
-    """Return False on a GPU, where a check would wait: batches are checked when they are made."""
-    return values.device.type == "cpu"
+    """Return False where a check would wait for a GPU, or end a compiled graph.
+
+    Batches are checked when they are made.
+    """
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _by_row(attention: AlignedAttention) -> AlignedAttention:

@@ -129,7 +129,7 @@ def test_a_truncated_file_is_rejected(path, kept):
         ("lengths", [1, 2], "numbers of tokens and lengths differ"),
         ("tokens", [1, 2, 3, 4], "numbers of tokens and lengths differ"),
         ("lengths", [4, 2, 3, 6], "a caption is longer than its row"),
-        ("tokens", [[-1], [1], [1], [1]], "a token is negative"),
+        ("tokens", [[-1] * 9] * 4, "a token is negative"),
         ("offsets", [0, 4], "numbers of images, splits and offsets differ"),
         ("splits", [b"train"], "numbers of images, splits and offsets differ"),
         ("offsets", [0, 2, 1, 4], "offsets do not partition the captions"),
