@@ -1,10 +1,12 @@
 """Tests of several ranks: they train as one rank does, and stop, resume and fail together."""
 
+import os
 import re
 import signal
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.pipeline.training.runs import (
     assert_equal_results,
     copied_artifacts,
+    events,
     outcome,
     train_command,
     without_speed,
@@ -175,13 +178,29 @@ def test_a_rank_that_dies_ends_the_others_with_an_error(train, together, tmp_pat
     assert Checkpoints(found / "checkpoints").latest().step == 4
 
 
-def start_torchrun(experiment, artifacts, *overrides):
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+def start_torchrun(experiment, artifacts, *overrides, ranks=2, restarts=0):
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    launcher += ("--max-restarts", str(restarts))
     command = train_command(experiment, artifacts, overrides, launcher=launcher)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_under_torchrun_a_stopped_stage_resumes_exactly(experiment, train, together, tmp_path):
+def wait_for_checkpoint(started, partial, step):
+    while started.poll() is None and not (partial / "checkpoints" / f"step-{step:08}").exists():
+        time.sleep(0.01)
+
+
+def kill_rank(started, rank):
+    """Kill one of torchrun's processes, its children."""
+    [children] = Path(f"/proc/{started.pid}/task/{started.pid}").glob("children")
+    for process in map(int, children.read_text().split()):
+        if f"RANK={rank}" in Path(f"/proc/{process}/environ").read_text().split("\0"):
+            os.kill(process, signal.SIGKILL)
+
+
+def test_under_torchrun_stopped_and_killed_ranks_resume_exactly(
+    experiment, train, together, tmp_path
+):
     """The signal comes in the second of four epochs, to loaders too, with no save due."""
     settings = ("train.epochs=4", "train.batch_size=2", "train.checkpoint_every=20")
     alone = tmp_path / "alone"
@@ -191,8 +210,7 @@ def test_under_torchrun_a_stopped_stage_resumes_exactly(experiment, train, toget
         key = opened.stage("train-xe").pre_image.key
     partial = artifacts / "train-xe" / f"{key}.partial"
     started = start_torchrun(experiment, artifacts, *settings, "runtime.workers=1")
-    while started.poll() is None and not (partial / "checkpoints" / "step-00000020").exists():
-        time.sleep(0.01)
+    wait_for_checkpoint(started, partial, 20)
     started.send_signal(signal.SIGTERM)
     _, printed_errors = started.communicate(timeout=600)
     assert started.returncode != 0
@@ -201,8 +219,29 @@ def test_under_torchrun_a_stopped_stage_resumes_exactly(experiment, train, toget
     )
     assert 20 < Checkpoints(partial / "checkpoints").steps()[-1] < 64
 
-    ended = start_torchrun(experiment, artifacts, *settings)
+    ended = start_torchrun(experiment, artifacts, *settings, restarts=1)
+    wait_for_checkpoint(ended, partial, 40)
+    kill_rank(ended, 0)
     printed, printed_errors = ended.communicate(timeout=600)
     assert ended.returncode == 0, printed_errors
     assert printed.startswith("train-xe: done in")
-    assert_equal_results(artifacts / "train-xe" / key, alone)
+    found = artifacts / "train-xe" / key
+    assert len(events(found, "resume")) == 2
+    assert_equal_results(found, alone)
+
+
+def test_torchrun_restarts_four_ranks_after_one_is_killed(experiment, train, together, tmp_path):
+    settings = ("train.epochs=1", "train.batch_size=2", "train.checkpoint_every=4")
+    alone = tmp_path / "alone"
+    assert together(4, lambda _: outcome(lambda: train(alone, *settings))) == [None] * 4
+    artifacts = copied_artifacts(experiment, tmp_path, "train-xe", "evaluate")
+    with experiment.open(*settings, artifacts=artifacts) as opened:
+        key = opened.stage("train-xe").pre_image.key
+    started = start_torchrun(experiment, artifacts, *settings, ranks=4, restarts=1)
+    wait_for_checkpoint(started, artifacts / "train-xe" / f"{key}.partial", 4)
+    kill_rank(started, 3)
+    _, printed_errors = started.communicate(timeout=600)
+    assert started.returncode == 0, printed_errors
+    found = artifacts / "train-xe" / key
+    assert len(events(found, "resume")) == 1
+    assert_equal_results(found, alone)
