@@ -81,7 +81,16 @@ def cli() -> None:
     "--shard",
     metavar="i/N",
     help="Extract part i of N (0/4 to 3/4), one process per part; auto: take i and N from a Slurm "
-    "job array 0-(N-1) or torchrun. The last process to finish joins the parts.",
+    "job array 0-(N-1) or torchrun. The last process to finish joins the parts. With an engine: "
+    "all/N.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["ray"]),
+    help="Run all parts as tasks on a Ray cluster, a GPU each; needs --shard all/N.",
+)
+@click.option(
+    "--address", help="Address of the Ray cluster, RAY_ADDRESS without it, or else this machine."
 )
 @click.option(
     "--plan",
@@ -100,6 +109,8 @@ def extract(
     shard: str | None,
     plan: Path | None,
     retry_failed: bool,
+    engine: str | None,
+    address: str | None,
 ) -> None:
     """Extract region features of images into a store.
 
@@ -116,6 +127,10 @@ def extract(
         raise click.UsageError(f"{option} does not go with --plan; leave it out")
     if retry_failed and plan is None:
         raise click.UsageError("--retry-failed needs --plan; name the folder of the plan")
+    if engine is None and address is not None:
+        raise click.UsageError("--address belongs to --engine ray; name it, or leave --address out")
+    if engine is not None and (force or plan is not None or shard is None):
+        raise click.UsageError("--engine ray needs --shard all/N, without --force and --plan")
     folder: tuple[str, ...] = ()
     if images is not None:  # all of the folder's images, not those of an annotation file
         from a2cap.pipeline.config import override
@@ -125,7 +140,9 @@ def extract(
     with options.open(*folder) as experiment:
         if plan is not None:
             _run_plan(experiment, plan, shard, retry_failed=retry_failed)
-        elif shard is None:
+        elif shard is None or engine is not None:
+            if shard is not None:
+                _run_on_ray(experiment, shard, address, output=output)
             _run_stages(experiment, ["extract"], force=force, output=output)
         else:
             _run_shard(experiment, shard, force=force, output=output)
@@ -390,6 +407,18 @@ def _run_stages(
         skipped = not print_evaluation(outcome.directory, spice=spice) or skipped
     if skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _run_on_ray(
+    experiment: "Experiment", shard: str, address: str | None, *, output: Path | None
+) -> None:
+    from a2cap.pipeline.doctor.preflight import require_runnable
+    from a2cap.pipeline.extraction.cluster import all_shards
+    from a2cap.pipeline.ray_engine import extract_with_ray
+
+    shards = all_shards(shard)
+    require_runnable(experiment, ["extract"], force=False, output=output)
+    extract_with_ray(experiment, shards, address=address, output=output)
 
 
 def _run_shard(experiment: "Experiment", named: str, *, force: bool, output: Path | None) -> None:
