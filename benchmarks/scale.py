@@ -1,0 +1,260 @@
+"""Costs against the number of images: store, captions, preprocess, status, verify, training.
+
+Images have features of 4 x 256 float16, so that a record has pages of its own in LMDB as real ones
+do, and one caption each. Every step is a process of its own; "memory" is what it adds to the
+imports, mapped files excluded.
+"""
+
+import json
+import os
+import resource
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+
+from a2cap.data.batches.collate import collate
+from a2cap.data.batches.dataset import CaptionDataset
+from a2cap.data.batches.loader import epoch_batches
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.regions import Regions
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.training.captioner.config import ScstConfig
+from a2cap.pipeline.training.captioner.data import read_training_data
+from a2cap.pipeline.training.captioner.rewards import ImageRewards
+from benchmarks.measure import print_machine, print_table
+
+REGIONS, WIDTH = 4, 256
+READS, BATCHES, HELD_OUT = 20_000, 100, 100
+WORDS = "a the man dog red cup on in with near holds table street two sees green bird tree".split()  # noqa: SIM905
+
+SMALL = (
+    *("model.width=8", "model.heads=1", "model.feed_forward=8", "model.encoder_layers=1"),
+    *("model.decoder_layers=1", "preprocess.min_count=1"),
+)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Seconds on the clock and of CPU, memory in MiB, and the number of operations."""
+
+    elapsed: float
+    cpu: float
+    memory: float
+    count: int
+
+
+def measured(work: Callable[[], int]) -> Figures:
+    """Run work that returns its number of operations in a new process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        return pool.submit(_measure, work).result()
+
+
+def _measure(work: Callable[[], int]) -> Figures:
+    ended, before = threading.Event(), _own_memory()
+    peaks = [before]
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            peaks.append(_own_memory())
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    started, cpu = time.perf_counter(), _cpu()
+    count = work()
+    elapsed, used = time.perf_counter() - started, _cpu() - cpu
+    ended.set()
+    watching.join()
+    return Figures(elapsed, used, max(*peaks, _own_memory()) - before, count)
+
+
+def _cpu() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _own_memory() -> float:
+    """Return the MiB of this process and its children that are not files."""
+    return _own(os.getpid())
+
+
+def _own(process: int) -> float:
+    folder = Path("/proc", str(process))
+    try:
+        status = (folder / "status").read_text()
+        children = (folder / "task" / str(process) / "children").read_text().split()
+    except OSError:
+        return 0.0
+    own = next((line for line in status.splitlines() if line.startswith("RssAnon")), "RssAnon: 0")
+    return int(own.split()[1]) / 2**10 + sum(_own(int(child)) for child in children)
+
+
+def image_ids(count: int) -> Iterator[str]:
+    """Yield ids like COCO's."""
+    return (f"{number:012d}" for number in range(1, count + 1))
+
+
+def write_store(folder: Path, count: int) -> int:
+    """Write and seal the store."""
+    rng = np.random.default_rng(0)
+    regions = Regions(
+        boxes=np.sort(rng.random((REGIONS, 4), dtype=np.float32), axis=1) * 200,
+        features=rng.random((REGIONS, WIDTH), dtype=np.float32).astype(np.float16),
+        scores=np.ones(REGIONS, np.float32),
+        class_ids=np.zeros(REGIONS, np.int32),
+        attribute_ids=None,
+        width=400,
+        height=400,
+    )
+    with FeatureWriter(folder / "features.lmdb", commit_every=4096) as writer:
+        for image_id in image_ids(count):
+            writer.add(image_id, regions)
+        writer.seal()
+    return count
+
+
+def write_annotations(folder: Path, count: int) -> None:
+    """Write one caption per image in our own layout."""
+    rng = np.random.default_rng(0)
+    splits = ["val"] * HELD_OUT + ["test"] * HELD_OUT
+    with (folder / "captions.jsonl").open("w") as file:
+        for number, image_id in enumerate(image_ids(count)):
+            words = " ".join(WORDS[i] for i in rng.integers(0, len(WORDS), 10))
+            split = splits[number] if number < len(splits) else "train"
+            line = {"image": f"{image_id}.jpg", "captions": [words], "split": split}
+            file.write(f"{json.dumps(line)}\n")
+
+
+def open_store(folder: Path) -> int:
+    """Open the store and read one image."""
+    FeatureStore(folder / "features.lmdb")["000000000001"]
+    return 1
+
+
+def read_at_random(folder: Path, count: int) -> int:
+    """Read images in random order."""
+    store = FeatureStore(folder / "features.lmdb")
+    numbers = np.random.default_rng(1).integers(1, count + 1, min(READS, count))
+    for number in numbers:
+        store[f"{number:012d}"]
+    return len(numbers)
+
+
+def read_in_order(folder: Path, count: int) -> int:
+    """Read images in the order of their keys."""
+    store = FeatureStore(folder / "features.lmdb")
+    first = image_ids(count)
+    for image_id in islice(first, READS):
+        store[image_id]
+    return min(READS, count)
+
+
+def run_command(*options: str) -> int:
+    """Run an `a2` command in this process."""
+    with Path(os.devnull).open("w") as quiet, redirect_stdout(quiet), redirect_stderr(quiet):
+        cli.main(options, standalone_mode=False)
+    return 1
+
+
+def stage_options(folder: Path) -> list[str]:
+    """Return the options of an experiment on the store and the captions."""
+    settings = (
+        f"data.annotations={folder}/captions.jsonl",
+        f"data.features={folder}/features.lmdb",
+        *SMALL,
+    )
+    parts = [part for setting in settings for part in ("--set", setting)]
+    return ["-c", "a2-from-features", "--artifacts", f"{folder}/artifacts", *parts]
+
+
+def start_training(folder: Path, scst: bool) -> int:
+    """Open the data of a training as its stage does, and load the first batches."""
+    [captions] = (folder / "artifacts" / "preprocess").glob("[0-9a-f]*[0-9a-f]")
+    data = read_training_data(folder, captions)
+    dataset = CaptionDataset(data.store.path, data.captions, "train", captions_per_image=1, seed=0)
+    rewards = (
+        ImageRewards.read(captions, ScstConfig(), device=torch.device("cpu")) if scst else None
+    )
+    batches = epoch_batches(dataset, collate, batch_size=50, seed=0, epoch=0)
+    loaded = 0
+    for [batch] in islice(batches, BATCHES):
+        loaded += len(batch.image_ids)
+        if rewards is not None and batch.tokens is not None:
+            rewards(batch.image_ids, batch.tokens)
+    return loaded
+
+
+def steps(folder: Path, count: int) -> Iterator[tuple[str, Figures]]:
+    """Yield each step and its figures."""
+    write_annotations(folder, count)
+    (folder / "skipped.jsonl").touch()
+    yield "write and seal the store", measured(partial(write_store, folder, count))
+    yield "open the store, first read", measured(partial(open_store, folder))
+    yield "random reads", measured(partial(read_at_random, folder, count))
+    yield "sequential reads", measured(partial(read_in_order, folder, count))
+    options = stage_options(folder)
+    for name, command in (
+        ("a2 verify --data", ["verify", "--data", str(folder / "features.lmdb")]),
+        ("a2 extract (import)", ["extract", *options]),
+        ("a2 preprocess", ["preprocess", *options]),
+        ("a2 status", ["status", *options]),
+    ):
+        yield name, measured(partial(run_command, *command))
+    yield "training, to batch 100", measured(partial(start_training, folder, False))
+    yield "SCST, to batch 100", measured(partial(start_training, folder, True))
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="500 images.")
+@click.option(
+    "--images",
+    multiple=True,
+    type=int,
+    default=[10_000, 100_000, 1_000_000],
+    show_default=True,
+    help="Numbers of images.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, exists=True),
+    help="Folder for the files, 5 GB for a million images.  [default: temporary files]",
+)
+def main(quick: bool, images: tuple[int, ...], folder: Path | None) -> None:
+    """Measure each step for each number of images."""
+    print_machine()
+    for count in [500] if quick else images:
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            rows = []
+            for step, found in steps(Path(name), count):
+                rate = f"{found.count / found.elapsed:,.0f}" if found.count > 1 else ""
+                rows.append(
+                    [
+                        step,
+                        f"{found.elapsed:.2f} s",
+                        f"{found.cpu:.2f} s",
+                        f"{found.memory:,.0f} MiB",
+                        rate,
+                    ]
+                )
+            size = sum(path.stat().st_size for path in Path(name).rglob("*") if path.is_file())
+        print_table(
+            f"{count:,} images, {size / 2**20:,.0f} MiB of files",
+            ["", "time", "CPU time", "memory", "images/s"],
+            rows,
+        )
+
+
+if __name__ == "__main__":
+    main()
