@@ -35,13 +35,13 @@ def test_the_script_requeues_a_stopped_part_and_accepts_skipped_images(
 @pytest.mark.slow
 def test_submitit_extracts_all_shards_on_this_machine(tmp_path):
     pytest.importorskip("submitit", reason='submitit is not installed: pip install "a2cap[slurm]"')
-    write_scenes(tmp_path / "scenes", count=4, seed=0, side=64)
+    write_scenes(tmp_path / "scenes", count=4, seed=0, side=96)
     settings = (
         "extract.weights=calibrated-random",
         "extract.depth=18",
         "extract.width=8",
-        "extract.min_side=64",
-        "extract.max_side=64",
+        "extract.min_side=96",
+        "extract.max_side=96",
         "runtime.device=cpu",
     )
     options = [word for setting in settings for word in ("--set", setting)]
