@@ -1,14 +1,23 @@
 """Every kind of captioner goes through the same commands; a Transformer's files name no kind."""
 
 import json
+import signal
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.regions import cell_boxes
+from a2cap.extract.grid import NO_CLASS
 from a2cap.model.config import AlignmentConfig, ShowAttendTellConfig
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from tests.model.kinds import KINDS
 from tests.pipeline.experiments import a2
 
@@ -17,7 +26,7 @@ OTHER_KINDS = [
     *(
         pytest.param(kind, {}, marks=pytest.mark.slow)
         for kind in KINDS
-        if kind not in ("transformer", "up-down", "spatial")
+        if kind not in ("transformer", "up-down")
     ),
     pytest.param(
         "gru",
@@ -27,10 +36,54 @@ OTHER_KINDS = [
 ]
 
 
+@pytest.fixture
+def cells(experiment, tmp_path):
+    """Write a store of 2 x 2 cells per image: what a grid would give, without its network."""
+    store = FeatureStore(experiment.directory("extract") / "features.lmdb")
+    with FeatureWriter(tmp_path / "cells") as writer:
+        for image_id in store:
+            found = store[image_id]
+            boxes = cell_boxes(2, (0, 0, found.width, found.height))
+            features = np.resize(found.features, (4, store.feature_width))
+            none = np.full(4, NO_CLASS, np.int32)
+            scores = np.ones(4, np.float32)
+            kept = {"boxes": boxes, "features": features, "scores": scores, "class_ids": none}
+            writer.add(image_id, replace(found, attribute_ids=None, attribute_scores=None, **kept))
+        writer.seal()
+    return tmp_path / "cells"
+
+
+def stopping_after(last):
+    """Return the step of the optimiser with a SIGTERM after update `last`."""
+    step = CrossEntropyOptimizer.step
+
+    def step_and_stop(self, parts, number):
+        updates = step(self, parts, number)
+        if number == last:
+            signal.raise_signal(signal.SIGTERM)
+        return updates
+
+    return step_and_stop
+
+
+def manifest_of(artifacts, kind):
+    """Return the manifest of the only cross-entropy training of a kind."""
+    [folder] = (
+        path.parent
+        for path in artifacts.glob("train-xe/*/model.json")
+        if f'"{kind}"' in path.read_text()
+    )
+    return read_manifest(folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fields"), OTHER_KINDS)
-def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor, kind, fields):
+def test_a_kind_is_trained_evaluated_and_analysed(
+    copy, tmp_path, without_meteor, monkeypatch, request, kind, fields
+):
     settings = yaml.safe_load(copy.experiment.config_file.read_text())
+    if kind == "spatial":
+        settings["data"]["features"] = str(request.getfixturevalue("cells"))
     model = KINDS[kind](**fields).model_dump(mode="json")
     train = {"epochs": 2, "batch_size": 8, "schedule": "constant", "lr": 0.01}
     scst = {"epochs": 1, "samples": 2, "max_length": 6}
@@ -39,9 +92,16 @@ def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor
     config_file.write_text(yaml.safe_dump(changed))
     options = ("-c", config_file, "--artifacts", copy.artifacts)
 
+    with monkeypatch.context() as patched:
+        patched.setattr(CrossEntropyOptimizer, "step", stopping_after(2))
+        stopped = a2("run", *options)
+        assert stopped.exit_code == 128 + signal.SIGTERM, stopped.output
     answer = a2("run", *options)
     assert answer.exit_code == 0, answer.output
     assert "train-xe" in answer.output
+    resumed = manifest_of(copy.artifacts, kind)
+    assert a2("train", *options, "--phase", "xe", "--force").exit_code == 0
+    assert manifest_of(copy.artifacts, kind).digest == resumed.digest
     [trained] = copy.artifacts.glob("train-scst/*/model.json")
     assert json.loads(trained.read_text())["model"]["kind"] == kind
     [report] = (
@@ -60,6 +120,8 @@ def test_a_kind_is_trained_evaluated_and_analysed(copy, tmp_path, without_meteor
         return
     assert analysed.exit_code == 0, analysed.output
     assert (tmp_path / "analysis" / "layers.csv").is_file()
+    if kind == "spatial":  # nothing extracts cells for a new image here
+        return
     image, figure = copy.experiment.scenes / "images" / f"{1:012d}.jpg", tmp_path / "figure.png"
     boxes = ("--boxes", settings["data"]["instances"])
     caption = a2("caption", image, "--model", trained.parent, *boxes, "--figure", figure)
