@@ -164,7 +164,7 @@ def test_folders_are_not_images(tmp_path, part):
 
 
 class TestOnSharedCoco:
-    pytestmark = (needs_shared, pytest.mark.slow)
+    pytestmark = [*needs_shared, pytest.mark.slow]
 
     def test_every_image_of_the_karpathy_sample_is_read_and_found(self):
         read = read_annotations(SHARED / "dataset_coco.json")
