@@ -12,12 +12,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from a2cap.data.features.parts import read_done
 from a2cap.data.features.store import FeatureStore
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction.convert import convert
+from a2cap.pipeline.extraction.plan.extract_plan import PlanWorker
 from a2cap.pipeline.extraction.plan.progress import plan_progress
 
 WORKERS = 4
@@ -43,6 +47,7 @@ def main() -> None:
         images = folder / "scenes" / "images"
         single = [*A2, "extract", "--images", str(images), "--output", str(folder / "single")]
         subprocess.run([*single, *overrides], check=True, cwd=folder)
+        make_plan(folder, [*settings, f"data.images={images}"], size=options.scenes // 30)
         shared = [*A2, "extract", "--plan", str(folder / "plan"), *overrides]
         killed = kill_workers([*shared, "--set", f"data.images={images}"], folder, options)
         convert(folder / "plan", folder / "joined", form="a2")
@@ -50,6 +55,14 @@ def main() -> None:
         is_equal = FeatureStore(folder / "joined").digest == expected
         print(f"{plan_progress(folder / 'plan').text}; {killed} kills; digests equal: {is_equal}")
         assert is_equal
+
+
+def make_plan(folder: Path, settings: list[str], *, size: int) -> None:
+    """Make a plan of small shards, so that many are begun and finished."""
+    with Experiment(load_config(None, settings), folder / "artifacts") as experiment:
+        inputs = replace(experiment.plan_inputs(), shard_size=size)
+    with PlanWorker.join(inputs, folder / "plan"):
+        pass
 
 
 def kill_workers(command: list[str], folder: Path, options: argparse.Namespace) -> int:
