@@ -19,6 +19,7 @@ SHARED = Path(__file__).parents[3].parent / "shared" / "coco"
 needs_shared = [
     pytest.mark.shared,
     pytest.mark.skipif(not SHARED.is_dir(), reason="the COCO sample folder is missing"),
+    pytest.mark.slow,
 ]
 
 
@@ -164,7 +165,7 @@ def test_folders_are_not_images(tmp_path, part):
 
 
 class TestOnSharedCoco:
-    pytestmark = [*needs_shared, pytest.mark.slow]
+    pytestmark = needs_shared
 
     def test_every_image_of_the_karpathy_sample_is_read_and_found(self):
         read = read_annotations(SHARED / "dataset_coco.json")
