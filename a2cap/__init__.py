@@ -32,20 +32,16 @@ def load(
 ) -> "Captioner":
     """Load a trained captioner, or several directories as an ensemble.
 
-    model: a directory that `a2 train` wrote, a folder above it, or a label, the start of a key or
-    "latest" of `a2 runs`. device: auto, cpu, cuda or cuda:N. decoding: fields of
-    the section `evaluate`, such as beam_size=3. Raises A2Error for an unusable directory or field.
+    model: a directory that `a2 train` wrote, a folder above it, a label, the start of a key or
+    "latest" of `a2 runs`, or "scenes", the bundled captioner of generated scenes. device: auto,
+    cpu, cuda or cuda:N. decoding: fields of the section `evaluate`, such as beam_size=3. Raises
+    A2Error for an unusable directory or field.
 
     >>> captioner = load("artifacts/demo/train-xe/0123456789ab", beam_size=3)  # doctest: +SKIP
     """
     from a2cap.captioner import Captioner
     from a2cap.pipeline.runs import find_trainings
 
-    if model == "scenes" and not Path(model).is_dir():
-        raise InputError(
-            "no captioner is bundled: 'scenes' is a detector; "
-            'name a directory that "a2 train" or "a2 demo" has finished'
-        )
     models = [model] if isinstance(model, str | Path) else list(model)
     return Captioner(find_trainings(map(Path, models)), device=device, **decoding)
 

@@ -1,4 +1,4 @@
-"""Average precision and speed of the bundled detector on unseen scenes.
+"""Average precision, attributes and speed of the bundled detector on unseen scenes.
 
 Average precision is computed by pycocotools, its interval by a bootstrap over images.
 """
@@ -59,8 +59,14 @@ def main(quick: bool, weights: str) -> None:
     ap50, *others = (f"{value:.3f}" for value in values)
     rows = [[str(len(data.images)), ap50, f"{low:.3f}-{high:.3f}", *others]]
     print_table("detected objects", header, rows)
+    attributes = [[name, _share(share)] for name, share in figures["attribute_accuracy"].items()]
+    print_table("attributes of found objects", ["family", "accuracy"], attributes)
     timed = [str(min(TIMED, len(data.images))), f"{seconds:.3f}", f"{regions:.1f}"]
     print_table("extraction as in the demo", ["images", "s per image", "regions"], [timed])
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _drawn(folder: Path, count: int) -> DetectionData:

@@ -27,6 +27,7 @@ from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.evaluation.results import read_results
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.weights.captioners import BUNDLED
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +57,15 @@ def run_demo(
     drawn = folder / "scenes"
     with track("draw scenes", total=scenes) as progress:
         write_scenes(drawn, count=scenes, seed=SEED, side=SIDE, progress=progress.advance)
-    data = (
+    inputs = (
         override("data.images", drawn / "images"),
         override("data.annotations", drawn / "dataset_coco.json"),
         override("data.instances", drawn / "instances.json"),
         override("data.word_groups", drawn / "words.json"),
         override("data.scenes", drawn / "instances.json"),
+        override("train.start", BUNDLED["scenes"]),
     )
-    fields = (*data, _ONE_THREAD, *overrides)
+    fields = (*inputs, _ONE_THREAD, *overrides)
     training = (TRAIN_XE, TRAIN_SCST) if _config(fields).scst.epochs else (TRAIN_XE,)
     numbers, total = count(1), 4 + 2 * len(training)
 

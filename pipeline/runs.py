@@ -36,6 +36,7 @@ from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.engine.stage import StagePaths
+from a2cap.pipeline.weights.captioners import BUNDLED
 
 LATEST = "latest"
 _TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
@@ -136,8 +137,13 @@ def find_result(named: Path, part: Part) -> Path:
 
 
 def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the trainings that a user names, each by `find_result`."""
-    return tuple(find_result(path, "training") for path in named)
+    """Return the trainings that a user names, each a bundled one or by `find_result`."""
+    return tuple(
+        BUNDLED[path.name]
+        if str(path) in BUNDLED and not path.is_dir()
+        else find_result(path, "training")
+        for path in named
+    )
 
 
 def label_of(folder: Path) -> str:

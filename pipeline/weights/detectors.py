@@ -64,7 +64,7 @@ BUNDLED: Mapping[str, BundledDetector] = {
     "scenes": BundledDetector(
         "generated scenes, of `a2 scenes` (docs/scenes-detector.md)",
         "scenes_detector.safetensors",
-        "8ebb1b00e53e4570bb2eeeefdb564b593601775956a7b067c391c03de39c9f6f",
+        "742b6cbbe0c21d7f11cdd3966a62dfcf8063b0d67852dc71a2ebb5a590a2ad18",
         {"roi_size": 7, "proposals": 36},
     ),
 }

@@ -98,10 +98,6 @@ def test_an_unusable_model_or_setting_is_refused(tmp_path, model):
     assert message_of(a2cap.load, tmp_path, error=A2Error).startswith(
         f"no trained model in {str(tmp_path)!r}"
     )
-    assert message_of(a2cap.load, "scenes", error=InputError) == (
-        "no captioner is bundled: 'scenes' is a detector; "
-        'name a directory that "a2 train" or "a2 demo" has finished'
-    )
     assert message_of(a2cap.load, model, beams=2, error=ConfigError) == (
         "unknown setting of decoding: 'beams'; valid names: "
         + ", ".join(CaptioningConfig.model_fields)

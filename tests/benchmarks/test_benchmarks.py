@@ -61,7 +61,7 @@ TABLES = {
     "evaluate": ["of pycocoevalcap", "equal to 1e-06: Bleu_1"],
     "alignment_study": ["fusions gate 1", "Planted companions, after SCST", "by group of words"],
     "captioners": ["2 of 2: spatial, gate", "| spatial | none |", "true captions"],
-    "detector": ["unseen scenes", "recall of 36", "s per image"],
+    "detector": ["unseen scenes", "recall of 36", "plain/striped/dotted", "s per image"],
     "scale": ["500 images", "random reads", "a2 status", "SCST, to batch 100"],
     "scenes": ["images/s", "20,000 images", "1 process", "is faster by"],
     "preprocess": ["all processes", "CPU time", "peak memory"],

@@ -13,6 +13,7 @@ from a2cap.pipeline.demo import run_demo
 from tests.test_structure import ROOT
 
 SMALL = (
+    "train.start=null",
     "train.epochs=1",
     "model.width=16",
     "model.heads=2",

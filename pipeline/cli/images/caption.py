@@ -35,8 +35,8 @@ model_option = click.option(
     required=True,
     multiple=True,
     type=FOLDER,
-    help="Use this captioner: the folder of a training or one above it, or a label, the start of a "
-    'key or "latest" of "a2 runs". Repeat for an ensemble.',
+    help="Use this captioner: the folder of a training or one above it, a label, the start of a "
+    'key or "latest" of "a2 runs", or "scenes", which comes along. Repeat for an ensemble.',
 )
 
 

@@ -14,7 +14,7 @@ from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, LoadedCaptioner
 
 logger = logging.getLogger(__name__)
 
-_FREE = ("alignment", "attention", "hard", "doubly_stochastic")
+_FREE = ("alignment", "attention", "hard", "doubly_stochastic", "blind")
 """Settings that may differ, as rates of dropout may: the other tensors keep their meaning."""
 _OF_WORDS = ("decoder.embedding.", "decoder.output.")
 

@@ -4,6 +4,7 @@ import pytest
 
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.scenes.generate import write_scenes
+from a2cap.data.scenes.objects import COLOURS, MUTED, SIZES, TEXTURES
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.training.detector.validation import detector_figures
@@ -12,6 +13,9 @@ from a2cap.pipeline.weights.detectors import BUNDLED
 CONFIG = "configs/detector-scenes.yaml"
 UNSEEN = 5151
 """Seed of the scenes; those of training and validation are in the config's header."""
+FAMILIES = ((*COLOURS, *MUTED), TEXTURES, tuple(SIZES))
+GOALS = (0.97, 0.95, 0.90)
+"""Least accuracy of colours, textures and sizes of the objects that are found."""
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +41,7 @@ def test_the_bundled_detector_generalises_to_unseen_scenes(detector, request, tm
     figures = detector_figures(detector, data, config)
     assert figures["AP50"] >= 0.90
     assert figures["proposal_recall"]["36"] >= 0.95
+    families = [figures["attribute_accuracy"]["/".join(names)] for names in FAMILIES]
+    assert len(families) == len(config.attribute_families)
+    for accuracy, goal in zip(families, GOALS, strict=True):
+        assert accuracy >= goal
