@@ -36,7 +36,7 @@ model_option = click.option(
     multiple=True,
     type=FOLDER,
     help="Use this captioner: the folder of a training or one above it, a label, the start of a "
-    'key or "latest" of "a2 runs", or "scenes", which comes along. Repeat for an ensemble.',
+    'key or "latest" of "a2 runs", or "scenes", the bundled one. Repeat for an ensemble.',
 )
 
 
