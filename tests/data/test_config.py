@@ -11,7 +11,7 @@ from a2cap.data.config import DataConfig, PreprocessConfig
 def test_no_path_is_set_by_default_and_captions_have_up_to_twenty_tokens():
     paths = ("images", "annotations", "features", "sizes", "split_list", "split", "instances")
     paths += ("word_groups", "scenes")
-    assert DataConfig().model_dump() == dict.fromkeys(paths)
+    assert DataConfig().model_dump() == {**dict.fromkeys(paths), "ids": "number"}
     chosen = {"vocabulary": "karpathy", "tokenizer": "karpathy"}
     assert PreprocessConfig().model_dump() == {**chosen, "min_count": None, "max_length": 20}
 

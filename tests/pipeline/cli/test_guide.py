@@ -38,6 +38,8 @@ ELSEWHERE = (
     "compare a2-gate, seed 5",
     "human ",
     "extract --plan /shared",
+    "extract -c configs/a2-gate.yaml --shard auto",
+    "extract -c configs/a2-gate.yaml --engine ray",
     "watch /shared",
 )
 """Starts of commands that are not run here."""
