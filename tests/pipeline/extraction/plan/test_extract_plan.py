@@ -67,7 +67,8 @@ def inputs(tmp_path, monkeypatch):
     monkeypatch.setattr(extract_plan, "load_extractor", lambda *_, **__: Means())
     monkeypatch.setattr(extract_plan, "save_extractor", lambda _, to: write_extractor(to))
     config = ExtractConfig(weights="w", precision="exact")
-    return PlanInputs(folder, tmp_path / "weights", config, RUNTIME, shard_size=4)
+    # a short time-out, since waiting workers look again after a part of it
+    return PlanInputs(folder, tmp_path / "weights", config, RUNTIME, shard_size=4, timeout=60)
 
 
 def write_extractor(folder):
