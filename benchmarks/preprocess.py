@@ -61,18 +61,22 @@ def write_features(path: Path, annotations: Path) -> None:
     rng = np.random.default_rng(0)
     with FeatureWriter(path, commit_every=4096) as writer:
         for image in read_annotations(annotations).images:
-            corners = rng.random((2, REGIONS, 2), dtype=np.float32) * 200
-            regions = Regions(
-                boxes=np.concatenate([corners[0], 200 + corners[1]], axis=1),
-                features=rng.random((REGIONS, WIDTH), dtype=np.float32).astype(np.float16),
-                scores=np.ones(REGIONS, np.float32),
-                class_ids=np.zeros(REGIONS, np.int32),
-                attribute_ids=None,
-                width=400,
-                height=400,
-            )
-            writer.add(image.image_id, regions)
+            writer.add(image.image_id, random_regions(rng, REGIONS, WIDTH))
         writer.seal()
+
+
+def random_regions(rng: np.random.Generator, count: int, width: int) -> Regions:
+    """Return regions of random features of `width` numbers, float16, in valid boxes."""
+    corners = rng.random((2, count, 2), dtype=np.float32) * 200
+    return Regions(
+        boxes=np.concatenate([corners[0], 200 + corners[1]], axis=1),
+        features=rng.random((count, width), dtype=np.float32).astype(np.float16),
+        scores=np.ones(count, np.float32),
+        class_ids=np.zeros(count, np.int32),
+        attribute_ids=None,
+        width=400,
+        height=400,
+    )
 
 
 @click.command()

@@ -29,12 +29,12 @@ from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.batches.loader import epoch_batches
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.regions import Regions
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from benchmarks.measure import print_machine, print_table
+from benchmarks.preprocess import random_regions
 
 REGIONS, WIDTH = 4, 256
 READS, BATCHES, HELD_OUT = 20_000, 100, 100
@@ -108,16 +108,7 @@ def image_ids(count: int) -> Iterator[str]:
 
 def write_store(folder: Path, count: int) -> int:
     """Write and seal the store."""
-    rng = np.random.default_rng(0)
-    regions = Regions(
-        boxes=np.sort(rng.random((REGIONS, 4), dtype=np.float32), axis=1) * 200,
-        features=rng.random((REGIONS, WIDTH), dtype=np.float32).astype(np.float16),
-        scores=np.ones(REGIONS, np.float32),
-        class_ids=np.zeros(REGIONS, np.int32),
-        attribute_ids=None,
-        width=400,
-        height=400,
-    )
+    regions = random_regions(np.random.default_rng(0), REGIONS, WIDTH)
     with FeatureWriter(folder / "features.lmdb", commit_every=4096) as writer:
         for image_id in image_ids(count):
             writer.add(image_id, regions)

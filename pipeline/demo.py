@@ -1,7 +1,8 @@
 """Demo: draw synthetic scenes, then run the same four stages as for COCO.
 
-Two captioners are trained for equally many epochs, one of them blind, with all features zeroed. The
-report compares them, because only their difference shows that the captioner uses the image.
+The bundled captioner is trained further twice, for equally many epochs: as it is, and blind, with
+all features zeroed. The report compares them, because only their difference shows that the
+captioner uses the image.
 """
 
 import logging

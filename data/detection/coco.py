@@ -50,16 +50,12 @@ def read_coco(
     document = load_instances(instances, required=["categories"], optional=["attributes"])
     classes = _read_names(document, "categories", path=instances)
     attributes = _read_names(document, "attributes", path=instances)
-    entries, bad = read_annotated(
-        instances,
-        document,
-        image=_read_image,
-        box=partial(
-            _read_label,
-            class_ids={number: index for index, number in enumerate(classes)},
-            attribute_ids={name: index for index, name in enumerate(attributes.values())},
-        ),
+    read_label = partial(
+        _read_label,
+        class_ids={number: index for index, number in enumerate(classes)},
+        attribute_ids={name: index for index, name in enumerate(attributes.values())},
     )
+    entries, bad = read_annotated(instances, document, image=_read_image, box=read_label)
     if only is not None:
         wanted = frozenset(only)
         entries = {identity: entry for identity, entry in entries.items() if identity in wanted}
@@ -82,10 +78,8 @@ def read_coco(
     # an annotation that occurs twice counts once
     labels = {of: _labels(entry) for of, entry in usable.items()}
     labelled = tuple(
-        labelled_image(
-            of, found[of], width=entry.image.width, height=entry.image.height, labels=labels[of]
-        )
-        for of, entry in usable.items()
+        labelled_image(of, found[of], width=image.width, height=image.height, labels=labels[of])
+        for of, image in ((of, entry.image) for of, entry in usable.items())
     )
     read = sum(map(len, labels.values()))
     # labelled_image drops boxes without area

@@ -36,14 +36,7 @@ def sample_captions(
     Returns (B, K, L) int64: tokens, <eos>, <pad>; without <eos> at the maximum length. Raises
     ModelError for sizes or a temperature out of range.
     """
-    if count < 1:
-        raise ModelError(f"too few captions to sample: {count}; choose 1 or more")
-    if max_length < 1:
-        raise ModelError(
-            f"maximum caption length is too small: {max_length}; choose 1 token or more"
-        )
-    if not temperature >= 0:  # not < 0, which is False for NaN
-        raise ModelError(f"temperature is negative: {temperature}; choose 0 (greedy) or more")
+    _require_sizes(count, max_length, temperature)
     special = captioner.special
     if forbidden is None:
         # <unk> is allowed: self-critical training cannot unlearn a token that is never sampled
@@ -74,6 +67,17 @@ def sample_captions(
         ended = ended | (last == special.eos)
         sampled.append(last)
     return torch.stack(sampled, dim=2)
+
+
+def _require_sizes(count: int, max_length: int, temperature: float) -> None:
+    if count < 1:
+        raise ModelError(f"too few captions to sample: {count}; choose 1 or more")
+    if max_length < 1:
+        raise ModelError(
+            f"maximum caption length is too small: {max_length}; choose 1 token or more"
+        )
+    if not temperature >= 0:  # not < 0, which is False for NaN
+        raise ModelError(f"temperature is negative: {temperature}; choose 0 (greedy) or more")
 
 
 @torch.no_grad()

@@ -26,13 +26,13 @@ from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, extractor_weigh
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
+if TYPE_CHECKING:
+    from a2cap.data.captions.attention_file import CaptionAttention
+
 logger = logging.getLogger(__name__)
 
 _DRAWINGS = "scenes"
 """Name of the data of `a2 scenes`."""
-
-if TYPE_CHECKING:
-    from a2cap.data.captions.attention_file import CaptionAttention
 
 
 @dataclass(frozen=True)

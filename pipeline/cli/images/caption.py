@@ -134,10 +134,8 @@ def caption(
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     named = named_images(images, sys.stdin.buffer)
-    write = None
-    if figure is not None:
-        # refuses a wrong path before a model is loaded
-        write = _figure_writer(figure, many=may_be_many(images), layer=layer, head=head)
+    # refuses a wrong path before a model is loaded
+    write = _figure_writer(figure, many=may_be_many(images), layer=layer, head=head)
     failed = False
     captioned = caption_files(
         named,
@@ -163,9 +161,11 @@ def caption(
 
 
 def _figure_writer(
-    figure: Path, *, many: bool, layer: int | None, head: int | None
-) -> "Callable[[NamedImage, CaptionedImage], Path]":
-    """Return the function that writes the figure of one image and returns its path."""
+    figure: Path | None, *, many: bool, layer: int | None, head: int | None
+) -> "Callable[[NamedImage, CaptionedImage], Path] | None":
+    """Return the function that writes the figure of one image and returns its path, if asked."""
+    if figure is None:
+        return None
     from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
 
     paths = FigurePaths(figure, many=many)

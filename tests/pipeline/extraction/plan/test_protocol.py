@@ -85,29 +85,32 @@ class RenamesFirst(Worker):
             self._files.discard(claim.folder)
 
 
-class RecordsFirst(Worker):
-    """Mutation: the record is written before the folder has its final name."""
+class Seals(Worker):
+    """A worker whose mutations publish in another way, after sealing as they should."""
 
-    def _publish(self, claim):
+    def _seal(self, claim):
         yield 0.0
         self._work.seal(claim.task, claim.folder)
         yield 0.0
         self._files.sync(claim.folder)
         yield 0.0
+
+
+class RecordsFirst(Seals):
+    """Mutation: the record is written before the folder has its final name."""
+
+    def _publish(self, claim):
+        yield from self._seal(claim)
         self._files.write(done_file(claim.task), self._files.disk.folders[claim.folder].record)
         yield 0.0
         self._files.rename(claim.folder, claim.task)
 
 
-class ReplacesResults(Worker):
+class ReplacesResults(Seals):
     """Mutation: the last worker publishes, not the first."""
 
     def _publish(self, claim):
-        yield 0.0
-        self._work.seal(claim.task, claim.folder)
-        yield 0.0
-        self._files.sync(claim.folder)
-        yield 0.0
+        yield from self._seal(claim)
         self._files.disk.folders.pop(claim.task, None)
         self._files.rename(claim.folder, claim.task)
 
