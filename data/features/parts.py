@@ -137,16 +137,25 @@ def shard_name(number: int) -> str:
 def failed_images(folder: Path) -> dict[str, str]:
     """Return the reason of every image that failed in the last attempt at it, by id."""
     found: dict[str, str] = {}
-    last: dict[str, str] = {}
-    parts = (path.name.removesuffix(DONE) for path in folder.glob(f"*{DONE}"))
-    for part in sorted(parts, key=lambda part: (len(part), part)):  # r10 after r9
-        last[part.partition(".")[0]] = part
-    for part in last.values():
-        path = folder / f"{part}{FAILED}"
-        if path.is_file():
-            lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            found |= {line["id"]: line["reason"] for line in lines}
+    for part in last_attempts(folder).values():
+        found |= failed_in(folder, part)
     return found
+
+
+def last_attempts(folder: Path) -> dict[str, str]:
+    """Return the last finished part of each shard that has one."""
+    parts = (path.name.removesuffix(DONE) for path in folder.glob(f"*{DONE}"))
+    ordered = sorted(parts, key=lambda part: (len(part), part))  # r10 after r9
+    return {part.partition(".")[0]: part for part in ordered}
+
+
+def failed_in(folder: Path, part: str) -> dict[str, str]:
+    """Return the reason of every image that failed in a part, by id."""
+    path = folder / f"{part}{FAILED}"
+    if not path.is_file():
+        return {}
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {line["id"]: line["reason"] for line in lines}
 
 
 def _again() -> str:

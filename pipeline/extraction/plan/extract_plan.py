@@ -102,7 +102,7 @@ class PlanWorker:
         image is finished and the shard returned.
         """
         folder, plan = self.files.root, self.plan
-        tasks = retries(plan, folder) if retry_failed else plan.tasks()
+        tasks = retries(folder) if retry_failed else plan.tasks()
         if stripe is not None:
             tasks = [task for task in tasks if int(task[:5]) % stripe.count == stripe.number]
         self._drive(tasks, lambda worker: worker.run(tasks))

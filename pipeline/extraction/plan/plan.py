@@ -7,14 +7,14 @@ to list the source. The number of workers is not part of it.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.data.features.parts import DONE, FAILED, PLAN, shard_name
+from a2cap.data.features.parts import PLAN, failed_in, last_attempts, shard_name
 from a2cap.data.files.atomic import fsync
 from a2cap.data.sources.source import ImageSource, SourceItem
 from a2cap.extract.config import ExtractConfig
@@ -156,38 +156,18 @@ def read_items(plan: Plan, folder: Path, source: ImageSource, task: str) -> list
     items = [SourceItem(image_id, names[number], member) for image_id, number, member in lines]
     if not attempt:
         return items
-    failed = failed_ids(folder, attempt_before(shard, int(attempt)))
+    before = int(attempt) - 1
+    failed = failed_in(folder, f"{shard}.r{before}" if before else shard)
     return [item for item in items if item.image_id in failed]
 
 
-def retries(plan: Plan, folder: Path) -> list[str]:
+def retries(folder: Path) -> list[str]:
     """Return the tasks of the next attempt at the images that failed in the last one."""
-    present = {path.name for path in folder.iterdir()}
     return [
-        f"{shard}.r{attempt + 1}"
-        for shard in plan.tasks()
-        for attempt in _last_attempt(shard, present)
-        if f"{attempt_before(shard, attempt + 1)}{FAILED}" in present
+        f"{shard}.r{int(part.partition('.r')[2] or 0) + 1}"
+        for shard, part in last_attempts(folder).items()
+        if failed_in(folder, part)
     ]
-
-
-def _last_attempt(shard: str, present: set[str]) -> Iterator[int]:
-    attempt = -1
-    while f"{attempt_before(shard, attempt + 2)}{DONE}" in present:
-        attempt += 1
-    if attempt >= 0:
-        yield attempt
-
-
-def attempt_before(shard: str, attempt: int) -> str:
-    """Return the task before an attempt: the shard itself before the first."""
-    return shard if attempt == 1 else f"{shard}.r{attempt - 1}"
-
-
-def failed_ids(folder: Path, task: str) -> set[str]:
-    """Return the ids of the images that failed in a task."""
-    lines = (folder / f"{task}{FAILED}").read_text(encoding="utf-8").splitlines()
-    return {json.loads(line)["id"] for line in lines}
 
 
 def location_of(images: Path) -> str:
