@@ -28,8 +28,21 @@ def test_a_discarded_folder_is_gone_with_the_remains_of_an_interrupted_removal(t
     for name in ("a", "a.removed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
+    for _ in range(2):  # removing nothing is not an error
+        discard(tmp_path / "a")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_emptied_loses_its_name(tmp_path, monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError("a file on NFS is open")
+
+    (tmp_path / "a").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", refuse)
+        discard(tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.removed"]
     discard(tmp_path / "a")
-    discard(tmp_path / "a")  # removing nothing is not an error
     assert list(tmp_path.iterdir()) == []
 
 

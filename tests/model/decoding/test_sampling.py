@@ -34,6 +34,12 @@ def test_captions_are_tokens_then_eos_then_padding(tiny, images):
         assert set(caption[len(words) + 1 :]) <= {PAD}
 
 
+def test_one_caption_of_20_tokens_is_sampled_unless_configured_otherwise(tiny, images):
+    captioner = tiny()
+    found = sample(captioner, images.encoded(captioner), forbidden=(EOS,))
+    assert found.shape == (3, 1, 20)
+
+
 @pytest.mark.slow
 def test_equal_generators_sample_equal_captions(tiny, images):
     captioner = tiny()

@@ -138,10 +138,15 @@ def test_a_lock_works_on_a_full_disk(lock):
 
 
 def test_a_folder_is_read_while_a_reader_is_inside_it(tmp_path):
-    (tmp_path / "result").mkdir()
-    with reading(tmp_path / "result"):
-        assert is_read(tmp_path)
-    assert not is_read(tmp_path)
+    result = tmp_path / "result"
+    for folder in (result, tmp_path / "another"):
+        folder.mkdir()
+    for path in (result, result / "file"):
+        with reading(path):
+            assert is_read(tmp_path)
+            assert is_read(result)
+            assert not is_read(tmp_path / "another")
+        assert not is_read(tmp_path)
 
 
 def test_a_file_system_without_locks_of_folders_has_no_readers(tmp_path, monkeypatch):
