@@ -1,5 +1,6 @@
 """Packaging: the installed files are those of the folders, and type checkers find them."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("pipeline", "extract", "model", "data")
 PACKED = (*FOLDERS, "configs")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+URL = "https://project.example/a2"
 
 
 def output(*command, cwd=ROOT):
@@ -91,7 +95,9 @@ def built(tmp_path_factory):
     for name in tracked():
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, checkout / name, follow_symlinks=False)
-    output(sys.executable, "-m", "build", "--no-isolation", "--outdir", "..", ".", cwd=checkout)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("A2_PROJECT_URL", f"{URL}/")
+        output(sys.executable, "-m", "build", "--no-isolation", "--outdir", "..", ".", cwd=checkout)
     [wheel], [sdist] = (checkout.parent.glob(f"*.{suffix}") for suffix in ("whl", "tar.gz"))
     with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as source:
         names = {name.partition("/")[2] for name in source.getnames()}
@@ -119,6 +125,19 @@ def test_a_wheel_states_the_licences_of_its_files(built):
     assert agpl == ["a2cap/pipeline/metrics/SpiceLines.java"]
     linked = [name for name in wheel if name.endswith((".jar", ".class"))]
     assert linked == ["a2cap/pipeline/metrics/spice-lines.jar"]
+
+
+@pytest.mark.slow
+def test_a_release_has_the_urls_of_the_project_and_no_relative_link(built):
+    [metadata] = (text.decode() for name, text in built[0].items() if name.endswith("/METADATA"))
+    for name, page in (("Homepage", ""), ("Changelog", "/blob/HEAD/CHANGELOG.md")):
+        assert f"Project-URL: {name}, {URL}{page}\n" in metadata
+    assert "Description-Content-Type: text/markdown\n" in metadata
+    links = re.findall(r"\]\(([^)]*)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    found = re.findall(r"\]\(([^)]*)\)", metadata)
+    for link, absolute in zip(links, found, strict=True):
+        view = "raw" if link.endswith(".png") else "blob"
+        assert absolute == (link if link.startswith("https:") else f"{URL}/{view}/HEAD/{link}")
 
 
 @pytest.mark.slow

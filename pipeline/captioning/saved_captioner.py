@@ -23,9 +23,10 @@ from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.engine.artifacts import CAPTIONER
+from a2cap.pipeline.engine.artifacts import CAPTIONER, MANIFEST
 from a2cap.pipeline.engine.inputs import require_intact
 from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
 from a2cap.pipeline.weights import captioners, detectors
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
@@ -104,9 +105,13 @@ def load_description(directory: Path) -> tuple[ModelDescription, Vocabulary]:
     try:
         description = ModelDescription.model_validate(read_json(directory / DESCRIPTION))
     except ValidationError as error:
+        has_manifest = (directory / MANIFEST).is_file()
+        found = read_manifest(directory).versions.get("a2cap") if has_manifest else None
         raise A2Error(
-            f"model.json cannot be used: {str(directory)!r} ({error.error_count()} wrong fields); "
-            "retrain with this version"
+            f"model.json cannot be used: {str(directory)!r} ({error.error_count()} wrong fields), "
+            f"written by a2cap {found or 'of unknown version'}, this is "
+            f"{installed_versions().get('a2cap', 'another')}; upgrade with pip install -U a2cap, "
+            "or retrain with this version"
         ) from error
     vocabulary = Vocabulary.load(directory / VOCABULARY)
     if vocabulary.digest != description.vocabulary_digest:

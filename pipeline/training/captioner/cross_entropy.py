@@ -31,7 +31,7 @@ from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
-from a2cap.pipeline.training.captioner.data import read_training_data, require_cells
+from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions
 from a2cap.pipeline.training.captioner.start import start_from, warn_of_another_extractor
 from a2cap.pipeline.training.captioner.task import (
     CaptionValidation,
@@ -55,7 +55,7 @@ def train_captioner(
     """
     config, ranks, device = job.train, Ranks.current(), prepare_device(runtime)
     data = read_training_data(job.features, job.captions)
-    require_cells(job.model, data.store)
+    require_kind_of_regions(job.model, data.store, max_regions=config.max_regions)
     description = ModelDescription(
         model=job.model,
         region_width=data.store.feature_width,

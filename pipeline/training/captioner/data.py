@@ -55,20 +55,32 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
     return TrainingData(store, tokens, references, vocabulary, skipped, validation)
 
 
-def require_cells(model: ModelConfig, store: FeatureStore) -> None:
-    """Raise InputError unless the features have the cells to whose positions a model refers."""
+def require_kind_of_regions(
+    model: ModelConfig, store: FeatureStore, *, max_regions: int | None
+) -> None:
+    """Raise InputError where a model or `max_regions` needs regions, cells or boxes not there."""
+    regions = store[next(iter(store))]
+    name, count = f"features of {str(store.path)!r}", len(regions)
+    has_boxes, has_cells = regions.boxes.any(), is_grid(regions)  # imported ones may lack boxes
+    if model.kind == "transformer" and model.box_geometry != "none" and not has_boxes:
+        raise InputError(
+            f"{name} have no boxes, which model.box_geometry={model.box_geometry} needs; extract "
+            "features with boxes, or set model.box_geometry=none"
+        )
+    if has_cells and max_regions is not None and max_regions < count:
+        raise InputError(
+            f"{name} have {count} cells per image of equal score, and train.max_regions="
+            f"{max_regions} would drop the lower part of each image; set train.max_regions=null"
+        )
     if model.kind != "spatial":
         return
-    regions = store[next(iter(store))]
-    # imported features may have no boxes
-    if regions.boxes.any() and not is_grid(regions):
+    if has_boxes and not has_cells:
         raise InputError(
-            f"features of {str(store.path)!r} are not the cells of a grid, whose positions "
-            "model.kind=spatial needs; extract with extract.boxes=grid, or choose another "
-            "model.kind"
+            f"{name} are not the cells of a grid, whose positions model.kind=spatial needs; "
+            "extract with extract.boxes=grid, or choose another model.kind"
         )
-    if len(regions) != model.cells:
+    if count != model.cells:
         raise InputError(
-            f"features of {str(store.path)!r} have {len(regions)} cells per image, model.cells is "
-            f"{model.cells}; set model.cells={len(regions)}"
+            f"{name} have {count} cells per image, model.cells is {model.cells}; set "
+            f"model.cells={count}"
         )

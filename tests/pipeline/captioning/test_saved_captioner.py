@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import a2cap
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.model.config import AlignmentConfig, TransformerConfig
@@ -16,6 +17,8 @@ from a2cap.pipeline.captioning.saved_captioner import (
     new_captioner,
     save_model,
 )
+from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.manifest import Manifest
 from tests.data.messages import message_of
 
 CPU = torch.device("cpu")
@@ -119,15 +122,21 @@ def test_a_vocabulary_that_does_not_match_the_model_is_rejected(saved):
         ({"region_width": "wide"}, 1),
         ({"max_regions": -1.5, "model": {"width": 15}}, 2),
         ({"from_another_version": 1}, 1),
+        ({"model": {"kind": "of-tomorrow"}}, 1),
     ],
 )
-def test_a_description_of_another_version_is_rejected(saved, change, count):
+def test_a_description_of_another_version_is_rejected_with_both_versions(saved, change, count):
     path = saved / "model.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    assert refusal(saved) == (
-        f"model.json cannot be used: {str(saved)!r} ({count} wrong fields); "
-        "retrain with this version"
+    expected = (
+        f"model.json cannot be used: {str(saved)!r} ({count} wrong fields), written by a2cap %s, "
+        f"this is {a2cap.__version__}; upgrade with pip install -U a2cap, or retrain with this "
+        "version"
     )
+    assert refusal(saved) == expected % "of unknown version"
+    pre_image = PreImage("train-xe", 1, params={}, inputs={})
+    Manifest(pre_image, {}, 0, 0.0, 0.0, {"a2cap": "9.1.0"}).write(saved)
+    assert refusal(saved) == expected % "9.1.0"
 
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.9999])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import pytest
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.regions import Regions, cell_boxes
-from a2cap.model.config import SpatialConfig, UpDownConfig
+from a2cap.model.config import SpatialConfig, TransformerConfig, UpDownConfig
 from a2cap.pipeline.training.captioner import task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
-from a2cap.pipeline.training.captioner.data import read_training_data, require_cells
+from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions
 from tests.data.messages import message_of
 
 
@@ -98,23 +99,54 @@ class OneImage(dict[str, Regions]):
     path = Path("features.lmdb")
 
 
-def test_a_captioner_with_positions_of_cells_refuses_other_features():
-    grid = cell_boxes(2, (0, 0, 90, 60))
-    moved = grid + np.array([[7, 0, 0, 0]], np.float32)
-    cases = (
+GRID = cell_boxes(2, (0, 0, 90, 60))
+DETECTED = (GRID + np.array([[7, 0, 0, 0]], np.float32))[:3]
+WITH_BOXES = TransformerConfig(box_geometry="linear")
+
+
+@pytest.mark.parametrize(
+    ("model", "boxes", "max_regions", "problem"),
+    [
         (
-            moved[:3],
+            SpatialConfig(),
+            DETECTED,
+            None,
             "are not the cells of a grid, whose positions model.kind=spatial needs; extract with "
             "extract.boxes=grid, or choose another model.kind",
         ),
-        (grid, "have 4 cells per image, model.cells is 196; set model.cells=4"),
-    )
-    for boxes, problem in cases:
-        count = len(boxes)
-        regions = Regions(boxes, np.ones((count, 2)), np.ones(count), np.ones(count), None, 90, 60)
-        store = OneImage({"1": regions})
-        with pytest.raises(InputError) as error:
-            require_cells(SpatialConfig(), store)
-        assert str(error.value) == f"features of 'features.lmdb' {problem}"
-        require_cells(UpDownConfig(), store)
-    require_cells(SpatialConfig(cells=4), store)
+        (
+            SpatialConfig(),
+            GRID,
+            None,
+            "have 4 cells per image, model.cells is 196; set model.cells=4",
+        ),
+        (
+            UpDownConfig(),
+            GRID,
+            3,
+            "have 4 cells per image of equal score, and train.max_regions=3 would drop the lower "
+            "part of each image; set train.max_regions=null",
+        ),
+        (
+            WITH_BOXES,
+            0 * DETECTED,
+            None,
+            "have no boxes, which model.box_geometry=linear needs; extract features with boxes, or "
+            "set model.box_geometry=none",
+        ),
+        (SpatialConfig(cells=4), GRID, 4, None),
+        (SpatialConfig(cells=3), 0 * DETECTED, None, None),
+        (UpDownConfig(), DETECTED, 2, None),
+        (WITH_BOXES, GRID, None, None),
+    ],
+)
+def test_features_of_another_kind_than_a_captioner_needs_are_refused(
+    model, boxes, max_regions, problem
+):
+    ones = np.ones(len(boxes), np.float32)
+    features = np.ones((len(boxes), 2), np.float32)
+    store = OneImage({"1": Regions(boxes, features, ones, ones.astype(np.int32), None, 90, 60)})
+    expected = nullcontext() if problem is None else pytest.raises(InputError)
+    with expected as error:
+        require_kind_of_regions(model, store, max_regions=max_regions)
+    assert problem is None or str(error.value) == f"features of 'features.lmdb' {problem}"
