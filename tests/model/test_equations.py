@@ -19,6 +19,7 @@ READINGS = [
     {"renormalise_perturbed": True},
     {"aligned_layers": (2,)},
     {"box_geometry": "linear", "penalty_weight": 0.3},
+    {"box_geometry": "relative", "attention_sink": True},
     {"fusion": "moving", "moving_rate": 0.4},
     {"fusion": "decay", "decay_steps": 2e4},
 ]
@@ -73,7 +74,7 @@ class Network:
         width = self.config.width // self.heads
         return np.arange(number * width, (number + 1) * width)
 
-    def self_attention(self, states, name, *, causal):
+    def self_attention(self, states, name, *, causal, bias=None, sink=False):
         width, outputs = self.config.width, []
         for number in range(self.heads):
             query, key, value = (
@@ -83,6 +84,11 @@ class Network:
             scores = query @ key.T / np.sqrt(query.shape[1])
             if causal:
                 scores[np.triu_indices(len(states), 1)] = -np.inf
+            if bias is not None:
+                scores = scores + bias[number]
+            if sink:  # a key and a value of zeros
+                scores = np.concatenate([scores, np.zeros((len(scores), 1))], axis=1)
+                value = np.concatenate([value, np.zeros((1, value.shape[1]))])
             outputs.append(softmax(scores) @ value)
         return self.linear(np.concatenate(outputs, axis=1), f"{name}.output")
 
@@ -90,14 +96,47 @@ class Network:
         states = np.maximum(self.linear(features, "encoder.embedding.feature"), 0)
         if self.config.box_geometry == "linear":
             states = states + self.linear(boxes, "encoder.embedding.box")
+        if self.config.box_geometry == "relative":
+            inner = np.maximum(self.linear(boxes, "encoder.embedding.box.0"), 0)
+            states = states + self.linear(inner, "encoder.embedding.box.2")
         states = self.norm(states, "encoder.embedding.norm")
         for number in range(self.config.encoder_layers):
-            layer = f"encoder.layers.{number}"
-            attended = self.self_attention(states, f"{layer}.attention", causal=False)
+            layer, bias = f"encoder.layers.{number}", None
+            if self.config.box_geometry == "relative":
+                bias = self.geometry(boxes)[number * self.heads : (number + 1) * self.heads]
+            attended = self.self_attention(
+                states,
+                f"{layer}.attention",
+                causal=False,
+                bias=bias,
+                sink=self.config.attention_sink,
+            )
             states = self.norm(states + attended, f"{layer}.attention_norm")
             fed = self.feed_forward(states, f"{layer}.feed_forward")
             states = self.norm(states + fed, f"{layer}.feed_forward_norm")
         return states
+
+    def geometry(self, boxes):
+        """Return the bias of every layer's heads, one after the other, (layers * H, R, R)."""
+        size = len(boxes)
+        bias = np.empty((self.config.encoder_layers * self.heads, size, size))
+        for first, second in np.ndindex(size, size):
+            x, y, right, bottom = boxes[first, :4]
+            other_x, other_y, other_right, other_bottom = boxes[second, :4]
+            width, height = max(right - x, 1e-3), max(bottom - y, 1e-3)
+            other_width = max(other_right - other_x, 1e-3)
+            other_height = max(other_bottom - other_y, 1e-3)
+            overlap_x = max(0, min(right, other_right) - max(x, other_x))
+            overlap = overlap_x * max(0, min(bottom, other_bottom) - max(y, other_y))
+            union = width * height + other_width * other_height - overlap
+            moved_x = (other_x + other_right) / 2 - (x + right) / 2
+            moved_y = (other_y + other_bottom) / 2 - (y + bottom) / 2
+            values = [4 * moved_x, 4 * moved_y, np.sign(moved_x), np.sign(moved_y)]
+            values += [np.log(other_width / width), np.log(other_height / height)]
+            values += [overlap / union, overlap / (width * height)]
+            inner = np.maximum(self.linear(np.array([values]), "encoder.geometry.inner"), 0)
+            bias[:, first, second] = self.linear(inner, "encoder.geometry.outer")[0]
+        return bias
 
     def keep(self, hidden, regions, name, number):
         """Compute Eq. 2, (L, R) of one head."""
