@@ -208,11 +208,6 @@ class TrainableCaptioner(Captioner, Protocol):
     ) -> ScoredCaptions:
         """Score given captions in the aligned pass or in the perturbed pass."""
 
-    def score_both(
-        self, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
-    ) -> tuple[ScoredCaptions, ScoredCaptions]:
-        """Score given captions in the aligned and the perturbed pass."""
-
 
 def decoder_input(captions: Tensor, *, bos: int) -> Tensor:
     """Shift captions right by one token, <bos> first; (..., L) -> (..., L)."""

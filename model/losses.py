@@ -108,7 +108,8 @@ def two_losses(
         caption = caption_loss(alone.log_probs, is_token)
         return TwoLosses(caption, None, None, is_token.sum(), alone.penalties)
     # the image is encoded once; only the decoder runs twice
-    aligned, perturbed = captioner.score_both(memory, captions, teaching=teaching)
+    aligned = captioner.score(memory, captions, teaching=teaching)
+    perturbed = captioner.score(memory, captions, perturbed=True, teaching=teaching)
     caption = caption_loss(aligned.log_probs, is_token)
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)
     keeps = _keeps(perturbed.attention)

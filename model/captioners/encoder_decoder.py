@@ -65,19 +65,8 @@ class Decoder(Protocol):
     def output(self) -> nn.Module:
         """Layer from states to logits."""
 
-    def __call__(
-        self,
-        tokens: Tensor,
-        memory: Memory,
-        decoder_pass: DecoderPass,
-        below: DecoderOutput | None = None,
-    ) -> DecoderOutput:
-        """Decode whole captions, (N, L) int64, <bos> first; below: of `below_masks`."""
-
-    def below_masks(
-        self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass
-    ) -> DecoderOutput | None:
-        """Decode what precedes the first mask, equal in both passes; None to share nothing."""
+    def __call__(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
+        """Decode whole captions, (N, L) int64, <bos> first."""
 
     def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
         """Project the encoder's output for each attention, once for all captions of an image."""
@@ -229,28 +218,13 @@ class EncoderDecoder(nn.Module):
         the mask networks a gradient (the memory gets none either); the aligned pass gives them
         none.
         """
-        teaching, below = self._start_scoring(memory, captions, teaching)
-        decoder_pass = self._pass(memory, perturbed=perturbed)
-        return self._score(memory, captions, decoder_pass, below, teaching)
-
-    def score_both(
-        self, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
-    ) -> tuple[ScoredCaptions, ScoredCaptions]:
-        """Score captions in the aligned and in the perturbed pass.
-
-        Both drop the same units below the first mask, so their difference shows the masks.
-        """
-        teaching, below = self._start_scoring(memory, captions, teaching)
-        aligned = self._score(memory, captions, self._pass(memory), below, teaching)
-        perturbed = self._pass(memory, perturbed=True)
-        return aligned, self._score(memory, captions, perturbed, below, teaching)
+        self._check_tokens(captions, (len(memory), *captions.shape[1:]))
+        return self._score(memory, captions, self._pass(memory, perturbed=perturbed), teaching)
 
     @torch.no_grad()
     def expected_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
         """Return what `score` does, (B, K, L), with soft attention in place of hard attention."""
-        teaching = self._completed(PLAIN, captions)
-        decoder_pass = self._pass(memory, expected=True)
-        return self._score(memory, captions, decoder_pass, None, teaching).log_probs
+        return self._score(memory, captions, self._pass(memory, expected=True), PLAIN).log_probs
 
     def _pass(
         self, memory: Memory, *, perturbed: bool = False, expected: bool = False
@@ -262,42 +236,20 @@ class EncoderDecoder(nn.Module):
             uniform = uniform_average(memory.region_mask, dtype=dtype)
         return DecoderPass(self.schedule_step, perturbed, expected, dropout, padding, uniform)
 
-    def _completed(self, teaching: Teaching, captions: Tensor) -> Teaching:
-        """Fill in what teaching leaves open."""
+    def _score(
+        self, memory: Memory, captions: Tensor, decoder_pass: DecoderPass, teaching: Teaching
+    ) -> ScoredCaptions:
         inputs, positions = teaching.inputs, teaching.positions
         if inputs is None:
             inputs = decoder_input(captions, bos=self.special.bos)
         if positions is None:
             positions = (captions != self.special.pad).flatten().nonzero().squeeze(1)
-        return replace(teaching, inputs=inputs, positions=positions)
-
-    def _start_scoring(
-        self, memory: Memory, captions: Tensor, teaching: Teaching
-    ) -> tuple[Teaching, DecoderOutput | None]:
-        """Return the completed teaching, and what precedes the first mask."""
-        self._check_tokens(captions, (len(memory), *captions.shape[1:]))
-        teaching = self._completed(teaching, captions)
-        assert teaching.inputs is not None
-        tokens = teaching.inputs.flatten(0, 1)
-        return teaching, self.decoder.below_masks(tokens, memory, self._pass(memory))
-
-    def _score(
-        self,
-        memory: Memory,
-        captions: Tensor,
-        decoder_pass: DecoderPass,
-        below: DecoderOutput | None,
-        teaching: Teaching,
-    ) -> ScoredCaptions:
-        """Score captions with a teaching that is complete."""
-        assert teaching.inputs is not None and teaching.positions is not None
-        positions, perturbed = teaching.positions, decoder_pass.perturbed
+        perturbed = decoder_pass.perturbed
         others = self.caption_parameters() if perturbed else self.mask_parameters()
         with frozen(self, others):
             if perturbed:
                 memory = self._detach(memory)
-                below = below and replace(below, states=below.states.detach())
-            decoded = self.decoder(teaching.inputs.flatten(0, 1), memory, decoder_pass, below)
+            decoded = self.decoder(inputs.flatten(0, 1), memory, decoder_pass)
             # The output layer is the largest product: skip it on padding.
             logits = self.decoder.output(decoded.states.flatten(0, 1).index_select(0, positions))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

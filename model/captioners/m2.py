@@ -216,16 +216,7 @@ class MeshedDecoder(nn.Module):
         """Return the empty caches before the first token."""
         return ()
 
-    def below_masks(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> None:
-        """Share nothing between the passes."""
-
-    def forward(
-        self,
-        tokens: Tensor,
-        memory: Memory,
-        decoder_pass: DecoderPass,
-        below: DecoderOutput | None = None,
-    ) -> DecoderOutput:
+    def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions, (N, L) int64."""
         states, attention = self._embed(tokens, 0), list[AlignedAttention]()
         for number, layer in enumerate(self._layers()):

@@ -57,16 +57,7 @@ class RecurrentDecoder(nn.Module):
         """Project the regions for its mask network, None without one."""
         return () if self.attention is None else (self.attention.project_mask_keys(states),)
 
-    def below_masks(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> None:
-        """Share nothing: the first token's state depends on its attention already."""
-
-    def forward(
-        self,
-        tokens: Tensor,
-        memory: Memory,
-        decoder_pass: DecoderPass,
-        below: DecoderOutput | None = None,
-    ) -> DecoderOutput:
+    def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions, (N, L) int64, step by step."""
         rows_per_image = len(tokens) // len(memory)
         tensors = tuple(t.repeat_interleave(rows_per_image, dim=0) for t in self.start(memory))

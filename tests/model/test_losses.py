@@ -59,36 +59,6 @@ def test_two_losses_equal_the_losses_of_each_pass(tiny, images, fusion):
     torch.testing.assert_close(losses.total(), losses.caption + losses.mask)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("aligned_layers", ["all", (1,), (2,), (3,), (2, 3)])
-def test_passes_that_share_layers_have_the_gradients_of_separate_passes(
-    tiny, images, aligned_layers
-):
-    captioner = tiny(decoder_layers=3, aligned_layers=aligned_layers)
-    memory = images.encoded(captioner)
-    found = []
-    for pair in (
-        captioner.score_both(memory, images.captions),
-        (
-            captioner.score(memory, images.captions),
-            captioner.score(memory, images.captions, perturbed=True),
-        ),
-    ):
-        assert [len(scored.attention) for scored in pair] == [3, 3]
-        captioner.zero_grad()
-        (pair[0].log_probs.sum() - 3 * pair[1].log_probs.sum()).backward(retain_graph=True)
-        gradients = [parameter.grad.clone() for parameter in captioner.parameters()]
-        found.append([*gradients, pair[0].log_probs, pair[1].log_probs])
-    for shared, alone in zip(*found, strict=True):
-        torch.testing.assert_close(shared, alone)
-
-
-def test_both_passes_drop_the_same_units_below_the_first_mask(tiny, images):
-    captioner = tiny(dropout=0.5, decoder_layers=1, fusion="max").train()
-    aligned, perturbed = captioner.score_both(images.encoded(captioner), images.captions)
-    assert torch.equal(aligned.attention[0].original, perturbed.attention[0].original)
-
-
 def test_statistics_are_means_over_the_existing_regions_of_each_token(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)

@@ -138,38 +138,15 @@ class CaptionDecoder(nn.Module):
         """Return the empty caches before the first token."""
         return ()
 
-    def forward(
-        self,
-        tokens: Tensor,
-        memory: Memory,
-        decoder_pass: DecoderPass,
-        below: DecoderOutput | None = None,
-    ) -> DecoderOutput:
-        """Decode whole captions; tokens: (N, L) int64; below: computed if it is None."""
-        below = below or self.below_masks(tokens, memory, decoder_pass)
-        states, attention = below.states, list(below.attention)
-        for number in range(len(below.attention), len(self.layers)):
-            layer = self._layers()[number]
-            # the lowest of these has attended to the tokens already
-            if number > len(below.attention):
-                states = layer.self_attend(states)
-            states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
-            attention.append(weights)
-        return DecoderOutput(self.norm(states), tuple(attention))
-
-    def below_masks(
-        self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass
-    ) -> DecoderOutput:
-        """Decode up to the self-attention of the lowest aligned layer, equal in both passes."""
+    def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
+        """Decode whole captions; tokens: (N, L) int64."""
         states: Tensor = self.embedding(tokens)
         attention: list[AlignedAttention] = []
-        for layer, projected in zip(self._layers(), memory.projections, strict=True):
+        for layer, regions in zip(self._layers(), memory.projections, strict=True):
             states = layer.self_attend(states)
-            if layer.cross_attention.alignment is not None:
-                break
-            states, weights = layer.cross_attend(states, projected, decoder_pass)
+            states, weights = layer.cross_attend(states, regions, decoder_pass)
             attention.append(weights)
-        return DecoderOutput(states, tuple(attention))
+        return DecoderOutput(self.norm(states), tuple(attention))
 
     def step(
         self,
