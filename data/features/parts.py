@@ -17,10 +17,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features.feature_file import FeatureFile, open_file
-from a2cap.data.features.seal import StoreSeal
+from a2cap.data.features.seal import DONE, FAILED, PLAN, StoreSeal, remedy
 from a2cap.data.files.json_file import read_json, write_json
 
-PLAN, DONE, FAILED = "plan.json", ".done.json", ".failed.jsonl"
 POINTER = "parts.json"
 """File in place of a store, with the folder of the plan whose parts are its content."""
 
@@ -51,9 +50,11 @@ class DoneRecord(BaseModel):
 def read_done(folder: Path) -> dict[str, DoneRecord]:
     """Return the records of all finished parts, by part; raise StoreError for a damaged one."""
     found = {}
-    for path in sorted(folder.glob(f"*{DONE}")):
+    for path in sorted(folder.glob(f"*.{DONE}")):
         try:
-            found[path.name.removesuffix(DONE)] = DoneRecord.model_validate_json(path.read_bytes())
+            found[path.name.removesuffix(f".{DONE}")] = DoneRecord.model_validate_json(
+                path.read_bytes()
+            )
         except ValidationError as error:
             raise StoreError(
                 f"record {str(path)!r} is damaged; remove it, and {_again()}"
@@ -98,8 +99,8 @@ def open_parts(folder: Path) -> tuple[StoreSeal, list[FeatureFile]]:
         if file.seal.digest != record.digest:
             raise StoreError(
                 f"part {str(folder / part)!r} was changed after it was done: digest "
-                f"{file.seal.digest[:12]}, recorded {record.digest[:12]}; remove it and "
-                f"{part}{DONE}, and {_again()}"
+                f"{file.seal.digest[:12]}, recorded {record.digest[:12]}; "
+                f"{remedy(folder / part)}"
             )
         files.append(file)
     seals = [file.seal for file in files]
@@ -144,14 +145,14 @@ def failed_images(folder: Path) -> dict[str, str]:
 
 def last_attempts(folder: Path) -> dict[str, str]:
     """Return the last finished part of each shard that has one."""
-    parts = (path.name.removesuffix(DONE) for path in folder.glob(f"*{DONE}"))
+    parts = (path.name.removesuffix(f".{DONE}") for path in folder.glob(f"*.{DONE}"))
     ordered = sorted(parts, key=lambda part: (len(part), part))  # r10 after r9
     return {part.partition(".")[0]: part for part in ordered}
 
 
 def failed_in(folder: Path, part: str) -> dict[str, str]:
     """Return the reason of every image that failed in a part, by id."""
-    path = folder / f"{part}{FAILED}"
+    path = folder / f"{part}.{FAILED}"
     if not path.is_file():
         return {}
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())

@@ -30,9 +30,8 @@ from a2cap.data.features.formats.npz import (
     read_milvlg,
 )
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
-from a2cap.data.features.parts import PLAN
 from a2cap.data.features.record import FeatureType
-from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
+from a2cap.data.features.seal import DATA_FILE, PLAN, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import write_durably

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import ImageFeatures
-from a2cap.data.features.parts import DONE, FAILED, PLAN, failed_images, point_to
-from a2cap.data.features.seal import DATA_FILES, SEAL_FILE
+from a2cap.data.features.parts import failed_images, point_to
+from a2cap.data.features.seal import DATA_FILES, DONE, FAILED, PLAN, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.image_ids import find_images, image_id, sample_ids
@@ -50,7 +50,7 @@ class ImportedFeatures:
         """Return the files that determine the result, by name."""
         source = self.source
         if (source / PLAN).is_file():  # the records contain the digests of the features
-            records = [*source.glob(f"*{DONE}"), *source.glob(f"*{FAILED}")]
+            records = [*source.glob(f"*.{DONE}"), *source.glob(f"*.{FAILED}")]
             return {file.name: file for file in (source / PLAN, *records)}
         if (source / SEAL_FILE).is_file():  # a seal contains the digest of the features
             beside = [source.parent / name for name in (EXTRACTOR, SKIPPED)]

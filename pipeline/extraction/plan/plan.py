@@ -14,7 +14,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.data.features.parts import PLAN, failed_in, last_attempts, shard_name
+from a2cap.data.features.parts import failed_in, last_attempts, shard_name
+from a2cap.data.features.seal import PLAN
 from a2cap.data.files.atomic import fsync
 from a2cap.data.sources.source import ImageSource, SourceItem
 from a2cap.extract.config import ExtractConfig

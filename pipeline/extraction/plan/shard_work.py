@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.errors import A2Error
 from a2cap.data.features.parts import DoneRecord
-from a2cap.data.features.seal import SEAL_FILE
+from a2cap.data.features.seal import DONE, FAILED, SEAL_FILE
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.sources.source import EncodedImage, ImageSource
@@ -24,7 +24,6 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor
 from a2cap.extract.image import decode_image
 from a2cap.pipeline.extraction.plan.plan import Plan, read_items
-from a2cap.pipeline.extraction.plan.worker import FAILED, RECORD
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ class ShardWork:
             seconds=round(time.monotonic() - self._began, 3),
             ended=round(time.time(), 3),
         )
-        write_durably(path / RECORD, f"{record.model_dump_json()}\n".encode())
+        write_durably(path / DONE, f"{record.model_dump_json()}\n".encode())
 
     def _open(self, store: Path) -> FeatureWriter:
         return FeatureWriter(store, dtype=self._config.dtype, form=self._config.output)

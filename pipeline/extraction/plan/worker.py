@@ -11,11 +11,9 @@ from contextlib import closing, suppress
 from typing import Protocol
 
 from a2cap.data.errors import A2Error
+from a2cap.data.features.seal import DONE, FAILED
 from a2cap.pipeline.extraction.plan.leases import Claim, Leases, Steps
 from a2cap.pipeline.extraction.plan.shared_files import SharedFiles
-
-RECORD, FAILED = "done.json", "failed.jsonl"
-"""Files in the folder of a task, which are copied beside it when it is done."""
 
 _REFUSALS = 32
 """Tasks found taken, one after the other, before the leases are listed again."""
@@ -28,12 +26,12 @@ class TaskWork(Protocol):
         """Add an image that the folder lacks per step; close its files in the end."""
 
     def seal(self, task: str, folder: str) -> None:
-        """Write FAILED and RECORD into the filled folder."""
+        """Write FAILED and DONE into the filled folder."""
 
 
 def done_file(task: str) -> str:
     """Return the path of the record that a task is done."""
-    return f"{task}.{RECORD}"
+    return f"{task}.{DONE}"
 
 
 class Worker:
@@ -188,7 +186,7 @@ class Worker:
         """Write what was published beside the folder; return False if nothing was."""
         # equal bytes, whoever writes them
         yield 0.0
-        record = self._files.read(f"{task}/{RECORD}")
+        record = self._files.read(f"{task}/{DONE}")
         if record is None:
             return False
         yield 0.0

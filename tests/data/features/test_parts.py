@@ -81,7 +81,7 @@ def test_unfinished_changed_and_damaged_parts_are_named(plan):
     done.write_text(content.replace(digest, "0" * 64))
     assert refusal(FeatureStore, plan) == (
         f"part {str(plan / '00001')!r} was changed after it was done: digest {digest[:12]}, "
-        f"recorded {'0' * 12}; remove it and 00001.done.json, and {AGAIN}"
+        f"recorded {'0' * 12}; remove {str(plan / '00001')!r} and 00001.done.json, and {AGAIN}"
     )
     done.write_text(content.replace("a" * 64, "b" * 64))
     assert refusal(FeatureStore, plan) == (

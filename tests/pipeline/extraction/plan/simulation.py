@@ -10,9 +10,10 @@ import json
 import random
 from dataclasses import dataclass, field
 
+from a2cap.data.features.seal import DONE, FAILED
 from a2cap.pipeline.extraction.plan.leases import LEASES, Leases
 from a2cap.pipeline.extraction.plan.shared_files import json_bytes
-from a2cap.pipeline.extraction.plan.worker import FAILED, RECORD, Worker
+from a2cap.pipeline.extraction.plan.worker import Worker
 
 TIMEOUT = 100.0
 BEAT = TIMEOUT / 10
@@ -96,8 +97,8 @@ class Disk:
         self.files.setdefault(path, []).append((seen_at, host, content))
         folder, _, name = path.rpartition("/")
         self.names[folder].setdefault(name, (seen_at, host))
-        if path.endswith(f".{RECORD}"):
-            self._check_done(path.removesuffix(f".{RECORD}"), content)
+        if path.endswith(f".{DONE}"):
+            self._check_done(path.removesuffix(f".{DONE}"), content)
 
     def _check_done(self, task, content):
         folder = self.folders.get(task)
@@ -160,12 +161,12 @@ class View:
     def read(self, path):
         self._begin()
         folder, _, name = path.rpartition("/")
-        if name in (RECORD, FAILED):
+        if name in (DONE, FAILED):
             seen_at, host = self.disk.shown.get(folder, (float("inf"), None))
             is_shown = host == self.process.host or seen_at <= self.disk.now
             if not is_shown or folder not in self.disk.folders:
                 return None
-            return self.disk.folders[folder].record if name == RECORD else None
+            return self.disk.folders[folder].record if name == DONE else None
         for seen_at, host, content in reversed(self.disk.files.get(path, ())):
             if host == self.process.host or seen_at <= self.disk.now:
                 return content

@@ -19,6 +19,7 @@ from a2cap.data.features.store import FeatureStore, merge_records
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction.convert import convert
@@ -242,6 +243,7 @@ def test_a_plan_of_other_images_or_weights_is_refused(inputs, plan, tmp_path):
 def test_parts_that_are_missing_or_changed_are_named(inputs, plan):
     work(inputs, plan, stripe=Shard(0, 2))
     again = 'run the same "a2 extract --plan" again'
+    remedy = f"remove {str(plan / '00001')!r} and 00001.done.json, and {again}"
     assert message_of(FeatureStore, plan, error=StoreError) == (
         f"1 of 3 shards of {str(plan)!r} are not done: 00001; {again}"
     )
@@ -251,9 +253,15 @@ def test_parts_that_are_missing_or_changed_are_named(inputs, plan):
     shutil.copytree(plan / "00000", plan / "00001")
     assert message_of(FeatureStore, plan, error=StoreError) == (
         f"part {str(plan / '00001')!r} was changed after it was done: digest {changed}, recorded "
-        f"{recorded}; remove it and 00001.done.json, and {again}"
+        f"{recorded}; {remedy}"
     )
+    data = plan / "00001" / "data.mdb"
+    data.write_bytes(bytes(data.stat().st_size))
+    [verified] = verify(plan, data=True)
+    assert verified.damages == (f"{str(data)!r} differs from its seal; {remedy}",)
     shutil.rmtree(plan / "00001")
+    [verified] = verify(plan, data=False)
+    assert verified.damages == (f"no feature store at {str(plan / '00001')!r}; {remedy}",)
     (plan / "00001.done.json").unlink()
     work(inputs, plan)
     assert list(FeatureStore(plan)) == IDS

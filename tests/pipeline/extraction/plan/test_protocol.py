@@ -4,9 +4,10 @@ from contextlib import closing
 
 import pytest
 
+from a2cap.data.features.seal import DONE
 from a2cap.pipeline.extraction.plan.leases import Claim, Holder, Leases
 from a2cap.pipeline.extraction.plan.shared_files import json_bytes
-from a2cap.pipeline.extraction.plan.worker import RECORD, Worker, done_file
+from a2cap.pipeline.extraction.plan.worker import Worker, done_file
 from tests.pipeline.extraction.plan.simulation import Schedule, Sizes, Violation
 
 QUICK = 100
@@ -143,7 +144,7 @@ class ForgetsRecords(Worker):
 
     def _copy_record(self, task):
         yield 0.0
-        record = self._files.read(f"{task}/{RECORD}")
+        record = self._files.read(f"{task}/{DONE}")
         if record is None or self._files.process.schedule.rng.random() < 0.5:
             return record is not None
         yield 0.0
