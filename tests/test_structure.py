@@ -25,7 +25,7 @@ ORDER = (
     ("a2cap",),
     ("pipeline/__main__",),
     ("pipeline/cli",),
-    ("pipeline/demo", "pipeline/ray_engine", "pipeline/sweep"),
+    ("pipeline/demo", "pipeline/sweep"),
     ("pipeline/doctor",),
     ("pipeline/experiment", "pipeline/runs"),
     ("pipeline/config",),

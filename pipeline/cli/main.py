@@ -81,13 +81,12 @@ def cli() -> None:
     "--shard",
     metavar="i/N",
     help="Extract part i of N (0/4 to 3/4), one process per part; auto: take i and N from a Slurm "
-    "job array 0-(N-1) or torchrun. The last process to finish joins the parts. With an engine: "
-    "all/N.",
+    "job array 0-(N-1) or torchrun. The last process to finish joins the parts.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["ray"]),
-    help="Run all parts as tasks on a Ray cluster, a GPU each; needs --shard all/N.",
+    help="Run the shards of --plan as tasks on a Ray cluster, a GPU each.",
 )
 @click.option(
     "--address", help="Address of the Ray cluster, RAY_ADDRESS without it, or else this machine."
@@ -125,12 +124,11 @@ def extract(
     if plan is not None and (force or images is not None):
         option = "--force" if force else "--images"
         raise click.UsageError(f"{option} does not go with --plan; leave it out")
-    if retry_failed and plan is None:
-        raise click.UsageError("--retry-failed needs --plan; name the folder of the plan")
+    if plan is None and (retry_failed or engine is not None):
+        option = "--retry-failed" if retry_failed else "--engine"
+        raise click.UsageError(f"{option} needs --plan; name the folder of the plan")
     if engine is None and address is not None:
         raise click.UsageError("--address belongs to --engine ray; name it, or leave --address out")
-    if engine is not None and (force or plan is not None or shard is None):
-        raise click.UsageError("--engine ray needs --shard all/N, without --force and --plan")
     folder: tuple[str, ...] = ()
     if images is not None:  # all of the folder's images, not those of an annotation file
         from a2cap.pipeline.config import override
@@ -139,10 +137,10 @@ def extract(
         folder = (override("data.images", images), *unset)
     with options.open(*folder) as experiment:
         if plan is not None:
-            _run_plan(experiment, plan, shard, retry_failed=retry_failed)
-        elif shard is None or engine is not None:
-            if shard is not None:
-                _run_on_ray(experiment, shard, address, output=output)
+            _run_plan(
+                experiment, plan, shard, retry_failed=retry_failed, engine=engine, address=address
+            )
+        elif shard is None:
             _run_stages(experiment, ["extract"], force=force, output=output)
         else:
             _run_shard(experiment, shard, force=force, output=output)
@@ -409,18 +407,6 @@ def _run_stages(
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
-def _run_on_ray(
-    experiment: "Experiment", shard: str, address: str | None, *, output: Path | None
-) -> None:
-    from a2cap.pipeline.doctor.preflight import require_runnable
-    from a2cap.pipeline.extraction.cluster import all_shards
-    from a2cap.pipeline.ray_engine import extract_with_ray
-
-    shards = all_shards(shard)
-    require_runnable(experiment, ["extract"], force=False, output=output)
-    extract_with_ray(experiment, shards, address=address, output=output)
-
-
 def _run_shard(experiment: "Experiment", named: str, *, force: bool, output: Path | None) -> None:
     from a2cap.pipeline.doctor.preflight import require_runnable
     from a2cap.pipeline.extraction.cluster import shard_of
@@ -434,15 +420,26 @@ def _run_shard(experiment: "Experiment", named: str, *, force: bool, output: Pat
 
 
 def _run_plan(
-    experiment: "Experiment", folder: Path, named: str | None, *, retry_failed: bool
+    experiment: "Experiment",
+    folder: Path,
+    named: str | None,
+    *,
+    retry_failed: bool,
+    engine: str | None,
+    address: str | None,
 ) -> None:
     from a2cap.pipeline.extraction.cluster import shard_of
     from a2cap.pipeline.extraction.plan.extract_plan import PlanWorker
     from a2cap.pipeline.extraction.plan.progress import plan_progress
+    from a2cap.pipeline.extraction.plan.ray_engine import run_on_ray
 
     stripe = None if named is None else shard_of(named, os.environ)
     with PlanWorker.join(experiment.plan_inputs(), folder) as worker:
-        worker.run(stripe=stripe, retry_failed=retry_failed)
+        tasks = worker.tasks(stripe=stripe, retry_failed=retry_failed)
+        if engine is None:
+            worker.run(tasks)
+        else:
+            run_on_ray(worker.inputs, folder, tasks, address=address)
     progress = plan_progress(folder)
     click.echo(f"extract: {progress.text}")
     if progress.failed:

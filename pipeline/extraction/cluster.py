@@ -30,15 +30,6 @@ def shard_of(text: str, environment: Mapping[str, str]) -> Shard:
     return shard
 
 
-def all_shards(text: str) -> list[Shard]:
-    """Return the shards of all/N; raise ConfigError for any other text."""
-    which, _, count = text.partition("/")
-    if which != "all":
-        raise ConfigError(f"shard is {text!r}; an engine runs all of them: write --shard all/N")
-    every = Shard.parse(f"0/{count}").count
-    return [Shard(number, every) for number in range(every)]
-
-
 def _require_whole_array(environment: Mapping[str, str], count: int) -> None:
     # ids of an array that starts at 1 or names single tasks are not shard numbers
     whole = {"SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": str(count - 1)}

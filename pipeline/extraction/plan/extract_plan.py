@@ -95,23 +95,21 @@ class PlanWorker:
         finally:
             files.close()
 
-    def run(self, *, stripe: Shard | None = None, retry_failed: bool = False) -> None:
-        """Work until all tasks are done: the shards, or another attempt at failed images.
+    def tasks(self, *, stripe: Shard | None = None, retry_failed: bool = False) -> list[str]:
+        """Return the tasks: the shards, or another attempt at failed images.
 
-        stripe: leave all but these shards to others. Raises Interrupted after SIGTERM, once the
-        image is finished and the shard returned.
+        stripe: leave all but these shards to others.
         """
-        folder, plan = self.files.root, self.plan
-        tasks = retries(folder) if retry_failed else plan.tasks()
+        tasks = retries(self.files.root) if retry_failed else self.plan.tasks()
         if stripe is not None:
             tasks = [task for task in tasks if int(task[:5]) % stripe.count == stripe.number]
-        self._drive(tasks, lambda worker: worker.run(tasks))
+        return tasks
 
-    def work_on(self, task: str) -> None:
-        """Work on one task unless another worker does; return when it is done."""
-        self._drive([task], lambda worker: worker.run([task]))
+    def run(self, tasks: list[str]) -> None:
+        """Work until these tasks are done, by this worker or others.
 
-    def _drive(self, tasks: list[str], steps: Callable[[Worker], Steps[None]]) -> None:
+        Raises Interrupted after SIGTERM, once the image is finished and the shard returned.
+        """
         records = read_done(self.files.root)
         done = sum(records[task].count + records[task].failed for task in tasks if task in records)
         total = done + self.plan.size * sum(task not in records for task in tasks)
@@ -136,7 +134,7 @@ class PlanWorker:
             order = random.Random(self.files.worker)
             stopping = partial(getattr, request, "pending")
             worker = Worker(self.files, leases, work, order=order, stopping=stopping)
-            _run(steps(worker), stopping)
+            _run(worker.run(tasks), stopping)
             request.raise_if_pending()
 
     def _extractor(self) -> AnyExtractor:

@@ -39,7 +39,6 @@ ELSEWHERE = (
     "human ",
     "extract --plan /shared",
     "extract -c configs/a2-gate.yaml --shard auto",
-    "extract -c configs/a2-gate.yaml --engine ray",
     "watch /shared",
 )
 """Starts of commands that are not run here."""

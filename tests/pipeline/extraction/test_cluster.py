@@ -4,7 +4,7 @@ import pytest
 
 from a2cap.data.errors import ConfigError
 from a2cap.data.features.shard import Shard
-from a2cap.pipeline.extraction.cluster import all_shards, shard_of
+from a2cap.pipeline.extraction.cluster import shard_of
 from tests.data.messages import message_of
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4"}
@@ -42,14 +42,4 @@ def test_auto_is_refused_unless_exactly_one_cluster_is_found(environment, found)
 def test_a_slurm_array_that_is_not_0_to_n_minus_1_is_refused(bound):
     assert message_of(shard_of, "auto", {**SLURM, **dict([bound])}, error=ConfigError) == (
         "the Slurm job array is not 0-7; submit it with --array=0-7, or write --shard i/N"
-    )
-
-
-def test_an_engine_runs_all_shards():
-    assert all_shards("all/2") == [Shard(0, 2), Shard(1, 2)]
-    assert message_of(all_shards, "1/3", error=ConfigError) == (
-        "shard is '1/3'; an engine runs all of them: write --shard all/N"
-    )
-    assert message_of(all_shards, "all/0", error=ConfigError) == (
-        "shard is '0/0'; write i/N with i from 0 to N - 1, such as 0/4"
     )

@@ -19,6 +19,7 @@ from a2cap.data.features.store import FeatureStore, merge_records
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.config import override
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.stage import EventLog
@@ -30,6 +31,7 @@ from a2cap.pipeline.extraction.plan.inputs import PlanInputs
 from a2cap.pipeline.extraction.plan.progress import plan_progress
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
+from tests.pipeline.experiments import a2, settings
 from tests.pipeline.extraction.conftest import DETECT
 from tests.pipeline.extraction.conftest import IDS as SCENES
 
@@ -84,7 +86,7 @@ def plan(tmp_path):
 
 def work(inputs, folder, **options):
     with PlanWorker.join(inputs, folder) as worker:
-        worker.run(**options)
+        worker.run(worker.tasks(**options))
 
 
 def digest_of(folder):
@@ -101,7 +103,7 @@ def test_workers_of_a_plan_make_the_features_of_a_single_process(
         shutil.copy(images[image_id], tmp_path / "ten")
     inputs = PlanInputs(tmp_path / "ten", weights, DETECT, RUNTIME, shard_size=4)
     with PlanWorker.join(inputs, plan) as first:
-        first.run(stripe=Shard(0, 2))
+        first.run(first.tasks(stripe=Shard(0, 2)))
         assert list(read_done(plan)) == ["00000", "00002"]
         work(inputs, plan)
     single = new(images={name: images[name] for name in SCENES[:10]}, given=False)
@@ -289,3 +291,20 @@ def test_progress_comes_from_the_records_alone(inputs, plan):
     assert plan_progress(plan).text == (
         "2 of 3 shards done, 8 of 10 images, 0 failed, 0.4 images/s, 5 s left"
     )
+
+
+def test_commands_work_on_a_plan_and_show_its_progress(inputs, plan, tmp_path):
+    (inputs.images / f"{IDS[5]}.png").write_bytes(b"")
+    named = (
+        override("data.images", inputs.images),
+        override("extract.weights", inputs.weights),
+        "extract.precision=exact",
+    )
+    options = ("--plan", plan, "--artifacts", tmp_path / "artifacts", *settings(*named))
+    answer = a2("extract", *options, "--shard", "0/2")
+    text = "1 of 1 shards done, 10 of 10 images, 1 failed, "
+    assert answer.exit_code == 3  # some images failed
+    assert answer.stdout.startswith(f"extract: {text}")
+    assert a2("watch", plan, "--follow").stdout.startswith(text)
+    assert a2("extract", *options, "--retry-failed").exit_code == 3
+    assert list(read_done(plan)) == ["00000", "00000.r1"]

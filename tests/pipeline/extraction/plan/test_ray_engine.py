@@ -1,0 +1,147 @@
+"""Tests of a plan on a Ray cluster: killed workers and nodes lose nothing."""
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.features.parts import read_done
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.pipeline.extraction.plan import ray_engine
+from a2cap.pipeline.extraction.plan.extract_plan import PlanWorker
+from a2cap.pipeline.extraction.plan.inputs import PlanInputs
+from a2cap.pipeline.extraction.plan.ray_engine import run_on_ray
+from tests.data.messages import message_of
+from tests.pipeline.extraction.conftest import DETECT, IDS
+from tests.pipeline.extraction.plan.test_extract_plan import RUNTIME, digest_of
+
+TASKS = ["00000", "00001", "00002"]
+UNREAD = PlanInputs(Path("images"), Path("weights"), DETECT, RUNTIME)
+
+
+@pytest.fixture
+def inputs(scenes, weights, tmp_path):
+    """Six images in three shards."""
+    images, _ = scenes
+    (tmp_path / "six").mkdir()
+    for image_id in IDS[:6]:
+        shutil.copy(images[image_id], tmp_path / "six")
+    return PlanInputs(tmp_path / "six", weights, DETECT, RUNTIME, shard_size=2, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Start two nodes with one CPU each."""
+    pytest.importorskip("ray", reason='ray is not installed: pip install "a2cap[ray]"')
+    from ray.cluster_utils import Cluster
+
+    started = Cluster()
+    try:
+        started.add_node(num_cpus=1, include_dashboard=False)
+        started.add_node(num_cpus=1)
+    except Exception as error:  # Ray gives a node 30 seconds, too few on a busy machine
+        pytest.skip(f"Ray does not start: {error}")
+    else:
+        yield started
+    finally:
+        started.shutdown()
+
+
+def test_without_ray_the_message_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert message_of(run_on_ray, UNREAD, tmp_path, TASKS, address=None, error=InputError) == (
+        'ray is not installed: --engine ray needs it; run pip install "a2cap[ray]"'
+    )
+
+
+def test_an_address_without_a_cluster_is_an_error(tmp_path, monkeypatch):
+    def init(**options):  # Ray's takes minutes to give up
+        raise ConnectionError("could not connect\nto anything")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    assert message_of(run_on_ray, UNREAD, tmp_path, TASKS, address="10.0.0.1:6379") == (
+        "no Ray cluster at '10.0.0.1:6379': could not connect; start one with ray start --head, or "
+        "leave out --address"
+    )
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_killed_worker_and_a_killed_node_lose_nothing(
+    cluster, inputs, new, scenes, tmp_path, monkeypatch
+):
+    """Each comes once, after an image was added; the second worker is killed with SIGTERM."""
+    work_on, add = ray_engine._work_on, FeatureWriter.add
+    [node] = cluster.worker_nodes
+    node_id = node.node_id
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+
+    def die(self, image_id, regions):
+        import ray
+
+        add(self, image_id, regions)
+        on_node = ray.get_runtime_context().get_node_id() == node_id
+        for death in ("node",) if on_node else ("SIGKILL", "SIGTERM"):
+            with suppress(FileExistsError):
+                (deaths / death).mkdir()
+                if on_node:
+                    time.sleep(3600)
+                os.kill(os.getpid(), getattr(signal, death))
+                return
+
+    def work_and_die(*arguments):
+        FeatureWriter.add = die
+        try:
+            work_on(*arguments)
+        finally:
+            FeatureWriter.add = add
+
+    def kill_node():
+        while not (deaths / "node").exists():
+            time.sleep(0.05)
+        cluster.remove_node(node, allow_graceful=False)
+
+    monkeypatch.setattr(ray_engine, "_work_on", work_and_die)
+    killing = threading.Thread(target=kill_node)
+    plan = tmp_path / "plan"
+    with PlanWorker.join(inputs, plan) as worker:
+        tasks = worker.tasks()
+    killing.start()
+    run_on_ray(inputs, plan, tasks, address=cluster.address)
+    killing.join()
+    assert {path.name for path in deaths.iterdir()} == {"node", "SIGKILL", "SIGTERM"}
+    assert list(read_done(plan)) == TASKS
+    images, _ = scenes
+    single = new(images={name: images[name] for name in IDS[:6]}, given=False)
+    single.extract()
+    assert digest_of(plan) == single.store.digest
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_an_error_in_one_shard_lets_the_others_end(cluster, tmp_path, monkeypatch):
+    def work(*arguments):
+        *_, task = arguments
+        if task == "00001":
+            raise InputError("the disk is full")
+        (tmp_path / task).touch()
+
+    monkeypatch.setattr(ray_engine, "_work_on", work)
+    address = cluster.address
+    assert message_of(run_on_ray, UNREAD, tmp_path, TASKS, address=address, error=A2Error) == (
+        "1 of 3 shards failed, first 00001: the disk is full; "
+        "fix it and run again, which keeps the other shards"
+    )
+    assert (tmp_path / "00000").exists()
+    assert (tmp_path / "00002").exists()
