@@ -142,12 +142,8 @@ class TransformerConfig(CaptionerSettings):
 
     box_geometry: Literal["none", "linear", "relative"] = "none"
     """Geometry of the regions: linear adds a projection of the normalised box to its region;
-    relative adds two layers of it, and biases the encoder's attention by how each pair of boxes
-    lies; none, as in the paper, leaves the model unable to tell left from right."""
-
-    attention_sink: Annotated[bool, _ADDED] = False
-    """Let each region of the encoder attend to a key and value of zeros as well, so that the sum
-    of what it reads grows with the number of regions alike and objects can be counted."""
+    relative adds two layers of it, and its encoder sees how each pair of boxes lies and can count;
+    none, as in the paper, leaves the model unable to tell left from right."""
 
     blind: bool = False
     """Zero the region features before the encoder: the control experiment with language, number of

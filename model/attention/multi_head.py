@@ -68,32 +68,20 @@ class SelfAttention(nn.Module):
         causal: bool = False,
         dropout: float = 0.0,
         form: AttentionForm = VASWANI,
-        sink: bool = False,
     ):
-        """Create the projections; sink: attend to a key and value of zeros as well."""
         super().__init__()
         self.heads, self.causal, self.dropout, self.form = heads, causal, dropout, form
-        self.sink = sink
         self.query_key_value = xavier_linear(width, width, parts=3, bias=form.bias)
         self.output = xavier_linear(width, width, bias=form.bias)
 
-    def forward(
-        self, states: Tensor, *, region_mask: Tensor | None = None, bias: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, states: Tensor, *, region_mask: Tensor | None = None) -> Tensor:
         """Attend to the whole sequence, or causally to the current and earlier positions.
 
-        states: (N, L, D); region_mask: (N, L) bool, True where a state may be attended to; bias:
-        added to the scores, (N, H, L, L), needs a region_mask. Returns (N, L, D).
+        states: (N, L, D); region_mask: (N, L) bool, True where a state may be attended to.
+        Returns (N, L, D).
         """
-        mask = None if region_mask is None else region_mask[:, None, None, :]
-        queries, keys, values = self._project(states)
-        if bias is not None and mask is not None:
-            mask = bias.masked_fill(~mask, -math.inf)
-        if self.sink and mask is not None:
-            # as add_zero_attn of torch.nn.MultiheadAttention does; visible, or with a bias of 0
-            keys, values = (functional.pad(part, (0, 0, 0, 1)) for part in (keys, values))
-            mask = functional.pad(mask, (0, 1), value=bias is None)
-        attended = self._attend(queries, keys, values, mask=mask, causal=self.causal)
+        is_visible = None if region_mask is None else region_mask[:, None, None, :]
+        attended = self._attend(*self._project(states), is_visible=is_visible, causal=self.causal)
         return self._merge(attended)
 
     def step(self, states: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -123,13 +111,10 @@ class SelfAttention(nn.Module):
         keys: Tensor,
         values: Tensor,
         *,
-        mask: Tensor | None = None,
+        is_visible: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Compute scaled dot-product attention, (N, H, Q, d) each.
-
-        mask: (N, H or 1, Q or 1, L), bool, True where visible, or added to the scores.
-        """
+        """Compute scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable."""
         if queries.device.type == "cpu":
             # bfloat16 saves nothing in attention this short, and its backward is slow on a CPU
             queries, keys, values = map(at_least_float32, (queries, keys, values))
@@ -138,7 +123,7 @@ class SelfAttention(nn.Module):
                 queries,
                 keys,
                 values,
-                attn_mask=mask,
+                attn_mask=is_visible,
                 is_causal=causal,
                 scale=1 / self.form.tau(queries.shape[-1]),
                 dropout_p=self.dropout if self.training else 0.0,

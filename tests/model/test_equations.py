@@ -19,7 +19,7 @@ READINGS = [
     {"renormalise_perturbed": True},
     {"aligned_layers": (2,)},
     {"box_geometry": "linear", "penalty_weight": 0.3},
-    {"box_geometry": "relative", "attention_sink": True},
+    {"box_geometry": "relative"},
     {"fusion": "moving", "moving_rate": 0.4},
     {"fusion": "decay", "decay_steps": 2e4},
 ]
@@ -74,7 +74,7 @@ class Network:
         width = self.config.width // self.heads
         return np.arange(number * width, (number + 1) * width)
 
-    def self_attention(self, states, name, *, causal, bias=None, sink=False):
+    def self_attention(self, states, name, *, causal, pairs=None):
         width, outputs = self.config.width, []
         for number in range(self.heads):
             query, key, value = (
@@ -84,12 +84,14 @@ class Network:
             scores = query @ key.T / np.sqrt(query.shape[1])
             if causal:
                 scores[np.triu_indices(len(states), 1)] = -np.inf
-            if bias is not None:
-                scores = scores + bias[number]
-            if sink:  # a key and a value of zeros
-                scores = np.concatenate([scores, np.zeros((len(scores), 1))], axis=1)
-                value = np.concatenate([value, np.zeros((1, value.shape[1]))])
-            outputs.append(softmax(scores) @ value)
+            if pairs is None:
+                outputs.append(softmax(scores) @ value)
+                continue
+            scores += self.linear(pairs, f"{name}.pair_score", slice(number, number + 1))[..., 0]
+            # a key and a value of zeros come last
+            attention = softmax(np.concatenate([scores, np.zeros((len(scores), 1))], axis=1))
+            values = value + pairs @ self.weights[f"{name}.pair_value"][number]
+            outputs.append((attention[:, :-1, None] * values).sum(1))
         return self.linear(np.concatenate(outputs, axis=1), f"{name}.output")
 
     def encode(self, features, boxes):
@@ -100,26 +102,19 @@ class Network:
             inner = np.maximum(self.linear(boxes, "encoder.embedding.box.0"), 0)
             states = states + self.linear(inner, "encoder.embedding.box.2")
         states = self.norm(states, "encoder.embedding.norm")
+        pairs = self.pairs(boxes) if self.config.box_geometry == "relative" else None
         for number in range(self.config.encoder_layers):
-            layer, bias = f"encoder.layers.{number}", None
-            if self.config.box_geometry == "relative":
-                bias = self.geometry(boxes)[number * self.heads : (number + 1) * self.heads]
-            attended = self.self_attention(
-                states,
-                f"{layer}.attention",
-                causal=False,
-                bias=bias,
-                sink=self.config.attention_sink,
-            )
+            layer = f"encoder.layers.{number}"
+            attended = self.self_attention(states, f"{layer}.attention", causal=False, pairs=pairs)
             states = self.norm(states + attended, f"{layer}.attention_norm")
             fed = self.feed_forward(states, f"{layer}.feed_forward")
             states = self.norm(states + fed, f"{layer}.feed_forward_norm")
         return states
 
-    def geometry(self, boxes):
-        """Return the bias of every layer's heads, one after the other, (layers * H, R, R)."""
+    def pairs(self, boxes):
+        """Embed how the second box of each pair lies to the first, (R, R, G)."""
         size = len(boxes)
-        bias = np.empty((self.config.encoder_layers * self.heads, size, size))
+        values = np.empty((size, size, 8))
         for first, second in np.ndindex(size, size):
             x, y, right, bottom = boxes[first, :4]
             other_x, other_y, other_right, other_bottom = boxes[second, :4]
@@ -131,12 +126,12 @@ class Network:
             union = width * height + other_width * other_height - overlap
             moved_x = (other_x + other_right) / 2 - (x + right) / 2
             moved_y = (other_y + other_bottom) / 2 - (y + bottom) / 2
-            values = [4 * moved_x, 4 * moved_y, np.sign(moved_x), np.sign(moved_y)]
-            values += [np.log(other_width / width), np.log(other_height / height)]
-            values += [overlap / union, overlap / (width * height)]
-            inner = np.maximum(self.linear(np.array([values]), "encoder.geometry.inner"), 0)
-            bias[:, first, second] = self.linear(inner, "encoder.geometry.outer")[0]
-        return bias
+            values[first, second] = [
+                *(4 * moved_x, 4 * moved_y, np.sign(moved_x), np.sign(moved_y)),
+                *(np.log(other_width / width), np.log(other_height / height)),
+                *(overlap / union, overlap / (width * height)),
+            ]
+        return np.maximum(self.linear(values, "encoder.pairs.inner"), 0)
 
     def keep(self, hidden, regions, name, number):
         """Compute Eq. 2, (L, R) of one head."""

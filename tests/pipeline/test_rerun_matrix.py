@@ -115,8 +115,7 @@ extract: {depth: 50, width: 16, boxes: detect, min_regions: 11, max_regions: 90,
   confidence: 0.3, dtype: float32, output: tar, seed: 1}
 preprocess: {vocabulary: m2, tokenizer: ptb, min_count: 2, max_length: 10}
 model: {width: 32, heads: 4, feed_forward: 16, encoder_layers: 2, decoder_layers: 2, dropout: 0.2,
-  feature_dropout: 0.5, attention_dropout: 0.2, norm: pre, box_geometry: linear, blind: true,
-  attention_sink: true}
+  feature_dropout: 0.5, attention_dropout: 0.2, norm: pre, box_geometry: linear, blind: true}
 model.alignment: {fusion: max, mask_network: linear, mask_slots: 50, average: heads,
   renormalise_aligned: true, renormalise_perturbed: true, detach_mask: false, penalty_weight: 0.1,
   moving_rate: 0.2, decay_steps: 5.0, aligned_layers: [1]}
