@@ -126,19 +126,20 @@ class AoaDecoder(RecurrentDecoder):
         zeros = torch.zeros_like(mean)
         return (mean, zeros, zeros, zeros)
 
-    def step(
+    def advance(
         self,
-        tokens: Tensor,
+        embedded: Tensor,
         tensors: tuple[Tensor, ...],
         memory: Memory,
         decoder_pass: DecoderPass,
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
-        """Decode one token per row, (N,) int64."""
+        """Decode one embedded token per row."""
         mean, state, cell, context = tensors
         regions = memory.projections[0]
-        embedded = self.dropout(self.embedding(tokens).relu())
         # the context of the step before enters beside the mean region
-        inputs = torch.cat((embedded, mean + self.dropout(context), state), dim=-1)
+        inputs = torch.cat(
+            (self.dropout(embedded.relu()), mean + self.dropout(context), state), dim=-1
+        )
         state, cell = lstm(self.gates(inputs), cell)
         hidden = self.norm(state).reshape(len(memory), -1, state.shape[-1])  # -> (B, K, D)
         queries = split_heads(self.query(hidden), self.heads)

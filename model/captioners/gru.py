@@ -53,17 +53,16 @@ class GruDecoder(RecurrentDecoder):
         state = torch.zeros_like(mean) if self.initial is None else self.initial(mean).tanh()
         return (state, mean)
 
-    def step(
+    def advance(
         self,
-        tokens: Tensor,
+        embedded: Tensor,
         tensors: tuple[Tensor, ...],
         memory: Memory,
         decoder_pass: DecoderPass,
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
-        """Decode one token per row, (N,) int64."""
+        """Decode one embedded token per row."""
         state, mean = tensors
-        embedded, context = self.embedding(tokens), mean
-        attention: tuple[AlignedAttention, ...] = ()
+        context, attention = mean, tuple[AlignedAttention, ...]()
         if self.is_luong:
             state = self.cell(embedded, state)
         if self.attention is not None:

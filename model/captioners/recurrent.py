@@ -48,6 +48,7 @@ class RecurrentDecoder(nn.Module):
 
     # without a value: a class attribute would hide the module of that name
     attention: SingleHeadAttention | None
+    embedding: nn.Embedding
 
     def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
         """Project the regions for the attention, if there is one."""
@@ -62,12 +63,18 @@ class RecurrentDecoder(nn.Module):
         rows_per_image = len(tokens) // len(memory)
         tensors = tuple(t.repeat_interleave(rows_per_image, dim=0) for t in self.start(memory))
         outputs: list[DecoderOutput] = []
-        for column in tokens.unbind(dim=1):
-            output, tensors = self.step(column, tensors, memory, decoder_pass)
+        # at once: each lookup has a gradient of the size of the vocabulary
+        for column in self.embed(tokens).unbind(dim=1):
+            output, tensors = self.advance(column, tensors, memory, decoder_pass)
             outputs.append(output)
         layers = zip(*(output.attention for output in outputs), strict=True)
         states = torch.stack([output.states for output in outputs], dim=1)
         return DecoderOutput(states, tuple(map(_over_captions, layers)))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embed tokens of any shape."""
+        embedded: Tensor = self.embedding(tokens)
+        return embedded
 
     def start(self, memory: Memory) -> tuple[Tensor, ...]:
         """Return the state before the first token, tensors of B images."""
@@ -81,6 +88,16 @@ class RecurrentDecoder(nn.Module):
         decoder_pass: DecoderPass,
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
         """Decode one token per row, (N,) int64."""
+        return self.advance(self.embed(tokens), tensors, memory, decoder_pass)
+
+    def advance(
+        self,
+        embedded: Tensor,
+        tensors: tuple[Tensor, ...],
+        memory: Memory,
+        decoder_pass: DecoderPass,
+    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        """Decode one embedded token per row."""
         raise NotImplementedError
 
 

@@ -72,22 +72,24 @@ class ShowAttendTellDecoder(RecurrentDecoder):
         for block in self.gates.weight.chunk(4):
             nn.init.orthogonal_(block[:, first : first + width])
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embed tokens, <bos> as zeros: the first input is not an embedding."""
+        return super().embed(tokens).masked_fill((tokens == self.bos)[..., None], 0)
+
     def start(self, memory: Memory) -> tuple[Tensor, ...]:
         """Return the LSTM's state and cell, from the mean region."""
         hidden = self.dropout(self.initial(mean_region(memory)).relu())
         return (self.initial_state(hidden).tanh(), self.initial_cell(hidden).tanh())
 
-    def step(
+    def advance(
         self,
-        tokens: Tensor,
+        embedded: Tensor,
         tensors: tuple[Tensor, ...],
         memory: Memory,
         decoder_pass: DecoderPass,
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
-        """Decode one token per row, (N,) int64."""
+        """Decode one embedded token per row."""
         state, cell = tensors
-        # the first input is a vector of zeros, not an embedding
-        embedded = self.embedding(tokens).masked_fill((tokens == self.bos)[:, None], 0)
         context, attention = self.attention(state, memory.projections[0], decoder_pass)
         if self.gate is not None:
             context = self.gate(state).sigmoid() * context

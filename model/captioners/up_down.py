@@ -59,18 +59,17 @@ class UpDownDecoder(RecurrentDecoder):
         zeros = memory.states.new_zeros(len(memory), self.width)
         return (self.from_image(mean_region(memory)), zeros, zeros, zeros, zeros)
 
-    def step(
+    def advance(
         self,
-        tokens: Tensor,
+        embedded: Tensor,
         tensors: tuple[Tensor, ...],
         memory: Memory,
         decoder_pass: DecoderPass,
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
-        """Decode one token per row, (N,) int64."""
+        """Decode one embedded token per row."""
         image, attending, attending_cell, speaking, speaking_cell = tensors
-        embedded = self.dropout(self.embedding(tokens))
         states = self.from_states(torch.cat((attending, speaking), dim=-1))
-        gates = self.from_token(embedded) + image + states
+        gates = self.from_token(self.dropout(embedded)) + image + states
         attending, attending_cell = lstm(gates, attending_cell)
         # this step's state is the query, unlike in Show, Attend and Tell
         context, attention = self.attention(attending, memory.projections[0], decoder_pass)
