@@ -80,20 +80,6 @@ SingleAlignment = Annotated[AlignmentConfig, AfterValidator(_in_the_only_layer)]
 """Alignment of a captioner with one attention over the regions."""
 
 
-def _check_transformer(config: "TransformerConfig | M2Config | SpatialConfig") -> None:
-    if config.width % (2 * config.heads):
-        raise ValueError(
-            f"width {config.width} does not give each of {config.heads} heads an even width; "
-            f"choose a multiple of {2 * config.heads}"
-        )
-    layers = config.alignment.aligned_layers
-    if layers != "all" and max(layers) > config.decoder_layers:
-        raise ValueError(
-            f"alignment.aligned_layers contains layer {max(layers)}, the decoder has "
-            f"{config.decoder_layers}; choose layers from 1 to {config.decoder_layers}"
-        )
-
-
 class CaptionerSettings(BaseModel):
     """Base of the settings of every kind."""
 
@@ -106,17 +92,17 @@ class CaptionerSettings(BaseModel):
     attention_dropout: Annotated[float, Field(ge=0, lt=1), _ADDED] = 0.0
     """Dropout rate of attention weights, over regions and over tokens."""
 
+    blind: bool = False
+    """Zero the region features before the encoder: the control experiment with language, number of
+    regions and, where a kind reads them, boxes alone."""
+
     def region_dropout(self, otherwise: float = 0.0) -> float:
         """Return the dropout rate of regions; otherwise: without a `feature_dropout`."""
         return otherwise if self.feature_dropout is None else self.feature_dropout
 
 
-class TransformerConfig(CaptionerSettings):
-    """Sizes and options of the Transformer captioner; the defaults are the paper's."""
-
-    # left out where settings are written: keys and captioners older than the other kinds stay valid
-    kind: Annotated[Literal["transformer"], Field(exclude=True)] = "transformer"
-    """Kind of captioner; the other fields of this section depend on it."""
+class LayeredSettings(CaptionerSettings):
+    """Base of the settings of kinds made of Transformer layers."""
 
     width: Annotated[int, Field(gt=0, le=2**16)] = 512
     """Width of every state, D."""
@@ -137,6 +123,32 @@ class TransformerConfig(CaptionerSettings):
     """Dropout rate after each attention and feed-forward block and in the region embedding, nowhere
     else."""
 
+    alignment: AlignmentConfig = AlignmentConfig()
+    """The attention alignment of A2."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width {self.width} does not give each of {self.heads} heads an even width; "
+                f"choose a multiple of {2 * self.heads}"
+            )
+        layers = self.alignment.aligned_layers
+        if layers != "all" and max(layers) > self.decoder_layers:
+            raise ValueError(
+                f"alignment.aligned_layers contains layer {max(layers)}, the decoder has "
+                f"{self.decoder_layers}; choose layers from 1 to {self.decoder_layers}"
+            )
+        return self
+
+
+class TransformerConfig(LayeredSettings):
+    """Sizes and options of the Transformer captioner; the defaults are the paper's."""
+
+    # left out where settings are written: keys and captioners older than the other kinds stay valid
+    kind: Annotated[Literal["transformer"], Field(exclude=True)] = "transformer"
+    """Kind of captioner; the other fields of this section depend on it."""
+
     norm: Annotated[Literal["post", "pre"], _ADDED] = "post"
     """Layer norm after each block, as in the paper, or before it, as in ImageCaptioning.pytorch."""
 
@@ -145,18 +157,6 @@ class TransformerConfig(CaptionerSettings):
     relative adds two layers of it, and its encoder sees how each pair of boxes lies and can count;
     none, as in the paper, leaves the model unable to tell left from right."""
 
-    blind: bool = False
-    """Zero the region features before the encoder: the control experiment with language, number of
-    regions and boxes alone."""
-
-    alignment: AlignmentConfig = AlignmentConfig()
-    """The attention alignment of A2."""
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
-        _check_transformer(self)
-        return self
-
     def floats_per_token(self, regions: int) -> int:
         """Return the activations that a training step keeps for one token, without the logits."""
         return self.decoder_layers * (
@@ -164,17 +164,11 @@ class TransformerConfig(CaptionerSettings):
         )
 
 
-class SpatialConfig(CaptionerSettings):
+class SpatialConfig(LayeredSettings):
     """Sizes and options of the spatial self-attention Transformer (Springenberg et al. 2018)."""
 
     kind: Literal["spatial"] = "spatial"
     """Kind of captioner; the other fields of this section depend on it."""
-
-    width: Annotated[int, Field(gt=0, le=2**16)] = 512
-    """Width of every state, D; features of another width are projected to it."""
-
-    heads: Annotated[int, Field(gt=0)] = 8
-    """Number of attention heads, H; they divide the width equally."""
 
     feed_forward: Annotated[int, Field(gt=0, le=2**20)] = 1024
     """Width of the inner layer of each feed-forward block."""
@@ -199,17 +193,6 @@ class SpatialConfig(CaptionerSettings):
 
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Dropout rate of attention weights."""
-
-    blind: bool = False
-    """Zero the features: the control experiment with language alone."""
-
-    alignment: AlignmentConfig = AlignmentConfig()
-    """The attention alignment of A2."""
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
-        _check_transformer(self)
-        return self
 
     def floats_per_token(self, regions: int) -> int:
         """Return the activations that a training step keeps for one token, without the logits."""
@@ -236,9 +219,6 @@ class UpDownConfig(CaptionerSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate of embedded tokens and of the state before the output layer; the authors have
     none, later implementations 0.5."""
-
-    blind: bool = False
-    """Zero the region features: the control experiment with language and number of regions."""
 
     alignment: SingleAlignment = AlignmentConfig()
     """The attention alignment of A2."""
@@ -308,9 +288,6 @@ class ShowAttendTellConfig(CaptionerSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Dropout rate in the initial state's network and before and after the deep output."""
 
-    blind: bool = False
-    """Zero the region features: the control experiment with language and number of regions."""
-
     alignment: SingleAlignment = AlignmentConfig()
     """The attention alignment of A2."""
 
@@ -366,9 +343,6 @@ class GruConfig(CaptionerSettings):
     scale: Literal["none", "sqrt"] = "none"
     """Divisor of a dot product: sqrt(D) keeps a softmax over large features from saturating."""
 
-    blind: bool = False
-    """Zero the region features: the control experiment with language and number of regions."""
-
     alignment: SingleAlignment = AlignmentConfig()
     """The attention alignment of A2; without attention its fusion must be none."""
 
@@ -411,9 +385,6 @@ class AoaConfig(CaptionerSettings):
     gate_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
     """Dropout rate of the input of the refiner's attention on attention."""
 
-    blind: bool = False
-    """Zero the region features: the control experiment with language and number of regions."""
-
     alignment: SingleAlignment = AlignmentConfig()
     """The attention alignment of A2, of the decoder's attention."""
 
@@ -431,20 +402,14 @@ class AoaConfig(CaptionerSettings):
         return 22 * self.width + 3 * self.heads * regions
 
 
-class M2Config(CaptionerSettings):
-    """Sizes and options of M2 (Cornia et al. 2020); the defaults are the authors' code."""
+class M2Config(LayeredSettings):
+    """Sizes and options of M2 (Cornia et al. 2020); the defaults are the authors' code.
+
+    With alignment, each decoder layer has a mask network for each encoder layer.
+    """
 
     kind: Literal["m2"] = "m2"
     """Kind of captioner; the other fields of this section depend on it."""
-
-    width: Annotated[int, Field(gt=0, le=2**16)] = 512
-    """Width of every state, D."""
-
-    heads: Annotated[int, Field(gt=0)] = 8
-    """Number of attention heads, H; they divide the width equally."""
-
-    feed_forward: Annotated[int, Field(gt=0, le=2**20)] = 2048
-    """Width of the inner layer of each feed-forward block."""
 
     encoder_layers: Annotated[int, Field(gt=0, le=256)] = 3
     """Self-attention layers over the regions; the decoder attends to each of them."""
@@ -455,22 +420,8 @@ class M2Config(CaptionerSettings):
     memory_slots: Annotated[int, Field(gt=0, le=2**16)] = 40
     """Learned keys and values beside the regions in each encoder layer."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Dropout rate after each attention and feed-forward block and in the region embedding."""
-
     positions: Annotated[Literal["sinusoidal", "table"], _ADDED] = "sinusoidal"
     """Positions of tokens: sinusoidal, or a table that is saved with an imported captioner."""
-
-    blind: bool = False
-    """Zero the region features: the control experiment with language and number of regions."""
-
-    alignment: AlignmentConfig = AlignmentConfig()
-    """The attention alignment of A2, with a mask network for each encoder layer."""
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
-        _check_transformer(self)
-        return self
 
     def floats_per_token(self, regions: int) -> int:
         """Return the activations that a training step keeps for one token, without the logits."""
