@@ -35,6 +35,8 @@ def run_on_ray(
     """
     records = read_done(folder)
     undone = [task for task in tasks if task not in records]
+    if not undone:
+        return
     runtime = inputs.runtime
     with _cluster(address) as ray:
         on_gpu = runtime.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -293,7 +294,7 @@ def test_progress_comes_from_the_records_alone(inputs, plan):
     )
 
 
-def test_commands_work_on_a_plan_and_show_its_progress(inputs, plan, tmp_path):
+def test_commands_work_on_a_plan_and_show_its_progress(inputs, plan, tmp_path, monkeypatch):
     (inputs.images / f"{IDS[5]}.png").write_bytes(b"")
     named = (
         override("data.images", inputs.images),
@@ -301,6 +302,10 @@ def test_commands_work_on_a_plan_and_show_its_progress(inputs, plan, tmp_path):
         "extract.precision=exact",
     )
     options = ("--plan", plan, "--artifacts", tmp_path / "artifacts", *settings(*named))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert a2("extract", *options, "--engine", "ray").stderr == (
+        'a2: ray is not installed: --engine ray needs it; run pip install "a2cap[ray]"\n'
+    )
     answer = a2("extract", *options, "--shard", "0/2")
     text = "1 of 1 shards done, 10 of 10 images, 1 failed, "
     assert answer.exit_code == 3  # some images failed

@@ -55,13 +55,6 @@ def cluster():
         started.shutdown()
 
 
-def test_without_ray_the_message_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert message_of(run_on_ray, UNREAD, tmp_path, TASKS, address=None, error=InputError) == (
-        'ray is not installed: --engine ray needs it; run pip install "a2cap[ray]"'
-    )
-
-
 def test_an_address_without_a_cluster_is_an_error(tmp_path, monkeypatch):
     def init(**options):  # Ray's takes minutes to give up
         raise ConnectionError("could not connect\nto anything")
