@@ -85,6 +85,9 @@ class CaptionerSettings(BaseModel):
 
     model_config = _FROZEN
 
+    kind: str
+    """Kind of captioner; the other fields of this section depend on it."""
+
     feature_dropout: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, _ADDED] = None
     """Dropout rate of the embedded regions, or of the features where a kind does not embed them;
     null is `dropout` of embedded regions and 0 of features."""

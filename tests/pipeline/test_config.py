@@ -94,8 +94,9 @@ def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today
             ["model.kind=up-down", "model.heads=4", "model.alignment.fussion=gate"],
             [
                 "model.alignment.fussion: unknown field; did you mean 'fusion'?",
-                "model.heads: unknown field; valid names: feature_dropout, attention_dropout, "
-                "kind, width, embedding, attention_width, dropout, blind, alignment",
+                "model.heads: unknown field; valid names: kind, feature_dropout, "
+                "attention_dropout, blind, width, embedding, attention_width, dropout, "
+                "alignment",
             ],
         ),
         (
