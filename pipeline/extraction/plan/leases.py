@@ -8,7 +8,7 @@ A worker shows that it works by rewriting one file of its own, its heartbeat. Ot
 once that file has not changed for the time-out, measured by their own clocks.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -96,18 +96,11 @@ class Leases:
             yield from self.beat()
         return is_held
 
-    def newest(self) -> Steps[dict[str, Claim]]:
-        """Return the newest claim of each task that was ever taken."""
+    def never_taken(self, tasks: Iterable[str]) -> Steps[list[str]]:
+        """Return the tasks that have no lease yet."""
         yield 0.0
-        found: dict[str, Claim] = {}
-        for name in self._files.names(LEASES):
-            if name.startswith("."):  # a file that is being written
-                continue
-            task, generation = name.removesuffix(".json").rsplit(".", 1)
-            claim = Claim(task, int(generation))
-            if task not in found or found[task].generation < claim.generation:
-                found[task] = claim
-        return found
+        names = set(self._files.names(LEASES))
+        return [task for task in tasks if f"{task}.0.json" not in names]
 
     def take(self, claim: Claim) -> Steps[bool]:
         """Take a task; return False if another worker was first."""

@@ -15,8 +15,8 @@ from a2cap.data.features.seal import DONE, FAILED
 from a2cap.pipeline.extraction.plan.leases import Claim, Leases, Steps
 from a2cap.pipeline.extraction.plan.shared_files import SharedFiles
 
-_REFUSALS = 32
-"""Tasks found taken, one after the other, before the leases are listed again."""
+_LISTED, _REFUSALS = 1024, 32
+"""Tasks to try, and tasks found taken one after the other, before the leases are listed again."""
 
 
 class TaskWork(Protocol):
@@ -58,15 +58,15 @@ class Worker:
     def run(self, tasks: Collection[str]) -> Steps[None]:
         """Work until all tasks are done, by this worker or others."""
         yield from self._leases.beat()
+        undone = tasks
         while not self._stopping():
-            undone = yield from self._undone(tasks)
-            newest = yield from self._leases.newest()
-            new = [task for task in undone if task not in newest]
+            undone = yield from self._undone(undone)
+            new = yield from self._leases.never_taken(undone)
             if not new:
-                yield from self._take_over({task: newest[task] for task in undone})
+                yield from self._take_over({task: Claim(task, 0) for task in undone})
                 return
-            self._order.shuffle(new)  # workers that begin together do not meet
-            yield from self._work_on_new(new)
+            # in random order, so that workers that begin together do not meet
+            yield from self._work_on_new(self._order.sample(new, min(len(new), _LISTED)))
 
     def _undone(self, tasks: Collection[str]) -> Steps[list[str]]:
         yield 0.0
