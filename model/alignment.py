@@ -73,9 +73,22 @@ def uniform_average(region_mask: Tensor, *, dtype: torch.dtype = torch.float32) 
     return exists / exists.sum(dim=-1, keepdim=True)
 
 
-def is_padding(region_mask: Tensor) -> Tensor:
-    """Return True where a region does not exist; (B, R) -> (B, 1, 1, R)."""
-    return ~region_mask[:, None, None, :]
+def padding_bias(region_mask: Tensor, *, heads: int = 1) -> Tensor:
+    """Return a summand of scores: 0, -inf where no region exists; (B, R) -> (B, H, 1, R)."""
+    # the logarithms of 1 and of 0
+    return region_mask[:, None, None, :].expand(-1, heads, -1, -1).float().log()
+
+
+def scaled_product(queries: Tensor, keys: Tensor, *, scale: float, bias: Tensor) -> Tensor:
+    """Return scale * q'k + bias, (B, H, Q, R), in one kernel.
+
+    queries: (B, H, Q, d); keys: (B, H, R, d); bias: (B, 1 or H, 1, R).
+    """
+    batch, heads = queries.shape[:2]
+    bias = bias.to(queries.dtype).expand(-1, heads, -1, -1).flatten(0, 1)
+    columns = keys.transpose(-1, -2).flatten(0, 1)
+    scores = torch.baddbmm(bias, queries.flatten(0, 1), columns, alpha=scale)
+    return scores.view(batch, heads, *scores.shape[1:])
 
 
 def head_average(attention: Tensor) -> Tensor:
@@ -110,12 +123,16 @@ class BilinearMask(nn.Module):
         """Project the regions to keys; (B, R, D) -> (B, H, R, d)."""
         return self._heads(self.key(regions))
 
-    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        """Return keep probabilities m (B, H, Q, R); hidden: (B, Q, D), keys: (B, H, R, d)."""
+    def forward(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
+        """Return keep probabilities m (B, H, Q, R), 1 on padding.
+
+        hidden: (B, Q, D); keys: (B, H, R, d); padding: (B, 1 or H, 1, R), of `padding_bias`.
+        """
         query = at_least_float32(self._heads(self.query(hidden)))
         with torch.autocast(hidden.device.type, enabled=False):
-            logits = (query * self.scale) @ at_least_float32(keys).transpose(-1, -2)
-            return torch.sigmoid(logits + at_least_float32(self.bias)[:, None, None])
+            bias = at_least_float32(self.bias)[:, None, None] - padding
+            logits = scaled_product(query, at_least_float32(keys), scale=self.scale, bias=bias)
+        return logits.sigmoid()
 
     def _heads(self, states: Tensor) -> Tensor:
         batch, length, _ = states.shape
@@ -146,11 +163,11 @@ class LinearMask(nn.Module):
         # this mask depends on the state alone; only the number of regions is needed
         return regions[:, None, :, :0].detach()
 
-    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        """Return keep probabilities m (B, H, Q, R); hidden: (B, Q, D), keys: of `project`."""
+    def forward(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
+        """Return keep probabilities m (B, H, Q, R), 1 on padding; keys: of `project`."""
         batch, length, _ = hidden.shape
         logits = self.score(hidden).reshape(batch, length, self.heads, -1).transpose(1, 2)
-        return torch.sigmoid(at_least_float32(logits[..., : keys.shape[2]]))
+        return torch.sigmoid(at_least_float32(logits[..., : keys.shape[2]]) - padding)
 
 
 class Gate(nn.Module):
@@ -165,9 +182,12 @@ class Gate(nn.Module):
 
     def forward(self, queries: Tensor) -> Tensor:
         """Return gates (B, H, Q, 1) in (0, 1); queries: (B, H, Q, d), projected, before scaling."""
+        # projected queries have this order in memory, so that nothing is copied
+        by_head = at_least_float32(queries).transpose(0, 1)  # -> (H, B, Q, d)
         with torch.autocast(queries.device.type, enabled=False):
             weight, bias = at_least_float32(self.weight), at_least_float32(self.bias)
-            return torch.sigmoid(at_least_float32(queries) @ weight + bias)
+            gates = torch.baddbmm(bias, by_head.flatten(1, 2), weight).sigmoid()
+        return gates.view(*by_head.shape[:3], 1).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -193,20 +213,20 @@ class DecoderPass:
     schedule_step: int64 scalar, optimiser updates so far, for the exponential decay (Eq. 8);
     expected: True if hard attention reads the expected context, as it does in the perturbed pass;
     dropout: rate at which weights over regions are dropped after alignment, 0 out of training;
-    is_padding, uniform: (B, 1, 1, R) bool and float, for all layers: where no region exists, and
-    the uniform average of the perturbed pass; None to derive them in each layer.
+    bias, uniform: (B, H, 1, R) and (B, 1, 1, R) float, for all layers: of `padding_bias`, and the
+    uniform average of the perturbed pass; None to derive them in each layer.
     """
 
     schedule_step: Tensor
     perturbed: bool = False
     expected: bool = False
     dropout: float = 0.0
-    is_padding: Tensor | None = None
+    bias: Tensor | None = None
     uniform: Tensor | None = None
 
     def padding(self, region_mask: Tensor) -> Tensor:
-        """Return True where a region does not exist; (B, R) -> (B, 1, 1, R)."""
-        return is_padding(region_mask) if self.is_padding is None else self.is_padding
+        """Return the summand of scores, (B, 1 or H, 1, R), -inf where no region exists."""
+        return padding_bias(region_mask) if self.bias is None else self.bias
 
 
 @dataclass(frozen=True)
@@ -269,9 +289,8 @@ class Alignment(nn.Module):
         # Lu lets the caption loss reach the state and the regions through the mask
         if self.config.detach_mask and not decoder_pass.perturbed:
             hidden, mask_keys = hidden.detach(), mask_keys.detach()
-        keep = self.mask_network(hidden, mask_keys)
-        # 1 adds nothing to the penalty; attention and average are 0 there already
-        keep = keep.masked_fill(decoder_pass.padding(region_mask), 1.0)
+        # on padding 1, which adds nothing to the penalty; attention and average are 0 there already
+        keep = self.mask_network(hidden, mask_keys, decoder_pass.padding(region_mask))
         gate: Tensor | None = None
         if decoder_pass.perturbed:
             # "an average vector of attention heads" (Eq. 3) leaves open what is averaged

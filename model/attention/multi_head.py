@@ -16,6 +16,7 @@ from a2cap.model.alignment import (
     DecoderPass,
     RegionProjection,
     at_least_float32,
+    scaled_product,
 )
 from a2cap.model.attention.over_regions import attend
 from a2cap.model.config import AlignmentConfig
@@ -172,11 +173,11 @@ class CrossAttention(nn.Module):
         self, hidden: Tensor, regions: RegionProjection, decoder_pass: DecoderPass
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend over the regions; hidden: (B, Q, D). Returns (B, Q, D) and the attention."""
-        # copied once for the scores and the gate
-        queries = split_heads(self.query(hidden), self.heads).contiguous()
-        scores = queries / self.form.tau(queries.shape[-1]) @ regions.keys.transpose(-1, -2)
+        queries = split_heads(self.query(hidden), self.heads)
+        padding = decoder_pass.padding(regions.region_mask)
+        scale = 1 / self.form.tau(queries.shape[-1])
         attended, attention = attend(
-            scores,
+            scaled_product(queries, regions.keys, scale=scale, bias=padding),
             regions,
             self.alignment,
             queries=queries,

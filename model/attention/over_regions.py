@@ -4,7 +4,6 @@
 arXiv:1409.0473) or a dot product (Luong et al. 2015, section 3.1, arXiv:1508.04025).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -34,12 +33,11 @@ def attend(
 ) -> tuple[Tensor, AlignedAttention]:
     """Turn scores into weights over the regions (Eq. 1), align them and sum the values.
 
-    scores: (B, H, Q, R); queries: (B, H, Q, d) and hidden: (B, Q, D), for gate and mask network;
-    choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the attention, before
-    dropout.
+    scores: (B, H, Q, R), -inf on padding; queries: (B, H, Q, d) and hidden: (B, Q, D), for gate and
+    mask network; choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the
+    attention, before dropout.
     """
-    is_padding = decoder_pass.padding(regions.region_mask)
-    weights = at_least_float32(scores).masked_fill(is_padding, -math.inf).softmax(dim=-1)
+    weights = at_least_float32(scores).softmax(dim=-1)
     if alignment is None or regions.mask_keys is None:
         attention = AlignedAttention(weights, weights)
     else:
@@ -117,7 +115,7 @@ class SingleHeadAttention(nn.Module):
             # broadcast over the rows: the keys of an image are not repeated for its captions
             scores = self.score(torch.tanh(queries[:, :, None] + regions.keys)).squeeze(-1)
         context, attention = attend(
-            scores[:, None],
+            scores[:, None] + decoder_pass.padding(regions.region_mask),
             regions,
             self.alignment,
             queries=queries[:, None],

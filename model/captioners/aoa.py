@@ -6,14 +6,13 @@ its train.sh sets them: layer norm first, no feed-forward and no output projecti
 the query beside the attended values is the layer's input, not its projection.
 """
 
-import math
 from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2cap.model.alignment import Alignment, DecoderPass, RegionProjection
+from a2cap.model.alignment import Alignment, DecoderPass, RegionProjection, scaled_product
 from a2cap.model.attention.multi_head import column_major, merge_heads, split_heads
 from a2cap.model.attention.over_regions import attend
 from a2cap.model.captioner import Memory
@@ -144,7 +143,12 @@ class AoaDecoder(RecurrentDecoder):
         hidden = self.norm(state).reshape(len(memory), -1, state.shape[-1])  # -> (B, K, D)
         queries = split_heads(self.query(hidden), self.heads)
         attended, attention = attend(
-            queries / math.sqrt(queries.shape[-1]) @ regions.keys.transpose(-1, -2),
+            scaled_product(
+                queries,
+                regions.keys,
+                scale=queries.shape[-1] ** -0.5,
+                bias=decoder_pass.padding(regions.region_mask),
+            ),
             regions,
             self.alignment,
             queries=queries,

@@ -20,7 +20,7 @@ from a2cap.model.alignment import (
     Alignment,
     DecoderPass,
     RegionProjection,
-    is_padding,
+    padding_bias,
     uniform_average,
 )
 from a2cap.model.captioner import (
@@ -230,11 +230,12 @@ class EncoderDecoder(nn.Module):
         self, memory: Memory, *, perturbed: bool = False, expected: bool = False
     ) -> DecoderPass:
         dropout = self.attention_dropout if self.training else 0.0
-        padding, uniform = is_padding(memory.region_mask), None
+        heads = memory.projections[0].keys.shape[1] if memory.projections else 1
+        bias, uniform = padding_bias(memory.region_mask, heads=heads), None
         if perturbed:
             dtype = torch.promote_types(memory.states.dtype, torch.float32)
             uniform = uniform_average(memory.region_mask, dtype=dtype)
-        return DecoderPass(self.schedule_step, perturbed, expected, dropout, padding, uniform)
+        return DecoderPass(self.schedule_step, perturbed, expected, dropout, bias, uniform)
 
     def _score(
         self, memory: Memory, captions: Tensor, decoder_pass: DecoderPass, teaching: Teaching

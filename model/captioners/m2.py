@@ -16,7 +16,13 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass, RegionProjection
+from a2cap.model.alignment import (
+    AlignedAttention,
+    Alignment,
+    DecoderPass,
+    RegionProjection,
+    scaled_product,
+)
 from a2cap.model.attention.multi_head import (
     SelfAttention,
     column_major,
@@ -147,11 +153,12 @@ class MeshedLayer(nn.Module):
         """Attend from (N, L, D) to every encoder layer, then apply the feed-forward block."""
         by_image = states.reshape(len(levels[0].region_mask), -1, states.shape[-1])
         queries = split_heads(self.query(by_image), self.heads)
-        scaled = queries / math.sqrt(queries.shape[-1])
+        padding = decoder_pass.padding(levels[0].region_mask)
+        scale = queries.shape[-1] ** -0.5
         meshed, attention = torch.zeros_like(by_image), []
         for number, (gate, regions) in enumerate(zip(self.gates, levels, strict=True)):
             attended, weights = attend(
-                scaled @ regions.keys.transpose(-1, -2),
+                scaled_product(queries, regions.keys, scale=scale, bias=padding),
                 regions,
                 self.alignment(number),
                 queries=queries,

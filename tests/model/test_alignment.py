@@ -25,6 +25,7 @@ from a2cap.model.errors import ModelError
 B, H, Q, R, D, HEAD = 2, 2, 3, 5, 8, 4
 FUSIONS = ["max", "moving", "decay", "gate"]
 REGION_MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+NONE_PADDED = torch.zeros(B, 1, 1, R)
 
 
 def _random(*shape: int, seed: int) -> torch.Tensor:
@@ -142,9 +143,11 @@ def test_padding_receives_no_weight_and_is_never_masked(fusion, perturbed):
 def test_bilinear_masks_are_equivariant_to_the_order_of_regions():
     mask = BilinearMask(hidden_width=D, region_width=D, heads=H, head_width=HEAD).double()
     order = torch.tensor([3, 0, 4, 2, 1])
-    keep = mask(HIDDEN, mask.project(REGIONS))
+    keep = mask(HIDDEN, mask.project(REGIONS), NONE_PADDED)
     assert keep.shape == (B, H, Q, R)
-    torch.testing.assert_close(mask(HIDDEN, mask.project(REGIONS[:, order])), keep[..., order])
+    torch.testing.assert_close(
+        mask(HIDDEN, mask.project(REGIONS[:, order]), NONE_PADDED), keep[..., order]
+    )
 
 
 def test_masks_start_at_one_half():
@@ -154,7 +157,7 @@ def test_masks_start_at_one_half():
     assert not linear.score.bias.any()
     silent = torch.zeros(B, Q, D)
     for mask in (bilinear, linear):
-        assert (mask(silent, mask.project(REGIONS.float())) == 0.5).all()
+        assert (mask(silent, mask.project(REGIONS.float()), NONE_PADDED) == 0.5).all()
 
 
 def test_mask_networks_start_with_xaviers_range():
@@ -169,7 +172,7 @@ def test_mask_networks_start_with_xaviers_range():
 
 def test_linear_mask_accepts_at_most_as_many_regions_as_slots():
     mask = LinearMask(hidden_width=D, heads=H, slots=4).double()
-    assert mask(HIDDEN, mask.project(REGIONS[:, :3])).shape == (B, H, Q, 3)
+    assert mask(HIDDEN, mask.project(REGIONS[:, :3]), NONE_PADDED[..., :3]).shape == (B, H, Q, 3)
     with pytest.raises(ModelError) as raised:
         mask.project(REGIONS)
     assert str(raised.value) == (
@@ -224,6 +227,8 @@ def test_masks_near_one_keep_their_precision_under_autocast():
     mask = BilinearMask(hidden_width=D, region_width=D, heads=1, head_width=HEAD)
     mask.bias.data.fill_(6.5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        keep = mask(torch.zeros(1, 1, D), mask.project(torch.zeros(1, 1, D)))
+        keep = mask(
+            torch.zeros(1, 1, D), mask.project(torch.zeros(1, 1, D)), torch.zeros(1, 1, 1, 1)
+        )
     assert (1 - keep).item() == pytest.approx(1 / (1 + math.exp(6.5)), rel=1e-4)
     assert 1 - torch.sigmoid(torch.tensor(6.5, dtype=torch.bfloat16)) == 0

@@ -23,7 +23,7 @@ from tests.kernels import fake_gpu
 pytestmark = pytest.mark.slow
 
 STEPS = 5
-FORWARD, BEAM_STEP, SAMPLING_STEP = 630, 260, 260
+FORWARD, BEAM_STEP, SAMPLING_STEP = 600, 220, 220
 """Most kernels of a forward pass with both losses, of a step of beam search, and of a step of
 sampling with the greedy baseline."""
 

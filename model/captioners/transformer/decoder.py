@@ -7,6 +7,7 @@ axis.
 import math
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
@@ -47,7 +48,8 @@ class TokenEmbedding(nn.Module):
         """
         end = first_position + tokens.shape[1]
         require_positions(end)
-        embedded: Tensor = self.words(tokens) * self.scale + self.positions[first_position:end]
+        positions = self.positions[first_position:end]
+        embedded = torch.add(positions, self.words(tokens), alpha=self.scale)
         dropped: Tensor = self.dropout(embedded)
         return dropped
 
