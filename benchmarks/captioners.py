@@ -31,12 +31,11 @@ from a2cap.pipeline.engine.artifacts import (
     EXTRACT,
     FEATURES,
     METRICS,
+    PER_IMAGE,
     PREPROCESS,
-    RESULTS,
     TRAIN_XE,
 )
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.evaluation.results import read_results
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.measure import print_machine
 
@@ -149,7 +148,8 @@ def run_row(compared: Comparison, row: tuple[str, str]) -> list[str]:
     low, high = found["confidence"]["CIDEr"]
     # an untrained captioner may name no category
     grounding = found.get("grounding", dict.fromkeys(("original", "aligned", "uniform")))
-    image_ids = list(read_results(done[EVALUATE] / RESULTS))
+    per_image: Any = read_json(done[EVALUATE] / PER_IMAGE)
+    image_ids = list(per_image["pictures"])
     parameters, speed = _speed(done[TRAIN_XE], done[EXTRACT], image_ids)
     return [
         *(name, fusion, f"{found['metrics']['CIDEr']:.3f} ({low:.3f} to {high:.3f})"),
@@ -194,7 +194,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 )
 @click.option("--captioner", "names", type=click.Choice(list(KINDS)), multiple=True)
 @click.option("--scenes", type=click.IntRange(40), default=1000, show_default=True)
-@click.option("--epochs", type=click.IntRange(1), default=6, show_default=True)
+@click.option("--epochs", type=click.IntRange(1), default=12, show_default=True)
 @click.option("--width", type=click.IntRange(8), default=64, show_default=True)
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
 def main(
