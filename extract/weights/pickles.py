@@ -64,7 +64,7 @@ def load_arrays(path: Path) -> object:
     """
     content = path.read_bytes()
     try:
-        return _Interpreter(len(content)).run(content)
+        return _Interpreter(len(content), len(content)).run(content)
     except _UnsafeError as error:
         raise WeightsError(
             f"pickle {path.name!r} is unsafe: it refers to {str(error)!r}, and nothing of it was "
@@ -149,9 +149,11 @@ class _Interpreter:
     """A stack machine for the opcodes of pickled arrays, as in the standard library's pickle.py.
 
     budget: bytes that all arrays together may have; they cannot be more than the file's.
+    copies: characters and entries that may be copied from other objects, likewise.
     """
 
     budget: int
+    copies: int
     stack: list[object] = field(default_factory=list)
     memo: dict[int, object] = field(default_factory=dict)
 
@@ -244,10 +246,12 @@ class _Interpreter:
             ):
                 return self._array(shape, dtype, bytes(data), order == "F")
             case _Name.BYTES, (str(text), "latin1"):  # bytes as Python 3 writes them in protocol 2
+                self._count_copy(len(text))
                 return text.encode("latin1")
             case ((_Name.NO_BYTES | _Name.DICTIONARY), ()):
                 return b"" if called is _Name.NO_BYTES else {}
             case _Name.DICTIONARY, (list(pairs),):  # as Python 2 writes them
+                self._count_copy(len(pairs))
                 dictionary: dict[str, object] = {}
                 _fill(dictionary, (_expect(pair, list) for pair in pairs))
                 return dictionary
@@ -281,11 +285,17 @@ class _Interpreter:
                 built.array = self._array(shape, dtype, _expect(content, bytes), bool(order))
                 return built.array
             case _Record(), dict():
+                self._count_copy(len(state))
                 built.update(state)
                 return built
             case dict(), dict():  # attributes of an OrderedDict, such as torch's _metadata
                 return built
         raise _DamagedError("the state of an array or dtype is unknown")
+
+    def _count_copy(self, size: int) -> None:
+        self.copies -= size
+        if self.copies < 0:  # GET can repeat one string or dictionary, and each use copies it
+            raise _DamagedError("its copies are larger than the file")
 
     def _array(
         self, shape: Sequence[object], dtype: np.dtype[np.generic], content: bytes, fortran: bool

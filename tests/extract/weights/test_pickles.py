@@ -2,7 +2,7 @@ import codecs
 import os
 import pickle
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any
 
 import numpy as np
@@ -226,6 +226,23 @@ def test_bytes_that_are_repeated_beyond_the_size_of_the_file_are_refused(write):
     forged = [array((1000,), kind=kind, content=content) for _ in range(200)]
     with pytest.raises(WeightsError, match="its arrays are larger than the file"):
         load_arrays(write(forged, protocol=4))
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        lambda text, pairs, fields: Call(codecs.encode, text, "latin1"),
+        lambda text, pairs, fields: Call(OrderedDict, pairs),
+        lambda text, pairs, fields: Call(Counter, state=fields),
+    ],
+    ids=["bytes", "dictionaries", "attributes"],
+)
+def test_copies_of_one_object_beyond_the_size_of_the_file_are_refused(write, repeated):
+    fields = {str(number): number for number in range(1000)}
+    pairs = [list(pair) for pair in fields.items()]
+    forged = [repeated("x" * 4000, pairs, fields) for _ in range(200)]
+    with pytest.raises(WeightsError, match="'a.pkl' is damaged: its copies are larger than the f"):
+        load_arrays(write(forged))
 
 
 def test_an_array_that_is_repeated_takes_memory_once(write):

@@ -24,10 +24,13 @@ def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
 ):
     scenes, artifacts, overrides = damaged
     missing = [images_of(scenes, split)[0] for split in ("train", "val", "test")]
-    broken = images_of(scenes, "train")[1]
+    broken, empty, cut = images_of(scenes, "train")[1:4]
     for name in missing:
         (scenes / "images" / f"{name}.jpg").unlink()
     (scenes / "images" / f"{broken}.jpg").write_bytes(b"<html>not found</html>")
+    (scenes / "images" / f"{empty}.jpg").write_bytes(b"")
+    whole = (scenes / "images" / f"{cut}.jpg").read_bytes()
+    (scenes / "images" / f"{cut}.jpg").write_bytes(whole[: len(whole) // 2])
     answer = a2("run", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
     assert answer.exit_code == 3
     reasons = dict.fromkeys(missing, "image file not found")
@@ -35,10 +38,14 @@ def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
         f"image '{broken}.jpg' is not in a supported format: it begins with b'<html>not fo'; "
         "get the file again, as JPEG, PNG, WebP, GIF, BMP, TIFF or MPO"
     )
+    reasons[empty] = f"image '{empty}.jpg' is empty: 0 bytes; get the file again"
     [extracted] = (artifacts / "extract").glob("*/skipped.jsonl")
-    assert read_skipped(extracted.parent) == reasons
+    found = read_skipped(extracted.parent)
+    reasons[cut] = found[cut]
+    assert found == reasons
+    assert found[cut].startswith(f"image '{cut}.jpg' cannot be decoded: image file is truncated")
     stderr = answer.stderr.splitlines()
-    assert f"extract: 4 skipped, listed in {extracted}" in stderr
+    assert f"extract: 6 skipped, listed in {extracted}" in stderr
     assert all(f"  {name}: {reason}" in stderr for name, reason in reasons.items())
     [evaluated] = (artifacts / "evaluate").glob("*/metrics.json")
     assert f"evaluate: 1 skipped, listed in {evaluated.parent / 'skipped.jsonl'}" in stderr
