@@ -155,7 +155,7 @@ def _format_problem(details: ErrorDetails) -> str:
         return f"{path}.kind: unknown kind {kind!r}; did you mean {nearest[0]!r}? Kinds: {known}"
     if details["type"] == "value_error":  # raised by a2's validators, with a remedy
         return f"{path}: {details['ctx']['error']}"
-    if details["type"] != "extra_forbidden":
+    if details["type"] not in ("extra_forbidden", "invalid_key"):  # a key such as null or 3
         problem = f"{path}: {details['msg'].lower()}: {_shown(details['input'])}"
         about = [valid_values(".".join(parts)), describe_field(".".join(parts))]
         return f"{problem}; choose a valid value: {'; '.join(filter(None, about))}"

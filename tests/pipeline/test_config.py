@@ -152,6 +152,17 @@ def test_a_file_that_is_not_a_configuration_is_rejected(tmp_path, content, messa
     assert "\n" not in text
 
 
+def test_keys_that_are_not_text_are_unknown_fields(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("null: 1\n3: 1\ntrain: {3: 1}")
+    _, *lines = message_of(load_config, path, error=ConfigError).splitlines()
+    assert [line.partition(" valid names: ")[0] for line in lines] == [
+        "  train.3: unknown field;",
+        "  None: unknown field;",
+        "  3: unknown field;",
+    ]
+
+
 def test_dates_are_text_and_merged_keys_may_be_overridden(tmp_path):
     assert load_config(None, ["evaluate.baseline_name=2026-01-31"]).evaluate.baseline_name == (
         "2026-01-31"
