@@ -1,13 +1,20 @@
 """Inputs of a stage: nothing is kept or published that was made of another content."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.engine import inputs as module
 from a2cap.pipeline.engine.hash_cache import HashCache
-from a2cap.pipeline.engine.inputs import check_inputs, require_intact, result_input
+from a2cap.pipeline.engine.inputs import (
+    Input,
+    check_inputs,
+    promised_inputs,
+    require_intact,
+    result_input,
+)
 from a2cap.pipeline.engine.run import run_stage
 from a2cap.pipeline.engine.stage import Stage, StagePaths, plain_outputs
 from tests.data.messages import message_of
@@ -73,6 +80,17 @@ def test_an_input_that_changes_during_the_work_is_not_published(images, paths, c
     )
     assert not paths.final.exists()
     assert not (paths.partial / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(("count", "end"), [(5, "'4'"), (6, "'4', …")])
+def test_five_changed_files_are_named(tmp_path, monkeypatch, count, end):
+    monkeypatch.chdir(tmp_path)
+    files = {Path(str(number)): ("digest", (0, 0, 0, 0)) for number in range(count)}
+    message = message_of(promised_inputs([Input(Path(), "", files)]).__enter__)
+    assert message == (
+        f"{count} of {count} input files changed during the run: '0', '1', '2', '3', {end}; "
+        "run the same command again"
+    )
 
 
 def test_an_input_that_changes_between_its_digest_and_the_work_is_detected(images, paths):
