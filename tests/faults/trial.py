@@ -76,7 +76,7 @@ _DAMAGED = 20
 _DETECTOR_IDS = {"ids": range(1, 13), "validation_ids": range(31, 35)}
 """Images of detector training, without the damaged one, on which it would fail."""
 
-_ORPHAN_TIMEOUT = 60.0
+_ORPHAN_TIMEOUT = 600.0  # a busy machine takes more than a minute to end a JVM
 """Seconds until every process that a killed run started must have ended."""
 
 _EARLIER_RESULT = "0" * 12

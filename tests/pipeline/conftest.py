@@ -245,7 +245,7 @@ def _child(folder: Path, rank: int, count: int, work: Callable[[Ranks], Any]) ->
         store=dist.FileStore(str(folder / "store"), count),  # type: ignore[attr-defined]
         rank=rank,
         world_size=count,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=600),
     )
     result = work(Ranks.current())
     (folder / str(rank)).write_bytes(pickle.dumps(result))

@@ -372,14 +372,17 @@ KILLED = """
                 if len(writer) % 8 == 0:
                     writer.flush()
                     print("kept", len(writer), flush=True)
+        if sys.argv[2:]:  # of a run that is killed: a busy machine may kill it late
+            sys.stdin.read()
         print("digest", writer.seal().digest, flush=True)
 """
 
 
 def kill_after(path, commits, delay):
     """Kill a writer `delay` seconds after so many commits; return the last count it reported."""
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path), "wait"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
         for _ in range(commits):
             child.stdout.readline()
         time.sleep(delay)
@@ -397,11 +400,9 @@ def test_kill_9_loses_no_committed_image_and_the_rerun_has_the_same_digest(tmp_p
     for run in range(8):
         path = tmp_path / f"killed-{run}"
         acknowledged = kill_after(path, chance.randint(1, 30), chance.uniform(0, 0.02))
-        if not (path / "seal.json").exists():
-            with FeatureWriter(path) as writer:
-                assert len(writer) >= acknowledged
-            resumed.append(run_script(KILLED, path)[-1])
-    assert len(resumed) >= 4  # the others had finished before the kill
+        with FeatureWriter(path) as writer:
+            assert len(writer) >= acknowledged
+        resumed.append(run_script(KILLED, path)[-1])
     assert set(resumed) == {reference}
 
 

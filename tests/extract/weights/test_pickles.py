@@ -241,7 +241,7 @@ def test_copies_of_one_object_beyond_the_size_of_the_file_are_refused(write, rep
     fields = {str(number): number for number in range(1000)}
     pairs = [list(pair) for pair in fields.items()]
     forged = [repeated("x" * 4000, pairs, fields) for _ in range(200)]
-    with pytest.raises(WeightsError, match="'a.pkl' is damaged: its copies are larger than the f"):
+    with pytest.raises(WeightsError, match="its copies are larger than the file"):
         load_arrays(write(forged))
 
 

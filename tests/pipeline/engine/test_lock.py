@@ -110,18 +110,19 @@ def test_a_brief_check_of_the_lock_does_not_block_a_run(lock, monkeypatch):
 
 
 HOLD = """
-import sys, time
+import sys
 from pathlib import Path
 from a2cap.pipeline.engine.lock import stage_lock
 with stage_lock(Path(sys.argv[1]), what="count"):
     print("held", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
 def test_a_killed_holder_releases_the_lock(lock):
     command = [sys.executable, "-c", HOLD, str(lock)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout.readline() == "held\n"
         assert f"process {process.pid} on " in lock_holder(lock)
         process.kill()

@@ -170,12 +170,12 @@ def test_a_chosen_image_shows_its_caption_and_its_attention(server, browser, sce
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(server.url)
     page.set_input_files("#file", scene)
-    page.wait_for_selector("#figure:not([hidden])", timeout=60_000)
+    page.wait_for_selector("#figure:not([hidden])", timeout=600_000)
     shown = page.inner_text("#caption")
     assert shown == page.inner_text("#beams li:first-child").rsplit(" ", 2)[0]
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"<script>"})
-    page.wait_for_selector("#caption:has-text('is not in a supported format')", timeout=60_000)
+    page.wait_for_selector("#caption:has-text('is not in a supported format')", timeout=600_000)
     assert page.is_hidden("#figure")
     page.close()
     assert complaints == []

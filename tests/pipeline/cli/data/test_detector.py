@@ -146,7 +146,7 @@ def test_under_torchrun_two_ranks_train_and_one_prints(labelled, tmp_path):
     command += ["--nproc-per-node", "2", "-m", "a2cap.pipeline", "detector", "train"]
     place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "artifacts")
     ended = subprocess.run(
-        [*command, *map(str, place)], capture_output=True, text=True, check=False, timeout=120
+        [*command, *map(str, place)], capture_output=True, text=True, check=False, timeout=600
     )
     assert ended.returncode == 0, ended.stderr
     assert [line.split(":")[0] for line in ended.stdout.splitlines()[::10]] == ["train-detector"]
