@@ -8,13 +8,22 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
+from torchvision.models import resnet18
 
+from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import cell_boxes
-from a2cap.extract.grid import NO_CLASS
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.grid import NO_CLASS, GridExtractor
+from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import AlignmentConfig, ShowAttendTellConfig
-from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.captioning.saved_captioner import (
+    ModelDescription,
+    load_model,
+    save_model,
+)
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
@@ -120,13 +129,41 @@ def test_a_kind_is_trained_evaluated_and_analysed(
         return
     assert analysed.exit_code == 0, analysed.output
     assert (tmp_path / "analysis" / "layers.csv").is_file()
-    if kind == "spatial":  # nothing extracts cells for a new image here
+    if kind == "spatial":  # its cells are not of an extractor; see below
         return
     image, figure = copy.experiment.scenes / "images" / f"{1:012d}.jpg", tmp_path / "figure.png"
     boxes = ("--boxes", settings["data"]["instances"])
     caption = a2("caption", image, "--model", trained.parent, *boxes, "--figure", figure)
     assert caption.exit_code == 0, caption.output
     assert caption.stdout.startswith(f"{image}: ")
+    assert figure.is_file()
+
+
+@pytest.mark.slow
+def test_a_captioner_of_cells_captions_a_new_image(tmp_path):
+    words = ("<pad>", "<bos>", "<eos>", "<unk>", "a", "red", "kite")
+    vocabulary, model = Vocabulary(words, "karpathy"), KINDS["spatial"](cells=49)
+    captioner = make_captioner(model, feature_width=64, vocabulary_size=len(words))
+    described = ModelDescription(
+        model=model,
+        region_width=64,
+        vocabulary_size=len(words),
+        vocabulary_digest=vocabulary.digest,
+        max_regions=None,
+    )
+    tensors = captioner.state_dict()
+    save_model(tmp_path, tensors=tensors, description=described, vocabulary=vocabulary)
+    grid = ExtractConfig(
+        boxes="grid", grid_backbone="resnet18", grid_layer="layer1", grid_size=7, min_side=64
+    )
+    extractor = GridExtractor(resnet18(weights=None).state_dict(), config=grid)
+    extractor.save(tmp_path / "weights.safetensors")
+    extractor.record(tmp_path / "weights.safetensors").write(tmp_path / "extractor.json")
+    image, figure = tmp_path / "kite.png", tmp_path / "figure.png"
+    Image.new("RGB", (90, 60), "red").save(image)
+    answer = a2("caption", image, "--model", tmp_path, "--figure", figure, "--json")
+    assert answer.exit_code == 0, answer.output
+    assert len(json.loads(answer.stdout)["boxes"]) == 49
     assert figure.is_file()
 
 
