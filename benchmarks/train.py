@@ -70,6 +70,10 @@ QUICK = Sizes(2, 2, tokens=5, regions=6, feature_width=16, vocabulary=50, matmul
 SMALL = TransformerConfig(encoder_layers=2, decoder_layers=2, width=128, feed_forward=512)
 MODELS = {"2+2 layers of 128": SMALL, "6+6 layers of 512": TransformerConfig()}
 
+SCENES = SMALL.model_copy(update={"heads": 4, "feed_forward": 256, "box_geometry": "linear"})
+SCENES_SIZES = Sizes(16, tokens=14, regions=10, feature_width=256, vocabulary=150)
+"""A captioner of generated scenes and its batch."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -416,6 +420,8 @@ def main(quick: bool) -> None:
             print_growth(f"{name}: {what}", varied, forms, rounds=growth_rounds)
     small: dict[str, ModelConfig] = {"up-down": UpDownConfig(width=8, embedding=8)}
     print_captioners(small if quick else published(sizes), sizes, rounds=search_rounds)
+    if not quick:
+        print_captioners({"2+2 layers of 128": SCENES}, SCENES_SIZES, rounds=search_rounds)
 
 
 if __name__ == "__main__":
