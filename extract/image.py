@@ -5,6 +5,7 @@ animation is used.
 """
 
 import io
+import re
 import warnings
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -31,6 +32,8 @@ _STRIP = 2**20  # pixels converted at once
 _PHONE_FORMATS = dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1"), "HEIC")
 _PHONE_FORMATS |= {b"avif": "AVIF", b"avis": "AVIF"}
 _OPENCV_FORMATS = {"JPEG", "MPO"}
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment, not within pixels
+_END_OF_JPEG = 0xD9
 _QUARTER_TURNS = (5, 6, 7, 8)
 """Orientations in EXIF that exchange width and height."""
 _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
@@ -123,10 +126,8 @@ def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
     np.empty(needed * image.width * image.height, np.uint8)
     # OpenCV's JPEG decoder made the published features; Pillow's differs by some grey levels.
     if image.format in _OPENCV_FORMATS and image.mode in {"RGB", "L"}:
-        # Pillow reads the file first: OpenCV returns half an image for a truncated file. An eighth
-        # of the size needs all bytes too, and little memory.
-        image.draft(None, (max(1, image.width // 8), max(1, image.height // 8)))
-        image.load()
+        if not _is_complete(encoded):
+            raise ValueError("image file is truncated")  # OpenCV would return half of it
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
         if pixels is None:
             raise ValueError("OpenCV cannot decode it")
@@ -139,6 +140,17 @@ def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
         bgr[top : top + rows] = to_rgb(strip)[:, :, ::-1]
     return bgr
+
+
+def _is_complete(jpeg: bytes) -> bool:
+    """Return whether the end marker of the first image of a JPEG is reached."""
+    at = 2
+    while (found := _JPEG_MARKER.search(jpeg, at)) is not None:
+        at = found.end()
+        if jpeg[at - 1] == _END_OF_JPEG:
+            return True
+        at += int.from_bytes(jpeg[at : at + 2], "big")  # a thumbnail has an end marker too
+    return False
 
 
 def to_rgb(image: Image.Image) -> NDArray[np.uint8]:

@@ -5,7 +5,7 @@ import sys
 import cv2
 import numpy as np
 import pytest
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageFile
 
 from a2cap.data.errors import InputError, UnreadableError
 from a2cap.extract.image import image_size, read_image
@@ -115,12 +115,21 @@ def test_the_first_frame_of_an_animation_is_read(tmp_path):
 @pytest.mark.parametrize("part", [0.5, 0.9, 0.99])
 def test_a_truncated_image_is_never_returned(tmp_path, rgb, suffix, part):
     path = tmp_path / f"image.{suffix}"
-    rgb.save(path)
+    # as a thumbnail in EXIF does, the comment contains the marker that ends a JPEG
+    rgb.save(path, **({"comment": b"\xff\xd9"} if suffix == "jpg" else {}))
     whole = path.read_bytes()
     path.write_bytes(whole[: int(part * len(whole))])
     message = f"image 'image.{suffix}' cannot be decoded: image file is truncated"
     with pytest.raises(InputError, match=message + ".*; get the file again"):
         read_image(path)
+
+
+def test_a_jpeg_is_decoded_once(tmp_path, rgb, monkeypatch):
+    path = tmp_path / "image.jpg"
+    rgb.save(path, progressive=True)
+    expected = by_opencv(path)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded by Pillow"))
+    assert np.array_equal(read_image(path), expected)
 
 
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
@@ -193,7 +202,7 @@ def test_memory_that_runs_out_is_not_damage(tmp_path, rgb, monkeypatch, failing)
         error.code = cv2.Error.StsNoMem
         raise error if failing == "cv2.imdecode" else MemoryError
 
-    rgb.save(tmp_path / "a.jpg")
+    rgb.save(tmp_path / "a.jpg", "PNG" if failing.endswith("load") else "JPEG")
     with monkeypatch.context() as patch:
         patch.setattr(failing, fail)
         message = message_of(read_image, tmp_path / "a.jpg", error=UnreadableError)
