@@ -5,9 +5,11 @@ native backend, by the meta. Only this module imports detectron2, which package 
 """
 
 import copy
+from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -107,14 +109,16 @@ def _pool(meta: DetectorMeta) -> Pooling:
     """Return detectron2's pooler with the arguments of `roi_pool`."""
     form = "ROIPool" if meta.region_pooling == "maximum" else "ROIAlignV2"
 
-    def pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
+    def pool(
+        maps: Tensor, rois: Tensor, *, size: int, scale: float, chunk: int
+    ) -> Iterator[Tensor]:
         pooler = _module("modeling.poolers").ROIPooler(
             size, scales=[scale], sampling_ratio=0, pooler_type=form
         )
         boxes = _module("structures").Boxes
-        per_image = [rois[rois[:, 0] == index, 1:] for index in range(len(maps))]
-        pooled: Tensor = pooler([maps], [boxes(found) for found in per_image])
-        return pooled
+        for some in torch.split(rois, chunk):
+            per_image = [some[some[:, 0] == index, 1:] for index in range(len(maps))]
+            yield pooler([maps], [boxes(found) for found in per_image])
 
     return pool
 

@@ -19,7 +19,7 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig, stated_settings
 from a2cap.extract.detector.conventions import DetectorMeta
-from a2cap.extract.detector.detector import Detector, RegionPredictions
+from a2cap.extract.detector.detector import CHUNK, Detector, RegionPredictions
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.input import (
     BATCH,
@@ -208,7 +208,7 @@ class Extractor:
         factors = np.tile(np.array(size.factors, np.float32), 2)
         # no first pass if the margin leaves out none of the proposals
         if self._selection is None or len(rois) <= _with_margin(self.config.min_regions):
-            found = self._predict(features, rois)
+            found = self._predict_in_chunks(features, rois)
             boxes = found.boxes / factors
             chosen = self._choose(boxes, found.probabilities)
             return _regions(boxes[chosen], found.rows(chosen), image)
@@ -230,7 +230,8 @@ class Extractor:
         missing = self._choose(boxes, probabilities, with_margin=True)
         found: dict[int, Predictions] = {}
         while len(missing):
-            exact = self._predict(features, rois[torch.from_numpy(missing).to(self.device)])
+            some = rois[torch.from_numpy(missing).to(self.device)]
+            exact = self._predict_in_chunks(features, some)
             probabilities[missing] = exact.probabilities
             found |= {index: exact.rows(np.array([row])) for row, index in enumerate(missing)}
             chosen = self._choose(boxes, probabilities)
@@ -253,6 +254,13 @@ class Extractor:
     def _predict(self, features: Tensor, rois: Tensor) -> Predictions:
         found = self._network.predict(features, rois, roi_size=self.config.roi_size)
         return Predictions.on_cpu(rois, found, self.meta)
+
+    def _predict_in_chunks(self, features: Tensor, rois: Tensor) -> Predictions:
+        """Predict whole chunks only, so that features do not depend on the number of regions."""
+        # a convolution of few regions adds in another order, on a GPU too, where chunks are larger
+        missing = -len(rois) % CHUNK if self.device.type == "cpu" else 0
+        found = self._predict(features, torch.cat([rois, rois[-1:].expand(missing, -1)]))
+        return found.rows(np.arange(len(rois)))
 
     def _blob(self, images: Sequence[Pixels]) -> tuple[Tensor, list[ScaledSize]]:
         """Return the detector's input, (B, 3, H', W') float32, padded, and sizes without that."""

@@ -162,7 +162,8 @@ def _suppress_by_class(
     # Moved apart by class, so that boxes of two classes never overlap; float64, whose 53 bits keep
     # the sides of a box exact at any offset.
     apart = boxes.double() + class_ids[:, None] * (boxes.max().double() + 2)
-    return suppress(apart, scores.double(), threshold=rule.overlap, meta=meta)[: rule.most]
+    scores = scores.double()
+    return suppress(apart, scores, threshold=rule.overlap, most=rule.most, meta=meta)
 
 
 def _to_image_pixels(boxes: Tensor, size: ScaledSize) -> NDArray[np.float32]:

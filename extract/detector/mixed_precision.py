@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.detector.detector import CHUNK, Detector
+from a2cap.extract.detector.detector import Detector, chunk_on
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +100,8 @@ class SelectionHeads:
         return cast(Tensor, self._network.roi_heads.box_predictor(vectors.float()))
 
     def _features(self, pooled: Tensor) -> Tensor:
-        # padded to CHUNK regions, so that only one shape is compiled
-        whole = F.pad(pooled, (0, 0, 0, 0, 0, 0, 0, CHUNK - len(pooled)))
+        # padded to a whole chunk, so that only one shape is compiled
+        whole = F.pad(pooled, (0, 0, 0, 0, 0, 0, 0, chunk_on(pooled.device) - len(pooled)))
         batch = whole.to(torch.bfloat16, memory_format=torch.channels_last)
         if self._heads is None:
             self._heads = self._compiled(batch)

@@ -1,13 +1,14 @@
-"""Compiled operators of torchvision, with a one-line error where they cannot be loaded."""
+"""Operators on boxes and regions; torchvision's, or faster ones on a CPU.
 
-import sys
-from functools import cache
+Detection on a CPU does without torchvision, whose import takes as long as torch's.
+"""
+
+from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,66 +16,62 @@ from a2cap.data.errors import A2Error
 from a2cap.extract.detector.roi_pool import FEWEST, pool_from_tables
 
 
-def nms(boxes: Tensor, scores: Tensor, *, threshold: float) -> Tensor:
+def nms(boxes: Tensor, scores: Tensor, *, threshold: float, most: int) -> Tensor:
     """Drop boxes that overlap a higher-scoring one (greedy non-maximum suppression).
 
     boxes: (N, 4) float32, continuous edges; scores: (N,) float32; threshold: largest overlap that
-    is kept. Returns the kept indices by falling score.
+    is kept. Returns at most `most` kept indices by falling score.
     """
-    return cast(Tensor, _compiled().nms(boxes, scores, threshold))
+    if boxes.device.type != "cpu":
+        return cast(Tensor, torchvision_module("ops").nms(boxes, scores, threshold)[:most])
+    order = scores.argsort(descending=True, stable=True)
+    x1, y1, x2, y2 = boxes[order].numpy().T.copy()
+    areas = (x2 - x1) * (y2 - y1)
+    limit = np.float64(threshold)  # compared in float64, as torchvision does
+    kept: list[np.int64] = []
+    left = np.arange(len(order))
+    while len(left) and len(kept) < most:
+        best, left = left[0], left[1:]
+        kept.append(best)
+        width = np.minimum(x2[best], x2[left]) - np.maximum(x1[best], x1[left])
+        height = np.minimum(y2[best], y2[left]) - np.maximum(y1[best], y1[left])
+        shared = np.maximum(width, 0) * np.maximum(height, 0)
+        with np.errstate(invalid="ignore"):  # boxes of no area overlap none
+            left = left[~(shared / (areas[best] + areas[left] - shared) > limit)]
+    return order[torch.tensor(kept, dtype=torch.int64)]
 
 
-def roi_pool(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
+def roi_pool(
+    maps: Tensor, rois: Tensor, *, size: int, scale: float, chunk: int
+) -> Iterator[Tensor]:
     """Pool regions by the maximum in each cell of a size x size grid (Girshick 2015).
 
     maps: (B, C, h, w) float32; rois: (K, 5) float32, image index in rising order, x1 y1 x2 y2 in
-    pixels; scale: cells of a map per pixel. Returns (K, C, size, size).
+    pixels; scale: cells of a map per pixel. Yields (k, C, size, size) in order, k at most chunk.
     """
     needs_gradient = maps.requires_grad and torch.is_grad_enabled()
     # torchvision's kernel runs on one CPU thread, one channel at a time
     if maps.device.type != "cpu" or needs_gradient or len(rois) < FEWEST * len(maps):
-        return cast(Tensor, _compiled().roi_pool(maps, rois, scale, size, size)[0])
-    parts = torch.split(
-        rois[:, 1:], torch.bincount(rois[:, 0].long(), minlength=len(maps)).tolist()
-    )
-    pooled = [
-        pool_from_tables(cells, part, size=size, scale=scale)
-        for cells, part in zip(maps, parts, strict=True)
-        if len(part)
-    ]
-    return pooled[0] if len(pooled) == 1 else torch.cat(pooled)
+        pool = torchvision_module("ops").roi_pool
+        yield from (pool(maps, some, size, scale) for some in torch.split(rois, chunk))
+        return
+    counts = torch.bincount(rois[:, 0].long(), minlength=len(maps)).tolist()
+    for cells, part in zip(maps, torch.split(rois[:, 1:], counts), strict=True):
+        if len(part):
+            yield from pool_from_tables(cells, part, size=size, scale=scale, chunk=chunk)
 
 
-def roi_align(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Tensor:
+def roi_align(
+    maps: Tensor, rois: Tensor, *, size: int, scale: float, chunk: int
+) -> Iterator[Tensor]:
     """Pool regions by the mean of bilinear samples in each cell (detectron2's ROIAlignV2).
 
     Arguments and result as for `roi_pool`; corners are aligned, and a cell has as many samples as
     it covers map cells.
     """
     align = torchvision_module("ops").roi_align
-    return cast(Tensor, align(maps, rois, size, scale, sampling_ratio=0, aligned=True))
-
-
-def _compiled() -> Any:
-    """Return the compiled operators, without importing torchvision if no gradient is needed."""
-    # Importing torchvision loads torch's compiler and takes as long as importing torch; the library
-    # alone takes milliseconds. Gradients are registered in torchvision's Python code.
-    if not torch.is_grad_enabled() and "torchvision" not in sys.modules and _load_library():
-        return torch.ops.torchvision
-    torchvision_module("ops")
-    return torch.ops.torchvision
-
-
-@cache
-def _load_library() -> bool:
-    """Return whether the library loads without torchvision, whose import gives the reason."""
-    try:
-        spec = find_spec("torchvision")
-        folder = Path(next(iter((spec and spec.submodule_search_locations) or ())))
-        torch.ops.load_library(str(next(folder.glob("_C*.so"))))  # type: ignore[no-untyped-call]
-    except (ImportError, RuntimeError, OSError, StopIteration):
-        return False
-    return all(hasattr(torch.ops.torchvision, name) for name in ("nms", "roi_pool"))
+    for some in torch.split(rois, chunk):
+        yield align(maps, some, size, scale, sampling_ratio=0, aligned=True)
 
 
 def torchvision_module(name: str) -> ModuleType:

@@ -152,14 +152,16 @@ def select_proposals(
     if not drops_before_ranking:
         filled = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
         boxes, logits = boxes[filled], logits[filled]
-    return boxes[suppress(boxes, logits, threshold=OVERLAP, meta=meta)[:count]]
+    return boxes[suppress(boxes, logits, threshold=OVERLAP, most=count, meta=meta)]
 
 
-def suppress(boxes: Tensor, scores: Tensor, *, threshold: float, meta: DetectorMeta) -> Tensor:
+def suppress(
+    boxes: Tensor, scores: Tensor, *, threshold: float, most: int, meta: DetectorMeta
+) -> Tensor:
     """Run `nms` by the pixel convention of the meta. boxes: (N, 4) as decoded; scores: (N,)."""
     # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
     widened = torch.cat([boxes[:, :2], boxes[:, 2:] + int(meta.nms_plus1)], dim=1)
-    return nms(widened, scores, threshold=threshold)
+    return nms(widened, scores, threshold=threshold, most=most)
 
 
 def batch_rois(boxes: Sequence[Tensor]) -> Tensor:

@@ -154,8 +154,10 @@ class TrainableDetector(nn.Module):
         """Return the losses of classes, boxes and attributes of sampled regions."""
         predictor = self.detector.roi_heads.box_predictor
         rois = torch.cat([sampled.images[:, None].to(sampled.boxes), sampled.boxes], dim=1)
-        pooled = self.detector.pool(features, rois, size=roi_size, scale=1 / STRIDE)
-        vectors = self.detector.roi_heads(pooled)
+        pooled = self.detector.pool(
+            features, rois, size=roi_size, scale=1 / STRIDE, chunk=len(rois)
+        )
+        vectors = self.detector.roi_heads(torch.cat(list(pooled)))
         # a match of -1 finds the background, appended last
         class_ids = torch.cat(
             [

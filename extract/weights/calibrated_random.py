@@ -75,8 +75,9 @@ def calibrate(
         _centre(head.objectness_logits, head.objectness_logits(hidden), spread=OBJECTNESS_SPREAD)
         _centre(head.anchor_deltas, head.anchor_deltas(hidden), spread=DELTA_SPREAD)
         rois = _random_rois(len(images), width, height, generator)
-        pooled = roi_pool(maps, rois, size=roi_size, scale=1 / STRIDE)
-        features = _forward_measured(detector.roi_heads, pooled, generator, advance)
+        pooled = roi_pool(maps, rois, size=roi_size, scale=1 / STRIDE, chunk=len(rois))
+        pooled_all = torch.cat(list(pooled))
+        features = _forward_measured(detector.roi_heads, pooled_all, generator, advance)
         predictor = detector.roi_heads.box_predictor
         _centre(predictor.cls_score, predictor.cls_score(features), spread=LOGIT_SPREAD)
         _centre(predictor.bbox_pred, predictor.bbox_pred(features), spread=DELTA_SPREAD)

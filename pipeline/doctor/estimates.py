@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from a2cap.data.errors import WeightsError
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import caffe_meta
-from a2cap.extract.detector.detector import CHUNK, Detector
+from a2cap.extract.detector.detector import CHUNK_OF_GPU, Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.grid import grid_width
 from a2cap.model.captioners.kinds import make_captioner
@@ -63,7 +63,7 @@ def detector_memory(config: ExtractConfig, weights: Path | None, width: int) -> 
         parameters = _detector_bytes(Architecture(depth=config.depth, width=config.width))
     if config.boxes == "grid":
         return 2 * parameters + 6 * config.min_side * config.max_side * config.width * _FLOAT_BYTES
-    regions = CHUNK * config.roi_size**2 * width * _FLOAT_BYTES
+    regions = CHUNK_OF_GPU * config.roi_size**2 * width * _FLOAT_BYTES
     first_layer = config.min_side * config.max_side * config.width * _FLOAT_BYTES
     return 2 * parameters + 3 * regions + first_layer
 
