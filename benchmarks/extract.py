@@ -3,7 +3,7 @@
 ResNet-101 with calibrated-random weights on drawn images of 640 x 480 pixels, which scale to
 800 x 600. The plain version is the same network, unfused and eager, with caffe's 1,600
 suppressions; detectron2's modules are added if installed. Stages are timed inside `Extractor`,
-alternating two numbers of proposals.
+alternating two numbers of proposals. RoIPool is also timed beside torchvision's operator.
 """
 
 import copy
@@ -23,13 +23,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
-from torchvision.ops import roi_pool
+from torch import Tensor
+from torchvision.ops import nms
+from torchvision.ops import roi_pool as torchvisions_roi_pool
 
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
-from a2cap.extract.detector.detector import Detector
-from a2cap.extract.detector.operators import nms
-from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.detector.detector import CHUNK, Detector, Pooling
+from a2cap.extract.detector.operators import roi_pool
+from a2cap.extract.detector.proposals import batch_rois
+from a2cap.extract.detector.resnet import STRIDE, Architecture
 from a2cap.extract.detector.selection import CLASS_OVERLAP, select_regions
 from a2cap.extract.extractor import Boxes, Extractor
 from a2cap.extract.image import read_image
@@ -76,6 +79,16 @@ class Laps:
         def call(*args: Any, **named: Any) -> Any:
             with self.lap(stage):
                 return function(*args, **named)
+
+        return call
+
+    def timed_parts(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a generator function of which each step is a block of a stage."""
+
+        def call(*args: Any, **named: Any) -> Iterator[Any]:
+            step = self.timed(stage, partial(next, function(*args, **named), None))
+            while (part := step()) is not None:
+                yield part
 
         return call
 
@@ -132,11 +145,11 @@ def timed_extractor(detector: Detector, config: ExtractConfig, laps: Laps) -> Ex
         ("scale", extractor, "_blob"),
         ("backbone", network.backbone, "forward"),
         ("RPN and proposals", network.proposal_generator, "forward"),
-        ("RoIPool", network, "pool"),
         ("res5", network.roi_heads, "forward"),
         ("selection", extractor, "_choose"),
     ):
         setattr(owner, name, laps.timed(stage, getattr(owner, name)))
+    network.pool = laps.timed_parts("RoIPool", network.pool)
     return extractor
 
 
@@ -173,7 +186,7 @@ def plain_selection(
     widened = torch.from_numpy(boxes + np.array([0, 0, 1, 1], np.float32))
     best = torch.zeros(len(boxes))
     for scores in torch.from_numpy(probabilities).T:
-        kept = nms(widened, scores, threshold=CLASS_OVERLAP)
+        kept = nms(widened, scores, CLASS_OVERLAP)
         best[kept] = torch.maximum(best[kept], scores[kept])
     confident = (best >= confidence).nonzero()[:, 0]
     if min_regions <= len(confident) <= max_regions:
@@ -188,13 +201,53 @@ def plain_extractor(detector: Detector, config: ExtractConfig) -> Extractor:
     scale = extractor._blob
     network = copy.copy(extractor._network if config.backend == "detectron2" else detector)
     if config.backend == "native":
-        network.pool = lambda maps, rois, *, size, scale: roi_pool(maps, rois, size, scale)
+        network.pool = torchvisions_pool
     replaced = {
         "_network": network,
         "_blob": lambda images: (scale(images)[0].contiguous(), scale(images)[1]),
     }
     vars(extractor).update(replaced)
     return extractor
+
+
+def torchvisions_pool(
+    maps: Tensor, rois: Tensor, *, size: int, scale: float, chunk: int
+) -> Iterator[Tensor]:
+    """Pool as `roi_pool` does, with torchvision's operator."""
+    for some in torch.split(rois, chunk):
+        yield torchvisions_roi_pool(maps, some, size, scale)
+
+
+def pooling_forms(extractor: Extractor, path: Path) -> dict[str, Form]:
+    """Return both RoIPools of an image's proposals, each on a map in its own layout."""
+    blob, sizes = extractor._blob([read_image(path)])
+    maps, config = extractor._network(blob), extractor.config
+    boxes = extractor._network.proposal_generator(
+        maps, sizes=sizes, count=config.proposals, meta=extractor.meta
+    )
+    rois = batch_rois(boxes)
+
+    def run(pool: Pooling, own: Tensor) -> None:
+        for _ in pool(own, rois, size=config.roi_size, scale=1 / STRIDE, chunk=CHUNK):
+            pass
+
+    return {
+        "torchvision's operator": partial(run, torchvisions_pool, maps.contiguous()),
+        "tables of maxima": partial(run, roi_pool, maps),
+    }
+
+
+def print_pooling(extractor: Extractor, path: Path) -> None:
+    """Print both RoIPools with one thread and with all."""
+    rows, threads = [], torch.get_num_threads()
+    for count in sorted({1, threads}):
+        torch.set_num_threads(count)
+        plain, ours = interleaved(pooling_forms(extractor, path), rounds=3).values()
+        gain = ratio(plain.median, ours.median)
+        rows.append([f"{count} threads", f"{plain.median:.3f}", f"{ours.median:.3f}", gain])
+    torch.set_num_threads(threads)
+    header = ["", "torchvision's, s", "tables of maxima, s", "faster by"]
+    print_table(f"RoIPool of {extractor.config.proposals} proposals", header, rows)
 
 
 def plain_form(extractor: Extractor, path: Path) -> Regions:
@@ -345,6 +398,7 @@ def main(quick: bool) -> None:
         timings, selections = time_stages(detector, path, configs, rounds=rounds)
         for config, measured in zip(configs, timings, strict=True):
             print_stages(config, measured)
+        print_pooling(Extractor(detector, config=many), path)
         print_selection(configs, selections)
         print_memory(detector, path, configs)
 
