@@ -244,9 +244,9 @@ def print_pooling(extractor: Extractor, path: Path) -> None:
         torch.set_num_threads(count)
         plain, ours = interleaved(pooling_forms(extractor, path), rounds=3).values()
         gain = ratio(plain.median, ours.median)
-        rows.append([f"{count} threads", f"{plain.median:.3f}", f"{ours.median:.3f}", gain])
+        rows.append([str(count), f"{plain.median:.3f}", f"{ours.median:.3f}", gain])
     torch.set_num_threads(threads)
-    header = ["", "torchvision's, s", "tables of maxima, s", "faster by"]
+    header = ["threads", "torchvision's, s", "tables of maxima, s", "faster by"]
     print_table(f"RoIPool of {extractor.config.proposals} proposals", header, rows)
 
 
