@@ -82,7 +82,7 @@ def padding_bias(region_mask: Tensor, *, heads: int = 1) -> Tensor:
 def scaled_product(queries: Tensor, keys: Tensor, *, scale: float, bias: Tensor) -> Tensor:
     """Return scale * q'k + bias, (B, H, Q, R), in one kernel.
 
-    queries: (B, H, Q, d); keys: (B, H, R, d); bias: (B, 1 or H, 1, R).
+    queries: (B, H, Q, d); keys: (B, H, R, d); bias: (B, 1 or H, 1 or Q, R).
     """
     batch, heads = queries.shape[:2]
     bias = bias.to(queries.dtype).expand(-1, heads, -1, -1).flatten(0, 1)

@@ -1,6 +1,6 @@
 """Operators on boxes and regions; torchvision's, or faster ones on a CPU.
 
-Detection on a CPU does without torchvision, whose import takes as long as torch's.
+Without RoIAlign, detection on a CPU does not import torchvision, which takes as long as torch.
 """
 
 from collections.abc import Iterator

@@ -76,8 +76,8 @@ def calibrate(
         _centre(head.anchor_deltas, head.anchor_deltas(hidden), spread=DELTA_SPREAD)
         rois = _random_rois(len(images), width, height, generator)
         pooled = roi_pool(maps, rois, size=roi_size, scale=1 / STRIDE, chunk=len(rois))
-        pooled_all = torch.cat(list(pooled))
-        features = _forward_measured(detector.roi_heads, pooled_all, generator, advance)
+        regions = torch.cat(list(pooled))
+        features = _forward_measured(detector.roi_heads, regions, generator, advance)
         predictor = detector.roi_heads.box_predictor
         _centre(predictor.cls_score, predictor.cls_score(features), spread=LOGIT_SPREAD)
         _centre(predictor.bbox_pred, predictor.bbox_pred(features), spread=DELTA_SPREAD)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2cap.model.alignment import at_least_float32
+from a2cap.model.alignment import at_least_float32, padding_bias, scaled_product
 from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.layers.linear import xavier_linear
 
@@ -75,11 +75,10 @@ class RelationalAttention(nn.Module):
         """Attend to the existing regions; (B, R, D), (B, R, R, G), (B, R) bool -> (B, R, D)."""
         parts = self.query_key_value(states).chunk(3, dim=-1)
         queries, keys, values = (split_heads(part, self.heads) for part in parts)
-        scores = queries / math.sqrt(queries.shape[-1]) @ keys.transpose(-1, -2)
-        scores = at_least_float32(scores + self.pair_score(pairs).permute(0, 3, 1, 2))
-        scores = scores.masked_fill(~region_mask[:, None, None], -math.inf)
+        bias = self.pair_score(pairs).permute(0, 3, 1, 2) + padding_bias(region_mask)
+        scores = scaled_product(queries, keys, scale=1 / math.sqrt(queries.shape[-1]), bias=bias)
         # the score of the zeros is 0, as with add_zero_attn of torch.nn.MultiheadAttention
-        weights = functional.pad(scores, (0, 1)).softmax(dim=-1)[..., :-1]
+        weights = functional.pad(at_least_float32(scores), (0, 1)).softmax(dim=-1)[..., :-1]
         weights = self.dropout(weights).to(values.dtype)
         # sum the pairs before they are projected, in G and not in D numbers for each of them
         read = torch.einsum("bhij,bijg->bhig", weights, pairs.to(values.dtype))

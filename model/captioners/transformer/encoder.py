@@ -111,7 +111,7 @@ class RegionEncoder(nn.Module):
             for _ in range(config.encoder_layers)
         )
         self.norm = layer_norm(width, pre=True) if config.norm == "pre" else nn.Identity()
-        self.pairs = PairEmbedding() if is_relational else None
+        self.pairs = PairEmbedding() if is_relational and config.encoder_layers else None
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
         """Encode (B, R, F) features and (B, R, 5) boxes; region_mask: (B, R) bool -> (B, R, D)."""

@@ -1,6 +1,7 @@
 """Spatial self-attention (Springenberg et al. 2018) against its equations in numpy and float64."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +15,18 @@ from tests.model.kinds import FUSIONS, make
 from tests.model.recurrent_equations import assert_equal_to_transcription, softmax
 
 
+def attend(queries, keys, contents, length, weigh, *, heads):
+    """Attend by every head; weigh: from scores, queries and the head's number to weights."""
+    found = []
+    parts = (np.split(part, heads, axis=1) for part in (queries, keys, contents))
+    for head, (q, k, v) in enumerate(zip(*parts, strict=True)):
+        found.append(weigh(q @ k.T / np.sqrt(length + q.shape[1]), q, head) @ v)
+    return np.concatenate(found, axis=1)
+
+
 def log_probs(captioner, align, regions, fed):
     config, width = captioner.config, captioner.config.width
+    attend_by_heads = partial(attend, heads=config.heads)
     values = {name: p.detach().numpy() for name, p in captioner.named_parameters()}
 
     def linear(states, name):
@@ -26,14 +37,6 @@ def log_probs(captioner, align, regions, fed):
         scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
         return scaled * values[f"{name}.weight"] + values[f"{name}.bias"] if name else scaled
 
-    def attend(queries, keys, contents, length, weigh):
-        heads = (np.split(part, config.heads, axis=1) for part in (queries, keys, contents))
-        found = []
-        for head, (q, k, v) in enumerate(zip(*heads, strict=True)):
-            tau = np.sqrt(length + width // config.heads)
-            found.append(weigh(q @ k.T / tau, q, head) @ v)
-        return np.concatenate(found, axis=1)
-
     def feed_forward(states, name):
         inner = np.maximum(linear(states, f"{name}.feed_forward.inner"), 0)
         added = states + linear(inner, f"{name}.feed_forward.outer")
@@ -41,7 +44,7 @@ def log_probs(captioner, align, regions, fed):
 
     def self_attend(states, name, part, length, weigh):
         parts = np.split(linear(states, f"{name}.{part}.query_key_value"), 3, axis=1)
-        output = linear(attend(*parts, length, weigh), f"{name}.{part}.output")
+        output = linear(attend_by_heads(*parts, length, weigh), f"{name}.{part}.output")
         return norm(states + output, f"{name}.{part}_norm")
 
     cells = norm(linear(regions, "encoder.projection"))
@@ -71,7 +74,8 @@ def log_probs(captioner, align, regions, fed):
             )
 
         keys, contents = np.split(linear(cells, f"{cross}.key_value"), 2, axis=1)
-        attended = attend(linear(words, f"{cross}.query"), keys, contents, config.cells, over_cells)
+        queries = linear(words, f"{cross}.query")
+        attended = attend_by_heads(queries, keys, contents, config.cells, over_cells)
         words = norm(words + linear(attended, f"{cross}.output"), f"{cross}_norm")
         words = feed_forward(words, name)
     return np.log(softmax(linear(words, "decoder.output")))
