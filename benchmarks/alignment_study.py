@@ -22,7 +22,7 @@ from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jo
 from benchmarks.study.tables import all_tables, draw_figures
 from benchmarks.study.worlds import Images
 
-FULL = Images(drawn=3000, train=1200, validate=200, test=400)
+FULL = Images(drawn=6000, train=4800, validate=200, test=400)
 QUICK = Images(drawn=40, train=20, validate=4, test=4)
 
 QUICK_FIELDS = ("train.epochs=1", "scst.epochs=1", "model.width=16", "extract.max_regions=10")

@@ -8,7 +8,7 @@ from benchmarks.study.worlds import PLAIN, PLANTED
 FUSIONS = ("none", "max", "moving", "decay", "gate")
 """Order of the paper's Table 3."""
 
-WEIGHTS = (0.003, 0.01, 0.035, 0.1, 0.3)
+WEIGHTS = (0.015, 0.05, 0.15, 0.5, 1.5)
 """Weights of the mask penalty, lambda of Eq. 4."""
 
 ABLATIONS = {
@@ -24,13 +24,20 @@ FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
 PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED)
 """Parts of the study, the most important first."""
 
+STARTS = "starts"
+"""The captioners without alignment that all others start from, one per world and seed."""
+
+FURTHER = ("train.epochs=3", "train.lr=0.0005", "train.warmup=50")
+"""Fields of the training that follows with each fusion, `none` included."""
+
 
 @dataclass(frozen=True)
 class Trial:
     """One captioner to train and to measure.
 
     label: its row in the tables of `part`; overrides: its own fields; self_critical: True if
-    self-critical training follows.
+    self-critical training follows. Its training starts from the captioner of STARTS of its world
+    and seed, unless it is one.
     """
 
     part: str
@@ -43,8 +50,14 @@ class Trial:
     @property
     def fields(self) -> list[str]:
         """Fields that it adds to the common configuration."""
+        further = () if self.part == STARTS else FURTHER
         seeds = [f"train.seed={self.seed}", f"scst.seed={self.seed}"]
-        return [*self.overrides, *seeds]
+        return [*further, *self.overrides, *seeds]
+
+    @property
+    def start(self) -> "Trial":
+        """The captioner that it starts from."""
+        return Trial(STARTS, self.world, self.seed, self.world, _fusion("none"), False)
 
 
 @dataclass(frozen=True)
@@ -61,14 +74,18 @@ class Extent:
 
 
 def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
-    """Return the trials of these parts, seed by seed, so that stopping early costs seeds only."""
+    """Return the trials of these parts, seed by seed, so that stopping early costs seeds only.
+
+    The captioners that they start from come first.
+    """
     made = {
         FUSED: lambda: _fused(extent),
         DEVIATED: lambda: _deviated(extent),
         WEIGHED: lambda: _weighed(extent),
         ABLATED: lambda: _ablated(extent),
     }
-    return [trial for part in PARTS if part in parts for trial in made[part]()]
+    found = [trial for part in PARTS if part in parts for trial in made[part]()]
+    return [*dict.fromkeys(trial.start for trial in found), *found]
 
 
 def _fused(extent: Extent) -> Iterator[Trial]:

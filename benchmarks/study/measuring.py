@@ -18,6 +18,7 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.scenes.objects import PLURALS
+from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
@@ -27,6 +28,7 @@ from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.metrics.truth import TRUTH, judge_captions, truth_counts, truth_values
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from benchmarks.study.grounding import (
     Attention,
@@ -97,8 +99,12 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         images=subject.analysed,
         runtime=RuntimeConfig(device="cpu", threads=1),
     )
+    scenes = read_scenes(subject.world.folder / "instances.json")
+    counts = truth_counts(judge_captions(captions, scenes).values()).sum(axis=0)
+    truth = dict(zip(TRUTH, truth_values(counts).tolist(), strict=True))
     return {
         "CIDEr": cider(captions, {name: references[name] for name in captions}),
+        "truth": {name: None if np.isnan(value) else value for name, value in truth.items()},
         "validation CIDEr": run.validation,
         "grounding": grounding,
         "companions": companions,

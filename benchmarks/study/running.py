@@ -19,13 +19,13 @@ from a2cap.pipeline.engine.artifacts import CALIBRATE, EXTRACT, PREPROCESS, TRAI
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
-from benchmarks.study.grid import Trial
+from benchmarks.study.grid import STARTS, Trial
 from benchmarks.study.measuring import Subject, measure
 from benchmarks.study.worlds import Images, World, draw_world
 
 CONFIG = Path(__file__).with_name("study.yaml")
 
-MEASURING_VERSION = 1
+MEASURING_VERSION = 2
 """Increment when the measures change, so that cached figures are not reused."""
 
 CROSS_ENTROPY, SELF_CRITICAL = "XE", "SCST"
@@ -54,7 +54,7 @@ class Study:
 
     def config(self, world: World, *fields: str) -> Config:
         """Return the configuration of an experiment on a world."""
-        return load_config(CONFIG, [*world.overrides(self.weights), *self.overrides, *fields])
+        return load_config(CONFIG, [*world.overrides(self.weights), *fields, *self.overrides])
 
     def world(self, name: str) -> World:
         """Return a world, drawn or not."""
@@ -78,11 +78,13 @@ class Finding:
 class Job:
     """One captioner to train, for all trials with the same configuration.
 
-    config: its experiment, without self-critical training if no trial needs it.
+    config: its experiment, without self-critical training if no trial needs it. start: that of the
+    captioner that it starts from, if any.
     """
 
     world: World
     config: Config
+    start: Config | None
     trials: tuple[Trial, ...]
 
 
@@ -100,21 +102,22 @@ def prepare(study: Study, names: Sequence[str]) -> None:
 def jobs(study: Study, trials: Sequence[Trial]) -> list[Job]:
     """Return the captioners to train, each once, in the order of the trials."""
     groups: dict[str, list[Trial]] = {}
-    configs: dict[str, Config] = {}
     for trial in trials:
-        config = study.config(study.world(trial.world), *trial.fields)
-        groups.setdefault(config.to_yaml(), []).append(trial)
-        configs[config.to_yaml()] = config
-    return [
-        Job(
-            study.world(group[0].world),
-            configs[key]
-            if any(trial.self_critical for trial in group)
-            else _without_self_critical(configs[key]),
-            tuple(group),
-        )
-        for key, group in groups.items()
-    ]
+        groups.setdefault(_config(study, trial).to_yaml(), []).append(trial)
+    found = []
+    for first, *others in groups.values():
+        config = _config(study, first)
+        if not any(trial.self_critical for trial in (first, *others)):
+            config = _without_self_critical(config)
+        start = None
+        if first.part != STARTS:
+            start = _without_self_critical(_config(study, first.start))
+        found.append(Job(study.world(first.world), config, start, (first, *others)))
+    return found
+
+
+def _config(study: Study, trial: Trial) -> Config:
+    return study.config(study.world(trial.world), *trial.fields)
 
 
 def _without_self_critical(config: Config) -> Config:
@@ -126,13 +129,18 @@ def run_jobs(
 ) -> Iterator[tuple[Job, list[Finding]]]:
     """Yield each finished job with its findings after each training task.
 
-    No training starts after `until` (seconds since 1970); such jobs have no findings.
+    Captioners that others start from are first. No training starts after `until` (seconds since
+    1970); such jobs have no findings.
     """
     spawning = multiprocessing.get_context("spawn")
     with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=spawning) as pool:
-        running = {pool.submit(run_job, study, job, until): job for job in wanted}
-        for future in as_completed(running):
-            yield running[future], future.result()
+        for wave in (
+            [job for job in wanted if job.start is None],
+            [job for job in wanted if job.start is not None],
+        ):
+            running = {pool.submit(run_job, study, job, until): job for job in wave}
+            for future in as_completed(running):
+                yield running[future], future.result()
 
 
 @contextmanager
@@ -154,7 +162,15 @@ def run_job(study: Study, job: Job, until: float) -> list[Finding]:
     """Train a captioner and measure it after each training task, unless it is too late."""
     logging.disable(logging.WARNING)
     found = []
-    with Experiment(job.config, study.artifacts) as opened:
+    config = job.config
+    if job.start is not None:
+        with Experiment(job.start, study.artifacts) as started:
+            if not _trained(started):
+                return []
+            start = started.result(TRAIN_XE, needed_by=TRAIN_XE).directory
+        further = config.train.model_copy(update={"start": start})
+        config = config.model_copy(update={"train": further})
+    with Experiment(config, study.artifacts) as opened:
         if time.time() > until and not _trained(opened):
             return []
         features = opened.result(EXTRACT, needed_by=TRAIN_XE).directory

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
-from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, WEIGHED
+from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, STARTS, WEIGHED
 from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
 from benchmarks.study.results import Results
 from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
@@ -23,6 +23,8 @@ Column = tuple[str, str]
 
 GENERAL: tuple[Column, ...] = (
     ("CIDEr", "CIDEr"),
+    ("truth", "truth/truth"),
+    ("CHAIR-s", "truth/CHAIR-s"),
     ("grounding α", "grounding/all/attention"),
     ("grounding α^a", "grounding/all/aligned"),
     ("grounding 1−m", "grounding/all/evidence"),
@@ -45,6 +47,7 @@ COMPANIONS: tuple[Column, ...] = (
 def all_tables(results: Results) -> str:
     """Return every table with results, each under its heading."""
     parts = (
+        _general(results, STARTS, CROSS_ENTROPY),
         _self_critical_gains(results),
         *(_general(results, FUSED, phase) for phase in PHASES),
         *(_gains(results, FUSED, phase) for phase in PHASES),
@@ -60,6 +63,7 @@ def all_tables(results: Results) -> str:
 
 
 _TITLES = {
+    STARTS: "Captioners without alignment, which the others start from, by world",
     FUSED: "Fusions",
     WEIGHED: "Gate by the penalty λ",
     ABLATED: "Gate with one open choice reversed",
@@ -85,6 +89,8 @@ def _gains(results: Results, part: str, phase: str) -> str:
     """
     columns = {
         "CIDEr": ("CIDEr", "CIDEr"),
+        "truth": ("truth/truth", "truth/truth"),
+        "CHAIR-s": ("truth/CHAIR-s", "truth/CHAIR-s"),
         "grounding α": (_ACCURACY[ATTENTION], _ACCURACY[ATTENTION]),
         "grounding α^a": (_ACCURACY[ALIGNED], _ACCURACY[ATTENTION]),
         "points α": (f"{_ACCURACY[ATTENTION]} points",) * 2,

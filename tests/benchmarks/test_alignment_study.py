@@ -172,6 +172,11 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     others = [job for job in found if not any(trial.self_critical for trial in job.trials)]
     assert others
     assert {job.config.scst.epochs for job in others} == {0}
+    first, planted, *further = found
+    assert [first.start, planted.start] == [None, None]
+    assert [job.start for job in further] == [
+        planted.config if job.world.name == "planted" else first.config for job in further
+    ]
 
 
 def test_results_survive_a_round_trip(tmp_path):
