@@ -10,6 +10,7 @@ from PIL import ExifTags, Image, ImageFile
 from a2cap.data.errors import InputError, UnreadableError
 from a2cap.extract.image import image_size, read_image
 from tests.data.messages import message_of
+from tests.users import nobody
 
 FORMATS = "JPEG, PNG, WebP, GIF, BMP, TIFF or MPO"
 
@@ -190,6 +191,14 @@ def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path, read, make, 
     assert message_of(read, tmp_path / "a.jpg", error=UnreadableError) == (
         f"cannot read image 'a.jpg': {reason}; check the image folder"
     )
+
+
+@pytest.mark.parametrize("read", [read_image, image_size])
+def test_a_file_without_the_permission_to_read_it_is_not_called_damaged(tmp_path, read):
+    (tmp_path / "a.jpg").touch(mode=0)
+    with nobody():
+        message = message_of(read, tmp_path / "a.jpg", error=UnreadableError)
+    assert message == "cannot read image 'a.jpg': Permission denied; check the image folder"
 
 
 OUT_OF_MEMORY = "out of memory while reading image 'a.jpg'; free memory, and run again"

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,8 +11,8 @@ from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.experiment import Experiment
 from tests.pipeline.experiments import a2
 from tests.pipeline.faults.mounts import read_only
+from tests.users import nobody
 
-NOBODY = 65534
 COMMANDS = {
     "status": "train-xe     done",
     "run": "nothing to do: every result exists",
@@ -40,16 +39,6 @@ def test_a_command_that_only_looks_works_on_a_read_only_file_system(copy, comman
         answer = a2(*words_of(command, copy))
     assert answer.exit_code == 0, answer.stderr
     assert COMMANDS[command] in answer.stdout
-
-
-@contextmanager
-def nobody():
-    """Act as a user who owns no file, inside the block."""
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
