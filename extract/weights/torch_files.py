@@ -1,16 +1,25 @@
 """Tensors by name in files of safetensors, and of `torch.save` (`.pth`, `.bin`)."""
 
 import pickle
-import re
-from collections.abc import Callable
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from zipfile import ZipFile, is_zipfile
+from typing import ClassVar
+from zipfile import ZipFile
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
+from a2cap.extract.weights.pickles import (
+    DamagedError,
+    Interpreter,
+    Name,
+    UnsafeError,
+    expect,
+)
 
 _BUILDERS = ("_reconstruct", "scalar")
 
@@ -25,7 +34,7 @@ class _Unused:
         pass
 
 
-_NUMPY: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
+_NUMPY = [
     type(name, (_Unused,), {"__module__": module})
     for module, names in (
         ("numpy", ("ndarray", "dtype")),
@@ -36,6 +45,72 @@ _NUMPY: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
 ]
 """Stand-ins under NumPy's names; torch 2.5 permits a class by its own name only."""
 
+_REBUILDERS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter")
+
+
+_WIDTHS = {"Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "ComplexFloat": 8} | {
+    **{"Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1}
+}
+"""Bytes of a number, by the name of its storage."""
+
+
+@dataclass
+class _Check(Interpreter):
+    """An interpreter of the pickles in a torch file that builds no tensors.
+
+    torch.load runs no code of a pickle, but copies an object each time that the pickle repeats it,
+    and before version 2.10 it trusts the sizes of storages.
+
+    sizes: bytes of each file in an archive.
+    """
+
+    sizes: Mapping[str, int] | None = None
+    names: ClassVar[Mapping[str, Name | int | None]] = {
+        "collections OrderedDict": Name.DICTIONARY,
+        "collections Counter": Name.DICTIONARY,
+        "_codecs encode": Name.BYTES,
+        "torch Size": Name.TENSOR,
+        "torch device": Name.TENSOR,
+        **{f"torch._utils {name}": Name.TENSOR for name in _REBUILDERS},
+        **{f"{one.__module__} {one.__name__}": Name.UNUSED for one in _NUMPY},
+        "torch.storage UntypedStorage": 1,
+        **{f"torch {name}Storage": width for name, width in _WIDTHS.items()},
+        **{
+            f"torch {k}": None for k, value in vars(torch).items() if isinstance(value, torch.dtype)
+        },
+    }
+
+    def _step(self, name: str, argument: object) -> None:
+        if name == "BINPERSID":
+            self._check_storage(self.stack.pop())
+            self.stack.append(None)
+        else:
+            super()._step(name, argument)
+
+    def _check_storage(self, storage: object) -> None:
+        match storage:
+            case ("storage", int(width), str(key), _, int(count), *_):
+                stored = width * count if self.sizes is None else self.sizes.get(f"data/{key}", 0)
+                if width * count != stored:
+                    raise DamagedError(f"a storage of {width * count:,} bytes has {stored:,}")
+            case _:
+                raise DamagedError("it refers to something that is not a storage")
+
+    def _reduce(self, called: object, arguments: object) -> object:
+        if called not in (Name.TENSOR, Name.UNUSED):
+            return super()._reduce(called, arguments)
+        sized = (one for one in expect(arguments, tuple) if isinstance(one, str | tuple | dict))
+        self._count_copy(sum(map(len, sized)))
+        return None if called is Name.TENSOR else Name.UNUSED
+
+    def _build(self, built: object, state: object) -> object:
+        return built if built is Name.UNUSED else super()._build(built, state)
+
+    def _key(self, key: object) -> object:
+        # optimisers number their parameters; larger numbers could all have one hash
+        small = isinstance(key, int) and key.bit_length() < 61
+        return key if small else super()._key(key)
+
 
 def load_torch_file(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a state dict, or of that below "model" or "state_dict", as float32.
@@ -45,14 +120,14 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
     """
     size = path.stat().st_size
     try:
-        _require_stored(path, size)
-        with torch.serialization.safe_globals(_NUMPY):
+        _check(path, size)
+        with torch.serialization.safe_globals([*_NUMPY]):
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))
+    except (UnsafeError, pickle.UnpicklingError) as error:
+        named = str(error) if isinstance(error, UnsafeError) else "code"
         raise WeightsError(
-            f"torch file {path.name!r} is unsafe: it refers to {named[1] if named else 'code'!r}, "
-            "and nothing of it was run; do not use this file"
+            f"torch file {path.name!r} is unsafe: it refers to {named!r}, and nothing of it was "
+            "run; do not use this file"
         ) from error
     except Exception as error:  # damaged archives raise any built-in error
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -74,13 +149,27 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
     return {str(key): tensor.float() for key, tensor in model.items()}
 
 
-def _require_stored(path: Path, size: int) -> None:
-    """Raise ValueError if an archive expands to more than its size; `torch.save` never packs."""
-    if is_zipfile(path):
-        with ZipFile(path) as archive:
-            expanded = sum(member.file_size for member in archive.infolist())
-        if expanded > size:
-            raise ValueError(f"it expands to {expanded:,} bytes from {size:,}")
+def _check(path: Path, size: int) -> None:
+    """Raise an error where torch.load would run other code or take far more memory than size."""
+    with path.open("rb") as file:
+        if file.read(4) == b"PK\x03\x04":  # torch.load tells archives by the same bytes
+            with ZipFile(file) as archive:
+                members = archive.infolist()
+            expanded = sum(member.file_size for member in members)
+            if expanded > size:  # torch.save never packs
+                raise ValueError(f"it expands to {expanded:,} bytes from {size:,}")
+            sizes = {one.filename.partition("/")[2]: one.file_size for one in members}
+            if len(sizes) < len(members):  # whose reader would take which?
+                raise ValueError("it has two files of one name")
+            # read as torch reads it
+            pickled = torch._C.PyTorchFileReader(str(path)).get_record("data.pkl")
+            _Check(sizes=sizes).run(pickled)
+            return
+        if tarfile.is_tarfile(path):  # from which torch 2.5 unpickles any code
+            raise ValueError("it is a tar archive")
+        file.seek(0)
+        for _ in range(5):  # magic number, version, machine, content, names of storages
+            _Check().run(file)
 
 
 def load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
