@@ -42,8 +42,7 @@ class HashCache:
             self._database = _open(":memory:")
 
     def close(self) -> None:
-        """Commit the new digests and close the database."""
-        self._commit()
+        """Close the database."""
         self._database.close()
 
     def file(self, path: Path, *, what: str) -> Input:

@@ -32,6 +32,10 @@ def test_canonical_json_ignores_the_order_of_fields_and_loads_back(params):
     assert json.loads(canonical_json(params)) == params
 
 
+def test_canonical_json_is_ascii_without_spaces():
+    assert canonical_json({"b": ["é", 1], "a": None}) == '{"a":null,"b":["\\u00e9",1]}'
+
+
 def test_a_field_added_later_is_in_the_key_unless_it_has_its_default():
     class Settings(BaseModel):
         lr: float = Field(1.0, serialization_alias="rate", json_schema_extra={"unit": "1"})

@@ -1,5 +1,7 @@
 """Manifests: they read back as written, and their digest covers only the outputs."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,6 +38,8 @@ def test_a_written_manifest_reads_back(tmp_path_factory, manifest):
     folder = tmp_path_factory.getbasetemp()
     manifest.write(folder)
     assert read_manifest(folder) == manifest
+    content = json.loads((folder / "manifest.json").read_text())
+    assert list(content) == sorted(content)
 
 
 @pytest.mark.slow

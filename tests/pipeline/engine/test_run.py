@@ -143,6 +143,7 @@ def test_an_interrupted_forced_run_is_resumed_by_the_next_run(tmp_path, caplog, 
     with pytest.raises(RuntimeError):
         run(stage, tmp_path, force=True)
     assert (paths.final / "total.txt").read_text() == "old"
+    assert paths.final.with_name(f"{paths.final.name}.forced.partial").is_dir()
     stage, made = counting_stage()
     with caplog.at_level("INFO"):
         assert run(stage, tmp_path, force=force).ran

@@ -103,6 +103,7 @@ def test_a_shard_of_a_published_stage_does_nothing(paths):
     for number in (0, 1, 2, 1):
         outcome = run(stage, paths, number)
     assert not outcome.stage.ran
+    assert (outcome.shard, outcome.skipped, outcome.waiting) == (Shard(1, 3), 0, [])
     assert made == [0, 1, 2]
 
 
