@@ -1,8 +1,10 @@
-"""Anchor boxes of the proposal network (bottom-up-attention @514e561, lib/rpn).
+"""Anchor boxes of the proposal network (bottom-up-attention @514e561, lib/rpn), and box deltas.
 
-Coordinates are pixels of the scaled image, relative to a cell's corner.
+Coordinates of anchors are pixels of the scaled image, relative to a cell's corner. Deltas (Girshick
+et al. 2014, appendix C): dx and dy are in sides of the anchor, dw and dh are logarithms of growth.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +16,9 @@ from a2cap.extract.detector.resnet import STRIDE
 
 RATIOS = (0.5, 1.0, 2.0)
 """Height over width."""
+
+MAX_LOG_GROWTH = math.log(1000 / 16)
+"""Limit of dw and dh if the meta sets one (detectron2/modeling/box_regression.py)."""
 
 
 def caffe_anchors() -> NDArray[np.float64]:
@@ -61,3 +66,28 @@ def anchor_grid(anchors: Tensor, *, height: int, width: int) -> Tensor:
     )
     shifts = torch.stack([x, y, x, y], dim=-1).reshape(-1, 1, 4)
     return (shifts + anchors).reshape(-1, 4)
+
+
+def decode_boxes(
+    deltas: Tensor, anchors: Tensor, *, plus1: bool, limit: float = math.inf
+) -> Tensor:
+    """Move anchors by dx, dy (in anchor sizes) and scale them by dw, dh (logarithms).
+
+    deltas, anchors: (N, 4) float32; limit: of dw and dh, none in caffe. Returns (N, 4) x1 y1 x2 y2.
+    """
+    # Caffe counts the last pixel of an anchor, but not that of the decoded box.
+    sides = anchors[:, 2:] - anchors[:, :2] + plus1
+    centres = anchors[:, :2] + 0.5 * sides + deltas[:, :2] * sides
+    half = 0.5 * torch.exp(deltas[:, 2:].clamp(max=limit)) * sides
+    return torch.cat([centres - half, centres + half], dim=1)
+
+
+def encode_boxes(boxes: Tensor, anchors: Tensor, *, plus1: bool) -> Tensor:
+    """Return the deltas that `decode_boxes` turns into these boxes.
+
+    boxes, anchors: (N, 4) float32 x1 y1 x2 y2, neither empty. Returns (N, 4) dx dy dw dh.
+    """
+    sides = anchors[:, 2:] - anchors[:, :2] + plus1
+    centres = anchors[:, :2] + 0.5 * sides
+    moved = (0.5 * (boxes[:, :2] + boxes[:, 2:]) - centres) / sides
+    return torch.cat([moved, torch.log((boxes[:, 2:] - boxes[:, :2]) / sides)], dim=1)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from a2cap.extract.detector.boxes import decode_boxes
+from a2cap.extract.detector.anchors import decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2cap.extract.detector.anchors import anchor_grid
-from a2cap.extract.detector.boxes import MAX_LOG_GROWTH, decode_boxes
+from a2cap.extract.detector.anchors import MAX_LOG_GROWTH, anchor_grid, decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.operators import nms

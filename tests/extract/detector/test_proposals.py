@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from a2cap.extract.detector.boxes import MAX_LOG_GROWTH, decode_boxes
+from a2cap.extract.detector.anchors import MAX_LOG_GROWTH, decode_boxes
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.proposals import select_proposals

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.models.detection._utils import BoxCoder
 
-from a2cap.extract.detector.boxes import decode_boxes, encode_boxes
+from a2cap.extract.detector.anchors import decode_boxes, encode_boxes
 
 
 def boxes(count, seed):
