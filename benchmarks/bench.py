@@ -206,6 +206,26 @@ def extraction(peaks: Peaks, *, quick: bool) -> list[Figure]:
     return found
 
 
+def batching(peaks: Peaks, *, quick: bool) -> list[Figure]:
+    """Return the extraction of images by the bundled detector, by the size of a batch."""
+    count = 2 if quick else max(extract.BATCHES)
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        paths = [extract.draw_image(Path(folder) / f"{n}.jpg", seed=n) for n in range(count)]
+        extractor = extract.bundled_extractor()
+        timings = extract.time_batches(extractor, paths, rounds=1 if quick else 3)
+    extract.print_batches(timings, images=count)
+    alone = timings.pop("1").median
+    return [
+        Figure(
+            f"extract {count} images, {size} in a batch",
+            one.median,
+            alone / one.median,
+            "one by one",
+        )
+        for size, one in timings.items()
+    ]
+
+
 def storing(peaks: Peaks, *, quick: bool) -> list[Figure]:
     """Return writing and reading of the feature store."""
     count = 20 if quick else 1000
@@ -295,6 +315,7 @@ CPU: dict[str, Callable[..., list[Figure]]] = {
     "training": training,
     "sampling": sampling,
     "extraction": extraction,
+    "batches": batching,
     "store": storing,
     "scenes": drawing,
     "scoring": scoring,

@@ -28,7 +28,7 @@ from torchvision.ops import nms
 from torchvision.ops import roi_pool as torchvisions_roi_pool
 
 from a2cap.data.regions import Regions
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.config import ExtractConfig, stated_settings
 from a2cap.extract.detector.detector import CHUNK, Detector, Pooling
 from a2cap.extract.detector.operators import roi_pool
 from a2cap.extract.detector.proposals import batch_rois
@@ -37,6 +37,8 @@ from a2cap.extract.detector.selection import CLASS_OVERLAP, select_regions
 from a2cap.extract.extractor import Boxes, Extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.weights.calibrated_random import calibrate
+from a2cap.extract.weights.load import load_detector
+from a2cap.pipeline.weights.detectors import BUNDLED
 from benchmarks.measure import (
     Form,
     Timing,
@@ -57,6 +59,10 @@ QUICK = FULL.model_copy(
 
 Selection = dict[str, Any]
 """The arguments of a call of `select_regions`."""
+
+
+BATCHES = (1, 2, 4, 8)
+"""Images that pass the backbone together."""
 
 
 class Laps:
@@ -287,6 +293,37 @@ def _extract(extractor: Extractor, path: Path) -> Regions:
     return extractor(read_image(path))
 
 
+def bundled_extractor() -> Extractor:
+    """Return the extractor of the bundled detector, which takes a fifth of a second an image."""
+    detector = load_detector(BUNDLED["scenes"].path)
+    stated = stated_settings(detector.meta.model_dump())
+    config = ExtractConfig.model_validate(
+        {"precision": "exact", **BUNDLED["scenes"].settings, **stated}
+    )
+    return Extractor(detector, config=config)
+
+
+def time_batches(extractor: Extractor, paths: list[Path], *, rounds: int) -> dict[str, Timing]:
+    """Time the extraction of image files in batches of each size, image decoding included."""
+
+    def run(size: int) -> None:
+        extractor.batch = size
+        extractor.extract_many([read_image(path) for path in paths], [None] * len(paths))
+
+    return interleaved({str(size): partial(run, size) for size in BATCHES}, rounds=rounds)
+
+
+def print_batches(timings: dict[str, Timing], *, images: int) -> None:
+    """Print images per second by the size of a batch."""
+    alone = timings["1"].median
+    rows = [
+        [size, f"{images / timing.median:.2f}", timing.spread, ratio(alone, timing.median)]
+        for size, timing in timings.items()
+    ]
+    header = ["images in a batch", "images/s", "s in each round", "of 1 in a batch"]
+    print_table(f"{images} images in batches", header, rows)
+
+
 def print_precisions(timings: dict[str, Timing], *, proposals: int) -> None:
     """Print each version and its speed-up over the plain one."""
     plain = timings[PLAIN].median
@@ -383,7 +420,7 @@ def print_memory(detector: Detector, path: Path, configs: list[ExtractConfig]) -
 def main(quick: bool) -> None:
     """Time the extractor stage by stage."""
     print_machine()
-    base, depth, width, rounds, images = (QUICK, 18, 8, 1, 2) if quick else (FULL, 101, 64, 3, 5)
+    base, depth, width, rounds, images = (QUICK, 18, 8, 1, 2) if quick else (FULL, 101, 64, 3, 8)
     configs = [base.model_copy(update={"proposals": count}) for count in (100, 300)]
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         path = Path(folder) / "image.jpg"
@@ -400,6 +437,7 @@ def main(quick: bool) -> None:
             print_stages(config, measured)
         print_pooling(Extractor(detector, config=many), path)
         print_selection(configs, selections)
+        print_batches(time_batches(bundled_extractor(), paths, rounds=rounds), images=len(paths))
         print_memory(detector, path, configs)
 
 

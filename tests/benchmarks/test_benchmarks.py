@@ -46,7 +46,7 @@ def output(name: str, *options: str) -> str:
 TABLES = {
     "demo": ["train-xe", "seeing by blind", "relation truth"],
     "store": ["LMDB is faster by", ".npz", "HDF5"],
-    "extract": ["mixed, 100 boxes", "largest feature error", "tables of maxima", "peak memory"],
+    "extract": ["mixed, 100 boxes", "largest feature error", "images in a batch", "peak memory"],
     "train": [
         "tokens/s",
         "of peak",
