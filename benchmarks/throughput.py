@@ -16,7 +16,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from a2cap.data.batches.collate import Batch
-from a2cap.model.captioners.compile import compile_layers
+from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.runtime.config import Precision
@@ -88,8 +88,7 @@ def make_optimisation(
     captioner = TransformerCaptioner(
         model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     ).to(device)
-    if variant.compiled:
-        compile_layers(captioner, warn=say)
+    compile_captioner(captioner, variant.compiled, warn=say)
     if task == "cross-entropy":
         return CrossEntropyOptimizer(captioner, TrainConfig(precision=variant.precision))
     rewards = ImageRewards(corpus.a2.to(device), list(map(str, range(sizes.corpus))))

@@ -17,6 +17,10 @@ _ADDED = Field(json_schema_extra={"added": True})
 """Mark of a field that earlier results lack: at its default it is in no stage key."""
 
 
+CompileMode = bool | Literal["reduce-overhead"]
+"""What torch.compile compiles in training: nothing, the layers, or whole passes."""
+
+
 class AlignmentConfig(BaseModel):
     """Alignment of attention over regions with the importance that the mask network finds."""
 

@@ -243,7 +243,9 @@ class EncoderDecoder(nn.Module):
         inputs, positions = teaching.inputs, teaching.positions
         if inputs is None:
             inputs = decoder_input(captions, bos=self.special.bos)
-        if positions is None:
+        if positions is None and torch.compiler.is_compiling():
+            positions = torch.arange(captions.numel(), device=captions.device)  # of one shape
+        elif positions is None:
             positions = (captions != self.special.pad).flatten().nonzero().squeeze(1)
         perturbed = decoder_pass.perturbed
         others = self.caption_parameters() if perturbed else self.mask_parameters()
@@ -255,7 +257,8 @@ class EncoderDecoder(nn.Module):
             logits = self.decoder.output(decoded.states.flatten(0, 1).index_select(0, positions))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         targets = captions.flatten().index_select(0, positions)
-        log_probs = -functional.cross_entropy(logits, targets, reduction="none")
+        pad = self.special.pad
+        log_probs = -functional.cross_entropy(logits, targets, reduction="none", ignore_index=pad)
         scattered = log_probs.new_zeros(captions.numel()).index_copy(0, positions, log_probs)
         found = ScoredCaptions(scattered.view_as(captions), decoded.attention)
         if perturbed or decoder_pass.expected:
@@ -263,7 +266,8 @@ class EncoderDecoder(nn.Module):
         penalties = self.penalties(found, memory, captions)
         if teaching.label_smoothing:
             uniform = logits.log_softmax(dim=-1).mean(dim=-1)
-            total = (log_probs - uniform).sum() / max(len(positions), 1)
+            is_token = targets != pad
+            total = ((log_probs - uniform) * is_token).sum() / is_token.sum().clamp(min=1)
             penalties["label_smoothing"] = teaching.label_smoothing * total
         return replace(found, penalties=penalties)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from a2cap.data.config import Section
-from a2cap.model.config import ModelConfig
+from a2cap.model.config import CompileMode, ModelConfig
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -32,6 +32,12 @@ class CaptionerTrainingConfig(TrainingConfig):
     ema: Annotated[Rate, _ADDED] = 0.0
     """Decay of an exponential moving average of the weights, such as 0.9999, which is validated and
     saved in place of them. 0 is none."""
+    compile: Annotated[CompileMode, _ADDED] = False
+    """true: compile the layers with torch.compile; if that fails, warn and train uncompiled. Part
+    of the key, since compiled dropout draws other random numbers. Resume and more epochs are then
+    not always exact: the compiled code depends on the batch sizes seen first. reduce-overhead:
+    compile each pass and decoding step as one graph, on a GPU a CUDA graph, and pad captions to
+    multiples of 8 tokens and images to 20 regions so that these are few; not run on a GPU yet."""
 
 
 class TrainConfig(CaptionerTrainingConfig):
@@ -49,10 +55,8 @@ class TrainConfig(CaptionerTrainingConfig):
     max_words: Annotated[Count | None, _ADDED] = None
     """Longest caption to train on; longer ones are left out and counted. null is all, cut as
     preprocess.max_length says."""
-    compile: bool = False
-    """Compile the layers with torch.compile; if that fails, warn and train uncompiled. Part of the
-    key, since compiled dropout draws other random numbers. Resume and more epochs are then not
-    always exact: the compiled code depends on the batch sizes seen first."""
+    compile: CompileMode = False
+    """Compile the layers (true) or whole passes (reduce-overhead), as scst.compile explains."""
     max_regions: Count | None = None
     """Most regions of an image that the captioner sees, the top-scoring first; null is all."""
     start: Annotated[Path | None, _ADDED] = None

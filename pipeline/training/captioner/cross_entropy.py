@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from a2cap.data.batches.collate import Batch
 from a2cap.model.captioner import Teaching
-from a2cap.model.captioners.compile import compile_layers
+from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import TwoLosses, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
@@ -72,8 +72,7 @@ def train_captioner(
         warn_of_another_extractor(config.start, job.features)
         start = load_model(config.start, device=device)
         start_from(start, captioner, description.model, data.vocabulary)
-    if config.compile:
-        compile_layers(captioner, warn=logger.warning)
+    compile_captioner(captioner, config.compile, warn=logger.warning)
     validation = CaptionValidation(captioner, data, config, description, ranks)
     batches = training_batches(
         validation, runtime, grouping=config.grouping, max_words=config.max_words

@@ -1,5 +1,6 @@
 """Self-critical training of a captioner by its rewards (stage train-scst; Rennie et al. 2017)."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from torch import Tensor
 from a2cap.data.batches.collate import Batch
 from a2cap.data.errors import A2Error
 from a2cap.model.captioner import Memory, Teaching
+from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
@@ -33,6 +35,8 @@ from a2cap.pipeline.training.captioner.task import (
 from a2cap.pipeline.training.continuation import read_epochs
 from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides, derived_seed
 
+logger = logging.getLogger(__name__)
+
 _SUMS = ("loss", "reward", "baseline", "samples", "tokens", "mask_loss", "true_tokens")
 
 
@@ -54,6 +58,7 @@ def refine_captioner(
             f'{str(job.captions)!r}; run "a2 train --phase xe" again'
         )
     torch.manual_seed(config.seed)
+    compile_captioner(loaded.captioner, config.compile, warn=logger.warning)
     rewards = ImageRewards.read(job.captions, config, device=device)
     optimizer = SelfCriticalOptimizer(loaded.captioner, config, rewards, ranks)
     validation = CaptionValidation(

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from a2cap.model.captioners import compile as compilation
-from a2cap.model.captioners.compile import compile_layers
+from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.losses import two_losses
 from tests.model.searching import search
 
@@ -41,7 +41,7 @@ def test_traced_layers_give_the_losses_and_gradients_of_untraced_ones(tiny, imag
     warnings: list[str] = []
     for compiled in (False, True):
         if compiled:
-            compile_layers(captioner, warn=warnings.append, backend="aot_eager")
+            compile_captioner(captioner, True, warn=warnings.append, backend="aot_eager")
         captioner.zero_grad()
         losses = _losses(captioner, images)
         losses.total().backward()
@@ -57,7 +57,7 @@ def test_compilation_keeps_parameter_names_and_covers_every_layer(tiny, images, 
     captioner, warnings = tiny(), []
     names = list(captioner.state_dict())
     expected = _losses(captioner, images).total()
-    compile_layers(captioner, warn=warnings.append)
+    compile_captioner(captioner, True, warn=warnings.append)
     assert list(captioner.state_dict()) == names
     assert torch.equal(_losses(captioner, images).total(), expected)
     encoder, aligned, perturbed = 2, 4, 4
@@ -68,7 +68,7 @@ def test_compilation_keeps_parameter_names_and_covers_every_layer(tiny, images, 
 def test_decoding_is_not_compiled(tiny, images, compiler):
     calls = compiler()
     captioner = tiny()
-    compile_layers(captioner, warn=pytest.fail)
+    compile_captioner(captioner, True, warn=pytest.fail)
     with torch.no_grad():
         search(captioner, images.encoded(captioner), max_length=3)
     assert calls == []
@@ -85,7 +85,7 @@ def test_a_failed_compilation_warns_once_and_runs_uncompiled(tiny, images, compi
     calls = compiler(error)
     captioner, warnings = tiny(), []
     expected = _losses(captioner, images).total()
-    compile_layers(captioner, warn=warnings.append)
+    compile_captioner(captioner, True, warn=warnings.append)
     for _ in range(2):
         assert torch.equal(_losses(captioner, images).total(), expected)
     assert warnings == [f"torch.compile failed, the model runs uncompiled: {reason}"]
@@ -95,7 +95,7 @@ def test_a_failed_compilation_warns_once_and_runs_uncompiled(tiny, images, compi
 def test_wrong_arguments_raise_their_own_error(tiny, images, compiler):
     compiler(RuntimeError("compiler error"))
     captioner, warnings = tiny(mask_network="linear", mask_slots=5), []
-    compile_layers(captioner, warn=warnings.append)
+    compile_captioner(captioner, True, warn=warnings.append)
     memory = images.encoded(captioner)
     with pytest.raises(TypeError, match="missing"):
         captioner.decoder.layers[0].cross_attend(memory.states)

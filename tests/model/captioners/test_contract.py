@@ -1,8 +1,11 @@
 """The contract of every captioner, for each kind and fusion; a new kind adds itself to kinds.py."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from pydantic import ValidationError
+from torch.nn.functional import pad
 
 from a2cap.model.captioner import Teaching, decoder_input, trace_attention
 from a2cap.model.captioners.kinds import make_captioner
@@ -95,6 +98,28 @@ def test_padding_and_order_of_regions_change_nothing_in_both_passes(captioner, i
         torch.cat((images.region_mask[:, order], torch.zeros(3, 2, dtype=torch.bool)), dim=1),
     )
     assert_close(scores(captioner, changed, images.captions), expected)
+
+
+def test_padding_to_a_common_shape_changes_neither_losses_nor_gradients(captioner, images):
+    def measured(images, positions):
+        captioner.zero_grad()
+        teaching = Teaching(label_smoothing=0.1, positions=positions)
+        encoded = images.encoded(captioner)
+        losses = two_losses(captioner, encoded, images.captions, teaching=teaching)
+        losses.total().backward()
+        gradients = [p.grad for p in captioner.parameters() if p.grad is not None]
+        return [losses.caption.detach(), losses.tokens, *gradients]
+
+    padded = replace(
+        images,
+        features=pad(images.features, (0, 0, 0, 3)),
+        boxes=pad(images.boxes, (0, 0, 0, 3)),
+        region_mask=pad(images.region_mask, (0, 3)),
+        captions=pad(images.captions, (0, 2)),
+    )
+    found = measured(padded, torch.arange(padded.captions.numel()))
+    for one, other in zip(found, measured(images, None), strict=True):
+        assert_close(one, other)
 
 
 def test_attention_is_a_distribution_and_its_fields_depend_on_the_fusion(captioner, images):
