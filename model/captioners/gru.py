@@ -62,7 +62,8 @@ class GruDecoder(RecurrentDecoder):
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
         """Decode one embedded token per row."""
         state, mean = tensors
-        context, attention = mean, tuple[AlignedAttention, ...]()
+        context = mean
+        attention: tuple[AlignedAttention, ...] = ()
         if self.is_luong:
             state = self.cell(embedded, state)
         if self.attention is not None:

@@ -225,7 +225,8 @@ class MeshedDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions, (N, L) int64."""
-        states, attention = self._embed(tokens, 0), list[AlignedAttention]()
+        states = self._embed(tokens, 0)
+        attention: list[AlignedAttention] = []
         for number, layer in enumerate(self._layers()):
             states = layer.add_self_attended(states, layer.self_attention(states))
             states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
