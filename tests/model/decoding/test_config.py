@@ -55,6 +55,10 @@ def test_settings_that_contradict_each_other_are_rejected(settings, message):
     assert raised.value.errors()[0]["msg"] == f"Value error, {message}"
 
 
+def test_captions_of_one_length_only_may_be_requested():
+    assert DecodingConfig(min_length=8, max_length=8).min_length == 8
+
+
 def test_config_is_frozen_and_rejects_unknown_fields():
     with pytest.raises(ValidationError, match="frozen"):
         DecodingConfig().beam_size = 3

@@ -125,6 +125,24 @@ def test_only_the_most_probable_tokens_are_sampled(limits):
     assert found[1] / 3000 == pytest.approx(0.4, abs=0.03)
 
 
+def test_the_only_token_of_a_single_row_is_the_most_probable():
+    log_probs = torch.tensor([[0.3, 0.4, 0.3]]).log()
+    assert {int(sample_tokens(log_probs, top_k=1)) for _ in range(20)} == {1}
+
+
+def test_a_greedy_caption_is_decoded_beside_the_samples(tiny, images):
+    captioner = tiny()
+    memory = images.encoded(captioner)
+    found = sample(captioner, memory, count=2, max_length=6, greedy=True)
+    for expected, captions in (
+        (sample(captioner, memory, count=2, max_length=6), found[:, :2]),
+        (sample(captioner, memory, count=1, max_length=6, temperature=0), found[:, 2:]),
+    ):
+        length = expected.shape[2]  # up to the end of the longest caption
+        assert torch.equal(captions[..., :length], expected)
+        assert not captions[..., length:].any()
+
+
 def test_sampled_captions_have_their_log_probability_and_their_minimum_length(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
