@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from a2cap.data.batches.collate import Batch
 from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.config import CompileMode, TransformerConfig
 from a2cap.pipeline.runtime.config import Precision
 from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
@@ -38,12 +38,13 @@ class Variant:
     """Precision and compilation of an update."""
 
     precision: Precision
-    compiled: bool
+    compiled: CompileMode
 
     @property
     def name(self) -> str:
         """Name of the row."""
-        return f"{self.precision}, {'compiled' if self.compiled else 'eager'}"
+        forms: dict[CompileMode, str] = {False: "eager", True: "compiled"}
+        return f"{self.precision}, {forms.get(self.compiled, self.compiled)}"
 
 
 BASE = Variant("fp32", compiled=False)
@@ -54,7 +55,7 @@ def variants(device: torch.device, *, compiled: bool) -> list[Variant]:
     precisions: list[Precision] = (
         ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
     )
-    forms = (False, True) if compiled else (False,)
+    forms: list[CompileMode] = [False, True, "reduce-overhead"] if compiled else [False]
     return [Variant(precision, form) for form in forms for precision in precisions]
 
 
