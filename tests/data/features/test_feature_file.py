@@ -11,6 +11,7 @@ from safetensors.numpy import load
 from a2cap.data.errors import InputError
 from a2cap.data.features.feature_file import open_file
 from a2cap.data.features.join import seal_shards
+from a2cap.data.features.parquet_file import ParquetFile
 from a2cap.data.features.seal import DATA_FILES
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
@@ -66,6 +67,16 @@ def test_members_of_a_tar_are_safetensors_of_any_reader(stores):
         assert tar.getnames() == [f"{image_id}.safetensors" for image_id in sorted(IDS)]
         arrays = load(tar.extractfile("dog.safetensors").read())
     np.testing.assert_array_equal(arrays["features"], stores["lmdb"]["dog"].features)
+
+
+def test_images_of_one_row_group_are_read_at_once(stores, monkeypatch):
+    store, groups = FeatureStore(stores["parquet"].path), []
+    read = ParquetFile._read
+    monkeypatch.setattr(
+        ParquetFile, "_read", lambda file, group: groups.append(group) or read(file, group)
+    )
+    assert [len(store[image_id]) > 0 for image_id in store] == [True] * len(IDS)
+    assert groups == [0, 1]
 
 
 def test_parquet_has_lists_of_fixed_size(stores):

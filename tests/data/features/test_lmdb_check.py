@@ -106,6 +106,24 @@ def test_a_missing_root_is_damage(intact, damage, number):
     )
 
 
+def test_the_page_after_the_last_does_not_exist(intact, damage):
+    number = number_at(intact, newer(intact) + 136) + 1
+    found = damage(changed(intact, newer(intact) + 128, "<Q", number))
+    assert found == f"its tree refers to page {number}, which does not exist"
+
+
+def test_pages_beyond_256_mebibytes_are_read(intact, tmp_path):
+    child = 70_000  # of a branch, in two fields of 16 bits
+    leaf, node = _a_leaf(intact), _first_node(intact, root(intact))
+    content = changed(intact, newer(intact) + 136, "<Q", child)
+    content = changed(content, node, "<HHH", child % 2**16, child // 2**16, 0)
+    with (tmp_path / "data.mdb").open("wb") as file:
+        file.write(content)
+        file.seek(child * PAGE)
+        file.write(changed(intact[leaf * PAGE : (leaf + 1) * PAGE], 0, "<Q", child))
+    assert find_damage(tmp_path / "data.mdb") is None
+
+
 @pytest.mark.parametrize(
     ("offset", "form", "values"),
     [

@@ -57,6 +57,14 @@ def test_parts_are_read_as_one_store(plan, is_pointer, tmp_path_factory, monkeyp
     )
 
 
+def test_a_part_without_images_does_not_give_the_width(tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps({"offsets": [0, 0]}))
+    for number, ids in enumerate(([], IDS[:2])):
+        add_part(tmp_path, shard_name(number), ids)
+    store = FeatureStore(tmp_path)
+    assert store.feature_width == store[IDS[0]].features.shape[1]
+
+
 def test_a_store_without_parts_has_one(tmp_path):
     write_store(tmp_path / "store", IDS[:2])
     store = FeatureStore(tmp_path / "store")

@@ -1,5 +1,6 @@
 """The reader of a feature store: a mapping in key order that survives pickling and forks."""
 
+import hashlib
 import multiprocessing
 import os
 import re
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features import lmdb_file
-from a2cap.data.features.seal import read_seal
+from a2cap.data.features.seal import logical_digest, read_seal
 from a2cap.data.features.store import FeatureStore
 from tests.data.features.stores import (
     change_seal,
@@ -45,6 +46,11 @@ def has_features(store, *ids):
         np.array_equal(store[image_id].features, make_regions(image_id).features)
         for image_id in ids
     )
+
+
+def test_a_digest_is_of_lengths_keys_and_values():
+    lengths = (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
+    assert logical_digest([(b"k", b"vw")]) == hashlib.sha256(lengths + b"kvw").hexdigest()
 
 
 def test_a_store_is_a_mapping_in_key_order(path):
