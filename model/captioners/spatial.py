@@ -60,12 +60,14 @@ class CellEncoder(nn.Module):
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
         """Encode (B, R, F) features of R cells -> (B, R, D)."""
-        cells = int(region_mask.sum(dim=1).max())
-        if cells > self.cells:
-            raise ModelError(
-                f"an image has {cells} regions, the captioner has positions for {self.cells} "
-                "cells; set model.cells to the number of cells and retrain"
-            )
+        # fewer columns cannot have too many cells, and to count them waits for a GPU
+        if region_mask.shape[1] > self.cells:
+            cells = int(region_mask.sum(dim=1).max())
+            if cells > self.cells:
+                raise ModelError(
+                    f"an image has {cells} regions, the captioner has positions for {self.cells} "
+                    "cells; set model.cells to the number of cells and retrain"
+                )
         states: Tensor = self.projection(self.features(features, boxes, region_mask))
         states = self.norm(states) if self.has_norm else states
         # only padding can be beyond the last position

@@ -17,15 +17,15 @@ from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.decoding.sampling import sample_captions
 from a2cap.model.losses import two_losses
 from a2cap.model.precision import mixed_precision
-from a2cap.model.self_critical.rollouts import generate_rollouts
+from a2cap.model.self_critical.rollouts import generate_rollouts, self_critical_loss
 from tests.kernels import fake_gpu
 
 pytestmark = pytest.mark.slow
 
-STEPS = 5
-FORWARD, BEAM_STEP, SAMPLING_STEP = 600, 220, 220
-"""Most kernels of a forward pass with both losses, of a step of beam search, and of a step of
-sampling with the greedy baseline."""
+STEPS, SAMPLED = 5, 20
+FORWARD, BEAM_STEP, SAMPLING_STEP, SELF_CRITICAL = 600, 220, 220, 7_000
+"""Most kernels of a forward pass with both losses, of a step of beam search, of a step of sampling
+with the greedy baseline, and of 20 such steps with the scores of the samples."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,12 @@ def counted():
         kernels.take()
         beam_search(captioner, memory, DecodingConfig(max_length=STEPS))
         found["beams"] = kernels.take()
-        options = {"baseline": "greedy", "max_length": STEPS}
-        generate_rollouts(captioner, memory, lambda rows: rows.sum(-1), **options)
+        options = {"baseline": "greedy", "max_length": SAMPLED}
+        drawn = generate_rollouts(captioner, memory, lambda rows: rows.sum(-1), **options)
         found["greedy"] = kernels.take()
+        log_probs = captioner.score(memory, drawn.captions, teaching=teaching).log_probs
+        self_critical_loss(log_probs, drawn.advantages)
+        found["scoring"] = kernels.take()
         # a value that is read in each step again
         captioner.decoder.output.register_forward_hook(
             lambda *_: captioner.schedule_step.item() or None  # None keeps the output
@@ -70,8 +73,14 @@ def test_decoding_waits_once_in_four_steps(counted):
     assert kernels <= STEPS * BEAM_STEP
     assert waits == 1 + 4  # and the four columns of the hypotheses
     kernels, waits = counted["greedy"]
-    assert kernels <= STEPS * SAMPLING_STEP
-    assert waits == 1
+    assert kernels <= SAMPLED * SAMPLING_STEP
+    assert waits == (SAMPLED - 1) // 4
+
+
+def test_a_self_critical_step_scores_its_captions_without_waiting(counted):
+    kernels, waits = counted["scoring"]
+    assert waits == 0
+    assert counted["greedy"][0] + kernels <= SELF_CRITICAL
 
 
 def test_one_item_in_a_step_is_counted(counted):
