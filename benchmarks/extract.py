@@ -1,4 +1,4 @@
-"""Extraction time per image in exact and mixed precision, by stage, compared with a plain version.
+"""Extraction time per image in each precision, by stage, compared with a plain version.
 
 ResNet-101 with calibrated-random weights on drawn images of 640 x 480 pixels, which scale to
 800 x 600. The plain version is the same network, unfused and eager, with caffe's 1,600
@@ -51,6 +51,8 @@ from benchmarks.measure import (
 
 PLAIN = "plain: unfused, eager, 1,600 suppressions"
 TOTAL = "total"
+PRECISIONS = (("exact", 36), ("mixed", 36), ("mixed", 100))
+INT8 = (("int8", 36),)
 
 FULL = ExtractConfig(precision="exact")
 QUICK = FULL.model_copy(
@@ -263,15 +265,23 @@ def plain_form(extractor: Extractor, path: Path) -> Regions:
 
 
 def time_precisions(
-    detector: Detector, path: Path, base: ExtractConfig, *, rounds: int
+    detector: Detector,
+    path: Path,
+    base: ExtractConfig,
+    *,
+    rounds: int,
+    precisions: tuple[tuple[str, int], ...] = PRECISIONS,
 ) -> dict[str, Timing]:
-    """Time all versions in alternation, including image decoding."""
+    """Time all versions in alternation, including image decoding.
+
+    precisions: with the number of regions of each.
+    """
     exact = fixed(base, 36, precision="exact")
     forms: dict[str, Form] = {PLAIN: partial(plain_form, plain_extractor(detector, exact), path)}
     if find_spec("detectron2") is not None and detector.architecture.has_bottlenecks:
         theirs = plain_extractor(detector, exact.model_copy(update={"backend": "detectron2"}))
         forms["detectron2 eager"] = partial(plain_form, theirs, path)
-    for precision, count in (("exact", 36), ("mixed", 36), ("mixed", 100)):
+    for precision, count in precisions:
         config = fixed(base, count, precision=precision)
         forms[f"{precision}, {count} boxes"] = form_of(detector, config, path)
     return interleaved(forms, rounds=rounds)
@@ -336,17 +346,17 @@ def print_precisions(timings: dict[str, Timing], *, proposals: int) -> None:
 
 
 def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) -> None:
-    """Print the share of regions that mixed precision keeps, and the error of their features."""
+    """Print the share of regions that rough selection keeps, and the error of their features."""
     rows = []
-    for count in (36, 100):
-        exact, mixed = (
-            Extractor(detector, config=fixed(base, count, precision=precision))
-            for precision in ("exact", "mixed")
+    for precision, count in (*PRECISIONS[1:], *INT8):
+        exact, rough = (
+            Extractor(detector, config=fixed(base, count, precision=each))
+            for each in ("exact", precision)
         )
         same = total = 0
         errors = [0.0]
         for path in paths:
-            expected, found = _extract(exact, path), _extract(mixed, path)
+            expected, found = _extract(exact, path), _extract(rough, path)
             rows_of = {tuple(box): row for row, box in enumerate(expected.boxes.tolist())}
             pairs = [
                 (rows_of[tuple(box)], row)
@@ -359,10 +369,15 @@ def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) 
                 error = np.linalg.norm(expected.features[a] - found.features[b]) / norm
                 errors.append(float(error))
         rows.append(
-            [f"{count} boxes", f"{same} of {total}", f"{same / total:.1%}", f"{max(errors):.1e}"]
+            [
+                f"{precision}, {count} boxes",
+                f"{same} of {total}",
+                f"{same / total:.1%}",
+                f"{max(errors):.1e}",
+            ]
         )
     header = ["", "regions kept", "overlap", "largest feature error"]
-    print_table(f"mixed against exact, {len(paths)} images", header, rows)
+    print_table(f"selection against exact, {len(paths)} images", header, rows)
 
 
 def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
@@ -427,13 +442,13 @@ def main(quick: bool) -> None:
         draw_image(path)
         detector = make_detector(path, base, depth=depth, width=width)
         many = configs[-1]
-        print_precisions(
-            time_precisions(detector, path, many, rounds=rounds), proposals=many.proposals
-        )
+        forms = (*PRECISIONS, *INT8)
+        timings = time_precisions(detector, path, many, rounds=rounds, precisions=forms)
+        print_precisions(timings, proposals=many.proposals)
         paths = [draw_image(Path(folder) / f"{seed}.jpg", seed=seed) for seed in range(images)]
         print_agreement(detector, paths, many)
-        timings, selections = time_stages(detector, path, configs, rounds=rounds)
-        for config, measured in zip(configs, timings, strict=True):
+        stages, selections = time_stages(detector, path, configs, rounds=rounds)
+        for config, measured in zip(configs, stages, strict=True):
             print_stages(config, measured)
         print_pooling(Extractor(detector, config=many), path)
         print_selection(configs, selections)
