@@ -18,26 +18,26 @@ from torch import Tensor, nn
 from a2cap.extract.detector.detector import CHUNK, Detector
 from a2cap.extract.detector.resnet import ResidualBlock
 
-STEPS = 127
+LEVELS = 127
 """Levels of an activation. Processors without VNNI add two products in 16 bits, where 8 bits of
 both factors would overflow."""
 
 SIGNED_ZERO = 128
 """The level of zero in the output of a shortcut, which can be negative."""
 
-EVERY = 5
+CALIBRATION_STRIDE = 5
 """One in so many proposals of the first chunk measures the scales."""
 
 DRAWS = 16
 """Selections with random errors."""
 
-ENOUGH = 2
-"""Of these, which make a proposal a contender."""
+MIN_VOTES = 2
+"""Selections, of these, in which a contender occurs."""
 
-LEAST = np.float32(1e-30)
+MIN_PROBABILITY = np.float32(1e-30)
 """Used for probabilities of 0, which have no logarithm."""
 
-PLAUSIBLE = 0.02
+MIN_PEAK = 0.02
 """Classes that no proposal reaches with this probability are not drawn."""
 
 Select = Callable[[NDArray[np.float32]], NDArray[np.int64]]
@@ -95,7 +95,7 @@ class Int8Block:
         second = F.relu(block.conv2(first))
         rest = x if block.shortcut is None else block.shortcut(x)
         out = F.relu(cast(nn.Conv2d, block.conv3)(second) + rest)
-        return out, [part.abs().amax().item() / STEPS for part in (first, second, rest, out)]
+        return out, [part.abs().amax().item() / LEVELS for part in (first, second, rest, out)]
 
 
 class Int8Heads:
@@ -109,7 +109,7 @@ class Int8Heads:
         """Return (K, classes + 1) float32; arguments as of `Detector.predict`."""
         chunks = self._network.pooled(features, rois, roi_size=roi_size)
         first = next(chunks)
-        unit, x, units = features.amax().item() / STEPS, first[::EVERY], []
+        unit, x, units = features.amax().item() / LEVELS, first[::CALIBRATION_STRIDE], []
         for block in self._blocks:
             x, found = block.measured(x)
             units.append(found)
@@ -133,21 +133,23 @@ def contenders(
     indices that probabilities select. The error of known rows, its mean per class and its spread,
     is assumed of the others, whose returned probabilities are corrected by the mean.
     """
-    error = np.log(np.maximum(exact[known], LEAST) / np.maximum(rough[known], LEAST))
-    error -= error.mean(axis=1, keepdims=True)  # of logits, which softmax knows up to a constant
+    error = np.log(
+        np.maximum(exact[known], MIN_PROBABILITY) / np.maximum(rough[known], MIN_PROBABILITY)
+    )
+    error -= error.mean(axis=1, keepdims=True)  # softmax ignores a constant added to all logits
     mean = error.mean(axis=0)
     spread = (error - mean).std() * ~known[:, None]
     corrected = np.where(known[:, None], exact, _moved(rough, mean))
-    plausible = corrected[:, corrected.max(axis=0) > PLAUSIBLE]
+    plausible = corrected[:, corrected.max(axis=0) > MIN_PEAK]
     draw = np.random.default_rng(0)
     votes = np.zeros(len(rough), np.int64)
-    votes[select(corrected)] = ENOUGH
+    votes[select(corrected)] = MIN_VOTES
     for _ in range(DRAWS):
         noise = draw.standard_normal(plausible.shape, dtype=np.float32) * spread
         votes[select(_moved(plausible, noise))] += 1
     votes[known] = -1
     likeliest = np.argsort(-votes, kind="stable")[: min(CHUNK, np.count_nonzero(~known))]
-    return likeliest if votes.max() >= ENOUGH else likeliest[:0], corrected
+    return likeliest if votes.max() >= MIN_VOTES else likeliest[:0], corrected
 
 
 def _moved(probabilities: NDArray[np.float32], by: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,5 +1,6 @@
 """A detector small enough for quick tests, and images to show it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -49,3 +50,10 @@ def detector(tiny, make_image):
     return calibrate(
         [make_image(1), make_image(2)], tiny, min_side=192, max_side=320, roi_size=7, seed=0
     )
+
+
+@pytest.fixture(scope="session")
+def deep(tiny, make_image):
+    """Return a detector with bottlenecks."""
+    architecture = replace(tiny, depth=50)
+    return calibrate([make_image(1)], architecture, min_side=192, max_side=320, roi_size=7, seed=0)

@@ -1,10 +1,6 @@
 """int8 decides, float32 is stored; the speed of a whole ResNet-101 comes from the benchmark."""
 
-import logging
-from dataclasses import replace
-
 import numpy as np
-import pytest
 import torch
 
 from a2cap.extract.detector import mixed_precision as mixed
@@ -12,19 +8,10 @@ from a2cap.extract.detector.detector import CHUNK
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.int8 import Int8Heads, contenders
 from a2cap.extract.extractor import Extractor
-from a2cap.extract.weights.calibrated_random import calibrate
-from tests.extract.tiny import CONFIG, TINY, relative, seeded
+from tests.extract.tiny import CONFIG, relative, seeded
 
 INT8 = CONFIG.model_copy(update={"precision": "int8"})
-AUTO = CONFIG.model_copy(update={"precision": "auto"})
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def deep(make_image):
-    """Return a detector with bottlenecks."""
-    architecture = replace(TINY, depth=50)
-    return calibrate([make_image(1)], architecture, min_side=192, max_side=320, roi_size=7, seed=0)
 
 
 def test_int8_selects_the_regions_and_features_of_exact(deep, make_image):
@@ -61,37 +48,6 @@ def test_proposals_are_computed_while_errors_like_the_known_ones_could_select_th
     known[5:7] = True
     missing, _ = contenders(rough, exact, known, select)
     assert len(missing) == 0
-
-
-@pytest.mark.parametrize(
-    ("asked", "gain", "chosen", "message"),
-    [
-        (AUTO, 1.7, "exact", "extract.precision: exact, because cpu has no bfloat16"),
-        (
-            AUTO,
-            2.2,
-            "int8",
-            "extract.precision: int8, because a block of res5 is 2.2 times as fast in int8 as in "
-            "float32",
-        ),
-        (INT8, 1.2, "int8", None),
-        (
-            INT8,
-            0.0,
-            "exact",
-            "extract.precision=int8 runs as exact: it needs a CPU and a ResNet of depth 50 or more",
-        ),
-    ],
-)
-def test_the_precision_is_chosen_by_the_speed_of_int8(
-    deep, monkeypatch, caplog, asked, gain, chosen, message
-):
-    monkeypatch.setattr(mixed, "bfloat16_gain", lambda *_, **__: 0.0)
-    monkeypatch.setattr(mixed, "int8_gain", lambda *_, **__: gain)
-    with caplog.at_level(logging.INFO):
-        extractor = Extractor(deep, config=asked)
-    assert extractor.config.precision == chosen
-    assert caplog.messages == ([] if message is None else [message])
 
 
 def test_the_gain_is_0_without_bottlenecks_or_operators(detector, deep, monkeypatch):

@@ -13,7 +13,7 @@ from tests.extract.tiny import CONFIG, relative
 
 EXACT = CONFIG
 MIXED = EXACT.model_copy(update={"precision": "mixed"})
-
+INT8 = EXACT.model_copy(update={"precision": "int8"})
 AUTO = EXACT.model_copy(update={"precision": "auto"})
 CPU = torch.device("cpu")
 
@@ -70,22 +70,25 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
 
 
 @pytest.mark.parametrize(
-    ("asked", "gain", "chosen", "message"),
+    ("asked", "gain", "int8_gain", "chosen", "message"),
     [
-        (MIXED, 0.0, "exact", "cpu has no bfloat16: extract.precision=mixed runs as exact"),
+        (MIXED, 0.0, 0.0, "exact", "cpu has no bfloat16: extract.precision=mixed runs as exact"),
         (
             MIXED,
             0.6,
+            0.0,
             "mixed",
             "extract.precision=mixed is slow on cpu: a convolution is 0.6 times as fast in "
             "bfloat16 as in float32; set extract.precision=auto",
         ),
-        (MIXED, 3.0, "mixed", None),
-        (EXACT, 3.0, "exact", None),
-        (AUTO, 0.0, "exact", "extract.precision: exact, because cpu has no bfloat16"),
+        (MIXED, 3.0, 0.0, "mixed", None),
+        (EXACT, 3.0, 0.0, "exact", None),
+        (AUTO, 0.0, 0.0, "exact", "extract.precision: exact, because cpu has no bfloat16"),
+        (AUTO, 0.0, 1.7, "exact", "extract.precision: exact, because cpu has no bfloat16"),
         (
             AUTO,
             1.4,
+            0.0,
             "exact",
             "extract.precision: exact, because a convolution is 1.4 times as fast in bfloat16 as "
             "in float32",
@@ -93,19 +96,37 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
         (
             AUTO,
             1.5,
+            2.2,
             "mixed",
             "extract.precision: mixed, because a convolution is 1.5 times as fast in bfloat16 as "
             "in float32",
         ),
-        (AUTO.model_copy(update={"boxes": "given"}), 3.0, "exact", None),
+        (
+            AUTO,
+            0.0,
+            2.2,
+            "int8",
+            "extract.precision: int8, because a block of res5 is 2.2 times as fast in int8 as in "
+            "float32",
+        ),
+        (INT8, 0.0, 1.2, "int8", None),
+        (
+            INT8,
+            0.0,
+            0.0,
+            "exact",
+            "extract.precision=int8 runs as exact: it needs a CPU and a ResNet of depth 50 or more",
+        ),
+        (AUTO.model_copy(update={"boxes": "given"}), 3.0, 2.2, "exact", None),
     ],
 )
-def test_the_precision_is_chosen_by_the_speed_of_bfloat16(
-    detector, monkeypatch, caplog, asked, gain, chosen, message
+def test_the_precision_is_chosen_by_the_speed_of_bfloat16_and_int8(
+    deep, monkeypatch, caplog, asked, gain, int8_gain, chosen, message
 ):
     monkeypatch.setattr(mixed, "bfloat16_gain", lambda *_, **__: gain)
+    monkeypatch.setattr(mixed, "int8_gain", lambda *_, **__: int8_gain)
     with caplog.at_level(logging.INFO):
-        extractor = Extractor(detector, config=asked)
+        extractor = Extractor(deep, config=asked)
     assert extractor.config.precision == chosen
     assert caplog.messages == ([] if message is None else [message])
 
