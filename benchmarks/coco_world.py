@@ -4,14 +4,14 @@ Vocabulary, grammar and context are real; features are simulated. Each object th
 captions name becomes as many regions as they count: the vector of its noun, plus half the vectors
 of its adjectives, plus noise. Distractors are objects of other images that share a noun, so that
 they are as likely beside it as in COCO. Every region has a cell of the image of its own, and
-instances.json names it, so that the grounding of attention is known.
+instances.json names it. grounding.json and words.json have the form of those of generated scenes: a
+noun, its adjectives and its count refer to the regions of the noun, distractors are nobody's.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,27 @@ from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.yaml_file import read_yaml
 from a2cap.data.regions import Regions
 from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.metrics.word_pairs import plurals
 from benchmarks.preprocess import write_annotations
 
 WORDS: Mapping[str, Any] = read_yaml(Path(__file__).with_name("coco_words.yaml"))
 NOUNS = {noun: index for index, noun in enumerate(WORDS["nouns"])}
 ADJECTIVES = {adjective: index for index, adjective in enumerate(WORDS["adjectives"])}
 COUNTS: Mapping[str, int] = WORDS["counts"]
+
+NOUN_OF: Mapping[str, str] = {
+    **{form: noun for noun in NOUNS for form in plurals(noun)},
+    **WORDS["irregular_plurals"],
+    **{noun: noun for noun in NOUNS},
+}
+"""Word, singular or plural -> its noun."""
+
+WORD_GROUPS = {
+    "nouns": list(NOUN_OF),
+    "adjectives": [word for word in ADJECTIVES if word not in NOUN_OF],
+    "counts": [word for word in COUNTS if word not in {*NOUN_OF, "a", "an"}],
+}
+"""Words that refer to regions, each in one group."""
 
 COLUMNS, CELL = 6, 64
 """Cells per row of an image, and pixels per side of a cell."""
@@ -73,33 +88,45 @@ class Codes:
         return np.asarray(vector + self.noise * rng.standard_normal(len(vector)))
 
 
-@cache
-def noun_of(word: str) -> str | None:
-    """Return the noun of a word, singular or plural, None if it is no known one."""
-    irregular: str = WORDS["irregular_plurals"].get(word, word)
-    forms = (word, irregular, word.removesuffix("s"), word.removesuffix("es"))
-    return next((form for form in forms if form in NOUNS), None)
+def phrases_in(words: Sequence[str]) -> Iterator[tuple[str, Described, list[int]]]:
+    """Yield the nouns of a caption as it describes them, and the positions of their words."""
+    for position, word in enumerate(words):
+        if word not in NOUN_OF:
+            continue
+        noun, positions = NOUN_OF[word], [position]
+        described = Described(1 if word == noun else 2)
+        for before in range(position - 1, -1, -1):
+            if words[before] in ADJECTIVES:
+                described.adjectives.add(words[before])
+            elif words[before] in COUNTS:
+                if word != noun:
+                    described.count = max(described.count, COUNTS[words[before]])
+            elif words[before] in SKIPPED_WORDS:
+                continue
+            else:
+                break
+            positions.append(before)
+        yield noun, described, positions
 
 
 def objects_in(captions: Iterable[Sequence[str]]) -> dict[str, Described]:
     """Return the objects that captions name, with the greatest count and all their adjectives."""
     found: dict[str, Described] = {}
     for words in captions:
-        for position, word in enumerate(words):
-            noun = noun_of(word)
-            if noun is None:
-                continue
-            described = found.setdefault(noun, Described())
-            count = 1 if word == noun else 2
-            for before in reversed(words[:position]):
-                if before in ADJECTIVES:
-                    described.adjectives.add(before)
-                elif before in COUNTS:
-                    count = max(count, COUNTS[before]) if word != noun else count
-                elif before not in SKIPPED_WORDS:
-                    break
-            described.count = max(described.count, count)
+        for noun, described, _ in phrases_in(words):
+            known = found.setdefault(noun, Described())
+            known.count = max(known.count, described.count)
+            known.adjectives |= described.adjectives
     return found
+
+
+def grounded(words: Sequence[str], regions: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Return the words of a caption with the indices of their regions, given as nouns."""
+    found: list[set[int]] = [set() for _ in words]
+    for noun, _, positions in phrases_in(words):
+        for position in positions:
+            found[position].update(i for i, other in enumerate(regions) if other == noun)
+    return list(zip(words, map(sorted, found), strict=True))
 
 
 def regions_of(
@@ -158,7 +185,7 @@ def draw_distractors(
 def write_world(
     folder: Path, *, count: int | None, width: int, noise: float, distractors: int, seed: int
 ) -> dict[str, float]:
-    """Write annotations, features.lmdb and instances.json; return figures of the world."""
+    """Write the files of the world into a new folder; return figures of the world."""
     folder.mkdir(parents=True, exist_ok=True)
     images = read_annotations(write_annotations(folder, count=count)).images
     objects = [objects_in(caption.tokens for caption in image.captions) for image in images]
@@ -167,7 +194,7 @@ def write_world(
         for noun in named:
             images_with[noun].append(index)
     codes = Codes.create(width, noise, np.random.default_rng(seed))
-    listed, boxes = [], []
+    listed, boxes, grounding = [], [], {}
     title = track("write regions", total=len(images))
     with title as progress, FeatureWriter(folder / "features.lmdb", commit_every=4096) as writer:
         for index, image in enumerate(images):
@@ -175,6 +202,7 @@ def write_world(
             drawn = draw_distractors(index, objects, images_with, rng, most=distractors)
             nouns, regions = regions_of(objects[index], drawn, codes, rng)
             writer.add(image.image_id, regions)
+            grounding[image.image_id] = [grounded(one.tokens, nouns) for one in image.captions]
             listed.append({"id": index + 1, "file_name": image.file})
             for noun, (x1, y1, x2, y2) in zip(nouns, regions.boxes.tolist(), strict=True):
                 boxes.append((index + 1, noun, [x1, y1, x2 - x1, y2 - y1]))
@@ -185,8 +213,13 @@ def write_world(
         {"id": n, "image_id": image, "category_id": NOUNS[noun] + 1, "bbox": box}
         for n, (image, noun, box) in enumerate(boxes, start=1)
     ]
-    document = {"images": listed, "annotations": annotations, "categories": categories}
-    (folder / "instances.json").write_text(json.dumps(document))
+    contents = {
+        "instances": {"images": listed, "annotations": annotations, "categories": categories},
+        "grounding": grounding,
+        "words": WORD_GROUPS,
+    }
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
     return {
         "images": len(images),
         "images without a known noun": sum(not named for named in objects),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.study.worlds import PLAIN, PLANTED
+from benchmarks.study.worlds import PLAIN, PLANTED, TEXT
 
 FUSIONS = ("none", "max", "moving", "decay", "gate")
 """Order of the paper's Table 3."""
@@ -21,7 +21,8 @@ ABLATIONS = {
 """Open choice of the paper -> fields of `model.alignment` that reverse it."""
 
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
-PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED)
+WRITTEN = "text"
+PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, WRITTEN)
 """Parts of the study, the most important first."""
 
 STARTS = "starts"
@@ -29,6 +30,10 @@ STARTS = "starts"
 
 FURTHER = ("train.epochs=3", "train.lr=0.0005", "train.warmup=50")
 """Fields of the training that follows with each fusion, `none` included."""
+
+TEXT_START = ("train.epochs=6",)
+TEXT_FURTHER = ("train.epochs=1", "model.alignment.decay_steps=460")
+"""The same on COCO's text, where an epoch has 702 updates instead of 300."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,13 @@ class Trial:
     @property
     def start(self) -> "Trial":
         """The captioner that it starts from."""
-        return Trial(STARTS, self.world, self.seed, self.world, _fusion("none"), False)
+        fields = (*_fusion("none"), *(TEXT_START if self.world == TEXT else ()))
+        return Trial(STARTS, self.world, self.seed, self.world, fields, False)
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Size of the study: variants, and seeds of the fusions, the planted world, and other parts."""
+    """Size of the study: variants, and seeds of the fusions, in each world, and of other parts."""
 
     fusions: tuple[str, ...] = FUSIONS
     planted_fusions: tuple[str, ...] = ("none", "max", "gate")
@@ -70,6 +76,7 @@ class Extent:
     ablations: tuple[str, ...] = tuple(ABLATIONS)
     seeds: int = 5
     planted_seeds: int = 5
+    text_seeds: int = 3
     other_seeds: int = 2
 
 
@@ -83,6 +90,7 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         DEVIATED: lambda: _deviated(extent),
         WEIGHED: lambda: _weighed(extent),
         ABLATED: lambda: _ablated(extent),
+        WRITTEN: lambda: _written(extent),
     }
     found = [trial for part in PARTS if part in parts for trial in made[part]()]
     return [*dict.fromkeys(trial.start for trial in found), *found]
@@ -98,6 +106,13 @@ def _deviated(extent: Extent) -> Iterator[Trial]:
     for seed in range(extent.planted_seeds):
         for fusion in extent.planted_fusions:
             yield Trial(DEVIATED, fusion, seed, PLANTED, _fusion(fusion), self_critical=True)
+
+
+def _written(extent: Extent) -> Iterator[Trial]:
+    for seed in range(extent.text_seeds):
+        for fusion in extent.fusions:
+            fields = (*TEXT_FURTHER, *_fusion(fusion))
+            yield Trial(WRITTEN, fusion, seed, TEXT, fields, self_critical=False)
 
 
 def _weighed(extent: Extent) -> Iterator[Trial]:

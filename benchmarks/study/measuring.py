@@ -30,6 +30,7 @@ from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.metrics.truth import TRUTH, judge_captions, truth_counts, truth_values
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from benchmarks.coco_world import NOUN_OF
 from benchmarks.study.grounding import (
     Attention,
     GroundedWord,
@@ -99,16 +100,13 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         images=subject.analysed,
         runtime=RuntimeConfig(device="cpu", threads=1),
     )
-    scenes = read_scenes(subject.world.folder / "instances.json")
-    counts = truth_counts(judge_captions(captions, scenes).values()).sum(axis=0)
-    truth = dict(zip(TRUTH, truth_values(counts).tolist(), strict=True))
+    errors = scene_errors if subject.world.has_scenes else noun_errors
     return {
         "CIDEr": cider(captions, {name: references[name] for name in captions}),
-        "truth": {name: None if np.isnan(value) else value for name, value in truth.items()},
         "validation CIDEr": run.validation,
         "grounding": grounding,
         "companions": companions,
-        "errors": companion_errors(captions, subject.instances, subject.world.companions),
+        **errors(captions, subject.instances, subject.world),
         "mean mask": _mean([layer.keep for layer in analysed.layers]),
         "layers": [
             {
@@ -122,6 +120,32 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
             for layer in analysed.layers
         ],
     }
+
+
+def scene_errors(
+    captions: Mapping[str, str], instances: Mapping[str, Instances], world: World
+) -> Measured:
+    """Return the truth of captions of scenes, and their errors by companions."""
+    scenes = read_scenes(world.folder / "instances.json")
+    counts = truth_counts(judge_captions(captions, scenes).values()).sum(axis=0)
+    truth = dict(zip(TRUTH, truth_values(counts).tolist(), strict=True))
+    return {
+        "truth": {name: None if np.isnan(value) else value for name, value in truth.items()},
+        "errors": companion_errors(captions, instances, world.companions),
+    }
+
+
+def noun_errors(
+    captions: Mapping[str, str], instances: Mapping[str, Instances], world: World
+) -> Measured:
+    """Return shares of captions with a noun that no true caption has, and with a distractor's."""
+    absent, distracted = [], []
+    for image_id, caption in captions.items():
+        own = {NOUN_OF.get(word) for true in world.captions[image_id] for word, _ in true}
+        named = {NOUN_OF[word] for word in caption.split() if word in NOUN_OF} - own
+        absent.append(bool(named))
+        distracted.append(not named.isdisjoint(instances[image_id].names))
+    return {"nouns": {"absent": _share(absent), "distractors": _share(distracted)}}
 
 
 def greedy_captions(subject: Subject) -> dict[str, str]:

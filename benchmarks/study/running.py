@@ -21,7 +21,7 @@ from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.study.grid import STARTS, Trial
 from benchmarks.study.measuring import Subject, measure
-from benchmarks.study.worlds import Images, World, draw_world
+from benchmarks.study.worlds import TEXT, Images, World, draw_world
 
 CONFIG = Path(__file__).with_name("study.yaml")
 
@@ -37,13 +37,15 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 class Study:
     """Settings of all trials.
 
-    folder: output of the study; weights: of the detector; overrides: of the common configuration;
-    analysed: number of images whose gradients are computed.
+    folder: output of the study; weights: of the detector; images, texts: of worlds of scenes and of
+    COCO's text; analysed: number of images whose gradients are computed; overrides: of the common
+    configuration.
     """
 
     folder: Path
     weights: str
     images: Images
+    texts: Images
     analysed: int
     overrides: tuple[str, ...] = ()
 
@@ -58,7 +60,7 @@ class Study:
 
     def world(self, name: str) -> World:
         """Return a world, drawn or not."""
-        return World(name, self.folder / f"{name}-scenes")
+        return World(name, self.folder / (name if name == TEXT else f"{name}-scenes"))
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def prepare(study: Study, names: Sequence[str]) -> None:
     """Draw these worlds, extract their features and preprocess their captions."""
     for name in names:
         world = study.world(name)
-        draw_world(world, study.images)
+        draw_world(world, study.images if world.has_scenes else study.texts)
         with Experiment(study.config(world), study.artifacts) as opened:
             own = [CALIBRATE, EXTRACT, PREPROCESS]
             for stage in filter(opened.names.__contains__, own):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
-from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, STARTS, WEIGHED
+from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, STARTS, WEIGHED, WRITTEN
 from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
 from benchmarks.study.results import Results
 from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
@@ -13,7 +13,11 @@ from benchmarks.study.statistics import Interval, paired_difference
 BASELINE = "none"
 
 SYMBOLS = {ATTENTION: "α", ALIGNED: "α^a", EVIDENCE: "1−m"}
-GROUPS = ("all", "kinds", "colours", "sizes", "textures", "counts", "relations")
+GROUPS = (
+    *("all", "kinds", "colours", "sizes", "textures"),
+    *("nouns", "adjectives"),  # of COCO's text
+    *("counts", "relations"),
+)
 PHASES = (CROSS_ENTROPY, SELF_CRITICAL)
 
 _EMPTY = "–"
@@ -25,6 +29,8 @@ GENERAL: tuple[Column, ...] = (
     ("CIDEr", "CIDEr"),
     ("truth", "truth/truth"),
     ("CHAIR-s", "truth/CHAIR-s"),
+    ("absent nouns", "nouns/absent"),
+    ("of distractors", "nouns/distractors"),
     ("grounding α", "grounding/all/attention"),
     ("grounding α^a", "grounding/all/aligned"),
     ("grounding 1−m", "grounding/all/evidence"),
@@ -58,6 +64,7 @@ def all_tables(results: Results) -> str:
         *(_general(results, DEVIATED, phase) for phase in PHASES),
         *(_gains(results, DEVIATED, phase) for phase in PHASES),
         *(_companions(results, phase) for phase in PHASES),
+        *(table(results, WRITTEN, CROSS_ENTROPY) for table in (_general, _gains, _groups, _layers)),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -68,6 +75,7 @@ _TITLES = {
     WEIGHED: "Gate by the penalty λ",
     ABLATED: "Gate with one open choice reversed",
     DEVIATED: "Planted companions",
+    WRITTEN: "Fusions on COCO's text",
 }
 
 
@@ -91,19 +99,26 @@ def _gains(results: Results, part: str, phase: str) -> str:
         "CIDEr": ("CIDEr", "CIDEr"),
         "truth": ("truth/truth", "truth/truth"),
         "CHAIR-s": ("truth/CHAIR-s", "truth/CHAIR-s"),
+        "absent nouns": ("nouns/absent", "nouns/absent"),
+        "of distractors": ("nouns/distractors", "nouns/distractors"),
         "grounding α": (_ACCURACY[ATTENTION], _ACCURACY[ATTENTION]),
         "grounding α^a": (_ACCURACY[ALIGNED], _ACCURACY[ATTENTION]),
         "points α": (f"{_ACCURACY[ATTENTION]} points",) * 2,
         "points α^a": (f"{_ACCURACY[ALIGNED]} points", f"{_ACCURACY[ATTENTION]} points"),
         "grounding α^a − own α": (_ACCURACY[ALIGNED], None),
     }
+    labels = [label for label in results.labels(part, phase) if label != BASELINE]
+    columns = {
+        head: names
+        for head, names in columns.items()
+        if any(_gain(results, part, label, phase, *names) for label in labels)
+    }
     rows = [
         [
             label,
             *(_cell(_gain(results, part, label, phase, *n), sign=True) for n in columns.values()),
         ]
-        for label in results.labels(part, phase)
-        if label != BASELINE
+        for label in labels
     ]
     title = f"{_title(part, phase)}: difference from α of “{BASELINE}” with the same seed"
     return _table(title, ["", *columns], rows)
@@ -126,22 +141,23 @@ def _gain(
 
 
 def _groups(results: Results, part: str, phase: str) -> str:
-    rows = []
-    for label in results.labels(part, phase):
-        for kind, symbol in SYMBOLS.items():
-            names = [f"grounding/{group}/{kind}" for group in GROUPS]
-            found = [results.mean(part, label, phase, name) for name in names]
-            if any(found):
-                rows.append([f"{label}, {symbol}", *map(_cell, found)])
+    labels = results.labels(part, phase)
+
+    def means(label: str, kind: str, groups: Iterable[str]) -> list[Interval | None]:
+        return [results.mean(part, label, phase, f"grounding/{one}/{kind}") for one in groups]
+
+    groups = [one for one in GROUPS if any(any(means(x, "words", [one])) for x in labels)]
+    rows = [
+        [f"{label}, {symbol}", *map(_cell, found)]
+        for label in labels
+        for kind, symbol in SYMBOLS.items()
+        if any(found := means(label, kind, groups))
+    ]
     if rows:
-        first = results.labels(part, phase)[0]
-        names = [f"grounding/{group}/chance" for group in GROUPS]
-        shares = [results.mean(part, first, phase, name) for name in names]
-        rows.append(["chance", *(_plain(share) for share in shares)])
-        names = [f"grounding/{group}/words" for group in GROUPS]
-        counts = [results.mean(part, first, phase, name) for name in names]
-        rows.append(["words", *("–" if c is None else f"{c.mean:,.0f}" for c in counts)])
-    return _table(f"{_title(part, phase)}: grounding by group of words", ["", *GROUPS], rows)
+        rows.append(["chance", *map(_plain, means(labels[0], "chance", groups))])
+        counts = means(labels[0], "words", groups)
+        rows.append(["words", *(_EMPTY if c is None else f"{c.mean:,.0f}" for c in counts)])
+    return _table(f"{_title(part, phase)}: grounding by group of words", ["", *groups], rows)
 
 
 def _layers(results: Results, part: str, phase: str) -> str:

@@ -1,9 +1,11 @@
-"""Worlds of the study: generated scenes with known groundings, their features and captions.
+"""Worlds of the study: generated scenes and COCO's text, with known groundings.
 
 A planted world differs from the plain one only in its training images: there a piece of clutter is
 beside every object of its paired category, and nowhere else. The held-out images are the same.
+The world of COCO's text has no images: benchmarks/coco_world.py simulates its features.
 """
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +18,9 @@ from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.progress import track
+from benchmarks.coco_world import write_world
 
-PLAIN, PLANTED = "plain", "planted"
+PLAIN, PLANTED, TEXT = "plain", "planted", "text"
 
 PLANTED_SHARE = 0.95
 """Share of the training images with a paired category that show its companion, if planted."""
@@ -32,7 +35,7 @@ _HELD_OUT = ("val", "test")
 class Images:
     """Numbers of images to draw, and of them to train, validate and test with.
 
-    A fifth of the drawn images is held out and has no planted clutter; the rest can train.
+    A fifth of the drawn scenes is held out and has no planted clutter; the rest can train.
     """
 
     drawn: int
@@ -49,12 +52,24 @@ class World:
     folder: Path
 
     @property
+    def has_scenes(self) -> bool:
+        """False if its images are captions and simulated features only."""
+        return self.name != TEXT
+
+    @property
     def annotations(self) -> Path:
         """Captions and splits of the chosen images."""
         return self.folder.with_suffix(".json")
 
     def overrides(self, weights: str) -> list[str]:
         """Return the fields of an experiment on this world; calibrated-random needs given boxes."""
+        if not self.has_scenes:
+            return [
+                override("data.features", self.folder / "features.lmdb"),
+                override("data.annotations", self.annotations),
+                "preprocess.min_count=5",
+                "model.box_geometry=none",  # regions are in random cells
+            ]
         given = weights == CALIBRATED_RANDOM
         return [
             override("data.images", self.folder / "images"),
@@ -79,12 +94,17 @@ class World:
     @cached_property
     def companions(self) -> dict[str, str]:
         """Category of objects -> category of clutter that a planted world puts beside it."""
+        if not self.has_scenes:
+            return {}
         found: Any = read_json(self.folder / "scenes.json")
         return dict(found["companions"])
 
 
 def draw_world(world: World, images: Images) -> None:
     """Draw a world unless it exists, and choose its images."""
+    if not world.has_scenes:
+        _write_text(world, images)
+        return
     with track(f"draw {world.name} scenes", total=images.drawn) as progress:
         write_scenes(
             world.folder,
@@ -97,6 +117,19 @@ def draw_world(world: World, images: Images) -> None:
     document: Any = read_json(world.folder / "dataset_coco.json")
     chosen = {**document, "images": chosen_images(document["images"], images)}
     write_json(world.annotations, chosen)
+
+
+def _write_text(world: World, images: Images) -> None:
+    """Write the world of COCO's text; its first images train, as their order is random."""
+    if world.annotations.is_file():
+        return
+    shutil.rmtree(world.folder, ignore_errors=True)  # of an interrupted run
+    write_world(world.folder, count=images.drawn, width=256, noise=2, distractors=12, seed=0)
+    document: Any = read_json(world.folder / "dataset_coco.json")
+    splits = ["train"] * images.train + ["val"] * images.validate + ["test"] * images.test
+    pairs = zip(document["images"], splits, strict=False)
+    chosen = [{**image, "split": split} for image, split in pairs]
+    write_json(world.annotations, {**document, "images": chosen})
 
 
 def chosen_images(images: Sequence[Mapping[str, Any]], counts: Images) -> list[dict[str, Any]]:

@@ -65,7 +65,12 @@ TABLES = {
     "self_critical": ["CIDEr-D of a2 is faster by", "step of a2 is faster by"],
     "throughput": ["cross-entropy: 1+2 layers", "self-critical: 1+2 layers", "bf16, eager", "idle"],
     "evaluate": ["of pycocoevalcap", "equal to 1e-06: Bleu_1"],
-    "alignment_study": ["fusions gate 1", "Planted companions, after SCST", "by group of words"],
+    "alignment_study": [
+        "fusions gate 1",
+        "Planted companions, after SCST",
+        "by group of words",
+        "COCO's text, after XE",
+    ],
     "captioners": ["2 of 2: spatial, gate", "| spatial | none |", "true captions"],
     "detector": ["unseen scenes", "recall of 36", "plain/striped/dotted", "s per image"],
     "scale": ["500 images", "random reads", "a2 status", "SCST, to batch 100"],

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from a2cap.data.annotations.instances import read_instances
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.captioning.grounding import CategoryNames
 from benchmarks import preprocess
@@ -73,6 +74,21 @@ def test_a_world_is_deterministic_and_names_every_region(jar, tmp_path):
             assert (codes @ vector).argmax() == own
     counts = np.bincount(store[f"{1:012d}"].class_ids, minlength=len(NOUNS))
     assert [counts[NOUNS[noun]] for noun in ("person", "woman", "bus")] == [4, 3, 2]
+
+    boxes = read_instances(tmp_path / "one" / "instances.json")[f"{1:012d}"]
+    assert (boxes.boxes == store[f"{1:012d}"].boxes).all()  # so that indices name regions too
+    captions = json.loads((tmp_path / "one" / "grounding.json").read_text())[f"{1:012d}"]
+    named = {(word, boxes.names[i]) for words in captions for word, found in words for i in found}
+    assert named == {
+        *((word, "person") for word in ("a", "group", "people")),
+        *((word, "woman") for word in ("three", "women")),
+        *((word, "bus") for word in ("a", "two", "small", "red", "bus", "buses")),
+    }
+    assert len(dict(captions[0])["group"]) == COUNTS["group"]
+    groups = json.loads((tmp_path / "one" / "words.json").read_text())
+    grouped = [word for words in groups.values() for word in words]
+    assert len(grouped) == len(set(grouped)) and {"women", "red", "three"} < set(grouped)
+    assert not {"a", "of"} & set(grouped)
     # distractors share a noun with the image: beside the dog of 4 is what is beside that of 2
     others = {list(NOUNS)[i] for i in store[f"{4:012d}"].class_ids} - {"dog", "kite"}
     assert others and others <= {"bench", "frisbee", "grass"}
