@@ -31,7 +31,7 @@ STARTS = "starts"
 FURTHER = ("train.epochs=3", "train.lr=0.0005", "train.warmup=50")
 """Fields of the training that follows with each fusion, `none` included."""
 
-TEXT_START = ("train.epochs=6",)
+TEXT_START = ("train.epochs=8",)
 TEXT_FURTHER = ("train.epochs=1", "model.alignment.decay_steps=460")
 """The same on COCO's text, where an epoch has 702 updates instead of 300."""
 

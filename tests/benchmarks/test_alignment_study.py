@@ -188,7 +188,7 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     assert [job.start for job in further] == [starts[job.world.name] for job in further]
     text = next(job.config for job in further if job.world.name == "text")
     assert (text.data.images, text.data.features) == (None, tmp_path / "text" / "features.lmdb")
-    assert (text.train.epochs, starts["text"].train.epochs, shared.config.train.epochs) == (1, 6, 3)
+    assert (text.train.epochs, starts["text"].train.epochs, shared.config.train.epochs) == (1, 8, 3)
 
 
 def test_results_survive_a_round_trip(tmp_path):
