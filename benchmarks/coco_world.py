@@ -72,11 +72,10 @@ class Codes:
 
     @classmethod
     def create(cls, width: int, noise: float, rng: np.random.Generator) -> "Codes":
-        """Draw vectors of length 1, of adjectives of length 0.5."""
-        scale = width**-0.5
-        nouns = rng.standard_normal((len(NOUNS), width)) * scale
-        adjectives = rng.standard_normal((len(ADJECTIVES), width)) * scale / 2
-        return cls(nouns, adjectives, noise * scale)
+        """Draw standard normal numbers, half as large for adjectives."""
+        nouns = rng.standard_normal((len(NOUNS), width))
+        adjectives = rng.standard_normal((len(ADJECTIVES), width)) / 2
+        return cls(nouns, adjectives, noise)
 
     def of(
         self, noun: str, adjectives: Iterable[str], rng: np.random.Generator
@@ -232,7 +231,9 @@ def write_world(
 @click.argument("folder", type=click.Path(path_type=Path, exists=False))
 @click.option("--images", type=int, help="First images of val2014 alone.  [default: all]")
 @click.option("--width", default=256, show_default=True, help="Numbers per region.")
-@click.option("--noise", default=1.0, show_default=True, help="Length of the noise; a noun has 1.")
+@click.option(
+    "--noise", default=1.0, show_default=True, help="Deviation of the noise; nouns have 1."
+)
 @click.option("--distractors", default=12, show_default=True, help="Most distractors per image.")
 @click.option("--seed", default=0, show_default=True)
 def main(
