@@ -124,7 +124,7 @@ def _write_text(world: World, images: Images) -> None:
     if world.annotations.is_file():
         return
     shutil.rmtree(world.folder, ignore_errors=True)  # of an interrupted run
-    write_world(world.folder, count=images.drawn, width=256, noise=1, distractors=6, seed=0)
+    write_world(world.folder, count=images.drawn, width=256, noise=0.5, distractors=6, seed=0)
     document: Any = read_json(world.folder / "dataset_coco.json")
     splits = ["train"] * images.train + ["val"] * images.validate + ["test"] * images.test
     pairs = zip(document["images"], splits, strict=False)
