@@ -77,7 +77,7 @@ class Extent:
     seeds: int = 5
     planted_seeds: int = 5
     text_seeds: int = 3
-    other_seeds: int = 2
+    other_seeds: int = 3
 
 
 def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
@@ -105,7 +105,7 @@ def _fused(extent: Extent) -> Iterator[Trial]:
 def _deviated(extent: Extent) -> Iterator[Trial]:
     for seed in range(extent.planted_seeds):
         for fusion in extent.planted_fusions:
-            yield Trial(DEVIATED, fusion, seed, PLANTED, _fusion(fusion), self_critical=True)
+            yield Trial(DEVIATED, fusion, seed, PLANTED, _fusion(fusion), self_critical=False)
 
 
 def _written(extent: Extent) -> Iterator[Trial]:

@@ -61,9 +61,8 @@ def all_tables(results: Results) -> str:
         *(_layers(results, FUSED, phase) for phase in PHASES),
         _general(results, WEIGHED, CROSS_ENTROPY),
         _general(results, ABLATED, CROSS_ENTROPY),
-        *(_general(results, DEVIATED, phase) for phase in PHASES),
-        *(_gains(results, DEVIATED, phase) for phase in PHASES),
-        *(_companions(results, phase) for phase in PHASES),
+        *(table(results, DEVIATED, CROSS_ENTROPY) for table in (_general, _gains)),
+        _companions(results, CROSS_ENTROPY),
         *(table(results, WRITTEN, CROSS_ENTROPY) for table in (_general, _gains, _groups, _layers)),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -201,23 +200,22 @@ def _companions(results: Results, phase: str) -> str:
 def _self_critical_gains(results: Results) -> str:
     """Return validation CIDEr and rewards before and after self-critical training."""
     rows = []
-    for part in (FUSED, DEVIATED):
-        for label in results.labels(part, SELF_CRITICAL):
-            before, after = (
-                results.by_seed(part, label, phase, "validation CIDEr") for phase in PHASES
-            )
-            gains = [after[seed] - before[seed] for seed in after.keys() & before.keys()]
-            rows.append(
-                [
-                    f"{label}{' (planted)' if part == DEVIATED else ''}",
-                    _cell(results.mean(part, label, CROSS_ENTROPY, "validation CIDEr")),
-                    _cell(results.mean(part, label, SELF_CRITICAL, "validation CIDEr")),
-                    _cell(paired_difference(after, before), sign=True),
-                    f"{sum(gain > 0 for gain in gains)} of {len(gains)}",
-                    _cell(results.mean(part, label, SELF_CRITICAL, "first epoch/reward")),
-                    _cell(results.mean(part, label, SELF_CRITICAL, "last epoch/reward")),
-                ]
-            )
+    for label in results.labels(FUSED, SELF_CRITICAL):
+        before, after = (
+            results.by_seed(FUSED, label, phase, "validation CIDEr") for phase in PHASES
+        )
+        gains = [after[seed] - before[seed] for seed in after.keys() & before.keys()]
+        rows.append(
+            [
+                label,
+                _cell(results.mean(FUSED, label, CROSS_ENTROPY, "validation CIDEr")),
+                _cell(results.mean(FUSED, label, SELF_CRITICAL, "validation CIDEr")),
+                _cell(paired_difference(after, before), sign=True),
+                f"{sum(gain > 0 for gain in gains)} of {len(gains)}",
+                _cell(results.mean(FUSED, label, SELF_CRITICAL, "first epoch/reward")),
+                _cell(results.mean(FUSED, label, SELF_CRITICAL, "last epoch/reward")),
+            ]
+        )
     heads = ["after XE", "after SCST", "gain", "seeds that gain"]
     rewards = ["reward of samples, first epoch", "last epoch"]
     return _table("Validation CIDEr before and after SCST", ["", *heads, *rewards], rows)
