@@ -155,10 +155,12 @@ def timed_extractor(detector: Detector, config: ExtractConfig, laps: Laps) -> Ex
         ("backbone", network.backbone, "forward"),
         ("RPN and proposals", network.proposal_generator, "forward"),
         ("res5", network.roi_heads, "forward"),
+        ("res5", network.roi_heads, "of_cells"),
         ("selection", extractor, "_choose"),
     ):
         setattr(owner, name, laps.timed(stage, getattr(owner, name)))
-    network.pool = laps.timed_parts("RoIPool", network.pool)
+    pooling = "cells" if detector.architecture.has_bottlenecks else "pool"
+    setattr(network, pooling, laps.timed_parts("RoIPool", getattr(network, pooling)))
     return extractor
 
 

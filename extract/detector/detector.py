@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.heads import RegionHeads
-from a2cap.extract.detector.operators import roi_align, roi_pool
+from a2cap.extract.detector.operators import has_tables, pooled_cells, roi_align, roi_pool
 from a2cap.extract.detector.proposals import ProposalGenerator
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone
+from a2cap.extract.detector.roi_pool import PooledCells
 
 CHUNK = 25
 """Regions per pass of res5 on a CPU; at 14 x 14 cells each takes 0.8 MB pooled and 1.6 MB in every
@@ -64,9 +65,13 @@ class Detector(nn.Module):
         features: (B, C, h, w); rois: (K, 5) float32, image index in [0, B) and x1 y1 x2 y2 in
         scaled pixels; roi_size: cells per side into which a region is pooled.
         """
-        vectors = torch.cat(
-            [self.roi_heads(chunk) for chunk in self.pooled(features, rois, roi_size=roi_size)]
-        )
+        heads = self.roi_heads
+        if self.shares_cells(features, rois):
+            maps = self.cells(features, rois, roi_size=roi_size)
+            vectors = torch.cat([heads.of_cells(cells, CHUNK) for cells in maps])
+        else:
+            chunks = self.pooled(features, rois, roi_size=roi_size)
+            vectors = torch.cat([heads(chunk) for chunk in chunks])
         class_logits = self.roi_heads.box_predictor(vectors)
         attribute_logits = self.roi_heads.box_predictor.attribute_logits(vectors, class_logits)
         return RegionPredictions(vectors, class_logits, attribute_logits)
@@ -78,6 +83,16 @@ class Detector(nn.Module):
         """
         chunk = chunk_on(features.device)
         return self.pool(features, rois, size=roi_size, scale=1 / STRIDE, chunk=chunk)
+
+    def shares_cells(self, features: Tensor, rois: Tensor) -> bool:
+        """Return whether regions share cells that the first block of res5 can take one by one."""
+        is_dilated = self.architecture.has_bottlenecks and self.meta.last_stage == "dilated"
+        are_many = len(rois) >= CHUNK * len(features)
+        return is_dilated and are_many and self.pool is roi_pool and has_tables(features)
+
+    def cells(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Iterator[PooledCells]:
+        """Yield the pooled regions of each map, if `shares_cells`; arguments as of `predict`."""
+        return pooled_cells(features, rois, size=roi_size, scale=1 / STRIDE)
 
 
 def chunk_on(device: torch.device) -> int:

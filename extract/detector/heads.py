@@ -9,7 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2cap.extract.detector.resnet import Architecture, residual_stage
+from a2cap.extract.detector.resnet import (
+    Architecture,
+    NormalizedConvolution,
+    ResidualBlock,
+    residual_stage,
+)
+from a2cap.extract.detector.roi_pool import PooledCells
 
 
 class BoxPredictor(nn.Module):
@@ -66,3 +72,23 @@ class RegionHeads(nn.Module):
         pooled: (K, C, n, n) float32. Returns (K, F) float32, not negative.
         """
         return cast(Tensor, self.res5(pooled).mean(dim=(2, 3)))
+
+    def of_cells(self, cells: PooledCells, chunk: int) -> Tensor:
+        """Return what `forward` returns, of as many regions as there are, a chunk at a time.
+
+        Cells that regions share pass the first block once: its 1x1 convolutions, and each tap of
+        the 3x3 one. For dilated bottlenecks.
+        """
+        first = cast(ResidualBlock, self.res5[0])
+        shortcut = cast(NormalizedConvolution, first.shortcut)
+
+        def enter(pooled: Tensor) -> tuple[Tensor, Tensor]:
+            return first.conv2.taps(F.relu_(first.conv1(pooled))), shortcut(pooled)
+
+        taps, rest = cells.mapped(enter, chunk)
+        sums = taps.sums(chunk, dilation=first.conv2.dilation[0])
+        vectors = []
+        for of_taps, of_shortcut in zip(sums, rest.regions(chunk), strict=True):
+            x = first.added(first.conv2.of_sums(of_taps), of_shortcut)
+            vectors.append(self.res5[1:](x).mean(dim=(2, 3)))
+        return torch.cat(vectors)

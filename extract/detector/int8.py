@@ -5,8 +5,7 @@ tensors by oneDNN's convolutions; their scales are measured in float32 on some o
 proposals. The errors are larger than those of bfloat16 and change ranks: see `contenders`.
 """
 
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -81,12 +80,21 @@ class Int8Block:
 
     def __call__(self, x: Tensor, unit: float, units: list[float]) -> Tensor:
         """Add the residual to x, which is overwritten. unit: of x; units: of what follows."""
-        first, second, rest, out = units
-        hidden = self._second(self._first(x, unit, first), first, second)
+        return self.leave(*self.enter(x, unit, units), units)
+
+    def enter(self, x: Tensor, unit: float, units: list[float]) -> tuple[Tensor, Tensor]:
+        """Return the first convolution of x, rectified, and the shortcut."""
+        hidden = self._first(x, unit, units[0])
         if self._shortcut is not None:
-            x = self._shortcut(x, unit, rest, rectified=False)
+            x = self._shortcut(x, unit, units[2], rectified=False)
+        return hidden, x
+
+    def leave(self, hidden: Tensor, shortcut: Tensor, units: list[float]) -> Tensor:
+        """Return the block's output from what `enter` returns; the shortcut is overwritten."""
+        first, second, rest, out = units
         zero = 0 if self._shortcut is None else SIGNED_ZERO
-        return self._third.added(hidden, second, out, to=x, to_unit=rest, zero=zero)
+        hidden = self._second(hidden, first, second)
+        return self._third.added(hidden, second, out, to=shortcut, to_unit=rest, zero=zero)
 
     def measured(self, x: Tensor) -> tuple[Tensor, list[float]]:
         """Return the block's output in float32, and the units of its four tensors."""
@@ -107,19 +115,32 @@ class Int8Heads:
 
     def class_logits(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Tensor:
         """Return (K, classes + 1) float32; arguments as of `Detector.predict`."""
-        chunks = self._network.pooled(features, rois, roi_size=roi_size)
-        first = next(chunks)
+        network, blocks = self._network, self._blocks
+        first = next(network.pooled(features, rois, roi_size=roi_size))
         unit, x, units = features.amax().item() / LEVELS, first[::CALIBRATION_STRIDE], []
-        for block in self._blocks:
+        for block in blocks:
             x, found = block.measured(x)
             units.append(found)
-        vectors = [self._features(chunk, unit, units) for chunk in chain([first], chunks)]
-        return cast(Tensor, self._network.roi_heads.box_predictor(torch.cat(vectors)))
 
-    def _features(self, pooled: Tensor, unit: float, units: list[list[float]]) -> Tensor:
-        # no pooled value is above the map's
-        x = pooled.div_(unit).add_(0.5).to(torch.uint8)
-        for block, found in zip(self._blocks, units, strict=True):
+        def enter(pooled: Tensor) -> tuple[Tensor, Tensor]:
+            # no pooled value is above the map's
+            levels = pooled.div_(unit).add_(0.5).to(torch.uint8)
+            return blocks[0].enter(levels, unit, units[0])
+
+        parts: Iterable[tuple[Tensor, Tensor]]
+        if network.shares_cells(features, rois):
+            (cells,) = network.cells(features, rois, roi_size=roi_size)
+            hidden, shortcut = cells.mapped(enter, CHUNK)
+            parts = zip(hidden.regions(CHUNK), shortcut.regions(CHUNK), strict=True)
+        else:
+            parts = map(enter, network.pooled(features, rois, roi_size=roi_size))
+        vectors = [self._leave(*part, units) for part in parts]
+        return cast(Tensor, network.roi_heads.box_predictor(torch.cat(vectors)))
+
+    def _leave(self, hidden: Tensor, shortcut: Tensor, units: list[list[float]]) -> Tensor:
+        """Return the feature of each region from what the first block's `enter` returns."""
+        x, unit = self._blocks[0].leave(hidden, shortcut, units[0]), units[0][-1]
+        for block, found in zip(self._blocks[1:], units[1:], strict=True):
             x, unit = block(x, unit, found), found[-1]
         return x.mean(dim=(2, 3), dtype=torch.float32) * unit
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from a2cap.data.errors import A2Error
-from a2cap.extract.detector.roi_pool import FEWEST, pool_from_tables
+from a2cap.extract.detector.roi_pool import FEWEST, PooledCells, pool_from_tables
 
 
 def nms(boxes: Tensor, scores: Tensor, *, threshold: float, most: int) -> Tensor:
@@ -49,16 +49,26 @@ def roi_pool(
     maps: (B, C, h, w) float32; rois: (K, 5) float32, image index in rising order, x1 y1 x2 y2 in
     pixels; scale: cells of a map per pixel. Yields (k, C, size, size) in order, k at most chunk.
     """
-    needs_gradient = maps.requires_grad and torch.is_grad_enabled()
     # torchvision's kernel runs on one CPU thread, one channel at a time
-    if maps.device.type != "cpu" or needs_gradient or len(rois) < FEWEST * len(maps):
-        pool = torchvision_module("ops").roi_pool
-        yield from (pool(maps, some, size, scale) for some in torch.split(rois, chunk))
+    if has_tables(maps) and len(rois) >= FEWEST * len(maps):
+        for cells in pooled_cells(maps, rois, size=size, scale=scale):
+            yield from cells.regions(chunk)
         return
+    pool = torchvision_module("ops").roi_pool
+    yield from (pool(maps, some, size, scale) for some in torch.split(rois, chunk))
+
+
+def has_tables(maps: Tensor) -> bool:
+    """Return whether `pooled_cells` takes these maps: on a CPU, and without gradients."""
+    return maps.device.type == "cpu" and not (maps.requires_grad and torch.is_grad_enabled())
+
+
+def pooled_cells(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Iterator[PooledCells]:
+    """Yield the pooled regions of each map that has any; arguments as of `roi_pool`."""
     counts = torch.bincount(rois[:, 0].long(), minlength=len(maps)).tolist()
     for cells, part in zip(maps, torch.split(rois[:, 1:], counts), strict=True):
         if len(part):
-            yield from pool_from_tables(cells, part, size=size, scale=scale, chunk=chunk)
+            yield pool_from_tables(cells, part, size=size, scale=scale)
 
 
 def roi_align(

@@ -90,6 +90,21 @@ class NormalizedConvolution(nn.Conv2d):
         normalized: Tensor = self.norm(super().forward(x))
         return normalized
 
+    def taps(self, x: Tensor) -> Tensor:
+        """Return the products of each cell with the weights of each tap.
+
+        x: (B, inputs, H, W). Returns (B, taps * outputs, H, W).
+        """
+        weight = self.weight.permute(2, 3, 0, 1).reshape(-1, self.in_channels, 1, 1)
+        return F.conv2d(x, weight.contiguous(memory_format=torch.channels_last))
+
+    def of_sums(self, sums: Tensor) -> Tensor:
+        """Return what `forward` returns, from sums of products; they are overwritten."""
+        normalized: Tensor = self.norm(
+            sums if self.bias is None else sums.add_(self.bias.view(-1, 1, 1))
+        )
+        return normalized
+
 
 class Stem(nn.Module):
     """7x7 convolution and 3x3 maximum, each with stride 2; padded_pool: pool as detectron2."""
@@ -130,9 +145,13 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Add the residual. x: (B, inputs, H, W). Returns (B, outputs, H / stride, W / stride)."""
         residual = self.conv2(F.relu_(self.conv1(x)))
+        return self.added(residual, x if self.shortcut is None else self.shortcut(x))
+
+    def added(self, residual: Tensor, to: Tensor) -> Tensor:
+        """Return the block's output. residual: of the second convolution; to: of the shortcut."""
         if self.conv3 is not None:
             residual = self.conv3(F.relu_(residual))
-        residual += x if self.shortcut is None else self.shortcut(x)
+        residual += to
         return F.relu_(residual)
 
 

@@ -2,25 +2,84 @@
 
 A cell of a region is a rectangle of few map cells. For each size of such a rectangle, a table holds
 the maximum at every position; a region then is one gather of its rectangles. The results equal
-torchvision's bit for bit, in a tenth of the time for 300 regions, with channels last.
+torchvision's bit for bit, in a tenth of the time for 300 regions, with channels last. Of the cells
+of 300 regions of 14 x 14, a quarter are distinct.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 FEWEST = 32
 """Regions of a map from which building the tables pays."""
 
 
-def pool_from_tables(
-    cells: Tensor, rois: Tensor, *, size: int, scale: float, chunk: int
-) -> Iterator[Tensor]:
-    """Pool regions by the maximum in each cell of a size x size grid, chunk regions at a time.
+@dataclass(frozen=True)
+class PooledCells:
+    """Cells of pooled regions, as rows of a table that regions share.
+
+    values: (N, C), the last row 0; index: (K, size, size) int64, the row of each region's cells.
+    """
+
+    values: Tensor
+    index: Tensor
+
+    def regions(self, chunk: int) -> Iterator[Tensor]:
+        """Yield (k, C, size, size), channels last in memory, k at most chunk."""
+        # lazily: memory for all regions at once is new to the process and takes longer than the
+        # gather
+        for some in torch.split(self.index, chunk):
+            chosen = self.values.index_select(0, some.flatten())
+            yield chosen.view(*some.shape, -1).permute(0, 3, 1, 2)
+
+    def mapped(
+        self, function: Callable[[Tensor], tuple[Tensor, ...]], chunk: int
+    ) -> tuple["PooledCells", ...]:
+        """Apply 1x1 convolutions to each distinct cell once.
+
+        function: takes (chunk, C, size, size), cells of any regions, and returns tensors of that
+        shape with other channels.
+        """
+        rows, index = torch.unique(self.index, return_inverse=True)
+        size = index.shape[-1]
+        # whole chunks only, because a convolution of another shape may add in another order
+        whole = chunk * size**2
+        images = F.pad(rows, (0, whole - len(rows) % whole)).view(-1, size, size)
+        tables: list[Tensor] = []
+        for number, some in enumerate(PooledCells(self.values, images).regions(chunk)):
+            parts = [part.permute(0, 2, 3, 1).flatten(0, 2) for part in function(some)]
+            tables = tables or [part.new_empty(images.numel(), part.shape[1]) for part in parts]
+            for table, part in zip(tables, parts, strict=True):
+                table[number * whole : (number + 1) * whole] = part
+        for table in tables:
+            table[-1] = 0
+        return tuple(PooledCells(table, index) for table in tables)
+
+    def sums(self, chunk: int, *, dilation: int) -> Iterator[Tensor]:
+        """Yield a 3x3 convolution, padded by 0, of the cells of which these are the products.
+
+        values: (N, 9 * C), products with the weights of each tap. Yields (k, C, size, size),
+        channels last in memory, k at most chunk.
+        """
+        size, taps = self.index.shape[-1], 9
+        edge = taps * (len(self.values) - 1)
+        padded = F.pad(self.index * taps, (dilation,) * 4, value=edge)
+        starts = range(0, 3 * dilation, dilation)
+        windows = (padded[:, y : y + size, x : x + size] for y in starts for x in starts)
+        bags = torch.stack([window + tap for tap, window in enumerate(windows)], dim=-1)
+        products = self.values.view(taps * len(self.values), -1)
+        for some in torch.split(bags, chunk):
+            summed = F.embedding_bag(some.flatten(0, 2), products, mode="sum")
+            yield summed.view(*some.shape[:3], -1).permute(0, 3, 1, 2)
+
+
+def pool_from_tables(cells: Tensor, rois: Tensor, *, size: int, scale: float) -> PooledCells:
+    """Pool regions by the maximum in each cell of a size x size grid.
 
     cells: (C, h, w) float32; rois: (K, 4) float32 x1 y1 x2 y2 in pixels; scale: cells per pixel.
-    Yields (k, C, size, size), channels last in memory.
     """
     channels, height, width = cells.shape
     limits = torch.tensor([width, height], dtype=torch.float32)
@@ -44,10 +103,7 @@ def pool_from_tables(
     lines = ((down - 1) * columns * height + y)[:, :, None] * width
     index = lines + ((across - 1) * height * width + x)[:, None, :]
     is_empty = (down < 1)[:, :, None] | (across < 1)[:, None, :]
-    # lazily: memory for all regions at once is new to the process and takes longer than the gather
-    for some in torch.split(index.masked_fill_(is_empty, len(flat) - 1), chunk):
-        chosen = flat.index_select(0, some.flatten())
-        yield chosen.view(len(some), size, size, channels).permute(0, 3, 1, 2)
+    return PooledCells(flat, index.masked_fill_(is_empty, len(flat) - 1))
 
 
 def _bins(rois: Tensor, *, size: int, limits: Tensor) -> tuple[Tensor, Tensor]:

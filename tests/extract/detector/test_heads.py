@@ -1,7 +1,12 @@
+import pytest
 import torch
 
+from a2cap.extract.detector.detector import CHUNK
+from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.heads import BoxPredictor
 from a2cap.extract.detector.resnet import Architecture
+from tests.extract.detector.test_roi_pool import some_regions
+from tests.extract.tiny import relative, seeded
 
 TINY = Architecture(18, width=2, classes=3, attributes=4, embedding_width=5, attribute_width=6)
 
@@ -32,3 +37,18 @@ def test_without_an_attribute_head_there_are_no_attributes():
     features = torch.rand(2, 16)
     assert heads.attribute_logits(features, heads(features)) is None
     assert not any("attr" in key for key in heads.state_dict())
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("size", [3, 7, 14])
+def test_shared_cells_give_the_features_of_whole_regions(deep, size, is_fused):
+    network = fuse(deep) if is_fused else deep
+    maps = torch.rand(1, 128, 11, 17, generator=seeded(size))
+    rois = some_regions(2 * CHUNK, images=1, seed=size)
+    with torch.inference_mode():
+        assert network.shares_cells(maps, rois)
+        found = network.predict(maps, rois, roi_size=size).features
+        whole = torch.cat(list(network.pooled(maps, rois, roi_size=size)))
+        assert relative(found, network.roi_heads(whole)) < 2e-6
+        some = network.predict(maps, rois[9 : 9 + CHUNK], roi_size=size).features
+    assert torch.equal(some, found[9 : 9 + CHUNK])
