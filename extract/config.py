@@ -75,7 +75,7 @@ class ExtractConfig(Section):
     with matrix units and slower without; the features of selected regions are computed in float32.
     int8: the same in int8, for processors without them; a CPU and a ResNet of depth 50 or more.
     auto: mixed where a convolution is at least 1.5 times faster in bfloat16, measured at the start,
-    int8 where a block of res5 is 1.8 times faster in it, otherwise exact; an extraction that is
+    int8 where a block of res5 is 2 times faster in it, otherwise exact; an extraction that is
     continued keeps its choice."""
     backend: Literal["native", "detectron2"] = "native"
     """Modules that compute: a2's, or detectron2's if it is installed (exact only)."""

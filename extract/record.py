@@ -19,7 +19,7 @@ from a2cap.extract.config import ExtractConfig
 if TYPE_CHECKING:
     import torch
 
-CODE_VERSION = 2
+CODE_VERSION = 1
 """Raised by hand whenever extract/ would give another result for the same weights and image.
 
 The code version of stage extract contains it, so that the stage then runs again.

@@ -62,7 +62,8 @@ def detect_objects(
     roi_size: int,
     rule: DetectionRule = USUAL_RULE,
 ) -> list[Detections]:
-    """Detect the objects of each image, in order; the result equals that of each image alone.
+    """Detect the objects of each image, in order; the result equals that of each image alone
+    to float32 rounding.
 
     images: (H, W, 3) uint8 BGR each, scaled as `detector.meta` states; proposals: regions that are
     classified; roi_size: cells per side into which they are pooled, as in training. Raises

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.heads import RegionHeads
-from a2cap.extract.detector.operators import has_tables, pooled_cells, roi_align, roi_pool
+from a2cap.extract.detector.operators import can_use_tables, pooled_cells, roi_align, roi_pool
 from a2cap.extract.detector.proposals import ProposalGenerator
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone
 from a2cap.extract.detector.roi_pool import PooledCells
 
 CHUNK = 25
 """Regions per pass of res5 on a CPU; at 14 x 14 cells each takes 0.8 MB pooled and 1.6 MB in every
-wide layer of res5. More are no faster."""
+wide layer of res5. More are no faster. Distinct cells of all regions take 27 kB each."""
 
 CHUNK_OF_GPU = 100
 
@@ -72,8 +72,8 @@ class Detector(nn.Module):
         else:
             chunks = self.pooled(features, rois, roi_size=roi_size)
             vectors = torch.cat([heads(chunk) for chunk in chunks])
-        class_logits = self.roi_heads.box_predictor(vectors)
-        attribute_logits = self.roi_heads.box_predictor.attribute_logits(vectors, class_logits)
+        class_logits = heads.box_predictor(vectors)
+        attribute_logits = heads.box_predictor.attribute_logits(vectors, class_logits)
         return RegionPredictions(vectors, class_logits, attribute_logits)
 
     def pooled(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Iterator[Tensor]:
@@ -87,8 +87,9 @@ class Detector(nn.Module):
     def shares_cells(self, features: Tensor, rois: Tensor) -> bool:
         """Return whether regions share cells that the first block of res5 can take one by one."""
         is_dilated = self.architecture.has_bottlenecks and self.meta.last_stage == "dilated"
+        # every pass of whole chunks, so that all have equal bits; few given boxes share too little
         are_many = len(rois) >= CHUNK * len(features)
-        return is_dilated and are_many and self.pool is roi_pool and has_tables(features)
+        return is_dilated and are_many and self.pool is roi_pool and can_use_tables(features)
 
     def cells(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Iterator[PooledCells]:
         """Yield the pooled regions of each map, if `shares_cells`; arguments as of `predict`."""

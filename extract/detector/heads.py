@@ -74,21 +74,22 @@ class RegionHeads(nn.Module):
         return cast(Tensor, self.res5(pooled).mean(dim=(2, 3)))
 
     def of_cells(self, cells: PooledCells, chunk: int) -> Tensor:
-        """Return what `forward` returns, of as many regions as there are, a chunk at a time.
+        """Return the feature of each region from cells that regions may share, (K, F) float32.
 
-        Cells that regions share pass the first block once: its 1x1 convolutions, and each tap of
-        the 3x3 one. For dilated bottlenecks.
+        chunk: regions per pass. A distinct cell passes the first block once: its 1x1 convolutions,
+        and each tap of the 3x3 one. For dilated bottlenecks.
         """
-        first = cast(ResidualBlock, self.res5[0])
-        shortcut = cast(NormalizedConvolution, first.shortcut)
+        first, others = cast(ResidualBlock, self.res5[0]), self.res5[1:]
+        convolution = first.conv2
 
-        def enter(pooled: Tensor) -> tuple[Tensor, Tensor]:
-            return first.conv2.taps(F.relu_(first.conv1(pooled))), shortcut(pooled)
+        def enter(x: Tensor) -> tuple[Tensor, Tensor]:
+            taps = convolution.taps(F.relu_(first.conv1(x)))
+            return taps, cast(NormalizedConvolution, first.shortcut)(x)
 
-        taps, rest = cells.mapped(enter, chunk)
-        sums = taps.sums(chunk, dilation=first.conv2.dilation[0])
+        taps, rest = cells.mapped(enter)
+        sums = taps.summed_taps(chunk, dilation=convolution.dilation[0])
         vectors = []
-        for of_taps, of_shortcut in zip(sums, rest.regions(chunk), strict=True):
-            x = first.added(first.conv2.of_sums(of_taps), of_shortcut)
-            vectors.append(self.res5[1:](x).mean(dim=(2, 3)))
+        for summed, shortcut in zip(sums, rest.regions(chunk), strict=True):
+            x = first.added(convolution.of_sums(summed), shortcut)
+            vectors.append(others(x).mean(dim=(2, 3)))
         return torch.cat(vectors)

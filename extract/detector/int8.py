@@ -5,7 +5,7 @@ tensors by oneDNN's convolutions; their scales are measured in float32 on some o
 proposals. The errors are larger than those of bfloat16 and change ranks: see `contenders`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -127,14 +127,15 @@ class Int8Heads:
             levels = pooled.div_(unit).add_(0.5).to(torch.uint8)
             return blocks[0].enter(levels, unit, units[0])
 
-        parts: Iterable[tuple[Tensor, Tensor]]
         if network.shares_cells(features, rois):
-            (cells,) = network.cells(features, rois, roi_size=roi_size)
-            hidden, shortcut = cells.mapped(enter, CHUNK)
-            parts = zip(hidden.regions(CHUNK), shortcut.regions(CHUNK), strict=True)
+            vectors = []
+            for cells in network.cells(features, rois, roi_size=roi_size):
+                hidden, shortcut = (part.regions(CHUNK) for part in cells.mapped(enter))
+                parts = zip(hidden, shortcut, strict=True)
+                vectors += [self._leave(*part, units) for part in parts]
         else:
-            parts = map(enter, network.pooled(features, rois, roi_size=roi_size))
-        vectors = [self._leave(*part, units) for part in parts]
+            chunks = network.pooled(features, rois, roi_size=roi_size)
+            vectors = [self._leave(*enter(chunk), units) for chunk in chunks]
         return cast(Tensor, network.roi_heads.box_predictor(torch.cat(vectors)))
 
     def _leave(self, hidden: Tensor, shortcut: Tensor, units: list[list[float]]) -> Tensor:

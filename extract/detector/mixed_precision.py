@@ -28,8 +28,8 @@ WORTHWHILE_GAIN = 1.5
 """Speed of bfloat16 over float32 from which selection in it pays, with its second pass."""
 
 WORTHWHILE_INT8_GAIN = 2.0
-"""Speed of int8 over float32 in a block; an image gains 1.3 at 2.2, as 60 of 300 proposals are
-computed again."""
+"""Speed of a block in int8 over float32 from which selection in it pays: at 2.2, an image of which
+60 of 300 proposals are computed again gains 1.3."""
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -50,7 +50,7 @@ def roi_pool(
     pixels; scale: cells of a map per pixel. Yields (k, C, size, size) in order, k at most chunk.
     """
     # torchvision's kernel runs on one CPU thread, one channel at a time
-    if has_tables(maps) and len(rois) >= FEWEST * len(maps):
+    if can_use_tables(maps) and len(rois) >= FEWEST * len(maps):
         for cells in pooled_cells(maps, rois, size=size, scale=scale):
             yield from cells.regions(chunk)
         return
@@ -58,7 +58,7 @@ def roi_pool(
     yield from (pool(maps, some, size, scale) for some in torch.split(rois, chunk))
 
 
-def has_tables(maps: Tensor) -> bool:
+def can_use_tables(maps: Tensor) -> bool:
     """Return whether `pooled_cells` takes these maps: on a CPU, and without gradients."""
     return maps.device.type == "cpu" and not (maps.requires_grad and torch.is_grad_enabled())
 

@@ -99,7 +99,7 @@ class NormalizedConvolution(nn.Conv2d):
         return F.conv2d(x, weight.contiguous(memory_format=torch.channels_last))
 
     def of_sums(self, sums: Tensor) -> Tensor:
-        """Return what `forward` returns, from sums of products; they are overwritten."""
+        """Finish the convolution whose products are added up: (B, outputs, H, W), overwritten."""
         normalized: Tensor = self.norm(
             sums if self.bias is None else sums.add_(self.bias.view(-1, 1, 1))
         )

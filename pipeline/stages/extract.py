@@ -14,7 +14,7 @@ from a2cap.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 
-CODE_VERSION = 4 + RECORDED_VERSION
+CODE_VERSION = 5 + RECORDED_VERSION
 IMPORT_VERSION = 1
 
 # The key contains the digest of the weights instead of these fields.

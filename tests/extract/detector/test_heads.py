@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from a2cap.extract.detector.detector import CHUNK
+from a2cap.extract.detector.detector import CHUNK, Detector
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.heads import BoxPredictor
 from a2cap.extract.detector.resnet import Architecture
@@ -40,15 +40,34 @@ def test_without_an_attribute_head_there_are_no_attributes():
 
 
 @pytest.mark.parametrize("is_fused", [True, False])
-@pytest.mark.parametrize("size", [3, 7, 14])
-def test_shared_cells_give_the_features_of_whole_regions(deep, size, is_fused):
+@pytest.mark.parametrize(("images", "size"), [(1, 3), (3, 7), (1, 14)])
+def test_shared_cells_give_the_features_of_whole_regions(deep, images, size, is_fused):
     network = fuse(deep) if is_fused else deep
-    maps = torch.rand(1, 128, 11, 17, generator=seeded(size))
-    rois = some_regions(2 * CHUNK, images=1, seed=size)
+    maps = torch.rand(images, 128, 11, 17, generator=seeded(size))
+    rois = some_regions(4 * CHUNK, images=images, seed=size)
+    rois[rois[:, 0] == 1, 0] = 2  # the second image has none
     with torch.inference_mode():
         assert network.shares_cells(maps, rois)
         found = network.predict(maps, rois, roi_size=size).features
         whole = torch.cat(list(network.pooled(maps, rois, roi_size=size)))
         assert relative(found, network.roi_heads(whole)) < 2e-6
-        some = network.predict(maps, rois[9 : 9 + CHUNK], roi_size=size).features
-    assert torch.equal(some, found[9 : 9 + CHUNK])
+
+
+def test_features_of_whole_chunks_do_not_depend_on_other_regions(deep):
+    maps = torch.rand(1, 128, 11, 17, generator=seeded())
+    rois = some_regions(2 * CHUNK, images=1, seed=0)
+    some = slice(9, 9 + CHUNK)
+    with torch.inference_mode():
+        of_all = deep.predict(maps, rois, roi_size=14).features
+        assert torch.equal(deep.predict(maps, rois[some], roi_size=14).features, of_all[some])
+
+
+def test_cells_are_shared_where_res5_takes_them_one_by_one(deep, detector):
+    maps, rois = torch.rand(2, 128, 11, 17), some_regions(2 * CHUNK, images=2, seed=0)
+    strided = Detector(deep.architecture, deep.meta.model_copy(update={"last_stage": "strided"}))
+    bilinear = deep.meta.model_copy(update={"region_pooling": "bilinear"})
+    assert deep.shares_cells(maps, rois)
+    assert not deep.shares_cells(maps, rois[1:])
+    assert not deep.shares_cells(maps.clone().requires_grad_(), rois)
+    for other in (detector, strided, Detector(deep.architecture, bilinear)):
+        assert not other.shares_cells(maps, rois)

@@ -1,6 +1,7 @@
 """int8 decides, float32 is stored; the speed of a whole ResNet-101 comes from the benchmark."""
 
 import numpy as np
+import pytest
 import torch
 
 from a2cap.extract.detector import mixed_precision as mixed
@@ -8,6 +9,7 @@ from a2cap.extract.detector.detector import CHUNK
 from a2cap.extract.detector.fused import fuse
 from a2cap.extract.detector.int8 import Int8Heads, contenders
 from a2cap.extract.extractor import Extractor
+from tests.extract.detector.test_roi_pool import some_regions
 from tests.extract.tiny import CONFIG, relative, seeded
 
 INT8 = CONFIG.model_copy(update={"precision": "int8"})
@@ -22,9 +24,11 @@ def test_int8_selects_the_regions_and_features_of_exact(deep, make_image):
         assert np.array_equal(found.features, expected.features)
 
 
-def test_int8_logits_are_close_to_float32_logits(deep):
-    maps = torch.rand(1, 128, 12, 16, generator=seeded())
-    rois = torch.tensor([[0.0, 3, 3, 90, 80], [0, 40, 10, 120, 60]])
+@pytest.mark.parametrize(("images", "count"), [(1, 2), (2, 3 * CHUNK)])
+def test_int8_logits_are_close_to_float32_logits(deep, images, count):
+    maps = torch.rand(images, 128, 11, 17, generator=seeded())
+    rois = some_regions(3 * CHUNK, images=images, seed=0)[-count:]
+    assert deep.shares_cells(maps, rois) == (count > CHUNK)
     with torch.inference_mode():
         logits = Int8Heads(fuse(deep)).class_logits(maps, rois, roi_size=7)
         expected = deep.predict(maps, rois, roi_size=7).class_logits
