@@ -5,7 +5,7 @@ captions name becomes as many regions as they count: the vector of its noun, plu
 of its adjectives, plus noise. Distractors are objects of other images that share a noun, so that
 they are as likely beside it as in COCO. Every region has a cell of the image of its own, and
 instances.json names it. grounding.json and words.json have the form of those of generated scenes: a
-noun, its adjectives and its count refer to the regions of the noun, distractors are nobody's.
+noun, its adjectives and its count refer to the regions of the noun; no word refers to a distractor.
 """
 
 import json
@@ -232,9 +232,12 @@ def write_world(
 @click.option("--images", type=int, help="First images of val2014 alone.  [default: all]")
 @click.option("--width", default=256, show_default=True, help="Numbers per region.")
 @click.option(
-    "--noise", default=1.0, show_default=True, help="Deviation of the noise; nouns have 1."
+    "--noise",
+    default=0.5,
+    show_default=True,
+    help="Standard deviation of the noise; that of a noun is 1.",
 )
-@click.option("--distractors", default=12, show_default=True, help="Most distractors per image.")
+@click.option("--distractors", default=6, show_default=True, help="Most distractors per image.")
 @click.option("--seed", default=0, show_default=True)
 def main(
     folder: Path, images: int | None, width: int, noise: float, distractors: int, seed: int

@@ -32,8 +32,10 @@ FURTHER = ("train.epochs=3", "train.lr=0.0005", "train.warmup=50")
 """Fields of the training that follows with each fusion, `none` included."""
 
 TEXT_START = ("train.epochs=8",)
+"""Fields of the training of the start on COCO's text, where an epoch has 702 updates, not 300."""
+
 TEXT_FURTHER = ("train.epochs=1", "model.alignment.decay_steps=460")
-"""The same on COCO's text, where an epoch has 702 updates instead of 300."""
+"""Fields, after FURTHER, of the training that follows there."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Extent:
-    """Size of the study: variants, and seeds of the fusions, in each world, and of other parts."""
+    """Size of the study: variants, seeds of the fusions in each world, and of other parts."""
 
     fusions: tuple[str, ...] = FUSIONS
     planted_fusions: tuple[str, ...] = ("none", "max", "gate")

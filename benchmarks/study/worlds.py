@@ -121,12 +121,15 @@ def draw_world(world: World, images: Images) -> None:
 
 def _write_text(world: World, images: Images) -> None:
     """Write the world of COCO's text; its first images train, as their order is random."""
-    if world.annotations.is_file():
-        return
-    shutil.rmtree(world.folder, ignore_errors=True)  # of an interrupted run
-    write_world(world.folder, count=images.drawn, width=256, noise=0.5, distractors=6, seed=0)
+    if not world.folder.is_dir():
+        unfinished = world.folder.with_suffix(".partial")
+        shutil.rmtree(unfinished, ignore_errors=True)  # of an interrupted run
+        write_world(unfinished, count=images.drawn, width=256, noise=0.5, distractors=6, seed=0)
+        unfinished.rename(world.folder)
     document: Any = read_json(world.folder / "dataset_coco.json")
     splits = ["train"] * images.train + ["val"] * images.validate + ["test"] * images.test
+    if len(document["images"]) < len(splits):
+        raise ValueError(f"too few images: {len(document['images'])} of {len(splits)}; draw more")
     pairs = zip(document["images"], splits, strict=False)
     chosen = [{**image, "split": split} for image, split in pairs]
     write_json(world.annotations, {**document, "images": chosen})

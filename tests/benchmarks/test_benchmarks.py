@@ -67,7 +67,7 @@ TABLES = {
     "evaluate": ["of pycocoevalcap", "equal to 1e-06: Bleu_1"],
     "alignment_study": [
         "fusions gate 1",
-        "Planted companions, after SCST",
+        "Planted companions, after XE",
         "by group of words",
         "COCO's text, after XE",
     ],
