@@ -19,7 +19,7 @@ from benchmarks.study.measuring import companion_errors, companion_words, noun_e
 from benchmarks.study.results import Results, Row, read_results
 from benchmarks.study.running import Study, jobs
 from benchmarks.study.statistics import interval, paired_difference
-from benchmarks.study.worlds import Images, World, chosen_images
+from benchmarks.study.worlds import Images, World, chosen_images, draw_world
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 30, 30]], dtype=np.float32)
 # the first object, 0.6 of it, 0.4 of it, which is too little, and the second object
@@ -168,6 +168,14 @@ def test_held_out_images_are_split_again_and_the_others_train():
 def test_too_few_images_are_an_error():
     with pytest.raises(ValueError, match="too few images for val: 0 of 1; draw more"):
         chosen_images([{"split": "train"}], Images(1, 1, validate=1, test=0))
+
+
+def test_too_few_images_of_cocos_text_are_an_error(tmp_path):
+    world = World("text", tmp_path / "text")
+    world.folder.mkdir()
+    (world.folder / "dataset_coco.json").write_text('{"images": [{}]}')
+    with pytest.raises(ValueError, match=r"^too few images: 1 of 3; draw more$"):
+        draw_world(world, Images(1, train=1, validate=1, test=1))
 
 
 @pytest.mark.slow
