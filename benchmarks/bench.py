@@ -125,7 +125,7 @@ def training(peaks: Peaks, *, quick: bool) -> list[Figure]:
             captioner, batch, matmul=sizes.matmul, rounds=1 if quick else 2
         )
         title = f"{name}: training step"
-        train.print_steps(title, timings, operations, tokens=batch.captions.numel())
+        train.print_steps(title, timings, operations, tokens=int(batch.is_token.sum()))
         captioner.train()
         step = train.training_step(captioner, train.a2_gradients)
         print_profile(title, partial(step, batch))

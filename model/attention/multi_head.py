@@ -21,6 +21,7 @@ from a2cap.model.alignment import (
 from a2cap.model.attention.over_regions import attend
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.layers.linear import xavier_linear
+from a2cap.model.layers.packing import Packing
 
 
 def split_heads(states: Tensor, heads: int) -> Tensor:
@@ -75,15 +76,30 @@ class SelfAttention(nn.Module):
         self.query_key_value = xavier_linear(width, width, parts=3, bias=form.bias)
         self.output = xavier_linear(width, width, bias=form.bias)
 
-    def forward(self, states: Tensor, *, region_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        states: Tensor,
+        *,
+        region_mask: Tensor | None = None,
+        packing: Packing | None = None,
+    ) -> Tensor:
         """Attend to the whole sequence, or causally to the current and earlier positions.
 
-        states: (N, L, D); region_mask: (N, L) bool, True where a state may be attended to.
-        Returns (N, L, D).
+        states: (N, L, D), or (T, D) with a packing; region_mask: (N, L) bool, True where a state
+        may be attended to. Returns a tensor of the same shape.
         """
+        parts = self.query_key_value(states)
+        if packing is not None:
+            parts = packing.by_caption.pad(parts)
+        queries, keys, values = (split_heads(part, self.heads) for part in parts.chunk(3, dim=-1))
         is_visible = None if region_mask is None else region_mask[:, None, None, :]
-        attended = self._attend(*self._project(states), is_visible=is_visible, causal=self.causal)
-        return self._merge(attended)
+        attended = merge_heads(
+            self._attend(queries, keys, values, is_visible=is_visible, causal=self.causal)
+        )
+        if packing is not None:
+            attended = packing.by_caption.pack(attended)
+        added: Tensor = self.output(attended)
+        return added
 
     def step(self, states: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend from the next token of each row to that row's tokens, itself included.
@@ -94,17 +110,8 @@ class SelfAttention(nn.Module):
         parts = self.query_key_value(states).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         queries, added = parts[:, :, 0], parts[:, :, 1:].transpose(1, 2)  # one token: t = 1
         cache = added if cache is None else torch.cat((cache, added), dim=3)
-        return self._merge(self._attend(queries, *cache.unbind(dim=1))), cache
-
-    def _project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, each (N, H, L, d)."""
-        parts = self.query_key_value(states).chunk(3, dim=-1)
-        queries, keys, values = (split_heads(part, self.heads) for part in parts)
-        return queries, keys, values
-
-    def _merge(self, attended: Tensor) -> Tensor:
-        states: Tensor = self.output(merge_heads(attended))
-        return states
+        attended = self._attend(queries, *cache.unbind(dim=1))
+        return self.output(merge_heads(attended)), cache
 
     def _attend(
         self,

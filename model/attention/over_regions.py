@@ -16,7 +16,7 @@ from a2cap.model.alignment import (
     Alignment,
     DecoderPass,
     RegionProjection,
-    at_least_float32,
+    region_softmax,
 )
 from a2cap.model.config import AlignmentConfig
 
@@ -37,7 +37,7 @@ def attend(
     mask network; choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the
     attention, before dropout.
     """
-    weights = at_least_float32(scores).softmax(dim=-1)
+    weights = region_softmax(scores)
     if alignment is None or regions.mask_keys is None:
         attention = AlignedAttention(weights, weights)
     else:

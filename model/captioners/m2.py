@@ -37,6 +37,7 @@ from a2cap.model.config import M2Config
 from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.linear import xavier_linear
+from a2cap.model.layers.packing import Packing, by_image, from_images
 from a2cap.model.layers.positions import (
     MAX_POSITIONS,
     require_positions,
@@ -150,29 +151,33 @@ class MeshedLayer(nn.Module):
     def mesh(
         self, states: Tensor, levels: Sequence[RegionProjection], decoder_pass: DecoderPass
     ) -> tuple[Tensor, list[AlignedAttention]]:
-        """Attend from (N, L, D) to every encoder layer, then apply the feed-forward block."""
-        by_image = states.reshape(len(levels[0].region_mask), -1, states.shape[-1])
-        queries = split_heads(self.query(by_image), self.heads)
+        """Attend from (N, L, D), or (T, D), packed, to every encoder layer, then apply the
+        feed-forward block.
+        """
+        packing = decoder_pass.packing
+        read = by_image(states, len(levels[0].region_mask), packing)
+        queries = split_heads(self.query(read), self.heads)
         padding = decoder_pass.padding(levels[0].region_mask)
         scale = queries.shape[-1] ** -0.5
-        meshed, attention = torch.zeros_like(by_image), []
+        meshed, attention = torch.zeros_like(states), []
         for number, (gate, regions) in enumerate(zip(self.gates, levels, strict=True)):
             attended, weights = attend(
                 scaled_product(queries, regions.keys, scale=scale, bias=padding),
                 regions,
                 self.alignment(number),
                 queries=queries,
-                hidden=by_image,
+                hidden=read,
                 decoder_pass=decoder_pass,
             )
-            added = self.dropout(self.output(merge_heads(attended)))
-            context = self.cross_attention_norm(by_image + added)
-            share = gate(torch.cat((by_image, context), dim=-1)).sigmoid()
+            attended = from_images(merge_heads(attended), states, packing)
+            added = self.dropout(self.output(attended))
+            context = self.cross_attention_norm(states + added)
+            share = gate(torch.cat((states, context), dim=-1)).sigmoid()
             meshed = meshed + share * context / math.sqrt(len(levels))
             attention.append(weights)
         # no residual around the mesh: each context contains its own
         transformed = self.dropout(self.feed_forward(meshed))
-        return self.feed_forward_norm(meshed + transformed).reshape(states.shape), attention
+        return self.feed_forward_norm(meshed + transformed), attention
 
 
 class MeshedDecoder(nn.Module):
@@ -225,10 +230,12 @@ class MeshedDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions, (N, L) int64."""
-        states = self._embed(tokens, 0)
+        packing = decoder_pass.packing
+        states = self._embed(tokens, 0, packing)
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self._layers()):
-            states = layer.add_self_attended(states, layer.self_attention(states))
+            attended = layer.self_attention(states, packing=packing)
+            states = layer.add_self_attended(states, attended)
             states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
             attention += weights
         return DecoderOutput(states, tuple(attention))
@@ -253,10 +260,13 @@ class MeshedDecoder(nn.Module):
             extended.append(cache)
         return DecoderOutput(states.squeeze(1), tuple(attention)), tuple(extended)
 
-    def _embed(self, tokens: Tensor, first: int) -> Tensor:
+    def _embed(self, tokens: Tensor, first: int, packing: Packing | None = None) -> Tensor:
         end = first + tokens.shape[1]
         require_positions(end)
-        embedded: Tensor = self.embedding(tokens) + self.positions[first:end]
+        positions = self.positions[first:end]
+        if packing is not None:
+            tokens, positions = packing.inputs(tokens, positions)
+        embedded: Tensor = self.embedding(tokens) + positions
         return embedded
 
     def _of_layer(self, memory: Memory, number: int) -> tuple[RegionProjection, ...]:
@@ -270,6 +280,7 @@ class M2Captioner(EncoderDecoder):
     """Memory encoder and meshed decoder."""
 
     decoder: MeshedDecoder
+    packs = True
 
     def __init__(self, config: M2Config, **sizes: Unpack[Sizes]):
         encoder = MemoryEncoder(config, feature_width=sizes["feature_width"])

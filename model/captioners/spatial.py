@@ -84,6 +84,7 @@ class SpatialCaptioner(EncoderDecoder):
 
     encoder: CellEncoder
     decoder: CaptionDecoder
+    packs = True
 
     def __init__(self, config: SpatialConfig, **sizes: Unpack[Sizes]):
         encoder = CellEncoder(config, feature_width=sizes["feature_width"])

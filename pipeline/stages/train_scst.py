@@ -12,7 +12,7 @@ from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
 from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 
 
 def train_scst_stage(

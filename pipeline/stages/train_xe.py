@@ -13,7 +13,7 @@ from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
 from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
 
-CODE_VERSION = 3
+CODE_VERSION = 4
 
 
 def train_stage(
