@@ -22,7 +22,7 @@ from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
-CODE_VERSION = 8
+CODE_VERSION = 7
 
 
 def evaluate_stage(
