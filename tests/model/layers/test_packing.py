@@ -49,7 +49,7 @@ def test_rows_hold_each_token_once_in_its_place(captions):
 def test_gradients_are_those_of_a_product_with_the_placing_matrix(rows):
     captions = torch.tensor([[[1, 2, 3], [4, 0, 0]], [[5, 0, 0], [0, 0, 0]]])
     one = getattr(_packed(captions), rows)
-    placing = torch.zeros(len(one.tokens), 5, dtype=torch.float64)
+    placing = torch.zeros(len(one.sources), 5, dtype=torch.float64)
     placing[one.places, torch.arange(5)] = 1
     states = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(*one.shape, 4, dtype=torch.float64)
