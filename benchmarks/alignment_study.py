@@ -33,6 +33,7 @@ QUICK_EXTENT = Extent(
     fusions=("none", "gate"),
     planted_fusions=("gate",),
     weights=(0.3,),
+    text_weights=(),
     ablations=("linear masks (Eq. 2 to the letter)",),
     seeds=2,
     planted_seeds=1,

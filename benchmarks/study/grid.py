@@ -38,6 +38,10 @@ TEXT_FURTHER = ("train.epochs=1", "model.alignment.decay_steps=460")
 """Fields, after FURTHER, of the training that follows there."""
 
 
+TEXT_WEIGHTS = (0.015, 0.05)
+"""Further weights of the mask penalty there, where masks stay near 1."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """One captioner to train and to measure.
@@ -75,6 +79,7 @@ class Extent:
     fusions: tuple[str, ...] = FUSIONS
     planted_fusions: tuple[str, ...] = ("none", "max", "gate")
     weights: tuple[float, ...] = WEIGHTS
+    text_weights: tuple[float, ...] = TEXT_WEIGHTS
     ablations: tuple[str, ...] = tuple(ABLATIONS)
     seeds: int = 5
     planted_seeds: int = 5
@@ -115,6 +120,11 @@ def _written(extent: Extent) -> Iterator[Trial]:
         for fusion in extent.fusions:
             fields = (*TEXT_FURTHER, *_fusion(fusion))
             yield Trial(WRITTEN, fusion, seed, TEXT, fields, self_critical=False)
+        for weight in extent.text_weights:
+            penalty = f"model.alignment.penalty_weight={weight}"
+            fields = (*TEXT_FURTHER, *_fusion("gate"), penalty)
+            label = f"gate, λ {weight}"
+            yield Trial(WRITTEN, label, seed, TEXT, fields, self_critical=False)
 
 
 def _weighed(extent: Extent) -> Iterator[Trial]:
