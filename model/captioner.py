@@ -121,8 +121,8 @@ class Teaching:
     section 7); what it adds to the caption loss is the penalty of that name.
     positions: (T,) int64, positions of the tokens in the flattened captions. By default they are
     found, which waits for a GPU.
-    packing: of the tokens, if nothing is computed for padding; attention is then that of an image's
-    tokens next to each other.
+    packing: of the tokens, of `without_padding`, if nothing is computed for padding; attention is
+    then that of an image's tokens next to each other. A captioner that does not pack ignores it.
     """
 
     inputs: Tensor | None = None

@@ -245,7 +245,7 @@ class EncoderDecoder(nn.Module):
         inputs, positions = teaching.inputs, teaching.positions
         if inputs is None:
             inputs = decoder_input(captions, bos=self.special.bos)
-        packing = teaching.packing
+        packing = teaching.packing if self.packs else None
         if packing is not None:
             positions = packing.by_caption.places
         elif positions is None and torch.compiler.is_compiling():

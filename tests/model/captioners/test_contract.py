@@ -17,6 +17,7 @@ from a2cap.model.captioner import (
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.faithfulness import gradient_importance
+from a2cap.model.layers.packing import Packing
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
 from tests.model.kinds import FUSIONS, KINDS, VARIANTS, make
@@ -226,6 +227,18 @@ def test_computing_no_padding_changes_neither_losses_nor_gradients(captioner, im
     for one, other in zip(packed.attention, padded.attention, strict=True):
         used = one.used.transpose(1, 2)[packed.is_token]
         assert_close(used, other.used.transpose(1, 2)[padded.is_token])
+
+
+def test_a_captioner_that_does_not_pack_ignores_a_packing(captioner, images):
+    positions = (images.captions != 0).flatten().nonzero().squeeze(1)
+    teaching = Teaching(packing=Packing.of(images.captions.shape, positions))
+    captioner.packs = False
+    memory = images.encoded(captioner)
+    found, expected = (
+        captioner.score(memory, images.captions, teaching=t) for t in (teaching, PLAIN)
+    )
+    assert torch.equal(found.log_probs, expected.log_probs)
+    assert torch.equal(found.is_token, expected.is_token)
 
 
 @pytest.mark.parametrize("perturbed", [False, True])

@@ -89,7 +89,7 @@ def test_a_batch_in_parts_trains_too(refine, tmp_path):
 
 @pytest.mark.slow
 def test_the_reward_rises(refine, tmp_path):
-    longer = ("scst.epochs=12", "scst.patience=12", "scst.samples=5")
+    longer = ("scst.epochs=36", "scst.patience=36", "scst.samples=5")
     rewards = [line["reward"] for line in metrics(refine(tmp_path / "longer", *longer))]
     assert sum(rewards[-4:]) > 1.1 * sum(rewards[:4])  # one epoch's reward is noisy
 
