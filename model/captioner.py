@@ -227,10 +227,15 @@ def without_padding(
         return teaching
     positions = teaching.positions
     if positions is None:
-        positions = (captions != captioner.special.pad).flatten().nonzero().squeeze(1)
+        positions = token_positions(captions, pad=captioner.special.pad)
     if not len(positions):
         return teaching
     return replace(teaching, packing=Packing.of(captions.shape, positions))
+
+
+def token_positions(captions: Tensor, *, pad: int) -> Tensor:
+    """Return the positions of tokens in the flattened captions, (T,) int64."""
+    return (captions != pad).flatten().nonzero().squeeze(1)
 
 
 def decoder_input(captions: Tensor, *, bos: int) -> Tensor:

@@ -37,7 +37,6 @@ TEXT_START = ("train.epochs=8",)
 TEXT_FURTHER = ("train.epochs=1", "model.alignment.decay_steps=460")
 """Fields, after FURTHER, of the training that follows there."""
 
-
 TEXT_WEIGHTS = (0.015, 0.05)
 """Further weights of the mask penalty there, where masks stay near 1."""
 
@@ -121,17 +120,14 @@ def _written(extent: Extent) -> Iterator[Trial]:
             fields = (*TEXT_FURTHER, *_fusion(fusion))
             yield Trial(WRITTEN, fusion, seed, TEXT, fields, self_critical=False)
         for weight in extent.text_weights:
-            penalty = f"model.alignment.penalty_weight={weight}"
-            fields = (*TEXT_FURTHER, *_fusion("gate"), penalty)
-            label = f"gate, λ {weight}"
+            label, fields = f"gate, λ {weight}", (*TEXT_FURTHER, *_gate_with(weight))
             yield Trial(WRITTEN, label, seed, TEXT, fields, self_critical=False)
 
 
 def _weighed(extent: Extent) -> Iterator[Trial]:
     for seed in range(extent.other_seeds):
         for weight in extent.weights:
-            fields = (*_fusion("gate"), f"model.alignment.penalty_weight={weight}")
-            yield Trial(WEIGHED, str(weight), seed, PLAIN, fields, self_critical=False)
+            yield Trial(WEIGHED, str(weight), seed, PLAIN, _gate_with(weight), self_critical=False)
 
 
 def _ablated(extent: Extent) -> Iterator[Trial]:
@@ -141,6 +137,10 @@ def _ablated(extent: Extent) -> Iterator[Trial]:
             changed = tuple(f"model.alignment.{field}" for field in ABLATIONS[label])
             fields = (*_fusion("gate"), *changed)
             yield Trial(ABLATED, label, seed, PLAIN, fields, self_critical=False)
+
+
+def _gate_with(weight: float) -> tuple[str, ...]:
+    return (*_fusion("gate"), f"model.alignment.penalty_weight={weight}")
 
 
 def _fusion(name: str) -> tuple[str, ...]:

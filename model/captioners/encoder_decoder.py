@@ -34,6 +34,7 @@ from a2cap.model.captioner import (
     Teaching,
     average_attention,
     decoder_input,
+    token_positions,
 )
 from a2cap.model.errors import ModelError
 from a2cap.model.replacement import replaced
@@ -247,11 +248,11 @@ class EncoderDecoder(nn.Module):
             inputs = decoder_input(captions, bos=self.special.bos)
         packing = teaching.packing if self.packs else None
         if packing is not None:
-            positions = packing.by_caption.places
+            positions = packing.by_caption.positions
         elif positions is None and torch.compiler.is_compiling():
             positions = torch.arange(captions.numel(), device=captions.device)  # of one shape
         elif positions is None:
-            positions = (captions != self.special.pad).flatten().nonzero().squeeze(1)
+            positions = token_positions(captions, pad=self.special.pad)
         perturbed = decoder_pass.perturbed
         others = self.caption_parameters() if perturbed else self.mask_parameters()
         with frozen(self, others):
@@ -271,7 +272,7 @@ class EncoderDecoder(nn.Module):
         scattered = log_probs.new_zeros(captions.numel()).index_copy(0, positions, log_probs)
         is_token = (captions != pad).flatten(1)
         if packing is not None:
-            is_token = packing.by_image.mark(targets != pad)
+            is_token = packing.by_image.pad_flags(targets != pad)
         found = ScoredCaptions(scattered.view_as(captions), decoded.attention, is_token)
         if perturbed or decoder_pass.expected:
             return found

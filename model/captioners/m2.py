@@ -151,8 +151,9 @@ class MeshedLayer(nn.Module):
     def mesh(
         self, states: Tensor, levels: Sequence[RegionProjection], decoder_pass: DecoderPass
     ) -> tuple[Tensor, list[AlignedAttention]]:
-        """Attend from (N, L, D), or (T, D), packed, to every encoder layer, then apply the
-        feed-forward block.
+        """Attend to every encoder layer, then apply the feed-forward block.
+
+        states: (N, L, D), or (T, D), packed. Returns such states and the attention.
         """
         packing = decoder_pass.packing
         read = by_image(states, len(levels[0].region_mask), packing)

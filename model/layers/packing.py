@@ -14,35 +14,36 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """Tokens in rows, with padding at places that no token has.
+    """Tokens in padded rows.
 
-    places: (T,) int64, of each token in the flattened rows, ascending; sources: (M,) int64, the
-    token at each place of the flattened rows, the last one on padding; shape: rows and their
+    positions: (T,) int64, of each token in the flattened rows, ascending; sources: (M,) int64, the
+    token at each position of the flattened rows, the last one on padding; shape: rows and their
     length.
     """
 
-    places: Tensor
+    positions: Tensor
     sources: Tensor
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, places: Tensor, shape: tuple[int, int]) -> "Rows":
-        """Find the token of each place."""
-        numbers = torch.ones_like(places).cumsum(0) - 1
-        sources = places.new_full((shape[0] * shape[1],), len(places) - 1)
-        return cls(places, sources.index_copy_(0, places, numbers), shape)
+    def of(cls, positions: Tensor, shape: tuple[int, int]) -> "Rows":
+        """Find the token at each position."""
+        numbers = torch.ones_like(positions).cumsum(0) - 1
+        sources = positions.new_full((shape[0] * shape[1],), len(positions) - 1)
+        return cls(positions, sources.index_copy_(0, positions, numbers), shape)
 
     def pad(self, states: Tensor) -> Tensor:
-        """Lay states (T, D) in rows; what is read from padding must be dropped."""
+        """Return states (T, D) in rows, (rows, length, D); padding repeats the last token."""
         return states.index_select(0, self.sources).view(*self.shape, states.shape[-1])
 
-    def mark(self, flags: Tensor) -> Tensor:
-        """Lay flags (T,) bool in rows, False on padding."""
-        return flags.new_zeros(len(self.sources)).index_copy(0, self.places, flags).view(self.shape)
+    def pad_flags(self, flags: Tensor) -> Tensor:
+        """Return flags (T,) bool in rows, (rows, length), False on padding."""
+        padded = flags.new_zeros(len(self.sources)).index_copy_(0, self.positions, flags)
+        return padded.view(self.shape)
 
     def pack(self, padded: Tensor) -> Tensor:
         """Return the states (T, D) of rows (rows, length, D)."""
-        return padded.flatten(0, 1).index_select(0, self.places)
+        return padded.flatten(0, 1).index_select(0, self.positions)
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ class Packing:
 
     def inputs(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return tokens (T,) of (B * K, L), and their positions (T, D) of (L, D)."""
-        places, length = self.by_caption.places, self.by_caption.shape[1]
-        return tokens.flatten().index_select(0, places), positions.index_select(0, places % length)
+        found, length = self.by_caption.positions, self.by_caption.shape[1]
+        return tokens.flatten().index_select(0, found), positions.index_select(0, found % length)
 
 
 def by_image(states: Tensor, images: int, packing: Packing | None) -> Tensor:
-    """Lay the states of all captions of an image in one row, (B, Q, D).
+    """Return the states of all captions of an image in one row, (B, Q, D).
 
     states: (N, L, D), the K rows of an image next to each other, or (T, D) with a packing.
     """
@@ -90,5 +91,5 @@ def by_image(states: Tensor, images: int, packing: Packing | None) -> Tensor:
 
 
 def from_images(rows: Tensor, states: Tensor, packing: Packing | None) -> Tensor:
-    """Return such rows, (B, Q, D), in the shape of the states that they were laid from."""
+    """Return such rows, (B, Q, D), in the shape of the states that they were made from."""
     return rows.reshape(states.shape) if packing is None else packing.by_image.pack(rows)

@@ -11,6 +11,7 @@ from a2cap.model.captioner import (
     PLAIN,
     Teaching,
     decoder_input,
+    token_positions,
     trace_attention,
     without_padding,
 )
@@ -230,7 +231,7 @@ def test_computing_no_padding_changes_neither_losses_nor_gradients(captioner, im
 
 
 def test_a_captioner_that_does_not_pack_ignores_a_packing(captioner, images):
-    positions = (images.captions != 0).flatten().nonzero().squeeze(1)
+    positions = token_positions(images.captions, pad=0)
     teaching = Teaching(packing=Packing.of(images.captions.shape, positions))
     captioner.packs = False
     memory = images.encoded(captioner)

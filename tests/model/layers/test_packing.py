@@ -3,13 +3,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from a2cap.model.captioner import token_positions
 from a2cap.model.layers.packing import Packing, by_image, from_images
 
 
 def _packed(captions):
     """Return the packing of padded captions, 0 being padding."""
-    positions = (captions != 0).flatten().nonzero().squeeze(1)
-    return Packing.of(captions.shape, positions)
+    return Packing.of(captions.shape, token_positions(captions, pad=0))
 
 
 @st.composite
@@ -25,7 +25,7 @@ def _captions(draw):
 
 
 @given(_captions())
-def test_rows_hold_each_token_once_in_its_place(captions):
+def test_rows_hold_each_token_once_at_its_position(captions):
     packing = _packed(captions)
     numbers = captions[captions != 0]
     states = numbers.double()[:, None].expand(-1, 3).contiguous()
@@ -34,8 +34,8 @@ def test_rows_hold_each_token_once_in_its_place(captions):
     is_token = captions.flatten(0, 1) != 0
     assert by_caption.shape == is_token.shape
     assert torch.equal(by_caption[is_token], numbers.double())
-    assert torch.equal(packing.by_caption.mark(flags), is_token)
-    rows, is_in_row = packing.by_image.pad(states)[..., 0], packing.by_image.mark(flags)
+    assert torch.equal(packing.by_caption.pad_flags(flags), is_token)
+    rows, is_in_row = packing.by_image.pad(states)[..., 0], packing.by_image.pad_flags(flags)
     for row, marked, image in zip(rows, is_in_row, captions, strict=True):
         count = int((image != 0).sum())
         assert marked.tolist() == [True] * count + [False] * (len(marked) - count)
@@ -46,14 +46,16 @@ def test_rows_hold_each_token_once_in_its_place(captions):
 
 
 @pytest.mark.parametrize("rows", ["by_caption", "by_image"])
-def test_gradients_are_those_of_a_product_with_the_placing_matrix(rows):
+def test_gradients_are_those_of_a_product_with_a_matrix_of_positions(rows):
     captions = torch.tensor([[[1, 2, 3], [4, 0, 0]], [[5, 0, 0], [0, 0, 0]]])
     one = getattr(_packed(captions), rows)
     placing = torch.zeros(len(one.sources), 5, dtype=torch.float64)
-    placing[one.places, torch.arange(5)] = 1
+    placing[one.positions, torch.arange(5)] = 1
     states = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(*one.shape, 4, dtype=torch.float64)
-    weights[~one.mark(torch.ones(5, dtype=torch.bool))] = 0  # what attends to padding is dropped
+    weights[~one.pad_flags(torch.ones(5, dtype=torch.bool))] = (
+        0  # what attends to padding is dropped
+    )
     [found] = torch.autograd.grad((one.pad(states) * weights).sum(), states)
     assert torch.equal(found, placing.T @ weights.flatten(0, 1))
     padded = torch.randn(*one.shape, 4, dtype=torch.float64, requires_grad=True)
