@@ -18,6 +18,7 @@ from a2cap.data.annotations.layouts import LAYOUTS, read_items
 from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.split_list import SPLITS
 from a2cap.data.errors import InputError
+from a2cap.data.files.sealed_folder import SkippedItem as SkippedItem  # noqa: PLC0414
 from a2cap.data.image_ids import IdRule, find_images, image_id
 
 LONGEST_CAPTION = 10_000
@@ -46,18 +47,6 @@ class AnnotatedImage:
     file: str
     split: str
     captions: tuple[Caption, ...]
-
-
-@dataclass(frozen=True)
-class SkippedItem:
-    """An image or caption that was left out, and why.
-
-    If the id is also among the images, only captions or a duplicate were left out. If the item has
-    no valid id, `image_id` is its position in the file, such as 'images[3]' or 'line 4'.
-    """
-
-    image_id: str
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,273 @@
+"""Sealed folders: how a folder of files becomes whole, and how damage to it is found.
+
+Results of stages, feature stores and their shards, checkpoints, captioners and detectors are sealed
+folders. `manifest.json` is written last, after all outputs are on disk: a folder with a manifest is
+complete, one without is unfinished. One rename then publishes the folder under its final name.
+
+The manifest contains a checksum of itself, so that a flipped bit in it is found like one in an
+output.
+"""
+
+import errno
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.atomic import discard, fsync, write_durably
+from a2cap.data.files.checksum import sha256_of
+
+MANIFEST = "manifest.json"
+KEY_LENGTH = 12
+"""Hex digits of a key in a folder name: 48 bits, enough for the results of one project."""
+
+_CHECKSUM = "manifest_sha256"
+_RECORDED_PACKAGES = ("a2cap", "torch", "torchvision", "numpy", "opencv-python-headless")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True)
+class SkippedItem:
+    """An image or caption that was left out, and why.
+
+    If the id is also among the images, only captions or a duplicate were left out. If the item has
+    no valid id, `image_id` is its position in the file, such as 'images[3]' or 'line 4'.
+    """
+
+    image_id: str
+    reason: str
+
+
+class MadeFrom(_Frozen):
+    """Everything that the content of a folder depends on, and nothing else; its digest is the key.
+
+    Stored in the manifest, so that a rerun can be explained by its differences.
+    """
+
+    stage: str
+    version: int
+    """Raised by the author of the stage when its output changes."""
+    fields: dict[str, JsonValue] = {}
+    """Exactly the configuration fields that the stage reads, by section."""
+    inputs: dict[str, str] = {}
+    """Input name -> digest of its content, never its path."""
+
+    @property
+    def key(self) -> str:
+        """The key, shortened to its form in folder names."""
+        return digest_of(self.model_dump())[:KEY_LENGTH]
+
+
+class Output(_Frozen):
+    """A file of a sealed folder, or an inner sealed folder."""
+
+    sha256: str
+    """Of the file's bytes; of an inner sealed folder its digest."""
+    size: int
+    """Bytes of the file; of an inner sealed folder the sum of its outputs."""
+
+
+class Manifest(_Frozen):
+    """Metadata of a sealed folder."""
+
+    format: Literal[1] = 1
+    made_from: MadeFrom | None = None
+    """None for folders that are not identified by a key, such as checkpoints."""
+    outputs: dict[str, Output]
+    """By path relative to the folder."""
+    facts: dict[str, JsonValue] = {}
+    """What a reader must know about the content; `digest` replaces that of the outputs."""
+    skipped: tuple[SkippedItem, ...] = ()
+    finished: float
+    """Seconds since 1970."""
+    seconds: float = 0.0
+    """Wall time of the work, that of the last run if it was resumed."""
+    versions: dict[str, str] = {}
+
+    @property
+    def digest(self) -> str:
+        """The identity of the content: equal for equal outputs, whenever they were made."""
+        stated = self.facts.get("digest")
+        if isinstance(stated, str):
+            return stated
+        return digest_of({name: output.sha256 for name, output in self.outputs.items()})
+
+    @property
+    def size(self) -> int:
+        """Bytes of all outputs."""
+        return sum(output.size for output in self.outputs.values())
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Image id -> reason of the skipped items."""
+        return {item.image_id: item.reason for item in self.skipped}
+
+
+def seal(
+    folder: Path,
+    outputs: Iterable[str],
+    *,
+    made_from: MadeFrom | None = None,
+    facts: Mapping[str, JsonValue] | None = None,
+    skipped: Iterable[SkippedItem] = (),
+    seconds: float = 0.0,
+) -> Manifest:
+    """Seal a folder: wait until its outputs are on disk, then write the manifest.
+
+    An output that is a folder must have been sealed itself.
+    """
+    manifest = Manifest(
+        made_from=made_from,
+        outputs={name: _output(folder / name) for name in outputs},
+        facts=dict(facts or {}),
+        skipped=tuple(skipped),
+        finished=time.time(),
+        seconds=seconds,
+        versions=installed_versions(),
+    )
+    write_manifest(folder, manifest)
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write a manifest durably, with its checksum."""
+    content = manifest.model_dump(mode="json")
+    content[_CHECKSUM] = digest_of(content)
+    fsync(folder)  # the names of the outputs, before the manifest that promises them
+    write_durably(folder / MANIFEST, json.dumps(content, indent=1, sort_keys=True).encode())
+
+
+def publish(partial: Path, final: Path) -> bool:
+    """Rename a sealed folder into place; if another process was first, discard it, return False."""
+    fsync(partial)
+    try:
+        partial.rename(final)  # no rename replaces a folder that has files
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        discard(partial)
+        return False
+    fsync(final.parent)
+    return True
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a sealed folder; raise A2Error if it is missing or damaged."""
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise TypeError("it is not an object")
+        checksum = content.pop(_CHECKSUM)
+        manifest = Manifest.model_validate(content)
+        if digest_of(content) != checksum:
+            raise ValueError("it differs from its checksum")
+        return manifest
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        remedy = "delete that folder, then run the command that made it again"
+        if isinstance(error, PermissionError):
+            remedy = "fix its permissions"
+        what = _summary(error)
+        raise A2Error(f"manifest is unreadable: {str(path)!r} ({what}); {remedy}") from error
+
+
+def _summary(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+    return f"no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def problems(folder: Path, *, digests: bool = True) -> list[str]:
+    """List what differs from the manifest, in inner sealed folders too; the lines have no remedy.
+
+    digests: read every byte; without, only files and their sizes are checked. Raises A2Error if a
+    manifest is unreadable.
+    """
+    outputs = read_manifest(folder).outputs.items()
+    return [
+        line for name, output in outputs for line in _differences(folder / name, output, digests)
+    ]
+
+
+def require_sizes(folder: Path) -> None:
+    """Raise InputError if an output is missing or has another size than in the manifest."""
+    _require_none(folder, problems(folder, digests=False))
+
+
+def require_intact(folder: Path, *names: str) -> None:
+    """Raise InputError if one of these outputs differs from the manifest.
+
+    A copy of the folder may lack the manifest, and files that its reader does not need.
+    """
+    if (folder / MANIFEST).is_file():
+        outputs = read_manifest(folder).outputs.items()
+        present = [(folder / name, output) for name, output in outputs if name in names]
+        found = [_differences(path, output) for path, output in present if path.exists()]
+        _require_none(folder, [line for lines in found for line in lines])
+
+
+def _require_none(folder: Path, found: list[str]) -> None:
+    if found:
+        raise InputError(
+            f'{found[0]}; run "a2 verify --data {folder}", which names the command that restores it'
+        )
+
+
+def _differences(path: Path, expected: Output, digests: bool = True) -> Iterator[str]:
+    """Yield the differences of one output from the manifest."""
+    if path.is_dir():
+        if digests and read_manifest(path).digest != expected.sha256:
+            yield f"{str(path)!r} differs from its digest in the manifest"
+        yield from problems(path, digests=digests)
+    elif not path.is_file():
+        yield f"{str(path)!r} is missing"
+    elif path.stat().st_size != expected.size:
+        yield f"{str(path)!r} has {path.stat().st_size} bytes, {expected.size} in the manifest"
+    elif digests and sha256_of(path) != expected.sha256:
+        yield f"{str(path)!r} differs from its sha256 in the manifest"
+
+
+def _output(path: Path) -> Output:
+    if path.is_dir():
+        inner = read_manifest(path)
+        return Output(sha256=inner.digest, size=inner.size)
+    fsync(path)
+    return Output(sha256=sha256_of(path), size=path.stat().st_size)
+
+
+def canonical_json(value: object) -> str:
+    """Dump equal values to equal text: sorted keys, no spaces, ASCII; ValueError for NaN."""
+    # NaN is not JSON, and would never equal itself in a comparison of two keys
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+
+
+def digest_of(value: object) -> str:
+    """Return the hex sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+@cache
+def installed_versions() -> dict[str, str]:
+    """Read the versions of python and the computing packages without importing them."""
+    found = {"python": python_version()}
+    for package in _RECORDED_PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
