@@ -52,8 +52,6 @@ from benchmarks.measure import (
 PLAIN = "plain: unfused, eager, 1,600 suppressions"
 TOTAL = "total"
 PRECISIONS = (("exact", 36), ("mixed", 36), ("mixed", 100))
-INT8 = (("int8", 36),)
-"""Timed here alone: `make bench` has to end within 15 minutes."""
 
 FULL = ExtractConfig(precision="exact")
 QUICK = FULL.model_copy(
@@ -351,7 +349,7 @@ def print_precisions(timings: dict[str, Timing], *, proposals: int) -> None:
 def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) -> None:
     """Print the share of regions that rough selection keeps, and the error of their features."""
     rows = []
-    for precision, count in (*PRECISIONS[1:], *INT8):
+    for precision, count in PRECISIONS[1:]:
         exact, rough = (
             Extractor(detector, config=fixed(base, count, precision=each))
             for each in ("exact", precision)
@@ -445,8 +443,7 @@ def main(quick: bool) -> None:
         draw_image(path)
         detector = make_detector(path, base, depth=depth, width=width)
         many = configs[-1]
-        forms = (*PRECISIONS, *INT8)
-        timings = time_precisions(detector, path, many, rounds=rounds, precisions=forms)
+        timings = time_precisions(detector, path, many, rounds=rounds)
         print_precisions(timings, proposals=many.proposals)
         paths = [draw_image(Path(folder) / f"{seed}.jpg", seed=seed) for seed in range(images)]
         print_agreement(detector, paths, many)

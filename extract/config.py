@@ -70,13 +70,10 @@ class ExtractConfig(Section):
     """Cells per side into which a region is pooled, 14 as published; time grows by its square."""
     confidence: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Minimum class probability of a region, between min_regions and max_regions."""
-    precision: Literal["auto", "exact", "mixed", "int8"] = "auto"
-    """exact: float32 everywhere. mixed: proposals are selected in bfloat16, several times faster
-    with matrix units and slower without; the features of selected regions are computed in float32.
-    int8: the same in int8, for processors without them; a CPU and a ResNet of depth 50 or more.
-    auto: mixed where a convolution is at least 1.5 times faster in bfloat16, measured at the start,
-    int8 where a block of res5 is 2 times faster in it, otherwise exact; an extraction that is
-    continued keeps its choice."""
+    precision: Literal["auto", "exact", "mixed"] = "auto"
+    """exact: float32 everywhere. mixed: proposals are selected in bfloat16, the features of
+    selected regions are computed in float32. auto: mixed on a GPU of CUDA 8.0 or later and on a CPU
+    with AVX512_BF16 (or AMX), otherwise exact."""
     backend: Literal["native", "detectron2"] = "native"
     """Modules that compute: a2's, or detectron2's if it is installed (exact only)."""
     dtype: Literal["float16", "float32"] = "float16"
@@ -102,7 +99,7 @@ class ExtractConfig(Section):
                 f"a grid needs trained weights: weights is {CALIBRATED_RANDOM!r}; name a state "
                 "dict of torchvision"
             )
-        if self.backend == "detectron2" and self.precision in ("mixed", "int8"):
+        if self.backend == "detectron2" and self.precision == "mixed":
             problems.append(
                 "backend detectron2 computes in float32 only; set precision=exact or backend=native"
             )

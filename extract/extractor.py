@@ -7,7 +7,6 @@ not refined by class, as in bottom-up-attention @514e561.
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -30,8 +29,11 @@ from a2cap.extract.detector.input import (
     batches_of_one_size,
     scaled_batch,
 )
-from a2cap.extract.detector.int8 import Int8Heads, contenders
-from a2cap.extract.detector.mixed_precision import SelectionHeads, chosen_precision
+from a2cap.extract.detector.mixed_precision import (
+    SelectionHeads,
+    resolve_precision,
+    warn_about_emulation,
+)
 from a2cap.extract.detector.padding import maps_of_each, padded_batch
 from a2cap.extract.detector.proposals import SMALLEST_REGION, batch_rois
 from a2cap.extract.detector.selection import select_regions
@@ -104,15 +106,12 @@ class Extractor:
 
             network = rebuild(detector)
         self._network = network.to(self.device)
-        precision = chosen_precision(config, self._network, self.device)
+        warn_about_emulation(config, self.device)
+        precision = resolve_precision(config, self.device)
         self.config = config.model_copy(update={"precision": precision})
         # a CPU is filled by the regions of one image
         self.batch = BATCH if self.device.type == "cuda" else 1
-        self._selection: SelectionHeads | Int8Heads | None = None
-        if precision == "mixed":
-            self._selection = SelectionHeads(self._network)
-        elif precision == "int8" and config.boxes == "detect":
-            self._selection = Int8Heads(self._network)
+        self._selection = SelectionHeads(self._network) if precision == "mixed" else None
 
     def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
         """Return the regions of one image: the given boxes in their order, or detected ones.
@@ -232,12 +231,9 @@ class Extractor:
         probabilities: (N, classes) of a rough computation, which are overwritten.
         """
         # The rough ones decide which proposals have a chance; float32 decides among those and the
-        # ones that overtake them, until all that are chosen are exact. Of int8, a first chunk shows
-        # how large the errors are, and further ones follow while such errors could change a choice.
+        # ones that overtake them, until all that are chosen are exact.
         missing = self._choose(boxes, probabilities, with_margin=True)
-        if self.config.precision == "int8":
-            missing = missing[:CHUNK]
-        rough, known = probabilities.copy(), np.zeros(len(rois), bool)
+        known = np.zeros(len(rois), bool)
         found: dict[int, Predictions] = {}
         while len(missing):
             some = rois[torch.from_numpy(missing).to(self.device)]
@@ -245,12 +241,8 @@ class Extractor:
             probabilities[missing] = exact.probabilities
             found |= {index: exact.rows(np.array([row])) for row, index in enumerate(missing)}
             known[missing] = True
-            if self.config.precision == "int8":
-                select = partial(self._choose, boxes)
-                missing, probabilities = contenders(rough, probabilities, known, select)
             chosen = self._choose(boxes, probabilities)
-            if self.config.precision == "mixed":
-                missing = chosen[~known[chosen]]
+            missing = chosen[~known[chosen]]
         return chosen, Predictions.joined([found[index] for index in chosen])
 
     def _choose(

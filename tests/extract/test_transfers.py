@@ -6,7 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from a2cap.extract import extractor
-from a2cap.extract.detector import mixed_precision, proposals
+from a2cap.extract.detector import proposals
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
 from tests.extract.tiny import CONFIG, TINY
@@ -43,7 +43,6 @@ def fake_operators(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_, **__: module)
     monkeypatch.setattr(torch, "from_numpy", from_array)
     monkeypatch.setattr(extractor, "SelectionHeads", RoughHeads)
-    monkeypatch.setattr(mixed_precision, "bfloat16_gain", lambda *_, **__: 2.0)
     monkeypatch.setattr(proposals, "nms", lambda boxes, scores, **_: scores.argsort())
     proposals._anchors_on.cache_clear()
     yield pool

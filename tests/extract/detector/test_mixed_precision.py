@@ -7,22 +7,21 @@ import pytest
 import torch
 
 from a2cap.extract.detector import mixed_precision as mixed
-from a2cap.extract.detector.mixed_precision import SelectionHeads
+from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG, relative
 
 EXACT = CONFIG
 MIXED = EXACT.model_copy(update={"precision": "mixed"})
-INT8 = EXACT.model_copy(update={"precision": "int8"})
 AUTO = EXACT.model_copy(update={"precision": "auto"})
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def fast_and_uncompiled(monkeypatch):
-    """Emulate bfloat16 where it is missing; compiling takes seconds and is tested by itself."""
+def uncompiled(monkeypatch):
+    """Leave out compiling, which takes seconds and is tested by itself."""
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-    monkeypatch.setattr(mixed, "bfloat16_gain", lambda *_, **__: 2.0)
+    monkeypatch.setattr(mixed, "has_bfloat16", lambda device: True)
 
 
 @pytest.mark.slow
@@ -70,73 +69,33 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
 
 
 @pytest.mark.parametrize(
-    ("asked", "gain", "int8_gain", "chosen", "message"),
+    ("fields", "fast", "slow"),
     [
-        (MIXED, 0.0, 0.0, "exact", "cpu has no bfloat16: extract.precision=mixed runs as exact"),
-        (
-            MIXED,
-            0.6,
-            0.0,
-            "mixed",
-            "extract.precision=mixed is slow on cpu: a convolution is 0.6 times as fast in "
-            "bfloat16 as in float32; set extract.precision=auto",
-        ),
-        (MIXED, 3.0, 0.0, "mixed", None),
-        (EXACT, 3.0, 0.0, "exact", None),
-        (AUTO, 0.0, 0.0, "exact", "extract.precision: exact, because cpu has no bfloat16"),
-        (AUTO, 0.0, 1.9, "exact", "extract.precision: exact, because cpu has no bfloat16"),
-        (
-            AUTO,
-            1.4,
-            0.0,
-            "exact",
-            "extract.precision: exact, because a convolution is 1.4 times as fast in bfloat16 as "
-            "in float32",
-        ),
-        (
-            AUTO,
-            1.5,
-            2.2,
-            "mixed",
-            "extract.precision: mixed, because a convolution is 1.5 times as fast in bfloat16 as "
-            "in float32",
-        ),
-        (
-            AUTO,
-            0.0,
-            2.2,
-            "int8",
-            "extract.precision: int8, because a block of res5 is 2.2 times as fast in int8 as in "
-            "float32",
-        ),
-        (INT8, 0.0, 1.2, "int8", None),
-        (
-            INT8,
-            0.0,
-            0.0,
-            "exact",
-            "extract.precision=int8 runs as exact: it needs a CPU and a ResNet of depth 50 or more",
-        ),
-        (AUTO.model_copy(update={"boxes": "given"}), 3.0, 2.2, "exact", None),
+        ({"precision": "auto"}, "mixed", "exact"),
+        ({"precision": "exact"}, "exact", "exact"),
+        ({"precision": "mixed"}, "mixed", "mixed"),
+        ({"precision": "auto", "boxes": "given"}, "exact", "exact"),
+        ({"precision": "mixed", "boxes": "grid"}, "exact", "exact"),
+        ({"precision": "auto", "backend": "detectron2"}, "exact", "exact"),
     ],
 )
-def test_the_precision_is_chosen_by_the_speed_of_bfloat16_and_int8(
-    deep, monkeypatch, caplog, asked, gain, int8_gain, chosen, message
-):
-    monkeypatch.setattr(mixed, "bfloat16_gain", lambda *_, **__: gain)
-    monkeypatch.setattr(mixed, "int8_gain", lambda *_, **__: int8_gain)
-    with caplog.at_level(logging.INFO):
-        extractor = Extractor(deep, config=asked)
-    assert extractor.config.precision == chosen
-    assert caplog.messages == ([] if message is None else [message])
+def test_the_precision_follows_from_the_kind_of_processor(monkeypatch, fields, fast, slow):
+    config = EXACT.model_copy(update=fields)
+    for is_fast, expected in ((True, fast), (False, slow)):
+        monkeypatch.setattr(mixed, "has_bfloat16", lambda device, found=is_fast: found)
+        assert mixed.resolve_precision(config, CPU) == expected
 
 
-def test_the_gain_is_measured_and_0_where_bfloat16_is_emulated(detector, monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(mixed, "has_bfloat16", lambda device: True)
-    assert 0 < mixed.bfloat16_gain(detector, CPU, roi_size=7) < 1000
+@pytest.mark.parametrize("asked", [MIXED, AUTO])
+def test_mixed_warns_where_bfloat16_is_emulated(detector, monkeypatch, caplog, asked):
     monkeypatch.setattr(mixed, "has_bfloat16", lambda device: False)
-    assert mixed.bfloat16_gain(detector, CPU, roi_size=7) == 0
+    extractor = Extractor(detector, config=asked)
+    message = "cpu emulates bfloat16, many times slower: extract.precision=mixed; set it to auto"
+    is_mixed = asked is MIXED
+    assert (extractor.config.precision, caplog.messages) == (
+        "mixed" if is_mixed else "exact",
+        [message] * is_mixed,
+    )
 
 
 @pytest.mark.slow
@@ -155,6 +114,16 @@ def test_heads_that_do_not_compile_run_uncompiled(detector, make_image, monkeypa
     assert np.array_equal(regions.features, expected.features)
 
 
-def test_emulated_bfloat16_of_a_gpu_does_not_count(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    assert not mixed.has_bfloat16(torch.device("cuda", 0))
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((7, 5), False), ((8, 0), True), ((9, 0), True)]
+)
+def test_a_gpu_has_bfloat16_from_cuda_8_on(monkeypatch, capability, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert has_bfloat16(torch.device("cuda", 0)) is expected
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_cpu_has_bfloat16_with_avx512_bf16(monkeypatch, flag):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: flag, raising=False)
+    assert has_bfloat16(CPU) is flag
+    assert not has_bfloat16(torch.device("meta"))

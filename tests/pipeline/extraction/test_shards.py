@@ -256,9 +256,9 @@ def test_all_shards_have_the_precision_that_the_first_one_chose(new, scenes, mon
     few = {image_id: scenes[0][image_id] for image_id in IDS[:6]}
     auto = DETECT.model_copy(update={"precision": "auto"})
     run = new(images=few, given=False, config=auto)
-    monkeypatch.setattr(mixed_precision, "bfloat16_gain", lambda *_, **__: 0.0)
+    monkeypatch.setattr(mixed_precision, "has_bfloat16", lambda device: False)
     run.fill(0, 2)
-    monkeypatch.setattr(mixed_precision, "bfloat16_gain", lambda *_, **__: 9.0)
+    monkeypatch.setattr(mixed_precision, "has_bfloat16", lambda device: True)
     monkeypatch.setattr("a2cap.extract.extractor.SelectionHeads", None)  # mixed would fail
     run.fill(1, 2)
     run.join()
