@@ -42,7 +42,6 @@ from a2cap.pipeline.engine.shards import ShardOutcome, run_shard, wait_for_lock
 from a2cap.pipeline.engine.stage import Stage, StagePaths
 from a2cap.pipeline.extraction.imported import ImportedFeatures
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
-from a2cap.pipeline.extraction.plan.inputs import PlanInputs
 from a2cap.pipeline.stages import (
     calibrate,
     evaluate,
@@ -175,19 +174,6 @@ class Experiment:
             resolved_config=self.config.to_yaml(),
             force=force,
         )
-
-    def plan_inputs(self) -> PlanInputs:
-        """Return the inputs of a worker of a shard plan; raise ConfigError if some are missing."""
-        config = self.config
-        if config.data.images is None:
-            raise ConfigError("data.images is not set; name them with --set data.images=PATH")
-        weights = weights_file(config.extract)
-        if weights is None:
-            raise ConfigError(
-                f"--plan needs weights of a file: extract.weights is {CALIBRATED_RANDOM!r}; "
-                "name a file or a detector"
-            )
-        return PlanInputs(config.data.images, weights, config.extract, config.runtime)
 
     def _paths(self, stage: Stage, output: Path | None) -> StagePaths:
         return StagePaths(output) if output else StagePaths.in_artifacts(self.artifacts, stage)

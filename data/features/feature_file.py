@@ -8,7 +8,7 @@ from a2cap.data.errors import StoreError
 from a2cap.data.features.lmdb_file import LmdbFile
 from a2cap.data.features.parquet_file import ParquetFile
 from a2cap.data.features.record import Record, check_record
-from a2cap.data.features.seal import Form, StoreSeal, logical_digest, read_seal, remedy
+from a2cap.data.features.seal import REMEDY, Form, StoreSeal, logical_digest, read_seal
 from a2cap.data.features.tar_file import TarFile
 from a2cap.data.files.checksum import sha256_of
 
@@ -55,7 +55,7 @@ def verify_file(file: FeatureFile, data: bool = False) -> list[str]:
     """Return the problems found; with `data`, read every byte."""
 
     def problem(what: str) -> str:
-        return f"{str(file.path)!r} {what}; {remedy(file.path)}"
+        return f"{str(file.path)!r} {what}; {REMEDY}"
 
     try:
         if len(file) != file.seal.count:

@@ -21,9 +21,8 @@ Form = Literal["lmdb", "tar", "parquet"]
 DATA_FILE = "data.mdb"
 DATA_FILES: dict[Form, str] = {"lmdb": DATA_FILE, "tar": "data.tar", "parquet": "data.parquet"}
 SEAL_FILE = "seal.json"
-PLAN, DONE, FAILED = "plan.json", "done.json", "failed.jsonl"
-"""Files in the folder of a plan, the last two after the name of a part and a dot, and in the part;
-`parts.py` reads them."""
+REMEDY = 'run "a2 extract --force"'
+"""What restores a damaged store."""
 
 
 class StoreSeal(BaseModel):
@@ -58,7 +57,7 @@ class StoreSeal(BaseModel):
         if found != self.bytes:
             raise StoreError(
                 f"{str(store)!r} has {found} bytes, its seal {self.bytes}; "
-                f"copy it again, or {remedy(store)}"
+                f"copy it again, or {REMEDY}"
             )
         return path
 
@@ -85,8 +84,7 @@ def read_seal(store: Path) -> StoreSeal:
     """Read the seal of a store; raise StoreError if the store or a valid seal is missing."""
     has_data = any((store / name).is_file() for name in DATA_FILES.values())
     if not has_data and not shards_in(store):
-        first = remedy(store) if _is_part(store) else 'run "a2 extract" first'
-        raise StoreError(f"no feature store at {str(store)!r}; {first}")
+        raise StoreError(f'no feature store at {str(store)!r}; run "a2 extract" first')
     try:
         text = (store / SEAL_FILE).read_text(encoding="utf-8")
         return StoreSeal.model_validate_json(text)
@@ -95,22 +93,9 @@ def read_seal(store: Path) -> StoreSeal:
             f'extraction into {str(store)!r} is unfinished; run "a2 extract" again to resume it'
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:
-        raise StoreError(f"seal of {str(store)!r} is invalid; {remedy(store)}") from error
+        raise StoreError(f"seal of {str(store)!r} is invalid; {REMEDY}") from error
 
 
 def damage_error(store: Path, problem: Exception | str) -> StoreError:
     """Return the error of a data file that cannot be read as what it is."""
-    return StoreError(f"{str(store)!r} is damaged: {problem}; {remedy(store)}")
-
-
-def remedy(store: Path) -> str:
-    """Return what restores a damaged store, which may be a part of a plan."""
-    if not _is_part(store):
-        return 'run "a2 extract --force"'
-    return (
-        f'remove {str(store)!r} and {store.name}.{DONE}, and run the same "a2 extract --plan" again'
-    )
-
-
-def _is_part(store: Path) -> bool:
-    return (store.parent / PLAN).is_file()
+    return StoreError(f"{str(store)!r} is damaged: {problem}; {REMEDY}")

@@ -1,21 +1,17 @@
-"""The reader of a finished feature store, in one data file, in shards or in the parts of a plan."""
+"""The reader of a finished feature store, in one data file or in shards."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from pathlib import Path
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features.feature_file import FeatureFile, open_file, verify_file
-from a2cap.data.features.parts import PartIndex, open_parts, parts_folder
 from a2cap.data.features.record import Record, decode_regions, record_key
 from a2cap.data.features.seal import StoreSeal, logical_digest, read_seal
 from a2cap.data.features.shard import Shard, complete_shards, owner
 from a2cap.data.regions import Regions
 
 _NAMED_MISSING = 5
-_OPEN_PARTS = 128
-"""Parts that are kept open; a process may have few open files."""
 
 
 class FeatureStore:
@@ -27,14 +23,6 @@ class FeatureStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._index: PartIndex | None = None
-        self._open: OrderedDict[int, None] = OrderedDict()
-        parts = parts_folder(path)
-        if parts is not None:
-            self.seal: StoreSeal
-            self.seal, self._files = open_parts(parts)
-            self._index = PartIndex.of(self._files)
-            return
         shards = complete_shards(path)
         self.seal = read_seal(path)
         self._files = _open_files(path, self.seal, shards)
@@ -73,8 +61,9 @@ class FeatureStore:
         return map(bytes.decode, merge(*map(iter, self._files)))
 
     def part_of(self, image_id: str) -> int:
-        """Return the number of the part that contains an image; 0 in a store without parts."""
-        return 0 if self._index is None else next(self._index.find(record_key(image_id)), 0)
+        """Return the number of the data file that contains an image; 0 if none does."""
+        key = record_key(image_id)
+        return next((number for number, file in enumerate(self._files) if key in file), 0)
 
     def require(self, image_ids: Iterable[str]) -> None:
         """Raise StoreError, naming the first few, unless every image has features."""
@@ -99,7 +88,7 @@ class FeatureStore:
     def verify(self, data: bool = False) -> list[str]:
         """Return the problems found; with `data`, read every byte."""
         problems = [problem for file in self._files for problem in verify_file(file, data)]
-        if problems or len(self._files) == 1 or self._index is not None:
+        if problems or len(self._files) == 1:
             return problems
         count = sum(file.seal.count for file in self._files)
         if count != len(self):
@@ -113,19 +102,9 @@ class FeatureStore:
 
     def _candidates(self, image_id: str) -> list[FeatureFile]:
         """Return the files that may contain an image, the most likely first."""
-        if self._index is not None:
-            return [self._part(number) for number in self._index.find(record_key(image_id))]
         # with given boxes an image can be in another shard: that of its batch
         first = owner(image_id, len(self._files))
         return self._files[first:] + self._files[:first]
-
-    def _part(self, number: int) -> FeatureFile:
-        """Return a part, and close the one that was not used for longest."""
-        self._open[number] = None
-        self._open.move_to_end(number)
-        if len(self._open) > _OPEN_PARTS:
-            self._files[self._open.popitem(last=False)[0]].close()
-        return self._files[number]
 
 
 def merge_records(files: Iterable[FeatureFile]) -> Iterator[Record]:

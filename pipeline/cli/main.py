@@ -83,33 +83,12 @@ def cli() -> None:
     help="Extract part i of N (0/4 to 3/4), one process per part; auto: take i and N from a Slurm "
     "job array 0-(N-1) or torchrun. The last process to finish joins the parts.",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["ray"]),
-    help="Run the shards of --plan as tasks on a Ray cluster, a GPU each.",
-)
-@click.option(
-    "--address", help="Address of the Ray cluster, RAY_ADDRESS without it, or else this machine."
-)
-@click.option(
-    "--plan",
-    type=FOLDER,
-    help="Work on the shards of 4,096 images in this folder, together with all other processes of "
-    "the same command; the first one makes the plan. With --shard i/N: on every N-th of them.",
-)
-@click.option(
-    "--retry-failed", is_flag=True, help="Work only on the images of --plan that failed before."
-)
 def extract(
     options: ExperimentOptions,
     force: bool,
     images: Path | None,
     output: Path | None,
     shard: str | None,
-    plan: Path | None,
-    retry_failed: bool,
-    engine: str | None,
-    address: str | None,
 ) -> None:
     """Extract region features of images into a store.
 
@@ -117,18 +96,9 @@ def extract(
     Example:
       a2 extract --images my-images --output my-features \\
                  --set extract.weights=faster_rcnn_from_caffe_attr.pkl
-      a2 extract --plan /shared/features -c configs/a2-gate.yaml --set data.images=/shared/images
     """
     if (images is None) != (output is None):
         raise click.UsageError("--images and --output belong together; name both or neither")
-    if plan is not None and (force or images is not None):
-        option = "--force" if force else "--images"
-        raise click.UsageError(f"{option} does not go with --plan; leave it out")
-    if plan is None and (retry_failed or engine is not None):
-        option = "--retry-failed" if retry_failed else "--engine"
-        raise click.UsageError(f"{option} needs --plan; name the folder of the plan")
-    if engine is None and address is not None:
-        raise click.UsageError("--address belongs to --engine ray; name it, or leave --address out")
     folder: tuple[str, ...] = ()
     if images is not None:  # all of the folder's images, not those of an annotation file
         from a2cap.pipeline.config import override
@@ -136,11 +106,7 @@ def extract(
         unset = ("data.annotations=null", "data.features=null")
         folder = (override("data.images", images), *unset)
     with options.open(*folder) as experiment:
-        if plan is not None:
-            _run_plan(
-                experiment, plan, shard, retry_failed=retry_failed, engine=engine, address=address
-            )
-        elif shard is None:
+        if shard is None:
             _run_stages(experiment, ["extract"], force=force, output=output)
         else:
             _run_shard(experiment, shard, force=force, output=output)
@@ -319,31 +285,6 @@ def status(options: ExperimentOptions, explain: bool, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("folder", type=FOLDER)
-@click.option("--follow", is_flag=True, help="Print again every minute, until all shards are done.")
-def watch(folder: Path, follow: bool) -> None:
-    """Show the progress of the workers of a shard plan.
-
-    Prints the shards done, images, failed images, images/s of the last hour and the time left, all
-    from the records of the shards that are done.
-
-    \b
-    Example:
-      a2 watch /shared/features
-    """
-    import time
-
-    from a2cap.pipeline.extraction.plan.progress import plan_progress
-
-    while True:
-        progress = plan_progress(folder)
-        click.echo(progress.text)
-        if not follow or progress.done == progress.shards:
-            return
-        time.sleep(60)
-
-
-@cli.command()
 @click.option(
     "--folder",
     type=FOLDER,
@@ -371,7 +312,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
 
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Run": (demo, run, sweep, extract, watch, preprocess, train, evaluate, status),
+    "Run": (demo, run, sweep, extract, preprocess, train, evaluate, status),
     "Own images": (caption, serve),
     "Judge": (runs, compare, human, analyze, submit),
     "Data and weights": (karpathy, scenes, convert, detector, weights),
@@ -416,33 +357,6 @@ def _run_shard(experiment: "Experiment", named: str, *, force: bool, output: Pat
     outcome = experiment.run_shard(shard, force=force, output=output)
     print_shard(outcome)
     if outcome.skipped or (outcome.stage and outcome.stage.manifest.skipped):
-        raise click.exceptions.Exit(EXIT_SKIPPED)
-
-
-def _run_plan(
-    experiment: "Experiment",
-    folder: Path,
-    named: str | None,
-    *,
-    retry_failed: bool,
-    engine: str | None,
-    address: str | None,
-) -> None:
-    from a2cap.pipeline.extraction.cluster import shard_of
-    from a2cap.pipeline.extraction.plan.extract_plan import PlanWorker
-    from a2cap.pipeline.extraction.plan.progress import plan_progress
-    from a2cap.pipeline.extraction.plan.ray_engine import run_on_ray
-
-    stripe = None if named is None else shard_of(named, os.environ)
-    with PlanWorker.join(experiment.plan_inputs(), folder) as worker:
-        tasks = worker.tasks(stripe=stripe, retry_failed=retry_failed)
-        if engine is None:
-            worker.run(tasks)
-        else:
-            run_on_ray(worker.inputs, folder, tasks, address=address)
-    progress = plan_progress(folder)
-    click.echo(f"extract: {progress.text}")
-    if progress.failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 

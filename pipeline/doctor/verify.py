@@ -17,8 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.features.parts import parts_folder
-from a2cap.data.features.seal import DATA_FILE, DATA_FILES, SEAL_FILE, read_seal, remedy
+from a2cap.data.features.seal import DATA_FILE, DATA_FILES, REMEDY, SEAL_FILE, read_seal
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json
@@ -94,7 +93,7 @@ def _has_key_of(path: Path, *stages: str) -> bool:
 
 def _verify_below(path: Path, data: bool) -> Iterator[VerifiedItem]:
     has_data = (path / SEAL_FILE).is_file() or (path / DATA_FILE).is_file()
-    if has_data or parts_folder(path) is not None:
+    if has_data:
         yield _verify_store(path, data)
     elif _CHECKPOINT.fullmatch(path.name) or (path / STATE).is_file():
         yield _verify_checkpoint(path, data)
@@ -190,8 +189,8 @@ def _store_damages(path: Path, data: bool, *, digest: str | None = None) -> Iter
 
 
 def _changed_files(path: Path) -> Iterator[str]:
-    """List the data files of a store, its shards or parts, that differ from their seals."""
-    for seal in sorted((parts_folder(path) or path).rglob(SEAL_FILE)):
+    """List the data files of a store or of its shards that differ from their seals."""
+    for seal in sorted(path.rglob(SEAL_FILE)):
         try:
             found = read_seal(seal.parent)
             file = seal.with_name(DATA_FILES[found.form])
@@ -199,7 +198,7 @@ def _changed_files(path: Path) -> Iterator[str]:
         except A2Error:  # FeatureStore reports an unreadable seal
             continue
         if changed:
-            yield f"{str(file)!r} differs from its seal; {remedy(seal.parent)}"
+            yield f"{str(file)!r} differs from its seal; {REMEDY}"
 
 
 def _verify_checkpoint(path: Path, data: bool) -> VerifiedItem:

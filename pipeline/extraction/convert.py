@@ -31,7 +31,7 @@ from a2cap.data.features.formats.npz import (
 )
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
 from a2cap.data.features.record import FeatureType
-from a2cap.data.features.seal import DATA_FILE, PLAN, SEAL_FILE
+from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import write_durably
@@ -174,7 +174,7 @@ def _record_file(target: Path) -> Path:
 def open_source(path: Path, sizes: Sizes) -> Source:
     """Open a file or folder by its format; raise InputError for an unknown one."""
     if path.is_dir():
-        if (path / SEAL_FILE).exists() or (path / PLAN).exists():
+        if (path / SEAL_FILE).exists():
             return StoreSource(path)
         if any(path.glob("*_att")):
             return att_box_source(path, sizes=sizes)

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import ImageFeatures
-from a2cap.data.features.parts import failed_images, point_to
-from a2cap.data.features.seal import DATA_FILES, DONE, FAILED, PLAN, SEAL_FILE
+from a2cap.data.features.seal import DATA_FILES, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.image_ids import find_images, image_id, sample_ids
@@ -49,9 +48,6 @@ class ImportedFeatures:
     def files(self) -> dict[str, Path]:
         """Return the files that determine the result, by name."""
         source = self.source
-        if (source / PLAN).is_file():  # the records contain the digests of the features
-            records = [*source.glob(f"*.{DONE}"), *source.glob(f"*.{FAILED}")]
-            return {file.name: file for file in (source / PLAN, *records)}
         if (source / SEAL_FILE).is_file():  # a seal contains the digest of the features
             beside = [source.parent / name for name in (EXTRACTOR, SKIPPED)]
             return {file.name: file for file in (source / SEAL_FILE, *beside) if file.is_file()}
@@ -67,7 +63,7 @@ class ImportedFeatures:
 
     def feature_width(self) -> int:
         """Return F of the first readable image; InputError if there is none."""
-        if any((self.source / name).is_file() for name in (SEAL_FILE, PLAN)):
+        if (self.source / SEAL_FILE).is_file():
             return FeatureStore(self.source).feature_width
         reason = "it is empty"
         for item in islice(open_source(self.source, read_sizes(self.sizes)), _TRIED):
@@ -87,10 +83,7 @@ def import_features(
     """
     target, source = directory / FEATURES, imported.source
     (target / SEAL_FILE).unlink(missing_ok=True)  # the last run died between seal and manifest
-    if (source / PLAN).is_file():
-        point_to(source, target)  # copies nothing: a plan may be larger than this disk
-        found = failed_images(source)
-    elif (source / SEAL_FILE).is_file():
+    if (source / SEAL_FILE).is_file():
         _link_files(source, target)
         has_list = (source.parent / SKIPPED).is_file()
         found = read_skipped(source.parent) if has_list else {}
@@ -133,7 +126,7 @@ def _link_files(source: Path, target: Path) -> None:
 
 
 def _write_record(imported: ImportedFeatures, store: FeatureStore, directory: Path) -> None:
-    beside = imported.source if (imported.source / PLAN).is_file() else imported.source.parent
+    beside = imported.source.parent
     if (beside / EXTRACTOR).is_file() and (beside / WEIGHTS).is_file():
         for name in (EXTRACTOR, WEIGHTS):  # with these, `a2 caption` extracts the same features
             link_or_copy(beside / name, directory / name)

@@ -91,8 +91,7 @@ def test_the_quick_form_prints_the_machine_and_its_tables(name):
 
 def test_every_benchmark_is_tested():
     modules = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    elsewhere = {"bench", "gpu_check", "coco_world", "lease_protocol"}  # have tests of their own
-    elsewhere |= {"plan_workers"}  # minutes with four processes; run by hand
+    elsewhere = {"bench", "gpu_check", "coco_world"}  # have tests of their own
     assert modules == {*TABLES, *elsewhere, "measure"}
 
 

@@ -137,13 +137,6 @@ def test_a_missing_configuration_is_reported():
             "evaluate --references x --output y",
             "--results, --references and --output belong together; name all",
         ),
-        ("extract --retry-failed", "--retry-failed needs --plan; name the folder of the plan"),
-        ("extract --engine ray", "--engine needs --plan; name the folder of the plan"),
-        ("extract --plan x --force", "--force does not go with --plan; leave it out"),
-        (
-            "extract --plan x --address y",
-            "--address belongs to --engine ray; name it, or leave --address out",
-        ),
     ],
 )
 def test_options_that_belong_together_are_required(arguments, message):
