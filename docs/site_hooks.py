@@ -87,5 +87,8 @@ def commands() -> str:
 def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield name, command
     if isinstance(command, click.Group):
-        for below in sorted(command.commands):
-            yield from _commands(f"{name} {below}", command.commands[below])
+        context = click.Context(command)
+        for below in sorted(command.list_commands(context)):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield from _commands(f"{name} {below}", found)

@@ -71,8 +71,9 @@ def commands(command=cli, name="a2"):
     """Yield the name and the command of everything below `a2`."""
     yield name, command
     if isinstance(command, click.Group):
-        for below, one in sorted(command.commands.items()):
-            yield from commands(one, f"{name} {below}")
+        context = click.Context(command)
+        for below in sorted(command.list_commands(context)):
+            yield from commands(command.get_command(context, below), f"{name} {below}")
 
 
 def messages(path):

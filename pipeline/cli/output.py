@@ -12,6 +12,9 @@ import click
 
 from a2cap.pipeline.engine.artifacts import METRICS as SCORES
 from a2cap.pipeline.engine.artifacts import REPORT, SKIPPED
+from a2cap.pipeline.engine.progress import format_duration
+from a2cap.pipeline.metrics.score import ENGLISH_ONLY, shown_name
+from a2cap.pipeline.report.summary import in_order
 
 if TYPE_CHECKING:
     from a2cap.pipeline.demo import Demo
@@ -25,8 +28,6 @@ _CLASSES_SHOWN = 5  # figures.json lists all
 
 def print_outcome(name: str, outcome: "Outcome") -> None:
     """Print the outcome of a stage, the path of its result, and its skipped items."""
-    from a2cap.pipeline.engine.progress import format_duration
-
     seconds = format_duration(outcome.manifest.seconds)
     state = f"done in {seconds}" if outcome.ran else "up to date"
     click.echo(f"{name}: {state}: {outcome.directory}")
@@ -100,8 +101,6 @@ def print_next_steps(demo: "Demo") -> None:
 
 def has_spice(not_run: Mapping[str, str]) -> bool:
     """Return False and print what to do if SPICE, which was requested, lacks its parser."""
-    from a2cap.pipeline.metrics.score import ENGLISH_ONLY
-
     is_complete = not_run.get("SPICE", ENGLISH_ONLY) == ENGLISH_ONLY
     if not is_complete:
         click.echo(
@@ -131,9 +130,6 @@ def print_detector(figures: Mapping[str, Any]) -> None:
 
 def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
     """Print one line per metric; metrics that did not run come last, with the reason."""
-    from a2cap.pipeline.metrics.score import shown_name
-    from a2cap.pipeline.report.summary import in_order
-
     found = {name: f"{metrics[name]:.4f}" for name in in_order(metrics)}
     found |= {name: f"not run: {reason}" for name, reason in not_run.items()}
     width = max(8, *map(len, found))

@@ -3,7 +3,7 @@
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.pipeline.cli import sweep as command
+from a2cap.pipeline.cli.experiment import sweep as command
 from a2cap.pipeline.sweep import grid
 from tests.data.messages import message_of
 from tests.pipeline.experiments import a2, settings

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from a2cap.pipeline.cli.options import EXIT_SKIPPED, PATH, log, verbose_option
+from a2cap.pipeline.cli.commands import EXIT_SKIPPED
+from a2cap.pipeline.cli.options import PATH, log, verbose_option
 from a2cap.pipeline.engine.lock import reading
-
-# repeated from extraction.convert, whose imports would slow "a2 --help"
-FORMATS = ("a2", "caffe", "lxmert", "att-box", "milvlg", "m2")
+from a2cap.pipeline.extraction.convert import FORMATS, skipped_file
+from a2cap.pipeline.extraction.convert import convert as converted
 
 
 @click.command()
@@ -52,9 +52,6 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
       a2 convert train2014_obj36.tsv features
       a2 convert features coco_detections.hdf5 --to m2
     """
-    from a2cap.pipeline.extraction.convert import convert as converted
-    from a2cap.pipeline.extraction.convert import skipped_file
-
     log(verbose)
     with reading(source):
         made = converted(source, target, **options)

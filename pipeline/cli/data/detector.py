@@ -4,15 +4,12 @@ import json
 
 import click
 
-from a2cap.pipeline.cli.options import (
-    EXIT_SKIPPED,
-    Commands,
-    ExperimentOptions,
-    experiment_options,
-    force_option,
-    log,
-)
+from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
+from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option, log
 from a2cap.pipeline.cli.output import print_detector, print_outcome
+from a2cap.pipeline.doctor.preflight import require_runnable
+from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
+from a2cap.pipeline.training.detector.evaluate import evaluate_detector
 
 
 @click.group(cls=Commands)
@@ -42,9 +39,6 @@ def train(options: ExperimentOptions, force: bool) -> None:
       a2 detector train -c configs/detector-scenes.yaml
       a2 detector train -c configs/detector-visual-genome.yaml --set detector.images=VG
     """
-    from a2cap.pipeline.doctor.preflight import require_runnable
-    from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
-
     with options.open() as experiment:
         require_runnable(experiment, [TRAIN_DETECTOR], force=force)
         outcome = experiment.run(TRAIN_DETECTOR, force=force)
@@ -71,8 +65,6 @@ def evaluate(options: ExperimentOptions, weights: str, as_json: bool) -> None:
     Example:
       a2 detector evaluate -c configs/detector-scenes.yaml --weights scenes
     """
-    from a2cap.pipeline.training.detector.evaluate import evaluate_detector
-
     log(options.verbose)
     config = options.config()  # without an experiment: nothing is stored
     figures = evaluate_detector(config.detector, config.runtime, weights)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from a2cap.data.annotations.karpathy import write_karpathy
+from a2cap.data.annotations.split_list import read_ids
 from a2cap.pipeline.cli.options import FILE, log, verbose_option
 
 
@@ -29,9 +31,6 @@ def karpathy(
       a2 karpathy captions_val2014.json captions_train2014.json --output dataset_coco.json \\
                   --val karpathy_val_images.txt --test karpathy_test_images.txt
     """
-    from a2cap.data.annotations.karpathy import write_karpathy
-    from a2cap.data.annotations.split_list import read_ids
-
     log(verbose)
     counts = write_karpathy(captions, output, val=read_ids(val), test=read_ids(test))
     texts = counts.pop("captions")

@@ -6,7 +6,11 @@ from typing import Any
 
 import click
 
+from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE
+from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.cli.options import FOLDER, log, verbose_option
+from a2cap.pipeline.config import override
+from a2cap.pipeline.engine.progress import track
 
 
 @click.command()
@@ -50,9 +54,6 @@ def scenes(folder: Path, count: int, verbose: bool, **options: Any) -> None:
       a2 run -c configs/smoke.yaml --set data.images=scenes/images \\
              --set data.annotations=scenes/dataset_coco.json
     """
-    from a2cap.data.scenes.generate import write_scenes
-    from a2cap.pipeline.engine.progress import track
-
     log(verbose)
     with track("draw scenes", total=count) as progress:
         written = write_scenes(folder, count=count, progress=progress.advance, **options)
@@ -64,9 +65,6 @@ def scenes(folder: Path, count: int, verbose: bool, **options: Any) -> None:
 
 
 def _print_contents(folder: Path, count: int) -> None:
-    from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE
-    from a2cap.pipeline.config import override
-
     click.echo(
         f"{folder}: {count:,} images (images), {CAPTIONS_PER_SCENE * count:,} captions "
         "(dataset_coco.json, captions.json), boxes and attributes (instances.json), "

@@ -5,7 +5,26 @@ from pathlib import Path
 
 import click
 
-from a2cap.pipeline.cli.options import FILE, PATH, Commands, log, set_option, verbose_option
+from a2cap.pipeline.captioning.published import import_captioner
+from a2cap.pipeline.cli.commands import Commands
+from a2cap.pipeline.cli.options import FILE, PATH, log, set_option, verbose_option
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.weights.detectors import (
+    BUNDLED,
+    PUBLISHED,
+    describe_detector,
+    download_detector,
+    downloaded_detector,
+    import_detector,
+    resolve_weights,
+)
+from a2cap.pipeline.weights.spice import (
+    PURPOSE,
+    SPICE,
+    download_spice,
+    downloaded_spice,
+    spice_folder,
+)
 
 
 @click.group(cls=Commands)
@@ -29,9 +48,6 @@ def list_weights(as_json: bool) -> None:
     Example:
       a2 weights list
     """
-    from a2cap.pipeline.weights.detectors import BUNDLED, PUBLISHED, downloaded_detector
-    from a2cap.pipeline.weights.spice import PURPOSE, SPICE, downloaded_spice, spice_folder
-
     rows = [
         (SPICE, PURPOSE, spice_folder() if downloaded_spice() else None),
         *((name, bundled.purpose, bundled.path) for name, bundled in BUNDLED.items()),
@@ -65,9 +81,6 @@ def fetch(name: str, source: Path | None, verbose: bool) -> None:
       a2 weights fetch spice
       a2 weights fetch airsplay-attributes
     """
-    from a2cap.pipeline.weights.detectors import BUNDLED, PUBLISHED, download_detector
-    from a2cap.pipeline.weights.spice import SPICE, download_spice
-
     log(verbose)
     if name == SPICE:
         paths = download_spice(source=source)
@@ -115,14 +128,9 @@ def import_weights(
     if (vocabulary is None) != (output is None):
         raise click.UsageError("a captioner needs --vocabulary and --output, a detector neither")
     if vocabulary is not None and output is not None:
-        from a2cap.pipeline.captioning.published import import_captioner
-        from a2cap.pipeline.config import load_config
-
         import_captioner(file, vocabulary, load_config(None, overrides).extract, output)
         click.echo(output)
         return
-    from a2cap.pipeline.weights.detectors import import_detector
-
     click.echo(import_detector(file))
 
 
@@ -135,7 +143,5 @@ def show(named: str) -> None:
     Example:
       a2 weights show faster_rcnn_from_caffe_attr.pkl
     """
-    from a2cap.pipeline.weights.detectors import describe_detector, resolve_weights
-
     for name, value in describe_detector(resolve_weights(named)).items():
         click.echo(f"{name:<20} {value}")

@@ -2,15 +2,15 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.pipeline.cli.images.caption import decoding_options, model_option
+from a2cap.pipeline.captioning.caption_images import ImageCaptioner
+from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
+from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.interruption import Interrupted
-
-if TYPE_CHECKING:
-    from a2cap.pipeline.config import Config
+from a2cap.pipeline.runs import find_trainings
+from a2cap.pipeline.serving.server import CaptionServer
 
 
 @click.command()
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     help="Listen on this port of 127.0.0.1; 0 takes a free one.",
 )
 @decoding_options
-def serve(models: tuple[Path, ...], port: int, config: "Config") -> None:
+def serve(models: tuple[Path, ...], port: int, config: Config) -> None:
     """Serve a page that captions the images dropped on it.
 
     Only this machine can open the page. Ctrl-C stops the server.
@@ -32,10 +32,6 @@ def serve(models: tuple[Path, ...], port: int, config: "Config") -> None:
     Example:
       a2 serve --model artifacts/train-xe/0123456789ab
     """
-    from a2cap.pipeline.captioning.caption_images import ImageCaptioner
-    from a2cap.pipeline.runs import find_trainings
-    from a2cap.pipeline.serving.server import CaptionServer
-
     found = find_trainings(models)
     captioner = ImageCaptioner(found, decoding=config.evaluate, runtime=config.runtime)
     server = CaptionServer(captioner, port=port)

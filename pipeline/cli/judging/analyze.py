@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from a2cap.data.errors import InputError
+from a2cap.pipeline.analysis.faithfulness import RUNS, RunAnalysis, analyse, write_analysis
+from a2cap.pipeline.analysis.runs import Run, read_run, trainings_in
 from a2cap.pipeline.cli.options import (
     FOLDER,
     PATH,
@@ -16,10 +17,7 @@ from a2cap.pipeline.cli.options import (
 )
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.engine.lock import reading
-
-if TYPE_CHECKING:
-    from a2cap.pipeline.analysis.faithfulness import RunAnalysis
-    from a2cap.pipeline.analysis.runs import Run
+from a2cap.pipeline.runs import find_result, label_of
 
 _COLUMNS = {
     "attention": "  tau(attention)",
@@ -65,8 +63,6 @@ def analyze(
       a2 analyze -c configs/a2-gate.yaml --images 500
       a2 analyze artifacts/train-xe --output comparison
     """
-    from a2cap.pipeline.analysis.faithfulness import RUNS, analyse, write_analysis
-
     if (output / RUNS).exists() and not force:
         raise InputError(
             f"{str(output)!r} already contains an analysis; name another folder, or use --force"
@@ -82,11 +78,8 @@ def analyze(
         click.echo(f"written: {path}")
 
 
-def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> "list[Run]":
+def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> list[Run]:
     """Read the named training results, each once."""
-    from a2cap.pipeline.analysis.runs import read_run, trainings_in
-    from a2cap.pipeline.runs import find_result, label_of
-
     models: dict[Path, str] = {}
     for path in named:
         if path.is_file():  # a configuration
@@ -111,7 +104,7 @@ def _trained(options: ExperimentOptions) -> Path:
         return experiment.result(TRAIN_XE, needed_by="analyze").directory
 
 
-def _print_layers(analysed: "RunAnalysis") -> None:
+def _print_layers(analysed: RunAnalysis) -> None:
     click.echo(f"{analysed.run.name}: {analysed.images:,} of {analysed.total:,} images")
     click.echo(f"layer{''.join(_COLUMNS.values())}")
     for layer in analysed.layers:

@@ -3,14 +3,16 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from a2cap.data.files.paths import require_folder
+from a2cap.data.image_ids import find_images
 from a2cap.pipeline.cli.options import FILE, FOLDER
-
-if TYPE_CHECKING:
-    from a2cap.pipeline.report.comparison import Difference
+from a2cap.pipeline.evaluation.comparison import compare_runs
+from a2cap.pipeline.metrics.score import shown_name
+from a2cap.pipeline.report.comparison import Difference, write_comparison
+from a2cap.pipeline.runs import find_result, label_of
 
 _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 
@@ -40,13 +42,6 @@ def compare(
       a2 compare artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210
       a2 compare "baseline, seed 5" latest --report comparison.html
     """
-    from a2cap.data.files.paths import require_folder
-    from a2cap.data.image_ids import find_images
-    from a2cap.pipeline.evaluation.comparison import compare_runs
-    from a2cap.pipeline.metrics.score import shown_name
-    from a2cap.pipeline.report.comparison import write_comparison
-    from a2cap.pipeline.runs import find_result, label_of
-
     if images and report is None:
         raise click.UsageError("--images belongs to --report; name a file, or leave it out")
     files = find_images(require_folder(images, "--images")) if images else {}
@@ -68,7 +63,7 @@ def compare(
     click.echo("\n".join([*lines, *([f"report: {report}"] if report else [])]))
 
 
-def _line(row: "Difference") -> str:
+def _line(row: Difference) -> str:
     ends = f"{row.low:+.4f} to {row.high:+.4f}"
     return (
         f"{row.first:>7.4f} {row.second:>7.4f}  {row.difference:>+7.4f}  "

@@ -3,14 +3,16 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, Commands, require_existing
-
-if TYPE_CHECKING:
-    from a2cap.pipeline.judging.tally import Tally
+from a2cap.pipeline.cli.commands import Commands
+from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
+from a2cap.pipeline.engine.artifacts import RESULTS
+from a2cap.pipeline.evaluation.results import read_results
+from a2cap.pipeline.judging.sheet import Key, write_sheet
+from a2cap.pipeline.judging.tally import Tally
+from a2cap.pipeline.judging.tally import tally as count_answers
 
 
 @click.group(cls=Commands)
@@ -50,10 +52,6 @@ def sheet(first: Path, second: Path, images: Path, output: Path, count: int, see
     Example:
       a2 human sheet baseline.json a2.json --images coco/images --output sheet
     """
-    from a2cap.pipeline.engine.artifacts import RESULTS
-    from a2cap.pipeline.evaluation.results import read_results
-    from a2cap.pipeline.judging.sheet import write_sheet
-
     files = [path / RESULTS if path.is_dir() else path for path in (first, second)]
     if first == second:
         raise click.UsageError("A and B are the same; name two captioners")
@@ -79,11 +77,8 @@ def tally(folder: Path, answers: tuple[Path, ...], as_json: bool) -> None:
     Example:
       a2 human tally sheet answers-1.csv answers-2.csv
     """
-    from a2cap.pipeline.judging.sheet import Key
-    from a2cap.pipeline.judging.tally import tally as count
-
     key = Key.read(folder)
-    rows = count(key, answers)
+    rows = count_answers(key, answers)
     if as_json:
         content = {"names": key.names, "criteria": [asdict(row) for row in rows]}
         click.echo(json.dumps(content, indent=1))
@@ -93,7 +88,7 @@ def tally(folder: Path, answers: tuple[Path, ...], as_json: bool) -> None:
     click.echo("\n".join(map(_line, rows)))
 
 
-def _line(row: "Tally") -> str:
+def _line(row: Tally) -> str:
     ends = f"{row.low:+.4f} to {row.high:+.4f}"
     kappa = "one judge" if row.agreement is None else f"{row.agreement:.3f}"
     return (

@@ -172,7 +172,7 @@ def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
     def fail(*_, **__):
         raise OSError(number, os.strerror(number), "x")
 
-    monkeypatch.setattr("a2cap.pipeline.cli.main.print_status", fail)
+    monkeypatch.setattr("a2cap.pipeline.cli.experiment.status.print_status", fail)
     answer = a2("status")
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {text}\n")
 

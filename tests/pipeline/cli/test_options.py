@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
 from a2cap.model.errors import ModelError
-from a2cap.pipeline.cli.options import EXIT_SKIPPED, Commands, experiment_options
+from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
+from a2cap.pipeline.cli.options import experiment_options
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.runtime.torchrun import Job

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, ConfigError, InputError, WeightsError
-from a2cap.pipeline.cli.maintenance import _marks
+from a2cap.pipeline.cli.upkeep.doctor import _marks
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor import machine
 from a2cap.pipeline.doctor.estimates import detector_training_disk

@@ -7,16 +7,13 @@ import sys
 import textwrap
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.cli.options import FOLDER, artifacts_option
 from a2cap.pipeline.cli.output import format_bytes
-
-if TYPE_CHECKING:
-    from a2cap.pipeline.runs import RunResult
+from a2cap.pipeline.runs import RunResult, describe_setting, read_runs
 
 _SCORE = "CIDEr"
 _ORDERS = ("date", "cider", "label", "size")
@@ -48,8 +45,6 @@ def runs(artifacts: Path, sort: str, as_json: bool, as_csv: bool, tensorboard: P
       a2 runs --sort cider
       a2 runs --tensorboard curves
     """
-    from a2cap.pipeline.runs import read_runs
-
     found = read_runs(artifacts)
     orders = {
         "date": lambda run: -run.date,
@@ -68,7 +63,7 @@ def runs(artifacts: Path, sort: str, as_json: bool, as_csv: bool, tensorboard: P
         _print_table(found)
 
 
-def _row(run: "RunResult") -> dict[str, object]:
+def _row(run: RunResult) -> dict[str, object]:
     return {
         "label": run.label,
         "state": run.state,
@@ -82,7 +77,7 @@ def _row(run: "RunResult") -> dict[str, object]:
     }
 
 
-def _write_csv(found: "list[RunResult]") -> None:
+def _write_csv(found: list[RunResult]) -> None:
     """Print a column for each metric, each end of its interval, and each setting."""
     rows = []
     for run in found:
@@ -103,9 +98,7 @@ def _write_csv(found: "list[RunResult]") -> None:
     writer.writerows(rows)
 
 
-def _print_table(found: "list[RunResult]") -> None:
-    from a2cap.pipeline.runs import describe_setting
-
+def _print_table(found: list[RunResult]) -> None:
     width = shutil.get_terminal_size().columns
     truths = {run.label: run.scores.get("metrics", {}).get("truth") for run in found}
     columns = ["CIDEr".ljust(22), *(["truth"] if any(truths.values()) else []), "date".ljust(16)]
@@ -124,7 +117,7 @@ def _print_table(found: "list[RunResult]") -> None:
     click.echo(count if found else 'no runs; "a2 train" makes one')
 
 
-def _score(run: "RunResult") -> str:
+def _score(run: RunResult) -> str:
     """Format CIDEr with its interval, or why there is none."""
     value = run.scores.get("metrics", {}).get(_SCORE)
     if value is None:
@@ -133,11 +126,11 @@ def _score(run: "RunResult") -> str:
     return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _date(run: "RunResult") -> str:
+def _date(run: RunResult) -> str:
     return datetime.fromtimestamp(run.date).astimezone().isoformat(" ", "minutes")[:16]
 
 
-def _link_curves(folder: Path, found: "list[RunResult]") -> None:
+def _link_curves(folder: Path, found: list[RunResult]) -> None:
     """Link the TensorBoard files of each training; raise InputError if the folder exists."""
     if folder.exists():
         raise InputError(f"{str(folder)!r} exists; name a new folder")

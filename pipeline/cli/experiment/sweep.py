@@ -2,25 +2,18 @@
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
 from a2cap.data.errors import A2Error
 from a2cap.model.errors import ModelError
-from a2cap.pipeline.cli.options import (
-    EXIT_ERROR,
-    EXIT_SKIPPED,
-    ExperimentOptions,
-    Failure,
-    experiment_options,
-)
+from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
+from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import print_outcome
+from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.engine.artifacts import METRICS
-
-if TYPE_CHECKING:
-    from a2cap.pipeline.experiment import Experiment
-    from a2cap.pipeline.sweep import Point
+from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.sweep import Point, grid, interval
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
 
@@ -41,8 +34,6 @@ def sweep(options: ExperimentOptions, dry_run: bool) -> None:
       a2 sweep -c configs/a2-gate.yaml --set train.seed=0..4 \\
                --set model.alignment.fusion=gate,decay
     """
-    from a2cap.pipeline.sweep import grid
-
     points = grid(options.overrides)
     chosen = [replace(options, overrides=point.overrides) for point in points]
     for one in chosen:
@@ -71,17 +62,15 @@ def sweep(options: ExperimentOptions, dry_run: bool) -> None:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
-def _state(experiment: "Experiment") -> str:
+def _state(experiment: Experiment) -> str:
     """Return the first stage that is not done, with its state, or "done"."""
     found = (experiment.status(name) for name in experiment.names)
     unfinished = (f"{one.stage} {one.state}" for one in found if one.state != "done")
     return next(unfinished, "done")
 
 
-def _run(experiment: "Experiment") -> tuple[dict[str, float], bool]:
+def _run(experiment: Experiment) -> tuple[dict[str, float], bool]:
     """Run all stages; return the metrics, and True if items were skipped."""
-    from a2cap.pipeline.doctor.preflight import require_runnable
-
     require_runnable(experiment, experiment.names)
     skipped = False
     for name in experiment.names:
@@ -91,10 +80,8 @@ def _run(experiment: "Experiment") -> tuple[dict[str, float], bool]:
     return json.loads((outcome.directory / METRICS).read_text())["metrics"], skipped
 
 
-def _print_means(scores: "list[tuple[Point, dict[str, float]]]") -> None:
+def _print_means(scores: list[tuple[Point, dict[str, float]]]) -> None:
     """Print a row for each setting: the number of seeds, and the mean of each score."""
-    from a2cap.pipeline.sweep import interval
-
     of_setting: dict[str, list[dict[str, float]]] = {}
     for point, found in scores:
         of_setting.setdefault(point.setting, []).append(found)

@@ -1,0 +1,63 @@
+"""Options of the commands that caption with a trained captioner."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from a2cap.data.errors import ConfigError
+from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.cli.options import FOLDER, log, set_option, verbose_option
+from a2cap.pipeline.config import Config, load_config, override
+
+model_option = click.option(
+    "--model",
+    "models",
+    required=True,
+    multiple=True,
+    type=FOLDER,
+    help="Use this captioner: the folder of a training or one above it, a label, the start of a "
+    'key or "latest" of "a2 runs", or "scenes", the bundled one. Repeat for an ensemble.',
+)
+
+
+def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of decoding to a command, which receives them as `config`."""
+
+    @wraps(command)
+    def with_config(
+        overrides: tuple[str, ...],
+        beam_size: int | None,
+        device: str | None,
+        verbose: bool,
+        **others: Any,
+    ) -> None:
+        log(verbose)
+        chosen = list(overrides)
+        if beam_size is not None:
+            chosen.append(f"evaluate.beam_size={beam_size}")
+        if device is not None:
+            chosen.append(override("runtime.device", device))
+        command(config=_config(chosen, beams=others.get("beams") or 1), **others)
+
+    named = click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N.")
+    beam = click.option("--beam-size", type=click.IntRange(min=1), help="Set evaluate.beam_size.")
+    return beam(named(set_option(verbose_option(with_config))))
+
+
+def _config(overrides: list[str], *, beams: int) -> Config:
+    """Load the configuration with at least so many beams; reject settings without effect."""
+    # the batch size is an option of its own, or that of the stores
+    decoding = sorted(CaptioningConfig.model_fields.keys() - {"batch_size"})
+    for field in (setting.partition("=")[0].strip() for setting in overrides):
+        section, _, name = field.partition(".")
+        if section != "runtime" and not (section == "evaluate" and name in decoding):
+            raise ConfigError(
+                f"setting has no effect on these captions: {field!r}; remove it, or set a field of "
+                f"runtime or evaluate ({', '.join(decoding)})"
+            )
+    config = load_config(None, overrides)
+    if config.evaluate.beam_size < beams:
+        return load_config(None, [*overrides, f"evaluate.beam_size={beams}"])
+    return config

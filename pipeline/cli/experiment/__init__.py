@@ -1,0 +1,1 @@
+"""Commands that run the stages of an experiment."""

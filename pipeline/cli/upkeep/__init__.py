@@ -1,0 +1,1 @@
+"""Commands that check and tidy settings, machine and artifacts."""

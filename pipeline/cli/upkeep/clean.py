@@ -1,0 +1,57 @@
+"""Command `a2 clean`: artifacts that nothing needs any more."""
+
+import click
+
+from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.output import format_bytes
+from a2cap.pipeline.doctor.clean import (
+    BY_NAME_ONLY,
+    RemovableItem,
+    find_removable,
+    remove_item,
+    select_items,
+)
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@experiment_options()
+@click.option("--yes", is_flag=True, help="Delete everything that is neither needed nor costly.")
+def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None:
+    """List removable artifacts, or delete them.
+
+    Without NAMES and --yes, nothing is deleted. Removable are results that this experiment does not
+    use, unfinished work, and leftovers of reruns and locks. Not listed is what a process, an
+    ensemble or a baseline reads. Costly (trainings, and what took more than an hour), resumable and
+    undecided paths are deleted only if named.
+
+    \b
+    Example:
+      a2 clean -c configs/a2-gate.yaml
+      a2 clean -c configs/a2-gate.yaml artifacts/extract/0123456789ab
+      a2 clean -c configs/a2-gate.yaml --yes
+    """
+    with options.open() as experiment:
+        config_file = options.config_file
+        found = find_removable(experiment, keep=[config_file] if config_file else [])
+        chosen = select_items(found, names, experiment.artifacts)
+    if yes and not names:
+        chosen = [item for item in found if item.kind not in BY_NAME_ONLY]
+    if not names and not yes:
+        _print_removable(found)
+    for item in chosen:
+        remove_item(item)
+        click.echo(f"deleted {item.path}: {format_bytes(item.size)}")
+
+
+def _print_removable(found: list[RemovableItem]) -> None:
+    for item in found:
+        click.echo(f"{item.kind:<11} {format_bytes(item.size):>9}  {item.path}")
+        click.echo(f"{'':<11} {'':>9}  {item.why}")
+    if found:
+        total = format_bytes(sum(item.size for item in found))
+        cheap = [item.size for item in found if item.kind not in BY_NAME_ONLY]
+        yes = f", or use --yes for {len(cheap)}, {format_bytes(sum(cheap))}" if cheap else ""
+        click.echo(f"{len(found)} removable, {total}; name paths to delete{yes}")
+    else:
+        click.echo("nothing is removable")
