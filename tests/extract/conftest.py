@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from a2cap.extract.detector.resnet import Architecture
-from a2cap.extract.weights.calibrated_random import calibrate
 from tests.extract.tiny import TINY
+from tests.random_detector import random_detector
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,7 +47,7 @@ def tiny() -> Architecture:
 
 @pytest.fixture(scope="session")
 def detector(tiny, make_image):
-    return calibrate(
+    return random_detector(
         [make_image(1), make_image(2)], tiny, min_side=192, max_side=320, roi_size=7, seed=0
     )
 
@@ -56,4 +56,6 @@ def detector(tiny, make_image):
 def deep(tiny, make_image):
     """Return a detector with bottlenecks."""
     architecture = replace(tiny, depth=50)
-    return calibrate([make_image(1)], architecture, min_side=192, max_side=320, roi_size=7, seed=0)
+    return random_detector(
+        [make_image(1)], architecture, min_side=192, max_side=320, roi_size=7, seed=0
+    )

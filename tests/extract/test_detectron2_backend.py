@@ -15,8 +15,8 @@ from a2cap.extract.detector.input import ScaledSize, image_blob
 from a2cap.extract.detector.proposals import select_proposals
 from a2cap.extract.detectron2_backend import rebuild
 from a2cap.extract.extractor import Extractor
-from a2cap.extract.weights.calibrated_random import calibrate
 from tests.extract.tiny import CONFIG, TINY, relative, with_meta
+from tests.random_detector import random_detector
 
 THEIRS = CONFIG.model_copy(update={"backend": "detectron2"})
 
@@ -25,7 +25,7 @@ THEIRS = CONFIG.model_copy(update={"backend": "detectron2"})
 def deep(make_image):
     images = [make_image(1), make_image(2)]
     deeper = replace(TINY, depth=50)
-    return calibrate(images, deeper, min_side=192, max_side=320, roi_size=7, seed=0)
+    return random_detector(images, deeper, min_side=192, max_side=320, roi_size=7, seed=0)
 
 
 def needs_detectron2(test):

@@ -33,7 +33,7 @@ def test_a_record_states_everything_that_features_depend_on(weights, detector, t
     architecture = found.pop("architecture")
     assert (architecture["depth"], architecture["classes"]) == (18, 12)
     assert found == {
-        "summary": "ResNet-18, calibrated-random, seed 0, detect boxes",
+        "summary": "ResNet-18, random, seed 0, detect boxes",
         "feature_width": 64,
         "meta": json.loads(detector.meta.model_dump_json()),
         "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),

@@ -44,7 +44,6 @@ from tests.faults.trial import (
 )
 
 SHARES: Mapping[str, float] = {
-    "calibrate": 0.1,
     "extract": 0.25,
     "preprocess": 0.15,
     "train-xe": 0.25,

@@ -72,7 +72,6 @@ _ENGINE = (
 
 _JSON = Point("a2cap.data.files.json_file:write_json", writes=0)
 _JVM = Point("a2cap.pipeline.metrics.java:JavaProcess.__init__")
-_DETECTOR = Point("a2cap.extract.weights.load:save_detector", writes=1)
 
 _ANY_TRAINING = (
     *_ENGINE,
@@ -93,15 +92,8 @@ _CAPTIONER_TRAINING = (
 )
 
 POINTS: Mapping[str, tuple[Point, ...]] = {
-    "calibrate": (
-        *_ENGINE,
-        _DETECTOR,
-        Point("a2cap.extract.weights.calibrated_random:calibrate"),
-        Point("a2cap.extract.image:read_image"),
-    ),
     "extract": (
         *_ENGINE,
-        _DETECTOR,
         _JSON,
         Point("a2cap.extract.extractor:Extractor.extract_many"),
         Point("a2cap.data.features.writer:FeatureWriter.add"),
@@ -142,7 +134,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     ),
     "train-detector": (
         *_ANY_TRAINING,
-        _DETECTOR,
+        Point("a2cap.extract.weights.load:save_detector", writes=1),
         Point("a2cap.extract.image:read_image"),
         Point("a2cap.pipeline.training.detector.data:read_detector_data"),
         Point("a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step"),

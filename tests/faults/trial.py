@@ -10,29 +10,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import cv2
 import torch
 
 from a2cap.data.errors import A2Error
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction import extract as extraction
+from tests.experiments import DETECTOR, SECTIONS, TinyExperiment, make_experiment
 from tests.faults import processes, run_log
 from tests.faults.digests import Digests, differences, file_digests, result_digests
 from tests.faults.fault_points import Fault, count_calls, install
 
 READS: Mapping[str, tuple[str, ...]] = {
-    "calibrate": (),
-    "extract": ("calibrate",),
+    "extract": (),
     "preprocess": (),
-    "train-xe": ("calibrate", "extract", "preprocess"),
-    "train-scst": ("calibrate", "extract", "preprocess", "train-xe"),
-    "evaluate": ("calibrate", "extract", "preprocess", "train-xe", "train-scst"),
+    "train-xe": ("extract", "preprocess"),
+    "train-scst": ("extract", "preprocess", "train-xe"),
+    "evaluate": ("extract", "preprocess", "train-xe", "train-scst"),
     "train-detector": (),
 }
 """Stage -> stages whose results it needs."""
@@ -53,24 +53,17 @@ PROMISED: Mapping[str, tuple[str, int]] = {
 }
 """Stage -> unit and limit of the work that a kill may cost; other stages start from scratch."""
 
-_CONFIG = f"""
-extract: {{weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_size: 7,
-          min_side: 96, max_side: 96}}
-preprocess: {{min_count: 1}}
-model: {{width: 16, heads: 2, feed_forward: 32, encoder_layers: 1, decoder_layers: 1,
-        box_geometry: linear}}
-train: {{epochs: 2, batch_size: 4, warmup: 20, validation_beam_size: 2,
-        checkpoint_every: {CHECKPOINT_EVERY}}}
-scst: {{epochs: 2, batch_size: 4, samples: 2, lr: 0.001, mask: continued, max_length: 8,
-       validation_beam_size: 2, checkpoint_every: {CHECKPOINT_EVERY}}}
-evaluate: {{beam_size: 2, spice: false}}
-detector: {{depth: 18, width: 8, anchor_sizes: [16, 28, 48], anchor_ratios: [1.0],
-           last_stage: strided, region_pooling: bilinear, proposal_width: 16, embedding_width: 4,
-           attribute_width: 8, min_side: 64, max_side: 64, roi_size: 7, anchors: 64,
-           proposals: 40, regions: 16, epochs: 2, batch_size: 2, optimiser: adamw, lr: 0.002,
-           warmup: 2, checkpoint_every: {CHECKPOINT_EVERY}, validation_proposals: 20}}
-runtime: {{device: cpu, threads: 1}}
-"""
+_EVERY: dict[str, Any] = {"checkpoint_every": CHECKPOINT_EVERY, "epochs": 2}
+_SECTIONS = {
+    **SECTIONS,
+    "train": {**SECTIONS["train"], **_EVERY, "batch_size": 4},
+    "scst": {
+        **_EVERY,
+        **{"batch_size": 4, "samples": 2, "lr": 0.001, "mask": "continued", "max_length": 8},
+        "validation_beam_size": 2,
+    },
+    "detector": {**DETECTOR, **_EVERY, "batch_size": 2},
+}
 
 _DAMAGED = 20
 _DETECTOR_IDS = {"ids": range(1, 13), "validation_ids": range(31, 35)}
@@ -87,7 +80,6 @@ _ONE_LINE = 3
 _SCENES = ("images/000000000003.jpg", "images/000000000039.jpg")
 _CAPTIONS = ("preprocess/*/captions.h5", "preprocess/*/vocabulary.json")
 REPLACED: Mapping[str, tuple[str, ...]] = {
-    "calibrate": _SCENES,
     "extract": (*_SCENES, "instances.json"),
     "preprocess": ("dataset_coco.json",),
     "train-xe": (*_CAPTIONS, "extract/*/skipped.jsonl"),
@@ -127,25 +119,26 @@ class Workspace:
     uninterrupted: dict[str, Uninterrupted] = field(default_factory=dict)
 
     @property
+    def experiment(self) -> TinyExperiment:
+        """Scenes, which no run may change, and the configuration of every run."""
+        return TinyExperiment(self.folder)
+
+    @property
     def scenes(self) -> Path:
-        """Folder of the images and annotations, which no run may change."""
-        return self.folder / "scenes"
+        """Folder of the images and annotations."""
+        return self.experiment.scenes
 
     @cached_property
     def config(self) -> Config:
         """Configuration of every run."""
-        file = self.folder / "config.yaml"
-        file.write_text(_CONFIG)
         images, instances = self.scenes / "images", self.scenes / "instances.json"
         paths = {
-            "data.images": images,
-            "data.annotations": self.scenes / "dataset_coco.json",
-            "data.instances": instances,
             "detector.images": images,
             "detector.labels": instances,
             **{f"detector.{name}": self.folder / name for name in _DETECTOR_IDS},
         }
-        return load_config(file, [override(name, path) for name, path in paths.items()])
+        overrides = [override(name, path) for name, path in paths.items()]
+        return load_config(self.experiment.config_file, overrides)
 
     def artifacts(self, trial: str) -> Path:
         """Return the artifacts folder of a trial."""
@@ -153,7 +146,9 @@ class Workspace:
 
     def make(self, stages: Sequence[str]) -> None:
         """Draw the scenes, damage one image, and run the stages and those they need."""
-        run_child(lambda: write_scenes(self.scenes, count=IMAGES, seed=0, side=96), self.folder)
+        run_child(
+            lambda: make_experiment(self.folder, count=IMAGES, sections=_SECTIONS), self.folder
+        )
         damaged = self.scenes / "images" / f"{_DAMAGED:012d}.jpg"
         damaged.write_bytes(damaged.read_bytes()[:900])
         for name, numbers in _DETECTOR_IDS.items():

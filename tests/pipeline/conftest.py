@@ -1,6 +1,5 @@
 """Fixtures of the pipeline's tests: a finished experiment over 40 scenes, ranks, a browser."""
 
-import json
 import multiprocessing
 import pickle
 import shutil
@@ -13,76 +12,39 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 import torch
 import torch.distributed as dist
-import yaml
 from filelock import FileLock
 
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import java, score
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.config import DetectorConfig
-from tests.pipeline.experiments import CopiedExperiment
+from tests.experiments import (
+    DETECTOR,
+    CopiedExperiment,
+    TinyExperiment,
+    data_overrides,
+    make_experiment,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-CONFIG = """
-extract: {weights: calibrated-random, boxes: given, depth: 18, width: 8, roi_size: 7,
-          min_side: 96, max_side: 96}
-preprocess: {min_count: 1}
-model: {width: 16, heads: 2, feed_forward: 32, encoder_layers: 1, decoder_layers: 1,
-        box_geometry: linear}
-train: {epochs: 8, batch_size: 8, warmup: 20, validation_beam_size: 2}
-evaluate: {beam_size: 2, spice: false}
-runtime: {device: cpu, threads: 1}
-"""
-
-
-@dataclass(frozen=True)
-class FinishedExperiment:
-    """A configuration file and the artifacts folder that its stages filled."""
-
-    config_file: Path
-    scenes: Path
-    artifacts: Path
-
-    def open(self, *overrides: str, artifacts: Path | None = None) -> Experiment:
-        """Open the experiment, with overrides, over its artifacts folder or another one."""
-        return Experiment(load_config(self.config_file, overrides), artifacts or self.artifacts)
-
-    def directory(self, stage: str) -> Path:
-        """Return the directory of a stage's result."""
-        return self.open().result(stage, needed_by="a test").directory
-
 
 @pytest.fixture(scope="session")
-def experiment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> FinishedExperiment:
+def experiment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> TinyExperiment:
     """Run all stages once for all test processes; tests must not change the results."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "tiny experiment"
     with FileLock(f"{folder}.lock"):
-        return _make(folder)
-
-
-def _make(folder: Path) -> FinishedExperiment:
-    made = FinishedExperiment(folder / "config.yaml", folder / "scenes", folder / "artifacts")
-    folder.mkdir(exist_ok=True)
-    write_scenes(made.scenes, count=40, seed=0, side=96)
-    places = {
-        "images": str(made.scenes / "images"),
-        "annotations": str(made.scenes / "dataset_coco.json"),
-        "instances": str(made.scenes / "instances.json"),
-    }
-    made.config_file.write_text(f"data: {json.dumps(places)}\n{CONFIG}")
-    with made.open() as opened:
-        for name in opened.names:
-            opened.run(name)
+        made = TinyExperiment(folder)
+        if not made.config_file.exists():
+            make_experiment(folder).run()
     return made
 
 
 @pytest.fixture
-def copy(experiment: FinishedExperiment, tmp_path: Path) -> CopiedExperiment:
+def copy(experiment: TinyExperiment, tmp_path: Path) -> CopiedExperiment:
     """Copy the finished experiment, which the test may change."""
     return CopiedExperiment(experiment, tmp_path)
 
@@ -102,19 +64,14 @@ def without_meteor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def copied_scenes(experiment: FinishedExperiment, tmp_path: Path) -> tuple[Path, list[str]]:
+def copied_scenes(experiment: TinyExperiment, tmp_path: Path) -> tuple[Path, list[str]]:
     """Copy images and annotations, which a test may change; return the folder and overrides."""
     scenes = shutil.copytree(experiment.scenes, tmp_path / "Bilder von Émile 画" / "scenes")
-    places = {
-        "data.images": scenes / "images",
-        "data.annotations": scenes / "dataset_coco.json",
-        "data.instances": scenes / "instances.json",
-    }
-    return scenes, [override(field, path) for field, path in places.items()]
+    return scenes, data_overrides(scenes)
 
 
 @pytest.fixture
-def new(experiment: FinishedExperiment, tmp_path: Path) -> Callable[..., Experiment]:
+def new(experiment: TinyExperiment, tmp_path: Path) -> Callable[..., Experiment]:
     """Open the experiment over an empty artifacts folder, with overrides."""
 
     def open_new(*overrides: str) -> Experiment:
@@ -137,22 +94,11 @@ class Labelled:
             "validation_images": self.folder / "val" / "images",
             "validation_labels": self.folder / "val" / "instances.json",
         }
-        return {**{name: str(path) for name, path in places.items()}, **TINY_DETECTOR, **changes}
+        return {**{name: str(path) for name, path in places.items()}, **DETECTOR, **changes}
 
     def config(self, **changes: object) -> DetectorConfig:
         """Return the section `detector` for these scenes, with changes."""
         return DetectorConfig.model_validate(self.fields(**changes))
-
-
-TINY_DETECTOR = yaml.safe_load(
-    """
-{depth: 18, width: 8, anchor_sizes: [16, 28, 48], anchor_ratios: [1.0], last_stage: strided,
- region_pooling: bilinear, proposal_width: 16, embedding_width: 4, attribute_width: 8,
- min_side: 64, max_side: 64, roi_size: 7, anchors: 64, proposals: 40, regions: 16, epochs: 2,
- batch_size: 4, optimiser: adamw, lr: 0.002, warmup: 2, checkpoint_every: 2,
- validation_proposals: 20}
-"""
-)
 
 
 @pytest.fixture(scope="session")

@@ -27,8 +27,8 @@ from a2cap.pipeline.captioning.saved_captioner import (
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
+from tests.experiments import a2
 from tests.model.kinds import KINDS
-from tests.pipeline.experiments import a2
 
 OTHER_KINDS = [
     ("up-down", {}),

@@ -18,7 +18,6 @@ from tests.data.messages import message_of
 from tests.data.sources.samples import tar_bytes
 
 READERS = {
-    "calibrate": ("extract", "train-xe", "evaluate"),
     "extract": ("train-xe", "evaluate"),
     "preprocess": ("train-xe", "evaluate"),
     "train-xe": ("evaluate",),
@@ -42,7 +41,7 @@ def expected_states(opened, rerun):
 
 def test_every_stage_of_a_finished_experiment_is_done(experiment):
     opened = experiment.open()
-    assert opened.names == ["calibrate", "extract", "preprocess", "train-xe", "evaluate"]
+    assert opened.names == ["extract", "preprocess", "train-xe", "evaluate"]
     assert states(opened) == dict.fromkeys(opened.names, "done")
 
 
@@ -50,7 +49,6 @@ def test_every_stage_of_a_finished_experiment_is_done(experiment):
 @pytest.mark.parametrize(
     ("change", "rerun"),
     [
-        ("extract.seed=1", ("calibrate",)),
         ("extract.dtype=float32", ("extract",)),
         ("preprocess.min_count=2", ("preprocess",)),
         ("model.dropout=0.2", ("train-xe",)),
@@ -76,10 +74,9 @@ def test_another_number_of_threads_is_explained_and_reruns_nothing(experiment):
 
 def test_no_stage_of_a_new_experiment_is_done(experiment, tmp_path):
     with experiment.open(artifacts=tmp_path / "new") as opened:
-        assert opened.status("calibrate").why == ["no earlier result"]
+        assert opened.status("extract").why == ["no earlier result"]
     assert states(experiment.open(artifacts=tmp_path / "new")) == {
-        "calibrate": "to run",
-        "extract": "waiting",
+        "extract": "to run",
         "preprocess": "to run",
         "train-xe": "waiting",
         "evaluate": "waiting",
@@ -94,11 +91,9 @@ def test_moved_data_reruns_nothing(experiment, copied_scenes):
 
 def test_detector_weights_are_identified_by_content(experiment, tmp_path):
     weights = tmp_path / "my weights.safetensors"
-    shutil.copyfile(experiment.directory("calibrate") / "weights.safetensors", weights)
+    shutil.copyfile(experiment.weights, weights)
     opened = experiment.open(override("extract.weights", weights))
-    assert states(opened) == dict.fromkeys(
-        ["extract", "preprocess", "train-xe", "evaluate"], "done"
-    )
+    assert states(opened) == dict.fromkeys(opened.names, "done")
 
 
 def test_a_baseline_is_identified_by_content_and_reruns_evaluation(experiment, tmp_path):
@@ -128,15 +123,14 @@ def test_an_ensemble_is_identified_by_content_and_reruns_evaluation(experiment, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "first"), [(3, "calibrate"), (30, "extract")])
-def test_a_changed_image_reruns_the_stages_that_read_it(experiment, copied_scenes, number, first):
+def test_a_changed_image_reruns_extraction(experiment, copied_scenes):
     scenes, overrides = copied_scenes
-    with (scenes / "images" / f"{number:012d}.jpg").open("ab") as file:
+    with (scenes / "images" / "000000000030.jpg").open("ab") as file:
         file.write(b" ")
     with experiment.open(*overrides) as opened:
-        assert opened.status(first).why == ["inputs.images changed"]
+        assert opened.status("extract").why == ["inputs.images changed"]
     opened = experiment.open(*overrides)
-    assert states(opened) == expected_states(opened, (first,))
+    assert states(opened) == expected_states(opened, ("extract",))
 
 
 def change_caption(content):
@@ -201,13 +195,6 @@ def test_captions_in_tars_are_identified_by_content(tmp_path):
 def test_an_unfinished_input_is_reported_with_its_command(experiment, tmp_path):
     with experiment.open(artifacts=tmp_path / "new") as opened:
         assert message_of(opened.run, "train-xe", error=UnfinishedStageError) == (
-            'extract needs calibrate, which is not finished; run "a2 extract" or "a2 run"'
-        )
-    weights = experiment.directory("calibrate") / "weights.safetensors"
-    with experiment.open(
-        override("extract.weights", weights), artifacts=tmp_path / "new"
-    ) as opened:
-        assert message_of(opened.run, "train-xe", error=UnfinishedStageError) == (
             'train-xe needs extract, which is not finished; run "a2 extract" or "a2 run"'
         )
 
@@ -229,7 +216,7 @@ def test_without_annotations_the_images_are_those_of_the_folder(experiment, tmp_
 @pytest.mark.parametrize(
     ("field", "stage", "kind", "value"),
     [
-        ("data.images", "calibrate", "folder", "DIR"),
+        ("data.images", "extract", "folder", "DIR"),
         ("data.annotations", "preprocess", "file", "FILE"),
         ("data.instances", "extract", "file", "FILE"),
     ],
@@ -243,7 +230,7 @@ def test_an_unset_path_is_reported_with_its_option(experiment, field, stage, kin
 def test_an_image_folder_that_is_not_a_folder_is_reported(experiment, tmp_path):
     images = override("data.images", tmp_path / "none")
     with experiment.open(images) as opened:
-        assert message_of(opened.stage, "calibrate", error=ConfigError) == (
+        assert message_of(opened.stage, "extract", error=ConfigError) == (
             f"data.images is not a folder: {str(tmp_path / 'none')!r}; check the path"
         )
 
@@ -285,7 +272,7 @@ def test_a_problem_of_a_later_stage_is_reported_before_the_first_stage(
             require_runnable(opened, opened.names)
     monkeypatch.setattr("a2cap.pipeline.doctor.preflight.find_java", no_java)
     with experiment.open(artifacts=artifacts) as opened:
-        require_runnable(opened, ["calibrate", "extract", "train-xe"])
+        require_runnable(opened, ["extract", "train-xe"])
         for name in ("preprocess", "evaluate"):
             with pytest.raises(JavaError):
                 require_runnable(opened, [name])

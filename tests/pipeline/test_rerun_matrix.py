@@ -20,7 +20,6 @@ from a2cap.pipeline.experiment import Experiment
 from tests.pipeline.config_fields import config_fields, plain_values
 
 READERS = {
-    "calibrate": ("extract",),
     "extract": ("train-xe", "train-scst", "evaluate"),
     "preprocess": ("train-xe", "train-scst", "evaluate"),
     "train-xe": ("train-scst",),
@@ -30,7 +29,7 @@ READERS = {
 }
 """Stage -> the stages that read its output; a trained detector is one more weights file."""
 
-CALIBRATE, EXTRACT, BOTH = ("calibrate",), ("extract",), ("calibrate", "extract")
+EXTRACT = ("extract",)
 PREPROCESS, TRAIN, EVALUATE, NONE = ("preprocess",), ("train-xe",), ("evaluate",), ()
 SCST, DETECTOR = ("train-scst",), ("train-detector",)
 
@@ -77,7 +76,7 @@ CHANGED_FILES = {
     "detector.object_names": (File("other names.txt"), DETECTOR),
     "detector.attribute_names": (File("other names.txt"), DETECTOR),
     "detector.start": (File("other detector.safetensors"), DETECTOR),
-    "data.images": (File("other images"), BOTH),
+    "data.images": (File("other images"), EXTRACT),
     "data.annotations": (File("other captions.jsonl"), PREPROCESS),
     "data.features": (File("other features.tsv", ("data.features=features.tsv",)), EXTRACT),
     "data.sizes": (
@@ -93,7 +92,7 @@ CHANGED_FILES = {
     "data.instances": (File("other instances.json"), ("extract", "evaluate")),
     "data.word_groups": (File("words.json"), ("evaluate",)),
     "data.scenes": (File("other instances.json"), ("evaluate",)),
-    "extract.weights": (File("detector.safetensors"), EXTRACT),
+    "extract.weights": (File("other detector.safetensors"), EXTRACT),
     "train.start": (File("captioner"), TRAIN),
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
     "evaluate.baseline": (File("metrics.json"), EVALUATE),
@@ -152,12 +151,7 @@ READ_BY = {
 """Section -> the stages that read its fields."""
 
 READ_BY_OTHERS = {
-    "extract.depth": CALIBRATE,
-    "extract.width": CALIBRATE,
-    "extract.min_side": BOTH,
-    "extract.max_side": BOTH,
-    "extract.roi_size": BOTH,
-    "extract.seed": CALIBRATE,
+    **dict.fromkeys(("extract.depth", "extract.width", "extract.seed"), NONE),
     **dict.fromkeys((f"{name}.checkpoint_every" for name in ("detector", "train", "scst")), NONE),
 }
 """Field -> the stages that read it, if they are not those of its section."""
@@ -222,9 +216,8 @@ def _coco():
 
 
 def manifest_of(digest):
-    """Return a manifest whose only output has this digest, as calibrated weights have."""
-    outputs = {"weights.safetensors": digest}
-    return SimpleNamespace(digest=digest, outputs=outputs, checksums={})
+    """Return a manifest of this digest."""
+    return SimpleNamespace(digest=digest, outputs={}, checksums={})
 
 
 class Keys:
@@ -240,7 +233,8 @@ class Keys:
             "annotations": str(folder / "captions.jsonl"),
             "instances": str(folder / "instances.json"),
         }
-        extract = {"weights": "calibrated-random", "boxes": "given", "precision": "exact"}
+        weights = str(folder / "detector.safetensors")
+        extract = {"weights": weights, "boxes": "given", "precision": "exact"}
         self.config_file = folder / "config.yaml"
         scst = {"epochs": 2}  # so that there is such a stage
         detector = {
@@ -372,7 +366,7 @@ def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
             stage = opened.stage(name)
             inputs["model"] = "train-scst" if name == "evaluate" else "train-xe"
             assert {inputs[key] for key in stage.inputs if key in inputs} == {
-                made for made, readers in READERS.items() if name in readers and made != "calibrate"
+                made for made, readers in READERS.items() if name in readers
             }
     assert found == {name: set(readers) for name, readers in READERS.items()}
 

@@ -18,7 +18,7 @@ from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.report.report import Evaluation
 from a2cap.pipeline.runs import find_result, label_of, read_runs
 from tests.data.messages import message_of
-from tests.pipeline.experiments import a2
+from tests.experiments import a2
 
 DEFAULTS = Config().model_dump(mode="json", by_alias=True)
 

@@ -6,7 +6,7 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.pipeline.cli.experiment import sweep as command
 from a2cap.pipeline.sweep import grid
 from tests.data.messages import message_of
-from tests.pipeline.experiments import a2, settings
+from tests.experiments import a2, settings
 
 GRID = settings("train.seed=0..2", "model.alignment.fusion=gate,decay", "train.lr=0.5")
 

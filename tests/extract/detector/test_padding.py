@@ -9,8 +9,8 @@ from a2cap.extract.detector.input import LIKE, batches_of_like_size, scaled_batc
 from a2cap.extract.detector.padding import maps_of_each, padded_batch
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
-from a2cap.extract.weights.calibrated_random import calibrate
 from tests.extract.tiny import CONFIG, TINY, relative, with_meta
+from tests.random_detector import random_detector
 
 SIZES = [(96, 128), (96, 130), (96, 117), (90, 131)]  # odd and even at each stage
 
@@ -20,7 +20,7 @@ SIZES = [(96, 128), (96, 130), (96, 117), (90, 131)]  # odd and even at each sta
 def test_padded_images_have_the_maps_of_single_ones(detector, make_image, depth, pool):
     if depth == 50:
         sizes = {**vars(TINY), "depth": 50}
-        detector = calibrate(
+        detector = random_detector(
             [make_image(1)], type(TINY)(**sizes), min_side=96, max_side=160, roi_size=7, seed=0
         )
     network = fuse(with_meta(detector, detector.meta.model_copy(update={"stem_pool": pool})))

@@ -23,7 +23,7 @@ from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
-from tests.pipeline.experiments import detecting
+from tests.experiments import detecting
 
 CPU = RuntimeConfig(device="cpu")
 

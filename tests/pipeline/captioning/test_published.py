@@ -18,8 +18,8 @@ from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.model.captioner import decoder_input
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.pipeline.captioning.published import convert_captioner
+from tests.experiments import a2
 from tests.model.searching import search
-from tests.pipeline.experiments import a2
 
 WORDS = ["dog", "a", "runs", "red", "on"]
 

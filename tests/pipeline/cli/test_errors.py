@@ -13,7 +13,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.stage import StagePaths
-from tests.pipeline.experiments import NO_JAVA, a2, images_of, settings
+from tests.experiments import NO_JAVA, a2, images_of, settings
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
@@ -86,7 +86,7 @@ def test_training_before_extraction_names_the_command(experiment, tmp_path):
     answer = a2("train", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
     assert answer.exit_code == 1
     assert answer.stderr == (
-        'a2: extract needs calibrate, which is not finished; run "a2 extract" or "a2 run"\n'
+        'a2: train-xe needs extract, which is not finished; run "a2 extract" or "a2 run"\n'
     )
 
 

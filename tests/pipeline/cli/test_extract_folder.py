@@ -11,7 +11,7 @@ import pytest
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.manifest import read_manifest
-from tests.pipeline.experiments import a2, settings
+from tests.experiments import a2, settings
 
 SMALL_DETECTION = (
     "extract.min_regions=4",
@@ -34,7 +34,7 @@ def images_and_weights(experiment, tmp_path):
         shutil.copyfile(
             experiment.scenes / "images" / f"{number:012d}.jpg", images / f"scene {number}.jpg"
         )
-    weights = experiment.directory("calibrate") / "weights.safetensors"
+    weights = experiment.weights
     named = settings(override("extract.weights", weights), *SMALL_DETECTION)
     return ["--images", images, "--artifacts", tmp_path / "artifacts", *named]
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.weights.detectors import BUNDLED
 from tests.data.sources.samples import tar_bytes
-from tests.pipeline.experiments import a2, detecting
+from tests.experiments import a2, detecting
 from tests.test_docs_pages import README, commands
 from tests.test_structure import ROOT
 
@@ -117,7 +117,7 @@ def reader(experiment, copy, tmp_path, monkeypatch):
     # the experiment's boxes are given, those of the reader are detected
     shutil.copytree(trained, trained.with_name("KEY"), ignore=shutil.ignore_patterns("manifest*"))
     detecting(trained.with_name("KEY"))
-    tensors = load_file(experiment.directory("calibrate") / "weights.safetensors")
+    tensors = load_file(experiment.weights)
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     detector = folder / "faster_rcnn_from_caffe_attr.pkl"
     detector.write_bytes(pickle.dumps({"model": arrays}, protocol=2))

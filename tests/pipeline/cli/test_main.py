@@ -15,7 +15,7 @@ from a2cap.model.config import MODEL_KINDS
 from a2cap.pipeline.cli import main as commands
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import override
-from tests.pipeline.experiments import a2, settings
+from tests.experiments import a2, settings
 
 CONTEXT = click.Context(cli)
 COMMANDS = {name: cli.get_command(CONTEXT, name) for name in cli.list_commands(CONTEXT)}
@@ -152,7 +152,7 @@ def test_options_that_belong_together_are_required(arguments, message):
 
 @pytest.mark.parametrize("command", ["extract", "run", "status", "train"])
 def test_without_images_the_field_is_reported(tmp_path, command):
-    weights = settings("extract.weights=calibrated-random")
+    weights = settings("extract.weights=scenes")
     captions = tmp_path / "captions.jsonl"
     lines = (
         {"image": f"{number}.jpg", "captions": ["a cat"], "split": split}
@@ -175,11 +175,10 @@ def test_a_second_run_finds_every_stage_up_to_date(copy):
     answer = copy.a2("run")
     assert answer.exit_code == 0
     lines = answer.stdout.splitlines()
-    assert [line.split(": ")[:2] for line in lines[:5]] == [
-        [stage, "up to date"]
-        for stage in ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
+    assert [line.split(": ")[:2] for line in lines[:4]] == [
+        [stage, "up to date"] for stage in ("extract", "preprocess", "train-xe", "evaluate")
     ]
-    assert lines[5] == "nothing to do: every result exists; --force reruns a stage"
+    assert lines[4] == "nothing to do: every result exists; --force reruns a stage"
     assert copy.finished() == before
 
 
@@ -210,10 +209,8 @@ def test_a_dry_run_prints_reasons_and_runs_nothing(copy):
     answer = copy.a2("run", "--dry-run", *settings("evaluate.beam_size=3", "train.seed=4"))
     assert answer.exit_code == 0
     lines = answer.stdout.splitlines()
-    assert [line.split(maxsplit=2) for line in lines[:2]] == [
-        [stage, "done", str(copy.directory(stage))] for stage in ("calibrate", "extract")
-    ]
-    assert lines[3:] == [
+    assert lines[0].split(maxsplit=2) == ["extract", "done", str(copy.directory("extract"))]
+    assert lines[2:] == [
         "train-xe     to run",
         "             train.seed 0 -> 4",
         "evaluate     waiting",
@@ -242,9 +239,9 @@ def test_status_prints_json(copy):
         "why": ["evaluate.beam_size 2 -> 3"],
     }
     assert rows[0] == {
-        "stage": "calibrate",
+        "stage": "extract",
         "state": "done",
-        "directory": str(copy.directory("calibrate")),
+        "directory": str(copy.directory("extract")),
         "why": [],
     }
 
@@ -254,9 +251,9 @@ def test_another_beam_size_reruns_evaluation_alone(copy, without_meteor):
     before = copy.finished()
     answer = copy.a2("run", *settings("evaluate.beam_size=3"))
     assert answer.exit_code == 0, answer.stderr
-    stages = answer.stdout.splitlines()[:5]
+    stages = answer.stdout.splitlines()[:4]
     assert [line.split(": ")[1].split(" in ")[0] for line in stages] == [
-        *["up to date"] * 4,
+        *["up to date"] * 3,
         "done",
     ]
     after = copy.finished()
@@ -303,7 +300,7 @@ def test_training_runs_the_chosen_phases_and_force_covers_them(copy):
 
 def test_a_dry_run_of_self_critical_training_shows_its_stage(copy):
     lines = copy.a2("run", "--dry-run", *REFINED).stdout.splitlines()
-    assert [line.split()[:2] for line in lines[3:5]] == [["train-xe", "done"], ["train-scst", "to"]]
+    assert [line.split()[:2] for line in lines[2:4]] == [["train-xe", "done"], ["train-scst", "to"]]
     assert lines[-2:] == ["evaluate     waiting", "             waits for train-scst"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from a2cap.data.captions.caption_file import CaptionFile
 from tests.data.messages import touch, written
-from tests.pipeline.experiments import a2, settings
+from tests.experiments import a2, settings
 
 
 @pytest.mark.parametrize(

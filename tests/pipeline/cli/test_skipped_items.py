@@ -8,7 +8,7 @@ from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.manifest import Manifest
 from a2cap.pipeline.engine.run import Outcome, read_skipped
-from tests.pipeline.experiments import a2, images_of, settings
+from tests.experiments import a2, images_of, settings
 
 
 @pytest.fixture

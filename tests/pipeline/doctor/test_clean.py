@@ -15,7 +15,7 @@ from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import is_read, reading, stage_lock
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.experiment import Experiment, captioner_digest
-from tests.pipeline.experiments import CopiedExperiment, a2
+from tests.experiments import CopiedExperiment, a2
 
 
 class Copy(CopiedExperiment):
@@ -46,13 +46,6 @@ class Copy(CopiedExperiment):
 @pytest.fixture
 def copy(experiment, tmp_path):
     return Copy(experiment, tmp_path)
-
-
-@pytest.fixture
-def plain_weights(experiment):
-    """Name the calibrated weights by their file, so that the keys of all stages are known."""
-    weights = experiment.directory("calibrate") / "weights.safetensors"
-    return override("extract.weights", weights)
 
 
 # --- removable --------------------------------------------------------------------------------
@@ -92,8 +85,8 @@ def test_a_result_that_depends_on_an_unfinished_stage_is_undecided(copy):
 def test_without_a_configuration_results_are_undecided(copy):
     with Experiment(load_config(None), copy.artifacts) as opened:
         kinds = {item.path.parent.name: item.kind for item in find_removable(opened)}
-    others = dict.fromkeys(("extract", "preprocess", "train-xe", "evaluate"), "undecided")
-    assert kinds == {"calibrate": "stale", **others}
+    stages = ("extract", "preprocess", "train-xe", "evaluate")
+    assert kinds == dict.fromkeys(stages, "undecided")
 
 
 @pytest.mark.slow
@@ -114,11 +107,6 @@ def test_a_trained_detector_is_undecided_without_its_configuration(experiment, c
     assert copy.found(*places) == costly
     start = override("detector.start", trained / "detector.safetensors")
     assert copy.found(*places, start) == {}
-
-
-def test_calibrated_weights_are_stale_if_the_experiment_names_others(copy, plain_weights):
-    stale = ("stale", "this experiment has no such stage")
-    assert copy.found(plain_weights) == {copy.name("calibrate"): stale}
 
 
 @pytest.mark.slow
@@ -285,12 +273,6 @@ def test_inputs_of_a_running_stage_of_any_experiment_are_not_removable(copy):
         assert {name.split("/")[0] for name in found} == {"evaluate"}
 
 
-def test_weights_that_a_running_extraction_reads_are_not_removable(copy, plain_weights):
-    partial = unfinished(copy, "extract")
-    with stage_lock(partial.with_suffix(".lock"), what="a test"):
-        assert "calibrate" not in {name.split("/")[0] for name in copy.found(plain_weights)}
-
-
 def test_a_captioner_is_read_while_it_captions(copy, monkeypatch):
     def caption(images, *, models, **how):
         assert is_read(models[0])
@@ -303,12 +285,9 @@ def test_a_captioner_is_read_while_it_captions(copy, monkeypatch):
 
 
 def test_an_input_inside_a_result_is_not_removable(copy):
-    evaluated, calibrated = copy.directory("evaluate"), copy.directory("calibrate")
-    inputs = (
-        override("evaluate.baseline", evaluated / "metrics.json"),
-        override("extract.weights", calibrated / "weights.safetensors"),
-    )
-    assert copy.found(*inputs) == {}
+    # with the results of another experiment, in which it is the only use
+    baseline = override("evaluate.baseline", copy.directory("evaluate") / "metrics.json")
+    assert copy.found(baseline) == {}
 
 
 def test_a_result_whose_configuration_is_in_use_is_not_removable(copy):

@@ -20,7 +20,7 @@ from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics import tokenization
 from a2cap.pipeline.metrics.java import JavaError
-from tests.pipeline.experiments import NO_JAVA, a2, found, free, problems
+from tests.experiments import NO_JAVA, a2, found, free, problems
 
 STAGES_WITH_JAVA = ("preprocess ", "evaluate   ")
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
@@ -61,7 +61,7 @@ def test_several_configuration_problems_are_one_configuration_error(new):
         new("data.images=null", "data.annotations=null") as opened,
         pytest.raises(ConfigError) as raised,
     ):
-        require_runnable(opened, ["calibrate", "preprocess"])
+        require_runnable(opened, ["extract", "preprocess"])
     assert str(raised.value) == (
         f"2 problems, nothing was started:\n  {NO_IMAGES}\n  {NO_CAPTIONS}"
     )
@@ -207,7 +207,7 @@ def test_instances_are_needed_only_if_attention_is_compared(new, tmp_path):
 
 @pytest.mark.slow
 def test_a_stage_has_only_its_own_needs(new, without_java):
-    for stage in ("calibrate", "extract", "train-xe"):
+    for stage in ("extract", "train-xe"):
         assert problems(new(), stage) == []
     for stage in ("preprocess", "evaluate"):
         assert problems(new(), stage) == [NO_JAVA]
@@ -324,7 +324,7 @@ def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
     assert f"torch {torch.__version__.partition('+')[0]}" in lines[0]
     assert lines[1] == "device      cpu, 1 threads"
     assert lines[3].endswith(f" GB free at {str(tmp_path / 'new')!r}")
-    assert lines[5] == "calibrate   ok       images: 40, 0 of them missing"
+    assert lines[5] == "extract     ok       images: 40, 0 of them missing"
     assert {line.split()[0] for line in lines[5:-1]} == set(experiment.open().names)
     assert lines[-1] == "no problems"
 

@@ -13,7 +13,7 @@ from a2cap.pipeline.doctor.estimates import training_disk
 from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.doctor.resources import Resources
 from a2cap.pipeline.experiment import Experiment
-from tests.pipeline.experiments import found, free, problems
+from tests.experiments import TRANSIENT, found, free, problems
 
 # --- disk ---------------------------------------------------------------------------------------
 
@@ -46,7 +46,6 @@ def test_an_existing_result_needs_no_disk_space(experiment, monkeypatch):
 @pytest.mark.slow
 def test_the_files_of_an_unfinished_extraction_count_as_free_space(experiment, new, monkeypatch):
     with new() as opened:
-        opened.run("calibrate")
         key = opened.stage("extract").pre_image.key
         store = opened.artifacts / "extract" / f"{key}.partial" / "features.lmdb"
     free(monkeypatch, 0)
@@ -57,8 +56,7 @@ def test_the_files_of_an_unfinished_extraction_count_as_free_space(experiment, n
 
 @pytest.mark.slow
 def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp_path, monkeypatch):
-    passing = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
-    artifacts = shutil.copytree(experiment.artifacts, tmp_path / "copied", ignore=passing)
+    artifacts = shutil.copytree(experiment.artifacts, tmp_path / "copied", ignore=TRANSIENT)
 
     def opened():
         return experiment.open("train.seed=5", artifacts=artifacts)
@@ -141,7 +139,7 @@ def test_unknown_memory_rejects_nothing(new, memory):
 def test_the_paper_s_captioner_needs_more_than_a_gigabyte(experiment, tmp_path, memory):
     memory(10**9)
     captions = override("data.annotations", experiment.scenes / "dataset_coco.json")
-    config = load_config(None, ["extract.weights=calibrated-random", captions])
+    config = load_config(None, ["extract.weights=scenes", captions])
     assert problems(Experiment(config, tmp_path), "train-xe") == [
         "memory too small for training: about 1.4 GB needed, 1.0 GB free; "
         "end other programs, or raise train.accumulate"

@@ -11,7 +11,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.pipeline.doctor.verify import STAGES, verify
 from a2cap.pipeline.engine.manifest import read_manifest
 from tests.data.messages import message_of
-from tests.pipeline.experiments import a2
+from tests.experiments import a2
 
 REMEDY_OF_A_STORE = 'run "a2 extract --force"'
 COPY_AGAIN = "copy it again, or recreate it with --force"
@@ -88,7 +88,11 @@ def forced(artifacts, stage):
 @pytest.mark.parametrize("data", [False, True])
 def test_a_finished_experiment_is_intact(artifacts, data):
     found = list(verify(artifacts, data=data))
-    stages = set(STAGES) - {"train-scst", "train-detector"}  # the experiment has none of them
+    stages = set(STAGES) - {
+        "calibrate",
+        "train-scst",
+        "train-detector",
+    }  # the experiment has none of them
     checkpoints = ["checkpoint"] * len(checkpoints_of(artifacts))
     assert sorted(v.kind for v in found) == sorted([*stages, *checkpoints])
     assert not any(v.damages for v in found)
@@ -185,13 +189,6 @@ def test_a_flipped_bit_is_detected_if_every_byte_is_read(artifacts, stage, name)
     assert damages(artifacts) == []
     line = f"{str(path)!r} differs from its sha256 in the manifest; {forced(artifacts, stage)}"
     assert damages(artifacts, data=True) == [(path.parent, line)]
-
-
-def test_damaged_calibrated_weights_have_a_remedy_of_their_own(artifacts):
-    path = result(artifacts, "calibrate") / "weights.safetensors"
-    path.unlink()
-    line = f'{str(path)!r} is missing; delete that folder, then run "a2 extract"'
-    assert damages(artifacts) == [(path.parent, line)]
 
 
 def test_a_damaged_copied_result_has_to_be_copied_again(artifacts, tmp_path):
@@ -375,8 +372,8 @@ def test_the_command_reports_intact_items_and_how_it_checked(artifacts):
     answer = a2("verify", "--artifacts", artifacts)
     assert answer.exit_code == 0
     lines = answer.stdout.splitlines()
-    assert lines[0] == f"intact   calibrate   {result(artifacts, 'calibrate')}"
-    count = 5 + len(checkpoints_of(artifacts))
+    assert lines[0] == f"intact   evaluate    {result(artifacts, 'evaluate')}"
+    count = 4 + len(checkpoints_of(artifacts))
     assert lines[-1] == f"{count} verified, 0 damaged: structure only, --data reads every byte"
     answer = a2("verify", result(artifacts, "preprocess"), "--data")
     assert answer.exit_code == 0
@@ -389,7 +386,7 @@ def test_the_command_reports_intact_items_and_how_it_checked(artifacts):
 def test_the_command_fails_if_anything_is_damaged(artifacts):
     path = result(artifacts, "evaluate") / "metrics.json"
     path.unlink()
-    count = 5 + len(checkpoints_of(artifacts))
+    count = 4 + len(checkpoints_of(artifacts))
     answer = a2("verify", "--artifacts", artifacts)
     assert answer.exit_code == 1
     first = answer.stdout.index("damaged ")

@@ -19,7 +19,7 @@ from a2cap.pipeline.evaluation.coco_server import (
     write_submission,
 )
 from tests.data.messages import message_of, written
-from tests.pipeline.experiments import a2
+from tests.experiments import a2
 
 VAL_IDS, TEST_IDS = [1, 3, 40], [2, 20]
 

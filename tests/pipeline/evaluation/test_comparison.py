@@ -16,7 +16,7 @@ from a2cap.pipeline.metrics.truth import judge_captions
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Evaluation
 from tests.data.messages import message_of
-from tests.pipeline.experiments import a2
+from tests.experiments import a2
 
 GENERATOR = np.random.default_rng(3)
 IMAGES = [f"{number:012d}" for number in range(200)]

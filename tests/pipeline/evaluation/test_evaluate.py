@@ -25,7 +25,7 @@ from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
-from tests.pipeline.experiments import NO_JAVA
+from tests.experiments import NO_JAVA
 
 RUNTIME = RuntimeConfig(device="cpu", threads=1)
 CONFIG = EvaluateConfig(beam_size=2)
@@ -79,7 +79,7 @@ def test_metrics_json_has_the_documented_keys_and_the_grounding(experiment):
     provenance = content["provenance"]
     assert all(isinstance(value, str) for value in provenance.values())
     assert provenance["split"] == "test"
-    extractor = "ResNet-18, calibrated-random, seed 0, given boxes, weights "
+    extractor = "ResNet-18, random, seed 0, given boxes, weights "
     assert provenance["extractor"].startswith(extractor)
     assert provenance["decoding"] == "beam 2, at most 20 tokens, length penalty 0"
     assert provenance["model.alignment.fusion"] == "gate"

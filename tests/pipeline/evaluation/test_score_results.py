@@ -15,7 +15,7 @@ from a2cap.pipeline.evaluation import evaluate as evaluation
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaProcess
 from tests.data.messages import written
-from tests.pipeline.experiments import a2, settings
+from tests.experiments import a2, settings
 
 CAPTIONS = {1: "a red dog runs", 2: "two dogs"}
 REFERENCES = {1: ["A red dog runs.", "The dog is running."], 2: ["Two cats sleep.", "Cats."]}

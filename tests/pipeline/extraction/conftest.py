@@ -64,7 +64,7 @@ class Run:
 
 @pytest.fixture
 def weights(experiment):
-    return experiment.directory("calibrate") / "weights.safetensors"
+    return experiment.weights
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.extraction.convert import FORMATS, convert
 from tests.data.messages import message_of
-from tests.pipeline.experiments import a2, problems, settings
+from tests.experiments import a2, problems, settings
 
 WITHOUT_IMAGES = ("data.images=null", "data.instances=null", "extract.weights=null")
 

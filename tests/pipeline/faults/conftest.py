@@ -9,11 +9,11 @@ from click.testing import Result
 
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.metrics import score as metrics
-from tests.pipeline.experiments import a2
+from tests.experiments import TRANSIENT, a2
 from tests.pipeline.faults.mounts import SmallDisk
 
-STAGES = ("calibrate", "extract", "preprocess", "train-xe", "evaluate")
-COMMANDS = {"calibrate": "extract", "train-xe": "train"}
+STAGES = ("extract", "preprocess", "train-xe", "evaluate")
+COMMANDS = {"train-xe": "train"}
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,8 @@ def unfinished(experiment, tmp_path):
 
     def make(stage: str) -> UnfinishedExperiment:
         artifacts = tmp_path / "artifacts"
-        ignored = shutil.ignore_patterns("*.lock", "*.holder.json", "hashes.sqlite*")
         for name in STAGES[: STAGES.index(stage)]:
-            shutil.copytree(experiment.artifacts / name, artifacts / name, ignore=ignored)
+            shutil.copytree(experiment.artifacts / name, artifacts / name, ignore=TRANSIENT)
         (artifacts / stage).mkdir(parents=True)
         digest = read_manifest(experiment.directory(stage)).digest
         return UnfinishedExperiment(experiment.config_file, artifacts, stage, digest)

@@ -9,14 +9,13 @@ from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.extraction import extract as extraction
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.data.messages import message_of
-from tests.pipeline.experiments import a2
+from tests.experiments import a2
 
 FEATURES = ["extractor.json", "weights.safetensors", "skipped.jsonl", "features.lmdb/seal.json"]
 CAPTIONS = ["vocabulary.json", "captions.h5", "references.json", "document_frequencies.npz"]
 MODEL = ["model.safetensors", "model.json", "vocabulary.json", "extractor.json"]
 READ_BY_TRAINING = {"extract": FEATURES, "preprocess": [*CAPTIONS, "skipped.jsonl"]}
 INPUTS = {
-    "extract": {"calibrate": ["weights.safetensors"]},
     "train-xe": READ_BY_TRAINING,
     "train-scst": {**READ_BY_TRAINING, "train-xe": MODEL},
     "evaluate": {**READ_BY_TRAINING, "train-xe": MODEL},
@@ -105,7 +104,6 @@ def test_images_replaced_during_extraction_are_never_part_of_a_result(
 ):
     _, overrides = copied_scenes
     with new(*overrides) as opened:
-        opened.run("calibrate")
         key = opened.stage("extract").pre_image.key
         restore = replaced_while(number)
         with pytest.raises(InputError, match="input files changed during the run: "):

@@ -13,7 +13,6 @@ import pytest
 from tests.pipeline.faults.conftest import STAGES
 
 HALF_OF_A_FILE = {
-    "calibrate": 700_000,
     "extract": 700_000,
     "preprocess": 20_000,
     "train-xe": 60_000,

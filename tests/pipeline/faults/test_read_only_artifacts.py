@@ -9,7 +9,7 @@ import pytest
 
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.experiment import Experiment
-from tests.pipeline.experiments import a2
+from tests.experiments import a2, data_overrides
 from tests.pipeline.faults.mounts import read_only
 from tests.users import nobody
 
@@ -48,10 +48,8 @@ def test_a_user_who_may_not_write_sees_the_states_and_reasons(experiment):
         public.chmod(0o755)
         for name in ("scenes", "artifacts"):
             shutil.copytree(getattr(experiment, name), public / name)
-        scenes = public / "scenes"
-        files = {"annotations": "dataset_coco.json", "instances": "instances.json"}
-        paths = {"images": scenes / "images", **{k: scenes / name for k, name in files.items()}}
-        overrides = [override(f"data.{field}", path) for field, path in paths.items()]
+        weights = shutil.copy(experiment.weights, public)
+        overrides = [override("extract.weights", weights), *data_overrides(public / "scenes")]
         config = load_config(experiment.config_file, overrides)
         with nobody(), Experiment(config, public / "artifacts") as opened:
             assert {opened.status(name).state for name in opened.names} == {"done"}

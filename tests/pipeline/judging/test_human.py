@@ -10,7 +10,7 @@ from PIL import Image
 from a2cap.pipeline.judging.sheet import ANSWERS, CRITERIA, Key, write_sheet
 from a2cap.pipeline.judging.tally import fleiss_kappa, tally
 from tests.data.messages import message_of
-from tests.pipeline.experiments import a2
+from tests.experiments import a2
 
 IDS = [f"{number:012d}" for number in range(1, 31)]
 OLD = {image_id: f"old {image_id}" for image_id in IDS}

@@ -12,7 +12,7 @@ import pytest
 from a2cap.pipeline.metrics import java
 from a2cap.pipeline.metrics.java import JavaError, find_java, java_process, java_threads, run_java
 from tests.data.messages import message_of
-from tests.pipeline.experiments import NO_JAVA
+from tests.experiments import NO_JAVA
 
 
 def fake_java(folder: Path, script: str) -> Path:

@@ -22,7 +22,7 @@ from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.serving import server as serving
 from a2cap.pipeline.serving.server import CaptionServer
 from tests.data.messages import message_of
-from tests.pipeline.experiments import detecting
+from tests.experiments import detecting
 
 HOW = {"decoding": CaptioningConfig(beam_size=2), "runtime": RuntimeConfig(device="cpu")}
 

@@ -19,7 +19,7 @@ from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages import preprocess as stage
 from a2cap.pipeline.stages.preprocess import preprocess, prove_vocabulary
 from tests.data.messages import message_of
-from tests.pipeline.experiments import NO_JAVA
+from tests.experiments import NO_JAVA
 
 CONFIG = PreprocessConfig(min_count=1)
 UNICODE = PreprocessConfig(min_count=1, tokenizer="unicode")

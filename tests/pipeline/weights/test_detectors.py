@@ -34,7 +34,7 @@ from tests.extract.tiny import tiny_meta
 @pytest.fixture(scope="module")
 def published(experiment):
     """The bytes of a small detector in airsplay's layout."""
-    tensors = load_file(experiment.directory("calibrate") / "weights.safetensors")
+    tensors = load_file(experiment.weights)
     arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
     return pickle.dumps({"model": arrays}, protocol=2)
 
@@ -148,7 +148,7 @@ def test_settings_default_to_what_the_weights_state(tmp_path):
         return found.min_side, found.max_side, found.roi_size, found.proposals
 
     published = (600, 1000, 14, 300)
-    assert settings() == settings("extract.weights=calibrated-random") == published
+    assert settings() == published
     assert settings("extract.weights=scenes") == (224, 224, 7, 36)
     assert settings("extract.weights=scenes", "extract.roi_size=14") == (224, 224, 14, 36)
     meta = tiny_meta()

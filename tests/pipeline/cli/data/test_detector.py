@@ -17,7 +17,7 @@ from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector import evaluate as detector_evaluation
-from tests.pipeline.experiments import a2, settings
+from tests.experiments import a2, settings
 
 
 @dataclass(frozen=True)

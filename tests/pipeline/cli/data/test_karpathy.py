@@ -4,7 +4,7 @@ import json
 
 from a2cap.data.annotations.read import read_annotations
 from tests.data.messages import written
-from tests.pipeline.experiments import a2
+from tests.experiments import a2
 
 
 def test_official_captions_and_two_lists_become_a_file_that_a2_reads(tmp_path):

@@ -16,7 +16,7 @@ from a2cap.pipeline.cli.data.scenes import scenes
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.engine.lock import reading
-from tests.pipeline.experiments import a2
+from tests.experiments import a2
 
 ROOT = Path(__file__).parents[4]
 
