@@ -8,10 +8,12 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import fsspec
 import pytest
 from hypothesis import settings
 
 from a2cap.data.files.cache import cache_folder
+from a2cap.data.sources import location
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=20)
@@ -41,6 +43,14 @@ def users_cache(tmp_path_factory, worker_id):
     base = tmp_path_factory.getbasetemp()
     os.environ["A2_CACHE"] = str((base if worker_id == "master" else base.parent) / "cache")
     return users
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """Return fsspec's file system in memory, and permit its URLs."""
+    permitted = (*location.PROTOCOLS, "memory")
+    monkeypatch.setattr(location, "PROTOCOLS", permitted)
+    return fsspec.filesystem("memory")
 
 
 @pytest.hookimpl(wrapper=True)

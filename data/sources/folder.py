@@ -1,13 +1,23 @@
 """Folders of images, and text files that list images."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import decode_text
 from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id, list_images
-from a2cap.data.sources.location import file_system, read_file
+from a2cap.data.sources.location import (
+    as_url,
+    file_system,
+    is_url,
+    read_file,
+    require_permitted,
+)
 from a2cap.data.sources.source import EncodedImage, SourceItem
+
+_LONGEST_LINE = 4096
 
 
 @dataclass(frozen=True)
@@ -44,24 +54,55 @@ class Folder:
 
 @dataclass(frozen=True)
 class ImageList:
-    """A text file with the path or URL of an image per line; paths are relative to its folder."""
+    """A text file with the path or URL of an image per line; paths are relative to its folder.
+
+    A list may be anyone's: its lines name files below its folder, or plain URLs.
+    """
 
     name: str
 
     def listing(self) -> Iterator[tuple[SourceItem, int]]:
-        """Yield the images in the order of the list; their sizes are not looked up."""
+        """Yield the images in the order of the list; their sizes are not looked up.
+
+        A line that names no image has an id of its own, so that it is reported when it is read.
+        """
         content = read_file(self.name)
         if not isinstance(content, bytes):
             raise content
-        for line in decode_text(content, where=repr(self.name)).splitlines():
-            if member := line.strip():
-                # an absolute path or URL without its root is the id
-                inside = PurePosixPath(member.partition("://")[2] or member.lstrip("/"))
-                yield SourceItem(image_id(inside), self.name, member), 0
+        lines = decode_text(content, where=repr(self.name)).split("\n")
+        for number, line in enumerate(lines, start=1):
+            if member := line.strip()[: _LONGEST_LINE + 1]:
+                try:
+                    identity, _ = self._place(member)
+                except InputError:
+                    identity = f"{PurePosixPath(self.name).stem}/line-{number}"
+                yield SourceItem(identity, self.name, member), 0
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read each file."""
-        folder = self.name.rpartition("/")[0]
         for item in items:
-            is_whole = "://" in item.member or item.member.startswith("/") or not folder
-            yield item, read_file(item.member if is_whole else f"{folder}/{item.member}")
+            try:
+                _, place = self._place(item.member)
+            except InputError as error:
+                yield item, error
+            else:
+                yield item, read_file(place)
+
+    def _place(self, member: str) -> tuple[str, str]:
+        """Return the id and the path or URL of a line; InputError if it is not permitted."""
+        if len(member) > _LONGEST_LINE:
+            raise InputError(f"line of {self.name!r} is too long: {member[:40]!r}…; shorten it")
+        member = as_url(member)
+        if is_url(member) or "::" in member:
+            require_permitted(member)
+            return image_id(member.partition("://")[2]), member
+        folder = self.name.rpartition("/")[0] or "."
+        if member.startswith("/"):
+            top = os.path.abspath(folder)  # noqa: PTH100  (keeps links)
+            if is_url(self.name) or not PurePosixPath(member).is_relative_to(top):
+                raise InputError(
+                    f"{member!r} is outside the folder of the list {self.name!r}; "
+                    "move the list to a folder above its images"
+                )
+            member = str(PurePosixPath(member).relative_to(top))
+        return image_id(member), f"{folder}/{member}"

@@ -1,49 +1,146 @@
-"""Paths and URLs of containers: brace patterns and the file systems of fsspec."""
+"""Files of sources, on this machine or behind a URL, and brace patterns that name many.
 
+A name may come from a list that anyone wrote, and fsspec would follow it anywhere: it chains
+"a::b", and some of its file systems run code. Only plain URLs of a few protocols reach it; local
+files are opened without it.
+"""
+
+import glob
+import os
 import re
+import stat
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from fsspec.core import url_to_fs
+import fsspec
 
 from a2cap.data.errors import A2Error, InputError, UnreadableError
+from a2cap.data.sources.http import HttpFiles
 
-_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+PROTOCOLS = ("http", "https", "s3", "gs", "hf")
+LARGEST_FILE = 1 << 28
+"""Bytes of an image or list that are read at most."""
+
+_BRACES = re.compile(r"\{(?:(\d{1,15})\.\.(\d{1,15})|([^{}]*,[^{}]*))\}")
+_MOST_NAMES = 100_000
 _ONE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)")
+_BLOCK = 1 << 20
 
 
 def expand(pattern: str) -> list[str]:
-    """Expand {000..127} and {a,b}: "s-{08..10}.tar" gives s-08.tar, s-09.tar and s-10.tar."""
-    found = _BRACES.search(pattern)
-    if found is None:
-        return [pattern]
-    first, last, words = found.groups()
-    numbers = range(int(first or 0), int(last or 0) + 1)
-    values = words.split(",") if words else [f"{number:0{len(first)}}" for number in numbers]
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [text for value in values for text in expand(f"{before}{value}{after}")]
+    """Expand {000..127} and {a,b}: "s-{08..10}.tar" gives s-08.tar, s-09.tar and s-10.tar.
+
+    Raises InputError for more than 100,000 names.
+    """
+    names: list[str] = []
+    texts, left = [pattern], _MOST_NAMES
+    while texts:
+        text = texts.pop()
+        found = _BRACES.search(text)
+        if found is None:
+            names.append(text)
+            continue
+        first, last, words = found.groups()
+        count = words.count(",") + 1 if words else int(last) - int(first) + 1
+        left -= count
+        if left < 0:
+            raise InputError(
+                f"{pattern!r} names more than {_MOST_NAMES:,} files; name fewer at once"
+            )
+        values = words.split(",") if words else _numbers(first, count)
+        before, after = text[: found.start()], text[found.end() :]
+        texts += [f"{before}{value}{after}" for value in reversed(values)]
+    return names
+
+
+def _numbers(first: str, count: int) -> list[str]:
+    return [f"{int(first) + number:0{len(first)}}" for number in range(count)]
 
 
 def as_url(text: str) -> str:
     """Return a path or URL as written; a Path has changed "s3://" to "s3:/"."""
+    text = re.sub(r"^file:/+", "/", text)
     return _ONE_SLASH.sub(r"\1://", text)
 
 
+def is_url(name: str) -> bool:
+    """Return True for a URL, False for a path of this machine."""
+    return "://" in name
+
+
+def require_permitted(url: str) -> None:
+    """Raise InputError for a URL of another protocol, or a chain of URLs."""
+    if "::" in url:
+        raise InputError(f"cannot open {url!r}: '::' chains addresses; name one address")
+    if url.partition("://")[0] not in PROTOCOLS:
+        raise InputError(
+            f"cannot open {url!r}: its protocol is not one of {', '.join(PROTOCOLS)}; "
+            "check the address"
+        )
+
+
 def file_system(url: str) -> tuple[Any, str]:
-    """Return the file system of a path or URL, and the path in it; InputError if there is none."""
+    """Return the file system of a URL, and the path in it; InputError if it is not permitted."""
+    require_permitted(url)
+    protocol = url.partition("://")[0]
+    if protocol in HttpFiles.protocol:
+        return HttpFiles(), url
     try:
-        system, path = url_to_fs(url)
+        system = fsspec.filesystem(protocol)
     except (ImportError, ValueError) as error:  # each package, such as s3fs, is named by fsspec
         raise InputError(f"cannot open {url!r}: {error}; check the address") from error
-    return system, path
+    return system, system._strip_protocol(url)
 
 
-def open_file(url: str) -> BinaryIO:
-    """Open a file for reading; InputError if it is missing, UnreadableError if that fails."""
-    system, path = file_system(url)
+def matching(pattern: str) -> list[str]:
+    """Return the names that a pattern with `*` matches, sorted."""
+    if "*" not in pattern:
+        return [pattern]
+    if not is_url(pattern):
+        return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  (keeps relative names)
+    system, path = file_system(pattern)
+    return [system.unstrip_protocol(name) for name in sorted(system.glob(path))]
+
+
+def exists(name: str) -> bool:
+    """Return True if there is a file or folder of this name; raise A2Error if that is unknown."""
+    if not is_url(name):
+        return os.path.exists(name)  # noqa: PTH110  (False for names with a NUL)
+    system, path = file_system(name)
     try:
+        return bool(system.exists(path))
+    except Exception as error:  # no permission, no network
+        raise access_error(name, error) from error
+
+
+def is_folder(name: str) -> bool:
+    """Return True for a folder."""
+    if not is_url(name):
+        return Path(name).is_dir()
+    system, path = file_system(name)
+    return bool(system.isdir(path))
+
+
+def open_file(name: str) -> BinaryIO:
+    """Open a file for reading; InputError if it is missing, UnreadableError if that fails."""
+    try:
+        if not is_url(name):
+            return _open_regular(name)
+        system, path = file_system(name)
         return cast(BinaryIO, system.open(path, "rb"))
+    except A2Error:
+        raise
     except Exception as error:  # file systems raise types of their own
-        raise access_error(url, error) from error
+        raise access_error(name, error) from error
+
+
+def _open_regular(path: str) -> BinaryIO:
+    # without O_NONBLOCK, opening a FIFO waits for its writer
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(f"not a regular file: {path!r}; name a file")
+    return os.fdopen(descriptor, "rb")
 
 
 def version_of(url: str) -> str:
@@ -52,15 +149,34 @@ def version_of(url: str) -> str:
     return str(system.ukey(path))
 
 
-def read_file(url: str) -> bytes | A2Error:
+def read_file(name: str) -> bytes | A2Error:
     """Return the bytes of a file, or the error for which it cannot be read."""
     try:
-        with open_file(url) as file:
-            return file.read()
+        if is_url(name):
+            system, path = file_system(name)
+            if isinstance(system, HttpFiles):
+                return system.content(path, limit=LARGEST_FILE)
+        with open_file(name) as file:
+            return _bounded(file, name)
     except A2Error as error:
         return error
     except Exception as error:
-        return access_error(url, error)
+        return access_error(name, error)
+
+
+def _bounded(file: BinaryIO, name: str) -> bytes:
+    """Return the bytes of a file; InputError if there are more than the limit."""
+    content = bytearray()
+    while block := file.read(_BLOCK):
+        content += block
+        if len(content) > LARGEST_FILE:
+            raise too_large(name)
+    return bytes(content)
+
+
+def too_large(name: str) -> InputError:
+    """Return the error of a file or member beyond the limit."""
+    return InputError(f"{name!r} has more than {LARGEST_FILE >> 20} MiB; make it smaller")
 
 
 def access_error(url: str, error: Exception) -> A2Error:

@@ -7,7 +7,7 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.folder import Folder, ImageList
-from a2cap.data.sources.location import access_error, as_url, expand, file_system
+from a2cap.data.sources.location import as_url, exists, expand, is_folder, matching
 from a2cap.data.sources.parquet import Parquet
 from a2cap.data.sources.source import Container, ImageSource
 from a2cap.data.sources.tar import Tar
@@ -28,8 +28,8 @@ def open_source(text: str) -> ImageSource:
     text = as_url(text)
     if Path(text).is_dir():  # whose name may contain braces
         return ImageSource(text, [Folder(text)])
-    names = [name for pattern in expand(text) for name in _matching(pattern)]
-    missing = [name for name in names if not _exists(name)]
+    names = [name for pattern in expand(text) for name in matching(pattern)]
+    missing = [name for name in names if not exists(name)]
     if missing or not names:
         raise InputError(
             f"{len(missing)} of {len(names)} files of {text!r} are missing: "
@@ -54,28 +54,11 @@ def require_image_folder(path: Path | None) -> Path:
     return require_folder(path, "data.images")
 
 
-def _matching(pattern: str) -> list[str]:
-    if "*" not in pattern:
-        return [pattern]
-    system, path = file_system(pattern)
-    found = sorted(system.glob(path))
-    return [system.unstrip_protocol(name) if "://" in pattern else name for name in found]
-
-
-def _exists(name: str) -> bool:
-    system, path = file_system(name)
-    try:
-        return bool(system.exists(path))
-    except Exception as error:  # no permission, no network
-        raise access_error(name, error) from error
-
-
 def _container(name: str) -> Container:
     kind = _BY_SUFFIX.get(PurePosixPath(name).suffix)
     if kind is not None:
         return kind(name)
-    system, path = file_system(name)
-    if system.isdir(path):
+    if is_folder(name):
         return Folder(name)
     raise InputError(
         f"{name!r} is not a folder, a list (.txt), a tar (.tar) or a Parquet file (.parquet); "

@@ -6,7 +6,6 @@ test_rerun_matrix.py covers every field; these tests use stages with results on 
 import json
 import shutil
 
-import fsspec
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
@@ -169,7 +168,7 @@ def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
         assert "split_list" in opened.stage("preprocess").inputs
 
 
-def test_captions_in_tars_are_identified_by_content(tmp_path):
+def test_captions_in_tars_are_identified_by_content(memory, tmp_path):
     def key(text):
         config = load_config(overrides=[override("data.annotations", text)])
         with Experiment(config, tmp_path / "artifacts") as opened:
@@ -184,7 +183,6 @@ def test_captions_in_tars_are_identified_by_content(tmp_path):
     assert key(tar.rename(moved)) == first
     moved.write_bytes(members(b"a cat"))
     assert key(moved) != first
-    memory = fsspec.filesystem("memory")
     memory.pipe("/experiment/s.tar", members(b"a dog"))
     remote = key("memory://experiment/s.tar")
     assert key("memory://experiment/s.tar") == remote

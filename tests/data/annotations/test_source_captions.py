@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from a2cap.data.annotations.layouts import require_annotations
@@ -61,13 +60,13 @@ def test_texts_and_json_of_a_tar_are_the_captions_of_its_images(tmp_path):
     assert ids >= captions(found).keys()
 
 
-def test_splits_in_a_tar_behind_a_url_are_used():
+def test_splits_in_a_tar_behind_a_url_are_used(memory):
     members = {
         f"{split}{end}": json.dumps({"caption": "a dog", "split": split}).encode()
         for split in ("train", "val")
         for end in (".jpg", ".json")
     }
-    fsspec.filesystem("memory").pipe("/captions/s.tar", tar_bytes(members))
+    memory.pipe("/captions/s.tar", tar_bytes(members))
     found = read_annotations(Path("memory://captions/s.tar"))
     assert [(image.image_id, image.split) for image in found.images] == [
         ("train", "train"),
@@ -89,7 +88,7 @@ def test_columns_of_parquet_are_captions_and_splits(tmp_path):
     assert (image.image_id, image.split, image.captions[0].raw) == ("x", "test", "a dog")
 
 
-def test_sources_without_captions_are_errors(tmp_path):
+def test_sources_without_captions_are_errors(memory, tmp_path):
     pytest.importorskip("pyarrow")
     path = tmp_path / "a.parquet"
     write_parquet(path, image=[b""])
@@ -97,7 +96,7 @@ def test_sources_without_captions_are_errors(tmp_path):
         f"no column captions or caption or text or sentences in {str(path)!r}; "
         "rename that of the captions"
     )
-    fsspec.filesystem("memory").pipe("/lists/images.txt", b"a.jpg\n")
+    memory.pipe("/lists/images.txt", b"a.jpg\n")
     assert message_of(lambda: read_annotations(Path("memory://lists/images.txt"))) == (
         "'memory://lists/images.txt' contains no captions; name tars, Parquet files, or a file "
         "of captions on this machine"

@@ -1,4 +1,3 @@
-import fsspec
 import pytest
 
 from a2cap.data.sources.opening import open_source
@@ -24,7 +23,7 @@ def text(request, tmp_path):
             (tmp_path / f"shard-{number:03}.tar").write_bytes(tar_bytes(half))
         return str(tmp_path / ("shard-{000..001}.tar" if kind == "tar" else "shard-*.tar"))
     if kind == "memory":
-        fsspec.filesystem("memory").pipe(
+        request.getfixturevalue("memory").pipe(
             {f"/sources/s-{n}.tar": tar_bytes(half) for n, half in enumerate(halves)}
         )
         return "memory://sources/s-{0..1}.tar"
