@@ -43,7 +43,8 @@ class DataConfig(Section):
     """Image folder or COCO file with the sizes of the images, for features without them."""
 
     split_list: Path | None = None
-    """Split of each image, for captions that do not name it, as COCO's."""
+    """Split of each image, for captions that do not name it, as COCO's: a file, or the folder of
+    Flickr_8k.trainImages.txt and its like."""
 
     split: str | None = None
     """Random split in place of a list: random(0.8/0.1/0.1, 1), the shares of train, val and test,
@@ -83,6 +84,12 @@ class PreprocessConfig(Section):
 
     min_count: Annotated[int, Field(gt=0)] | None = None
     """Minimum occurrences of a word; the preset's by default, lower it for a small data set."""
+
+    references: Annotated[
+        Annotated[int, Field(gt=0)] | None, Field(json_schema_extra={"added": True})
+    ] = None
+    """Most captions of an image, the first ones by id: 5 is the rule of COCO's evaluations, where
+    some images have more. null keeps all."""
 
     max_length: Annotated[int, Field(gt=0, le=500)] = 20
     """Maximum caption length in tokens without <eos>; 99.4 % of COCO's captions fit. A captioner

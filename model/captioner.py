@@ -174,6 +174,10 @@ class CaptionerConfig(Protocol):
         """Dropout rate of attention weights."""
 
     @property
+    def standardise(self) -> bool:
+        """Report whether features are standardised."""
+
+    @property
     def blind(self) -> bool:
         """Report whether all region features are zeroed, as a control."""
 

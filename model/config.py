@@ -99,6 +99,11 @@ class CaptionerSettings(BaseModel):
     attention_dropout: Annotated[float, Field(ge=0, lt=1), _ADDED] = 0.0
     """Dropout rate of attention weights, over regions and over tokens."""
 
+    standardise: Annotated[bool, _ADDED] = False
+    """Subtract each feature's mean over the training images and divide by its deviation. Published
+    captioners read features as they are, at the scale of their own network; those of another one
+    may be far smaller or larger, and attention that adds a key to a query then learns slowly."""
+
     blind: bool = False
     """Zero the region features before the encoder: the control experiment with language, number of
     regions and, where a kind reads them, boxes alone."""

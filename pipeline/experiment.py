@@ -328,7 +328,11 @@ class Experiment:
             inputs = {"annotations": self._source(path)}
         else:
             inputs = {"annotations": self._file(path, "data.annotations")}
-        inputs |= self._optional_files("data", split_list=data.split_list)
+        if data.split_list is not None and data.split_list.is_dir():
+            lists = {file.name: file for file in sorted(data.split_list.glob("*.txt"))}
+            inputs["split_list"] = self._hashes.images(data.split_list, lists)
+        else:
+            inputs |= self._optional_files("data", split_list=data.split_list)
         return preprocess.preprocess_stage(
             self.config.preprocess,
             inputs=inputs,

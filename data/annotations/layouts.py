@@ -12,6 +12,7 @@ Layouts that do not name the splits need a split list or a random split.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from sys import intern
 
@@ -188,7 +189,7 @@ def _textcaps_items(entries: Sequence[object], skip: Skip) -> Iterator[RawImage]
 def _coco_captions(
     annotations: Sequence[object], numbers: Iterable[int | str], skip: Skip
 ) -> dict[int | str, list[object]]:
-    captions: dict[int | str, list[object]] = {number: [] for number in numbers}
+    captions: dict[int | str, list[tuple[int, object]]] = {number: [] for number in numbers}
     seen: set[int | str] = set()
     for index, item in enumerate(annotations):
         with skipping(f"annotations[{index}]", skip):
@@ -204,8 +205,13 @@ def _coco_captions(
                 if identity in seen:
                     raise BadItem(f"duplicate id {identity!r}")
                 seen.add(identity)
-            captions[number].append(caption)
-    return captions
+            order = item.get("id") if isinstance(item, dict) else None
+            captions[number].append((order if isinstance(order, int) else index, caption))
+    by_id = itemgetter(0)  # the files of COCO are not in this order
+    return {
+        number: [caption for _, caption in sorted(found, key=by_id)]
+        for number, found in captions.items()
+    }
 
 
 def _jsonl_items(text: str, skip: Skip) -> Iterator[RawImage]:

@@ -15,6 +15,8 @@ SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
 _SHARE = r"([01](?:\.[0-9]+)?)"
 _RANDOM = re.compile(rf"random\({_SHARE}/{_SHARE}/{_SHARE},\s*([0-9]+)\)")
 
+_SPLIT_FILE = re.compile(r"(?:.*\.)?(train|dev|val|test)(?:Images)?\.txt")
+
 # bottom-up-attention's splits of Visual Genome: "VG_100K/61512.jpg xml/61512.xml"; those of COCO
 # in Up-Down-Captioner: "COCO_val2014_000000391895.jpg 391895"
 _SECOND_COLUMN = re.compile(r"(?<=\.jpg)\s+\S+$")
@@ -23,12 +25,17 @@ _SECOND_COLUMN = re.compile(r"(?<=\.jpg)\s+\S+$")
 def read_split_list(path: Path, rule: IdRule = "number") -> dict[str, str]:
     """Return the split of each image id.
 
-    The file is JSON, `{"train": [ids or file names], …}`, or text with a line `id split` per image.
-    Raises InputError for an unknown split or an image in two splits.
+    The file is JSON, `{"train": [ids or file names], …}`, or text with a line `id split` per image;
+    a folder has a text file of images for each split, as Flickr8k and Flickr30k do. Raises
+    InputError for an unknown split or an image in two splits.
     """
-    text = read_text(path)
     name = repr(str(path))
-    pairs = _json_pairs(text, name) if text.lstrip().startswith(("{", "[")) else _lines(text, name)
+    if path.is_dir():
+        pairs = _folder_pairs(path, name)
+    else:
+        text = read_text(path)
+        is_json = text.lstrip().startswith(("{", "["))
+        pairs = _json_pairs(text, name) if is_json else _lines(text, name)
     splits: dict[str, str] = {}
     for image, split in pairs:
         if split not in SPLITS:
@@ -94,6 +101,21 @@ def _json_pairs(text: str, name: str) -> Iterator[tuple[str, str]]:
                     f"split {split!r} in {name} contains {image!r}; use ids or file names"
                 )
             yield str(image), split
+
+
+def _folder_pairs(folder: Path, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the images of Flickr_8k.trainImages.txt or train.txt, of dev or val, and of test."""
+    files = {file: _SPLIT_FILE.fullmatch(file.name) for file in sorted(folder.glob("*.txt"))}
+    named = {file: match[1] for file, match in files.items() if match}
+    if not named:
+        raise InputError(
+            f"no split files in {name}; put Flickr_8k.trainImages.txt and the like, or train.txt, "
+            "val.txt and test.txt into it"
+        )
+    for file, split in named.items():
+        for line in read_text(file).splitlines():
+            if line.strip():
+                yield line.strip(), "val" if split == "dev" else split
 
 
 def _lines(text: str, name: str) -> Iterator[tuple[str, str]]:

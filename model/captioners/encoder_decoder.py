@@ -97,6 +97,34 @@ def frozen(network: nn.Module, parameters: Iterable[nn.Parameter]) -> AbstractCo
     return replaced(network, lambda _, tensor: tensor.detach() if id(tensor) in chosen else None)
 
 
+class Standardisation(nn.Module):
+    """Features with the mean 0 and the deviation 1 over the training images."""
+
+    def __init__(self, feature_width: int):
+        super().__init__()
+        self.mean: Tensor
+        self.deviation: Tensor
+        self.register_buffer("mean", torch.zeros(feature_width))
+        self.register_buffer("deviation", torch.ones(feature_width))
+
+    def measure(self, images: Iterable[Tensor]) -> None:
+        """Take mean and deviation from the features of images, (R, F) each."""
+        count, total, squares = 0, torch.zeros(()), torch.zeros(())
+        for features in images:
+            values = features.double()
+            count += len(values)
+            total = total + values.sum(dim=0)
+            squares = squares + values.square().sum(dim=0)
+        mean = total / count
+        self.mean.copy_(mean)
+        # a feature that is constant in these images stays near 0 elsewhere
+        self.deviation.copy_((squares / count - mean.square()).clamp(min=0).sqrt().clamp(min=1e-2))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Standardise (B, R, F) features."""
+        return (features.to(self.mean.dtype) - self.mean) / self.deviation
+
+
 class EncoderDecoder(nn.Module):
     """A `TrainableCaptioner` of any encoder and decoder.
 
@@ -132,6 +160,7 @@ class EncoderDecoder(nn.Module):
         self.schedule_step: Tensor
         # saved with the weights, because Eq. 8 needs the last value in decoding
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
+        self.standardisation = Standardisation(feature_width) if config.standardise else None
 
     @property
     def compiled_methods(self) -> list[tuple[nn.Module, str]]:
@@ -165,6 +194,8 @@ class EncoderDecoder(nn.Module):
         Raises ModelError for other widths or shapes and for an image without a region.
         """
         self._check_regions(features, boxes, region_mask)
+        if self.standardisation is not None:
+            features = self.standardisation(features)
         states = self.encoder(features, boxes, region_mask)
         with frozen(self, self.mask_parameters()):
             return Memory(states, region_mask, self.decoder.project(states, region_mask))

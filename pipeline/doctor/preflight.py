@@ -184,7 +184,7 @@ def _annotations(run: PlannedRun, stage: str) -> str:
     """Check that the captions can be read, that each split has images, and the limit of skips."""
     data = run.config.data
     path = require_annotations(data.annotations)
-    if data.split_list is not None:
+    if data.split_list is not None and not data.split_list.is_dir():
         require_file(data.split_list, "data.split_list")
     found = run.experiment.annotations
     unusable = require_usable(found, path)

@@ -12,7 +12,7 @@ class EvaluateConfig(CaptioningConfig):
     """Options of stage evaluate: decoding, scoring and the report."""
 
     split: Literal["val", "test"] = "test"
-    """Karpathy split to caption."""
+    """Split to caption; val too where the annotations have no test split."""
     ensemble: tuple[Path, ...] = ()
     """Results of other trainings on the same features and vocabulary (directories of train-xe or
     train-scst) that form an ensemble with this experiment's captioner."""

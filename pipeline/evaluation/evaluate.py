@@ -168,6 +168,7 @@ def evaluate_captioner(
     for an empty split or captioners that cannot form an ensemble.
     """
     find_java()  # before minutes of decoding
+    config = with_existing_split(config, inputs)
     device = prepare_device(runtime)
     further = [found.path for name, found in inputs.items() if name.startswith(FURTHER_MODEL)]
     models = [inputs["model"].path, *further]
@@ -317,6 +318,14 @@ def _facts_of_files(results: Path, references: Path) -> dict[str, str]:
         "Data": references.name,
         "Command": f"a2 evaluate --results {results.name} --references {references.name}",
     }
+
+
+def with_existing_split(config: EvaluateConfig, inputs: Mapping[str, Input]) -> EvaluateConfig:
+    """Return the options, with the validation split for captions that have no test split."""
+    if config.split == "val" or CaptionFile(inputs["captions"].path / CAPTIONS).image_ids("test"):
+        return config
+    logger.warning("the captions have no test split; the validation split is evaluated")
+    return config.model_copy(update={"split": "val"})
 
 
 def read_split(

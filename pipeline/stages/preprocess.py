@@ -70,6 +70,8 @@ def preprocess(
     find_java()  # fails before any work
     found = read()
     unusable = require_usable(found, annotations)
+    kept = (replace(p, captions=p.captions[: config.references]) for p in found.images)
+    found = replace(found, images=tuple(kept))
     # tokens of all references, so that training needs no JVM
     raw = {p.image_id: [c.raw for c in p.captions] for p in found.images}
     references = tokenize(raw, config.tokenizer)
@@ -130,10 +132,10 @@ def require_usable(found: Annotations, annotations: Path) -> list[SkippedItem]:
     """Return the unusable items; raise InputError for too many, or for a split without images."""
     unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
     check_skip_limit(unusable, len(found.images) + len(unusable), "annotations")
-    for split in ("train", "val", "test"):
+    for split in ("train", "val"):  # without a test split, validation is evaluated
         if not any(image.split == split for image in found.images):
             raise InputError(
                 f"no image of split {split!r} in {str(annotations)!r}; "
-                "give each of train, val and test at least one"
+                "give each of train and val at least one"
             )
     return unusable

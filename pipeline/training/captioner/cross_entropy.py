@@ -65,7 +65,10 @@ def train_captioner(
         trained_on=data.captions.dataset or None,
     )
     torch.manual_seed(config.seed)  # of the initial tensors, then of the main rank's dropout
-    captioner = new_captioner(description).to(device)
+    captioner = new_captioner(description)
+    if captioner.standardisation is not None:
+        captioner.standardisation.measure(data.sample_features())
+    captioner.to(device)
     # ranks on different machines may initialise differently
     ranks.broadcast_tensors(captioner.state_dict().values())
     if config.start is not None:

@@ -1,7 +1,11 @@
 """Data of a captioner's training: features, captions, references and vocabulary."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
@@ -12,6 +16,8 @@ from a2cap.data.regions import is_grid
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, SKIPPED, VOCABULARY
 from a2cap.pipeline.engine.run import read_skipped
+
+_SAMPLE = 1000  # images from which means and deviations are taken
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,12 @@ class TrainingData:
     vocabulary: Vocabulary
     skipped: frozenset[str]  # ids that extraction left out
     validation: list[str]  # ids to validate on
+
+    def sample_features(self) -> Iterator[Tensor]:
+        """Yield the features of up to 1,000 training images, spread over the split."""
+        names = [name for name in self.captions.image_ids("train") if name not in self.skipped]
+        for name in names[:: -(-len(names) // _SAMPLE)]:
+            yield torch.from_numpy(self.store[name].features)
 
 
 def read_training_data(features: Path, captions: Path) -> TrainingData:

@@ -21,6 +21,32 @@ def test_a_list_of_ids_or_file_names_is_read_as_json_or_lines(tmp_path, content)
     }
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Flickr_8k.trainImages.txt", "Flickr_8k.devImages.txt", "Flickr_8k.testImages.txt"),
+        ("train.txt", "val.txt", "test.txt"),
+    ],
+)
+def test_a_folder_has_a_file_of_images_for_each_split(tmp_path, names):
+    (tmp_path / "Flickr8k.token.txt").write_text("no list")
+    for number, name in enumerate(names):
+        (tmp_path / name).write_text(f"{number}_dog.jpg\n\n{number}_cat.jpg\n")
+    assert read_split_list(tmp_path) == {
+        f"{number}_{animal}": split
+        for number, split in enumerate(("train", "val", "test"))
+        for animal in ("dog", "cat")
+    }
+
+
+def test_a_folder_without_split_files_is_rejected(tmp_path):
+    (tmp_path / "readme.txt").write_text("")
+    assert message_of(read_split_list, tmp_path) == (
+        f"no split files in {str(tmp_path)!r}; put Flickr_8k.trainImages.txt and the like, or "
+        "train.txt, val.txt and test.txt into it"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),

@@ -95,6 +95,24 @@ def test_a_batch_equals_single_images_in_both_passes(captioner, images):
             assert_close(found[:, 0, 0], batched[:, number, caption])
 
 
+def test_standardised_features_have_mean_0_and_deviation_1(kind, images):
+    given = images.features[images.region_mask]
+    features = (100 + 7 * given, 100 + 7 * images.features)
+    captioner = make(kind, standardise=True)
+    captioner.standardisation.measure(iter([features[0][:2], features[0][2:]]))
+    standard = captioner.standardisation(features[0])
+    assert_close(standard.mean(0), torch.zeros(6, dtype=torch.float64))
+    assert_close(standard.std(0, correction=0), torch.ones(6, dtype=torch.float64))
+
+    plain = make(kind)
+    plain.load_state_dict(captioner.state_dict(), strict=False)
+    expected = plain.encode(
+        captioner.standardisation(features[1]), images.boxes, images.region_mask
+    )
+    found = captioner.encode(features[1], images.boxes, images.region_mask)
+    assert_close(found.states, expected.states)
+
+
 def test_padding_and_order_of_regions_change_nothing_in_both_passes(captioner, images):
     expected = scores(captioner, images.encoded(captioner), images.captions)
     # the cells of the spatial kind have positions

@@ -278,7 +278,7 @@ def test_captions_that_preprocessing_rejects_stop_extraction(new, copied_scenes)
         image["split"] = "train"
     path.write_text(json.dumps(content))
     assert problems(new(*overrides)) == [
-        f"no image of split 'val' in {str(path)!r}; give each of train, val and test at least one"
+        f"no image of split 'val' in {str(path)!r}; give each of train and val at least one"
     ]
     path.write_text("{")
     [problem] = problems(new(*overrides))

@@ -8,7 +8,10 @@ from importlib.metadata import version
 import pytest
 import torch
 
+from a2cap.data.annotations.read import AnnotatedImage, Caption
 from a2cap.data.captions.attention_file import AttentionFile
+from a2cap.data.captions.caption_file import write_captions
+from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
@@ -20,6 +23,7 @@ from a2cap.pipeline.evaluation.evaluate import (
     evaluate_captioner,
     read_split,
     score_results,
+    with_existing_split,
 )
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.java import JavaError
@@ -336,6 +340,18 @@ def test_a_split_without_features_is_rejected(run, inputs, skipping):
     assert message_of(run, features=skipping(read_split("test", inputs)[0])) == (
         "no image of split 'test' has features; set evaluate.split to another one"
     )
+
+
+@pytest.mark.parametrize(("splits", "evaluated"), [(("train", "val"), "val"), (("test",), "test")])
+def test_validation_is_evaluated_where_there_is_no_test_split(tmp_path, splits, evaluated):
+    vocabulary = Vocabulary.from_counts({"dog": 1}, "karpathy", min_count=1)
+    images = [
+        AnnotatedImage(split, f"{split}.jpg", split, (Caption("dog", ("dog",)),))
+        for split in splits
+    ]
+    write_captions(tmp_path / "captions.h5", images, vocabulary, preset="karpathy")
+    found = with_existing_split(EvaluateConfig(), {"captions": Input(tmp_path, "0" * 64)})
+    assert found == EvaluateConfig(split=evaluated)
 
 
 def test_features_of_another_width_are_rejected(inputs, experiment):

@@ -145,13 +145,33 @@ def test_more_bad_items_than_the_limit_are_rejected(run, write):
     )
 
 
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_each_split_must_have_an_image(run, write, split):
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_training_and_validation_must_have_an_image(run, write, split):
     path = write(*[row for row in THREE if row[2] != split])
     assert message_of(run, path) == (
-        f"no image of split {split!r} in {str(path)!r}; "
-        "give each of train, val and test at least one"
+        f"no image of split {split!r} in {str(path)!r}; give each of train and val at least one"
     )
+
+
+def test_a_test_split_is_not_required(run, write, quick):
+    run(write(*THREE[:2]))
+    assert CaptionFile(run.directory / "captions.h5").image_ids("test") == []
+
+
+def test_references_are_the_first_captions_by_id(run, tmp_path, quick):
+    texts = [(3, "Third."), (1, "First."), (2, "Second.")]
+    images = [{"id": number, "file_name": f"{number}.jpg"} for number in (1, 2)]
+    annotations = [
+        {"id": 10 * image["id"] + order, "image_id": image["id"], "caption": text}
+        for image in images
+        for order, text in texts
+    ]
+    path, splits = tmp_path / "captions.json", tmp_path / "splits.txt"
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    splits.write_text("1 train\n2 val\n")
+    run(path, CONFIG.model_copy(update={"references": 2}), splits)
+    found = load_reference_tokens(run.directory / REFERENCES)
+    assert found["000000000002"] == ["first.", "second."]
 
 
 def test_images_that_are_not_in_the_split_list_are_not_reported(run, experiment, tmp_path, quick):
