@@ -17,7 +17,6 @@ from a2cap.data.sources.location import version_of
 from a2cap.data.sources.opening import is_source, open_source, require_image_folder
 from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.extract.record import ExtractorRecord
-from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import (
     CALIBRATE,
@@ -53,6 +52,7 @@ from a2cap.pipeline.stages import (
 from a2cap.pipeline.stages import train_xe as train
 from a2cap.pipeline.training.continuation import continued
 from a2cap.pipeline.training.detector.data import image_files, input_files
+from a2cap.pipeline.weights.captioners import captioner_folder
 from a2cap.pipeline.weights.detectors import weights_file
 
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import A2Error
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors, skip_init
@@ -165,14 +165,3 @@ def extractor_weights(directory: Path) -> Path:
         if directory == folder:
             return detectors.BUNDLED[name].path
     return directory / EXTRACTOR_WEIGHTS
-
-
-def captioner_folder(path: Path, field: str) -> Path:
-    """Return the trained directory in `field`; raise InputError if one of its files is missing."""
-    for name in CAPTIONER:
-        if not (path / name).is_file():
-            raise InputError(
-                f"{field} names no trained captioner: {str(path)!r} has no {name}; "
-                'name a directory that "a2 train" has finished'
-            )
-    return path

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
-from a2cap.pipeline.cli.output import print_evaluation, print_outcome
+from a2cap.pipeline.cli.output import print_outcome
+from a2cap.pipeline.cli.scores import print_evaluation
 from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.experiment import Experiment
 

@@ -16,7 +16,6 @@ from a2cap.data.files.paths import require_file
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.data.sources.opening import require_image_folder
 from a2cap.pipeline.captioning.ensemble import require_compatible, require_vocabulary
-from a2cap.pipeline.captioning.saved_captioner import captioner_folder
 from a2cap.pipeline.doctor.resources import Resources, UnknownRequirement
 from a2cap.pipeline.engine.artifacts import (
     CALIBRATE,
@@ -33,6 +32,7 @@ from a2cap.pipeline.metrics.meteor import HEAP
 from a2cap.pipeline.metrics.tokenization import require_metric_files
 from a2cap.pipeline.stages.preprocess import require_usable
 from a2cap.pipeline.training.detector.data import image_files, input_files
+from a2cap.pipeline.weights.captioners import captioner_folder
 from a2cap.pipeline.weights.detectors import settings_of_weights, weights_file
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import click
 
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option, log
-from a2cap.pipeline.cli.output import print_detector, print_outcome
+from a2cap.pipeline.cli.output import print_outcome
+from a2cap.pipeline.cli.scores import print_detector
 from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
 from a2cap.pipeline.training.detector.evaluate import evaluate_detector

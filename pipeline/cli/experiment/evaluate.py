@@ -14,8 +14,8 @@ from a2cap.pipeline.cli.options import (
     log,
     require_existing,
 )
-from a2cap.pipeline.cli.output import has_spice, print_scores
 from a2cap.pipeline.cli.run_stages import run_stages
+from a2cap.pipeline.cli.scores import has_spice, print_scores
 from a2cap.pipeline.evaluation.evaluate import score_results
 from a2cap.pipeline.evaluation.results import missing_captions
 

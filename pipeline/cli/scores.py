@@ -1,0 +1,63 @@
+"""Printed scores of captioners and detectors."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from a2cap.pipeline.engine.artifacts import METRICS, REPORT
+from a2cap.pipeline.metrics.score import ENGLISH_ONLY, shown_name
+from a2cap.pipeline.report.summary import in_order
+
+_CLASSES_SHOWN = 5  # figures.json lists all
+
+
+def print_evaluation(directory: Path, *, spice: bool = False) -> bool:
+    """Print the scores of a finished evaluation and the path of its report.
+
+    spice: True if SPICE was requested. Returns False if it was and could not run.
+    """
+    content = json.loads((directory / METRICS).read_text())
+    print_scores(content["metrics"], content["not_run"])
+    click.echo(f"report: {directory / REPORT}")
+    return not spice or has_spice(content["not_run"])
+
+
+def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
+    """Print one line per metric; metrics that did not run come last, with the reason."""
+    found = {name: f"{metrics[name]:.4f}" for name in in_order(metrics)}
+    found |= {name: f"not run: {reason}" for name, reason in not_run.items()}
+    width = max(8, *map(len, found))
+    for name, text in found.items():
+        click.echo(f"{shown_name(name):<{width}} {text}")
+
+
+def has_spice(not_run: Mapping[str, str]) -> bool:
+    """Return False and print what to do if SPICE, which was requested, lacks its parser."""
+    is_complete = not_run.get("SPICE", ENGLISH_ONLY) == ENGLISH_ONLY
+    if not is_complete:
+        click.echo(
+            'a2: scored without SPICE; run "a2 weights fetch spice" and the same command again, '
+            "or set evaluate.spice to false",
+            err=True,
+        )
+    return is_complete
+
+
+def print_detector(figures: Mapping[str, Any]) -> None:
+    """Print a detector's metrics, one per line, and the classes with the lowest AP50."""
+    for name in ("AP", "AP50", "AP75"):
+        click.echo(f"{name:<8} {figures[name]:.4f}")
+    for count in sorted(figures["proposal_recall"], key=int):
+        share = figures["proposal_recall"][count]
+        click.echo(f"{f'recall of {count} proposals':<24} {share:.4f}")
+    for family, share in figures["attribute_accuracy"].items():
+        text = "no object found" if share is None else f"{share:.4f}"
+        click.echo(f"{f'accuracy of {family}':<24} {text}")
+    # ties by name, so that equal figures print equal lines
+    worst = sorted(figures["AP50_of_class"].items(), key=lambda item: (item[1], item[0]))
+    named = ", ".join(f"{name} {value:.3f}" for name, value in worst[:_CLASSES_SHOWN])
+    click.echo(f"lowest AP50: {named}")
+    click.echo(f"on {figures['pictures']:,} images")
