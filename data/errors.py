@@ -17,6 +17,10 @@ class InputError(A2Error):
     """Raised when a user's file (annotations, images, results) cannot be used."""
 
 
+class TruncatedError(InputError):
+    """Raised when a tar of images ends early or is damaged between its members."""
+
+
 class UnreadableError(A2Error):
     """Raised when memory or the disk fails, so that a file of unknown content cannot be read."""
 

@@ -34,7 +34,7 @@ def read_source(path: Path, skip: Skip) -> Iterator[RawImage]:
 
 def _tar_items(tar: Tar, skip: Skip) -> Iterator[RawImage]:
     images: dict[str, str] = {}
-    texts: dict[str, bytes] = {}
+    texts: dict[str, bytes | InputError] = {}
     for name, _, content in tar.members(lambda name: _suffix(name) in (".txt", ".json")):
         if is_image(name):
             images[_key(name)] = name
@@ -43,6 +43,8 @@ def _tar_items(tar: Tar, skip: Skip) -> Iterator[RawImage]:
     for key, file in images.items():
         with skipping(f"{file} in {tar.name}", skip) as position:
             record, lines = texts.get(f"{key}.json"), texts.get(f"{key}.txt", b"")
+            if isinstance(record, InputError) or isinstance(lines, InputError):
+                raise InputError(f"captions of {key!r} are too large; shorten them")
             found: object = (
                 {}
                 if record is None

@@ -14,6 +14,7 @@ from a2cap.data.sources.location import (
     is_url,
     read_file,
     require_permitted,
+    version_of,
 )
 from a2cap.data.sources.source import EncodedImage, SourceItem
 
@@ -62,7 +63,7 @@ class ImageList:
     name: str
 
     def listing(self) -> Iterator[tuple[SourceItem, int]]:
-        """Yield the images in the order of the list; their sizes are not looked up.
+        """Yield the images in the order of the list, with the sizes of those on this machine.
 
         A line that names no image has an id of its own, so that it is reported when it is read.
         """
@@ -73,10 +74,11 @@ class ImageList:
         for number, line in enumerate(lines, start=1):
             if member := line.strip()[: _LONGEST_LINE + 1]:
                 try:
-                    identity, _ = self._place(member)
+                    identity, place = self._place(member)
                 except InputError:
-                    identity = f"{PurePosixPath(self.name).stem}/line-{number}"
-                yield SourceItem(identity, self.name, member), 0
+                    identity, place = f"{PurePosixPath(self.name).stem}/line-{number}", ""
+                size = 0 if is_url(place) else int(version_of(place) or 0)
+                yield SourceItem(identity, self.name, member), size
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read each file."""

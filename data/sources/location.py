@@ -143,9 +143,11 @@ def _open_regular(path: str) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def version_of(url: str) -> str:
-    """Return what distinguishes the versions of a file, as far as its file system states it."""
-    system, path = file_system(url)
+def version_of(name: str) -> str:
+    """Return the size of a local file; of a URL, what its file system states of its version."""
+    if not is_url(name):
+        return str(Path(name).stat().st_size) if Path(name).is_file() else ""
+    system, path = file_system(name)
     return str(system.ukey(path))
 
 

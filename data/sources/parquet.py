@@ -9,12 +9,12 @@ from typing import Any
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.image_ids import named_id
-from a2cap.data.sources.location import access_error, open_file
+from a2cap.data.sources.location import LARGEST_FILE, access_error, open_file, too_large
 from a2cap.data.sources.source import EncodedImage, SourceItem
 
 _IMAGE = ("image", "jpg")
 _NAME = ("file_name", "filename", "image_id", "key", "__key__", "id")
-_ROWS_AT_ONCE = 64
+_ROWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,11 @@ class Parquet:
         with self._opened() as file:
             size = sum(file.metadata.row_group(n).total_byte_size for n in _groups(file))
         for row, values in self.rows(self.naming):
-            yield SourceItem(self.identity(row, values), self.name, str(row)), size
+            try:
+                identity = self.identity(row, values)
+            except InputError:
+                identity = self._numbered(row)
+            yield SourceItem(identity, self.name, str(row)), size
 
     @cached_property
     def columns(self) -> dict[str, list[str]]:
@@ -52,15 +56,20 @@ class Parquet:
         return self.first_of(_NAME) or paths
 
     def identity(self, row: int, values: Mapping[str, object]) -> str:
-        """Return the id of a row: its column of names, else its image's path, else its number."""
+        """Return the id of a row: its column of names, else its image's path, else its number.
+
+        Raises InputError for a name that no image may have.
+        """
         found: object = next((values[name] for name in _NAME if name in values), None)
         image = next((values[name] for name in _IMAGE if name in values), None)
         if found is None and isinstance(image, Mapping):
             found = image.get("path")
+        is_missing = found is None or found == "" or str(found) == "nan"  # NaN is pandas' None
+        return self._numbered(row) if is_missing else named_id(f"{found}")
+
+    def _numbered(self, row: int) -> str:
         # a number alone would be the id in every file
-        return named_id(
-            f"{PurePosixPath(self.name).stem}/row-{row}" if found is None else f"{found}"
-        )
+        return named_id(f"{PurePosixPath(self.name).stem}/row-{row}")
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read the images of the row groups that contain one of them."""
@@ -68,8 +77,8 @@ class Parquet:
         while wanted:
             try:
                 column = self._image_column()
-                for row, values in self.rows([column], wanted):
-                    yield wanted.pop(row), self._image(row, values[column])
+                for row, values in self.rows([column, *self.first_of(_NAME)], wanted):
+                    yield wanted.pop(row), self._image(row, values)
                 if wanted:
                     raise InputError(f"{self.name!r} has too few rows; restore what was listed")
             except A2Error as error:
@@ -129,11 +138,16 @@ class Parquet:
             )
         return found[0]
 
-    def _image(self, row: int, value: object) -> bytes | InputError:
+    def _image(self, row: int, values: Mapping[str, object]) -> bytes | InputError:
+        try:
+            self.identity(row, values)
+        except InputError as error:
+            return error
+        value = next(values[name] for name in _IMAGE if name in values)
         found = value.get("bytes") if isinstance(value, Mapping) else value
-        if isinstance(found, bytes):
-            return found
-        return InputError(f"row {row} of {self.name!r} has no image bytes; add them")
+        if not isinstance(found, bytes):
+            return InputError(f"row {row} of {self.name!r} has no image bytes; add them")
+        return found if len(found) <= LARGEST_FILE else too_large(f"{self.name}/row-{row}")
 
 
 def _groups(file: Any) -> range:

@@ -10,7 +10,8 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import A2Error, InputError, TruncatedError
+from a2cap.data.sources.location import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +64,39 @@ class ImageSource:
     def items(self) -> Iterator[SourceItem]:
         """List the images in an order that depends on the content alone.
 
-        Raises InputError, at the end naming images that share an id, or if there is no image.
+        Raises InputError for images that share an id, or if there is no image, and at the end
+        TruncatedError if a tar ends early: a plan without its other images would lose them.
         """
         seen: dict[str, SourceItem] = {}
         digest = hashlib.sha256()
+        truncated: list[TruncatedError] = []
         for container in self._by_name.values():
-            for item, size in container.listing():
-                first = seen.setdefault(item.image_id, item)
-                if first is not item:
-                    raise InputError(
-                        f"two images have the id {item.image_id!r}: {_where(first)} and "
-                        f"{_where(item)}; remove or rename one"
-                    )
-                # another place of the same containers is no other input
-                place = PurePosixPath(item.container).name
-                digest.update(f"{item.image_id}\0{place}\0{item.member}\0{size}\n".encode())
-                yield item
+            # another place of the same containers is no other input
+            place = PurePosixPath(container.name).name
+            digest.update(f"{place}\0{version_of(container.name)}\n".encode())
+            try:
+                for item, size in container.listing():
+                    first = seen.setdefault(item.image_id, item)
+                    if first is not item:
+                        raise InputError(
+                            f"two images have the id {item.image_id!r}: {_where(first)} and "
+                            f"{_where(item)}; remove or rename one"
+                        )
+                    line = f"{item.image_id}\0{item.member}\0{size}\n"
+                    digest.update(line.encode(errors="surrogatepass"))
+                    yield item
+            except TruncatedError as error:
+                truncated.append(error)
+        if truncated:
+            others = f" ({len(truncated) - 1} more tars do too)" if truncated[1:] else ""
+            raise TruncatedError(f"{truncated[0]}{others}") from truncated[0]
         if not seen:
             raise InputError(f"no images in {self.text!r}; check the path")
         self._digest = digest.hexdigest()
 
     @property
     def digest(self) -> str:
-        """sha256 of the listing: ids, names and sizes."""
+        """sha256 of the listing: ids, names, sizes, and versions of files behind URLs."""
         if self._digest is None:
             for _ in self.items():
                 pass

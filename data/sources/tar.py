@@ -1,34 +1,39 @@
 """WebDataset tars: uncompressed, with `KEY.jpg` and texts or JSON of the same key."""
 
-import logging
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import BinaryIO, cast
 
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import A2Error, InputError, TruncatedError
 from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
-from a2cap.data.sources.location import access_error, open_file
+from a2cap.data.sources.location import LARGEST_FILE, access_error, open_file, too_large
 from a2cap.data.sources.source import EncodedImage, SourceItem
 
-logger = logging.getLogger(__name__)
+_LARGEST_HEADER = 1 << 20
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Tar:
-    """The whole members of a tar file, which may end early."""
+    """The members of a tar file."""
 
     name: str
 
     def listing(self) -> Iterator[tuple[SourceItem, int]]:
-        """Yield the images in the order of the file."""
-        for member, size, _ in self.members(lambda _: False):
+        """Yield the images in the order of the file; TruncatedError at the end if it ends early.
+
+        A member whose name is no image id gets one, so that it is reported when it is read.
+        """
+        for number, (member, size, _) in enumerate(self.members(lambda _: False)):
             if is_image(member):
                 try:
-                    yield SourceItem(image_id(member), self.name, member), size
-                except InputError as error:
-                    logger.warning("skipped an image of %r: %s", self.name, error)
+                    identity = image_id(member)
+                except InputError:
+                    identity = f"{PurePosixPath(self.name).stem}/member-{number}"
+                yield SourceItem(identity, self.name, member), size
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read the images in one pass, which ends at the last of them."""
@@ -37,7 +42,7 @@ class Tar:
         try:
             for member, _, content in self.members(wanted.__contains__):
                 if member in wanted:
-                    yield wanted.pop(member), content
+                    yield wanted.pop(member), _named(member, content)
                 if not wanted:
                     return
         except A2Error as error:
@@ -46,38 +51,78 @@ class Tar:
             missing = f"no whole image {item.member!r} in {self.name!r}; copy the tar again"
             yield item, problem or InputError(missing)
 
-    def members(self, wants: Callable[[str], bool]) -> Iterator[tuple[str, int, bytes]]:
-        """Yield name, size and, if `wants` returns True for the name, content of each whole member.
+    def members(
+        self, wants: Callable[[str], bool]
+    ) -> Iterator[tuple[str, int, bytes | InputError]]:
+        """Yield name, size and, if `wants` returns True for the name, content of each member.
 
-        Logs a warning if the tar ends early or is not one; raises UnreadableError if reading fails.
+        Raises TruncatedError after the last whole member if the tar ends early, is damaged or is
+        not one; UnreadableError if reading fails.
         """
-        count, is_whole = 0, False
+        count = 0
         with open_file(self.name) as file:
             try:
-                end = file.seek(0, os.SEEK_END)
-                file.seek(0)
-                with tarfile.open(fileobj=file, mode="r:") as tar:
-                    while (member := tar.next()) is not None:
-                        tar.members = []  # type: ignore[attr-defined]  # a list of all, unneeded
-                        if not member.isreg() or member.offset_data + member.size > end:
-                            continue
-                        count += 1
-                        content = b""
-                        if wants(member.name):
-                            file.seek(member.offset_data)
-                            content = file.read(member.size)
+                for member in _headers(file):
+                    if member.isreg():
+                        content = self._content(file, member) if wants(member.name) else b""
                         yield member.name, member.size, content
-                    # tarfile takes a damaged header, and a cut between members, for the end
-                    file.seek(tar.offset)
-                    is_whole = file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
-            except tarfile.TarError:
-                pass
-            except Exception as error:
+                        count += 1
+            except OSError as error:
                 raise access_error(self.name, error) from error
-        if not is_whole:
-            logger.warning(
-                "tar %r ends early: its %d whole members are used; copy it again", self.name, count
-            )
+            except Exception as error:  # tarfile raises many types for damaged headers
+                raise TruncatedError(
+                    f"tar {self.name!r} ends early or is damaged, after {count:,} whole members; "
+                    "copy it again, or leave it out"
+                ) from error
+
+    def _content(self, file: BinaryIO, member: tarfile.TarInfo) -> bytes | InputError:
+        if member.size > LARGEST_FILE:
+            return too_large(f"{self.name}/{member.name}")
+        file.seek(member.offset_data)
+        return file.read(member.size)
+
+
+def _headers(file: BinaryIO) -> Iterator[tarfile.TarInfo]:
+    """Yield the header of each whole member; raise ReadError if zeros to the end do not follow."""
+    end = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    with tarfile.open(fileobj=cast(BinaryIO, _HeaderFile(file)), mode="r:") as tar:
+        while (member := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # a list of all, unneeded
+            if not 0 <= member.size <= end - member.offset_data:
+                raise tarfile.ReadError("ends within a member")
+            yield member
+        # tarfile takes a damaged header, and a cut between members, for the end
+        file.seek(tar.offset)
+        if len(file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("ends without its mark")
+        file.seek(tar.offset)
+        while block := file.read(_BLOCK):
+            if block.strip(b"\0"):
+                raise tarfile.ReadError("has something after its end")
+
+
+class _HeaderFile:
+    """A file of which a damaged header cannot make tarfile read more than a header."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        """Return `size` bytes; raise ReadError for more than any header has."""
+        if not 0 <= size <= _LARGEST_HEADER:
+            raise tarfile.ReadError("has an impossible header")
+        return self._file.read(size)
+
+
+def _named(member: str, content: bytes | InputError) -> bytes | InputError:
+    """Return the content of an image, or the error of its name."""
+    try:
+        image_id(member)
+    except InputError as error:
+        return error
+    return content
 
 
 def is_image(member: str) -> bool:
