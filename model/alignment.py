@@ -13,10 +13,6 @@ from torch import Tensor, nn
 
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.errors import ModelError
-from a2cap.model.layers.packing import Packing
-
-_VECTOR = 16
-"""Numbers in the widest vector of a CPU."""
 
 
 def perturb(attention: Tensor, keep: Tensor, average: Tensor) -> Tensor:
@@ -106,16 +102,6 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
-def region_softmax(scores: Tensor) -> Tensor:
-    """Return weights over regions, the last axis, at least float32."""
-    scores = at_least_float32(scores)
-    is_eager_cpu = scores.device.type == "cpu" and not torch.compiler.is_compiling()
-    if is_eager_cpu and scores.shape[-1] < _VECTOR:
-        # eight times as fast: torch vectorises columns always, but only rows of 16 numbers or more
-        return scores.mT.contiguous().softmax(dim=-2).mT
-    return scores.softmax(dim=-1)
-
-
 class BilinearMask(nn.Module):
     """Mask network of Lu's reading of Eq. 2: m = sigmoid(q'k' / sqrt(d) + b), projected for itself.
 
@@ -135,7 +121,7 @@ class BilinearMask(nn.Module):
 
     def project(self, regions: Tensor) -> Tensor:
         """Project the regions to keys; (B, R, D) -> (B, H, R, d)."""
-        return self._heads(self.key(regions))
+        return self._heads(self.key(regions)).contiguous()
 
     def forward(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Return keep probabilities m (B, H, Q, R), 1 on padding.
@@ -229,7 +215,6 @@ class DecoderPass:
     dropout: rate at which weights over regions are dropped after alignment, 0 out of training;
     bias, uniform: (B, H, 1, R) and (B, 1, 1, R) float, for all layers: of `padding_bias`, and the
     uniform average of the perturbed pass; None to derive them in each layer.
-    packing: of the tokens, if the pass skips padding.
     """
 
     schedule_step: Tensor
@@ -238,7 +223,6 @@ class DecoderPass:
     dropout: float = 0.0
     bias: Tensor | None = None
     uniform: Tensor | None = None
-    packing: Packing | None = None
 
     def padding(self, region_mask: Tensor) -> Tensor:
         """Return the summand of scores, (B, 1 or H, 1, R), -inf where no region exists."""

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, RegionProjection
 from a2cap.model.config import AlignmentConfig
-from a2cap.model.layers.packing import Packing
 
 
 @dataclass(frozen=True)
@@ -101,14 +100,12 @@ class ScoredCaptions:
     """Log-probabilities of given captions and the attention of each layer.
 
     log_probs: (B, K, L) float, of each token given those before it, 0 on padding.
-    attention: one per layer, over the Q positions of an image: K * L, or, packed, its tokens.
-    is_token: (B, Q) bool, False where the attention is that of padding.
+    attention: one per layer, over the Q = K * L positions of an image.
     penalties: further losses of theta by name, scalars per token; none in the perturbed pass.
     """
 
     log_probs: Tensor
     attention: tuple[AlignedAttention, ...]
-    is_token: Tensor
     penalties: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -121,14 +118,11 @@ class Teaching:
     section 7); what it adds to the caption loss is the penalty of that name.
     positions: (T,) int64, positions of the tokens in the flattened captions. By default they are
     found, which waits for a GPU.
-    packing: of the tokens, of `without_padding`, if nothing is computed for padding; attention is
-    then that of an image's tokens next to each other. A captioner that does not pack ignores it.
     """
 
     inputs: Tensor | None = None
     label_smoothing: float = 0.0
     positions: Tensor | None = None
-    packing: Packing | None = None
 
 
 PLAIN = Teaching()
@@ -194,9 +188,6 @@ class TrainableCaptioner(Captioner, Protocol):
     penalty_names: tuple[str, ...]
     """Names of `ScoredCaptions.penalties`."""
 
-    packs: bool
-    """True if `score` can leave out the padding of captions."""
-
     @property
     def config(self) -> CaptionerConfig:
         """Settings that the captioner was made from."""
@@ -220,21 +211,6 @@ class TrainableCaptioner(Captioner, Protocol):
         teaching: Teaching = PLAIN,
     ) -> ScoredCaptions:
         """Score given captions in the aligned pass or in the perturbed pass."""
-
-
-def without_padding(
-    captioner: TrainableCaptioner, captions: Tensor, teaching: Teaching = PLAIN
-) -> Teaching:
-    """Let `score` leave out padding on a CPU, if the captioner can; captions: (B, K, L) int64."""
-    # on a GPU, where it takes more kernels, nothing has been measured
-    if captions.device.type != "cpu" or not captioner.packs:
-        return teaching
-    positions = teaching.positions
-    if positions is None:
-        positions = token_positions(captions, pad=captioner.special.pad)
-    if not len(positions):
-        return teaching
-    return replace(teaching, packing=Packing.of(captions.shape, positions))
 
 
 def token_positions(captions: Tensor, *, pad: int) -> Tensor:

@@ -15,13 +15,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioner import (
-    PLAIN,
-    Memory,
-    Teaching,
-    TrainableCaptioner,
-    without_padding,
-)
+from a2cap.model.captioner import PLAIN, Memory, Teaching, TrainableCaptioner
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ def caption_loss(log_probs: Tensor, is_token: Tensor) -> Tensor:
 def mask_penalty(keeps: Sequence[Tensor], is_token: Tensor) -> Tensor:
     """Return |1 - m|^2 of Eq. 4: sum over regions, mean over layers, heads and tokens.
 
-    keeps: one (B, H, Q, R) per layer, 1 on padding regions; is_token: (B, Q) or (B, K, L) bool.
+    keeps: one (B, H, Q, R) per layer, 1 on padding regions; is_token: (B, K, L) bool.
     """
     # padding regions have m = 1 and add nothing
     return _mean((1 - torch.stack(list(keeps))).square().sum(dim=-1), is_token)
@@ -91,11 +85,10 @@ def perturbed_pass_loss(
 ) -> Tensor:
     """Return Eq. 4 on given captions without running the aligned pass; see `two_losses`."""
     is_token = captions != captioner.special.pad
-    teaching = without_padding(captioner, captions, teaching)
     perturbed = captioner.score(memory, captions, perturbed=True, teaching=teaching)
     return mask_loss(
         caption_loss(perturbed.log_probs, is_token),
-        mask_penalty(_keeps(perturbed.attention), perturbed.is_token),
+        mask_penalty(_keeps(perturbed.attention), is_token),
         penalty_weight=captioner.config.alignment.penalty_weight,
     )
 
@@ -110,7 +103,6 @@ def two_losses(
     gradient and the mask loss gives theta none.
     """
     is_token = captions != captioner.special.pad
-    teaching = without_padding(captioner, captions, teaching)
     if not captioner.has_masks:
         alone = captioner.score(memory, captions, teaching=teaching)
         caption = caption_loss(alone.log_probs, is_token)
@@ -121,11 +113,11 @@ def two_losses(
     caption = caption_loss(aligned.log_probs, is_token)
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)
     keeps = _keeps(perturbed.attention)
-    penalty = mask_penalty(keeps, perturbed.is_token)
+    penalty = mask_penalty(keeps, is_token)
     penalty_weight = captioner.config.alignment.penalty_weight
     statistics = MaskStatistics(
-        keep=_mean_keep(keeps, perturbed.is_token, memory.region_mask),
-        gate=_mean_gate(aligned.attention, aligned.is_token),
+        keep=_mean_keep(keeps, is_token, memory.region_mask),
+        gate=_mean_gate(aligned.attention, is_token),
         penalty=penalty.detach(),
         harm=(perturbed_caption - caption).detach(),
     )
@@ -140,8 +132,8 @@ def _keeps(attention: Sequence[AlignedAttention]) -> list[Tensor]:
 def _mean(values: Tensor, is_token: Tensor, weights: Tensor | None = None) -> Tensor:
     """Average over layers, heads and tokens.
 
-    values: (layers, B, H, Q); is_token: (B, Q) or (B, K, L); weights: (B, 1, Q) of each token, 0
-    on padding, 1 by default.
+    values: (layers, B, H, Q); is_token: (B, K, L) bool; weights: (B, 1, Q) of each token, 0 on
+    padding, 1 by default.
     """
     counted = is_token.flatten(1)[:, None, :]  # -> (B, 1, Q)
     sums = (values * (counted if weights is None else weights)).flatten(1).sum(dim=1)
@@ -155,7 +147,7 @@ def _mean_keep(keeps: Sequence[Tensor], is_token: Tensor, region_mask: Tensor) -
     So the means of parts of a batch, weighted by tokens, are the mean of the batch.
     """
     regions = region_mask.sum(dim=1).clamp(min=1)[:, None, None]
-    share = is_token[:, None, :] / regions  # (B, 1, Q)
+    share = is_token.flatten(1)[:, None, :] / regions  # (B, 1, Q)
     return 1 - _mean((1 - torch.stack(list(keeps))).sum(dim=-1), is_token, share)
 
 

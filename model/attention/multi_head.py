@@ -21,7 +21,6 @@ from a2cap.model.alignment import (
 from a2cap.model.attention.over_regions import attend
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.layers.linear import xavier_linear
-from a2cap.model.layers.packing import Packing
 
 
 def split_heads(states: Tensor, heads: int) -> Tensor:
@@ -33,11 +32,6 @@ def split_heads(states: Tensor, heads: int) -> Tensor:
 def merge_heads(states: Tensor) -> Tensor:
     """Join the heads; (B, H, Q, d) -> (B, Q, H * d)."""
     return states.transpose(1, 2).flatten(2)
-
-
-def column_major(keys: Tensor) -> Tensor:
-    """Store (B, H, R, d) as (B, H, d, R), which products with few queries read fastest."""
-    return keys.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
 @dataclass(frozen=True)
@@ -81,24 +75,17 @@ class SelfAttention(nn.Module):
         states: Tensor,
         *,
         region_mask: Tensor | None = None,
-        packing: Packing | None = None,
     ) -> Tensor:
         """Attend to the whole sequence, or causally to the current and earlier positions.
 
-        states: (N, L, D), or (T, D) with a packing; region_mask: (N, L) bool, True where a state
-        may be attended to. Returns a tensor of the same shape.
+        states: (N, L, D); region_mask: (N, L) bool, True where a state may be attended to. Returns
+        (N, L, D).
         """
-        parts = self.query_key_value(states)
-        if packing is not None:
-            parts = packing.by_caption.pad(parts)
-        queries, keys, values = (split_heads(part, self.heads) for part in parts.chunk(3, dim=-1))
+        parts = self.query_key_value(states).chunk(3, dim=-1)
+        queries, keys, values = (split_heads(part, self.heads) for part in parts)
         is_visible = None if region_mask is None else region_mask[:, None, None, :]
-        attended = merge_heads(
-            self._attend(queries, keys, values, is_visible=is_visible, causal=self.causal)
-        )
-        if packing is not None:
-            attended = packing.by_caption.pack(attended)
-        added: Tensor = self.output(attended)
+        attended = self._attend(queries, keys, values, is_visible=is_visible, causal=self.causal)
+        added: Tensor = self.output(merge_heads(attended))
         return added
 
     def step(self, states: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -161,20 +148,16 @@ class CrossAttention(nn.Module):
 
     def project(self, regions: Tensor, region_mask: Tensor) -> RegionProjection:
         """Project the encoder's output, (B, R, D), once for all captions of an image."""
-        # In memory order of the products: every step and pass would copy them otherwise.
-        keys, values = self.key_value(regions).chunk(2, dim=-1)
-        return RegionProjection(
-            column_major(split_heads(keys, self.heads)),
-            split_heads(values, self.heads).contiguous(),
-            region_mask,
-            self.project_mask_keys(regions),
-        )
+        parts = self.key_value(regions).chunk(2, dim=-1)
+        # every step and pass would copy them otherwise
+        keys, values = (split_heads(part, self.heads).contiguous() for part in parts)
+        return RegionProjection(keys, values, region_mask, self.project_mask_keys(regions))
 
     def project_mask_keys(self, regions: Tensor) -> Tensor | None:
         """Project the encoder's output for the mask network; None without one."""
         if self.alignment is None:
             return None
-        return column_major(self.alignment.mask_network.project(regions))
+        return self.alignment.mask_network.project(regions)
 
     def forward(
         self, hidden: Tensor, regions: RegionProjection, decoder_pass: DecoderPass

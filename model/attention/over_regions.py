@@ -16,7 +16,7 @@ from a2cap.model.alignment import (
     Alignment,
     DecoderPass,
     RegionProjection,
-    region_softmax,
+    at_least_float32,
 )
 from a2cap.model.config import AlignmentConfig
 
@@ -37,7 +37,7 @@ def attend(
     mask network; choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the
     attention, before dropout.
     """
-    weights = region_softmax(scores)
+    weights = at_least_float32(scores).softmax(dim=-1)
     if alignment is None or regions.mask_keys is None:
         attention = AlignedAttention(weights, weights)
     else:

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a2cap.model.alignment import Alignment, DecoderPass, RegionProjection, scaled_product
-from a2cap.model.attention.multi_head import column_major, merge_heads, split_heads
+from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.attention.over_regions import attend
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
 from a2cap.model.config import AoaConfig
-from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.lstm import lstm
 
 
@@ -29,7 +28,7 @@ class AttentionOnAttention(nn.Module):
     def __init__(self, width: int, *, dropout: float = 0.0):
         super().__init__()
         self.linear = nn.Linear(2 * width, 2 * width)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, attended: Tensor, query: Tensor) -> Tensor:
         """Return (..., D) from two of that shape."""
@@ -46,7 +45,7 @@ class RefiningLayer(nn.Module):
         self.norm = nn.LayerNorm(config.width)
         self.query_key_value = nn.Linear(config.width, 3 * config.width)
         self.gate = AttentionOnAttention(config.width, dropout=config.gate_dropout)
-        self.dropout = Dropout(config.attention_dropout)
+        self.dropout = nn.Dropout(config.attention_dropout)
 
     def forward(self, states: Tensor, region_mask: Tensor) -> Tensor:
         """Refine states (B, R, D)."""
@@ -71,7 +70,7 @@ class RegionRefiner(nn.Module):
         super().__init__()
         self.features = RegionFeatures(blind=config.blind)
         self.embedding = nn.Linear(feature_width, config.width)
-        self.dropout = Dropout(config.region_dropout(config.dropout))
+        self.dropout = nn.Dropout(config.region_dropout(config.dropout))
         self.layers = nn.ModuleList(RefiningLayer(config) for _ in range(config.refiner_layers))
         self.norm = nn.LayerNorm(config.width)
 
@@ -98,7 +97,7 @@ class AoaDecoder(RecurrentDecoder):
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
         self.gate = AttentionOnAttention(width)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(width, vocabulary_size)
         self.alignment: Alignment | None = None
         if config.alignment.fusion != "none":
@@ -110,10 +109,11 @@ class AoaDecoder(RecurrentDecoder):
     def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
         """Project the refined regions for the attention."""
         keys, values = (
-            split_heads(part, self.heads) for part in self.key_value(states).chunk(2, dim=-1)
+            split_heads(part, self.heads).contiguous()
+            for part in self.key_value(states).chunk(2, dim=-1)
         )
         mask_keys = self.project_mask_keys(states)
-        return (RegionProjection(column_major(keys), values, region_mask, *mask_keys),)
+        return (RegionProjection(keys, values, region_mask, *mask_keys),)
 
     def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
         """Project the refined regions for the mask network, None without one."""

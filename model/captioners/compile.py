@@ -51,8 +51,6 @@ def _compile_passes(captioner: EncoderDecoder, warn: _Warn, backend: str) -> Non
     if next(captioner.parameters()).is_cuda:
         options["mode"] = "reduce-overhead"
     compiled = _compiler(warn, **options)
-    # the number of tokens differs in every batch, and a graph has one shape
-    captioner.packs = False
     one_step, fast_step = captioner.step, compiled(captioner.step, decodes=True)
     fast_score = compiled(captioner.score)
 

@@ -53,7 +53,7 @@ class Sizes(TypedDict):
 
 @dataclass(frozen=True)
 class DecoderOutput:
-    """States before the output layer, (N, L, D), (T, D) or (N, D), and attention of each layer."""
+    """States before the output layer, (N, L, D) or (N, D), and attention of each layer."""
 
     states: Tensor
     attention: tuple[AlignedAttention, ...]
@@ -136,8 +136,6 @@ class EncoderDecoder(nn.Module):
     decoder: Decoder
     penalty_names: tuple[str, ...] = ()
     """Names of the losses that `penalties` adds to the caption loss."""
-    packs: bool = False
-    """True if the decoder follows `DecoderPass.packing`; its states are then (T, D)."""
 
     def __init__(
         self,
@@ -277,10 +275,7 @@ class EncoderDecoder(nn.Module):
         inputs, positions = teaching.inputs, teaching.positions
         if inputs is None:
             inputs = decoder_input(captions, bos=self.special.bos)
-        packing = teaching.packing if self.packs else None
-        if packing is not None:
-            positions = packing.by_caption.positions
-        elif positions is None and torch.compiler.is_compiling():
+        if positions is None and torch.compiler.is_compiling():
             positions = torch.arange(captions.numel(), device=captions.device)  # of one shape
         elif positions is None:
             positions = token_positions(captions, pad=self.special.pad)
@@ -289,22 +284,16 @@ class EncoderDecoder(nn.Module):
         with frozen(self, others):
             if perturbed:
                 memory = self._detach(memory)
-            decoder_pass = replace(decoder_pass, packing=packing)
             decoded = self.decoder(inputs.flatten(0, 1), memory, decoder_pass)
-            states = decoded.states
-            if packing is None:
-                # The output layer is the largest product: skip it on padding.
-                states = states.flatten(0, 1).index_select(0, positions)
+            # the output layer is the largest product: skip it on padding
+            states = decoded.states.flatten(0, 1).index_select(0, positions)
             logits = self.decoder.output(states)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         targets = captions.flatten().index_select(0, positions)
         pad = self.special.pad
         log_probs = -functional.cross_entropy(logits, targets, reduction="none", ignore_index=pad)
         scattered = log_probs.new_zeros(captions.numel()).index_copy(0, positions, log_probs)
-        is_token = (captions != pad).flatten(1)
-        if packing is not None:
-            is_token = packing.by_image.pad_flags(targets != pad)
-        found = ScoredCaptions(scattered.view_as(captions), decoded.attention, is_token)
+        found = ScoredCaptions(scattered.view_as(captions), decoded.attention)
         if perturbed or decoder_pass.expected:
             return found
         penalties = self.penalties(found, memory, captions)

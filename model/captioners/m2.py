@@ -25,7 +25,6 @@ from a2cap.model.alignment import (
 )
 from a2cap.model.attention.multi_head import (
     SelfAttention,
-    column_major,
     merge_heads,
     split_heads,
 )
@@ -34,10 +33,8 @@ from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RegionFeatures
 from a2cap.model.config import M2Config
-from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.linear import xavier_linear
-from a2cap.model.layers.packing import Packing, by_image, from_images
 from a2cap.model.layers.positions import (
     MAX_POSITIONS,
     require_positions,
@@ -60,7 +57,7 @@ class MemoryLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.width)
         self.feed_forward = FeedForward(config.width, config.feed_forward)
         self.feed_forward_norm = nn.LayerNorm(config.width)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, states: Tensor, region_mask: Tensor) -> Tensor:
         """Attend over the existing regions and the memory; (B, R, D) -> (B, R, D)."""
@@ -94,7 +91,7 @@ class MemoryEncoder(nn.Module):
         super().__init__()
         self.features = RegionFeatures(blind=config.blind)
         self.embedding = xavier_linear(feature_width, config.width)
-        self.dropout = Dropout(config.region_dropout(config.dropout))
+        self.dropout = nn.Dropout(config.region_dropout(config.dropout))
         self.norm = nn.LayerNorm(config.width)
         self.layers = nn.ModuleList(MemoryLayer(config) for _ in range(config.encoder_layers))
 
@@ -131,7 +128,7 @@ class MeshedLayer(nn.Module):
         self.gates = nn.ModuleList(xavier_linear(2 * width, width) for _ in range(levels))
         self.feed_forward = FeedForward(width, config.feed_forward)
         self.feed_forward_norm = nn.LayerNorm(width)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         widths = {"hidden_width": width, "region_width": width, "head_width": width // self.heads}
         self.alignments = nn.ModuleList(
             Alignment(config.alignment, heads=config.heads, **widths)
@@ -153,10 +150,10 @@ class MeshedLayer(nn.Module):
     ) -> tuple[Tensor, list[AlignedAttention]]:
         """Attend to every encoder layer, then apply the feed-forward block.
 
-        states: (N, L, D), or (T, D), packed. Returns such states and the attention.
+        states: (N, L, D), the K rows of an image next to each other. Returns such states and the
+        attention over the K * L positions of each image.
         """
-        packing = decoder_pass.packing
-        read = by_image(states, len(levels[0].region_mask), packing)
+        read = states.reshape(len(levels[0].region_mask), -1, states.shape[-1])
         queries = split_heads(self.query(read), self.heads)
         padding = decoder_pass.padding(levels[0].region_mask)
         scale = queries.shape[-1] ** -0.5
@@ -170,8 +167,7 @@ class MeshedLayer(nn.Module):
                 hidden=read,
                 decoder_pass=decoder_pass,
             )
-            attended = from_images(merge_heads(attended), states, packing)
-            added = self.dropout(self.output(attended))
+            added = self.dropout(self.output(merge_heads(attended))).view_as(states)
             context = self.cross_attention_norm(states + added)
             share = gate(torch.cat((states, context), dim=-1)).sigmoid()
             meshed = meshed + share * context / math.sqrt(len(levels))
@@ -208,12 +204,10 @@ class MeshedDecoder(nn.Module):
         for layer in self._layers():
             for level in states.chunk(self.levels, dim=-1):
                 keys, values = (
-                    split_heads(part, layer.heads) for part in layer.key_value(level).chunk(2, -1)
+                    split_heads(part, layer.heads).contiguous()
+                    for part in layer.key_value(level).chunk(2, dim=-1)
                 )
-                one = RegionProjection(
-                    column_major(keys), values.contiguous(), region_mask, next(mask_keys)
-                )
-                found.append(one)
+                found.append(RegionProjection(keys, values, region_mask, next(mask_keys)))
         return tuple(found)
 
     def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
@@ -231,11 +225,10 @@ class MeshedDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions, (N, L) int64."""
-        packing = decoder_pass.packing
-        states = self._embed(tokens, 0, packing)
+        states = self._embed(tokens, 0)
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self._layers()):
-            attended = layer.self_attention(states, packing=packing)
+            attended = layer.self_attention(states)
             states = layer.add_self_attended(states, attended)
             states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
             attention += weights
@@ -261,13 +254,10 @@ class MeshedDecoder(nn.Module):
             extended.append(cache)
         return DecoderOutput(states.squeeze(1), tuple(attention)), tuple(extended)
 
-    def _embed(self, tokens: Tensor, first: int, packing: Packing | None = None) -> Tensor:
+    def _embed(self, tokens: Tensor, first: int) -> Tensor:
         end = first + tokens.shape[1]
         require_positions(end)
-        positions = self.positions[first:end]
-        if packing is not None:
-            tokens, positions = packing.inputs(tokens, positions)
-        embedded: Tensor = self.embedding(tokens) + positions
+        embedded: Tensor = self.embedding(tokens) + self.positions[first:end]
         return embedded
 
     def _of_layer(self, memory: Memory, number: int) -> tuple[RegionProjection, ...]:
@@ -281,7 +271,6 @@ class M2Captioner(EncoderDecoder):
     """Memory encoder and meshed decoder."""
 
     decoder: MeshedDecoder
-    packs = True
 
     def __init__(self, config: M2Config, **sizes: Unpack[Sizes]):
         encoder = MemoryEncoder(config, feature_width=sizes["feature_width"])

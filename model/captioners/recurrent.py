@@ -14,7 +14,6 @@ from a2cap.model.alignment import (
 from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
-from a2cap.model.layers.dropout import Dropout
 
 
 class RegionFeatures(nn.Module):
@@ -23,7 +22,7 @@ class RegionFeatures(nn.Module):
     def __init__(self, *, blind: bool, dropout: float = 0.0):
         super().__init__()
         self.blind = blind
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
         """Return (B, R, F) features, all 0 for a blind captioner."""

@@ -18,7 +18,6 @@ from a2cap.model.captioner import Memory, ScoredCaptions, SpecialTokens
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
 from a2cap.model.config import ShowAttendTellConfig
-from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.lstm import lstm
 
 
@@ -51,7 +50,7 @@ class ShowAttendTellDecoder(RecurrentDecoder):
         self.gates = nn.Linear(embedding + width + feature_width, 4 * width)
         self.from_state = nn.Linear(width, embedding)
         self.from_context = nn.Linear(feature_width, embedding)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(embedding, vocabulary_size)
         self._initialise()
 

@@ -25,7 +25,6 @@ from a2cap.model.captioners.transformer.decoder import (
 from a2cap.model.captioners.transformer.encoder import EncoderLayer
 from a2cap.model.config import SpatialConfig
 from a2cap.model.errors import ModelError
-from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.linear import xavier_linear
 from a2cap.model.layers.positions import sinusoidal_positions
 
@@ -47,7 +46,7 @@ class CellEncoder(nn.Module):
         self.register_buffer(
             "positions", sinusoidal_positions(config.cells, width), persistent=False
         )
-        self.dropout = Dropout(config.region_dropout(config.dropout))
+        self.dropout = nn.Dropout(config.region_dropout(config.dropout))
         form = AttentionForm(bias=False, length=config.cells)
         self.layers = nn.ModuleList(
             EncoderLayer(
@@ -84,7 +83,6 @@ class SpatialCaptioner(EncoderDecoder):
 
     encoder: CellEncoder
     decoder: CaptionDecoder
-    packs = True
 
     def __init__(self, config: SpatialConfig, **sizes: Unpack[Sizes]):
         encoder = CellEncoder(config, feature_width=sizes["feature_width"])

@@ -17,7 +17,6 @@ from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
 from a2cap.model.config import UpDownConfig
-from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.lstm import lstm
 
 
@@ -36,7 +35,7 @@ class UpDownDecoder(RecurrentDecoder):
         self.from_image = nn.Linear(feature_width, 4 * width, bias=False)
         self.from_states = nn.Linear(2 * width, 4 * width, bias=False)
         self.language = nn.Linear(2 * width + feature_width, 4 * width)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(width, vocabulary_size)
         self.attention = SingleHeadAttention(
             nn.Linear(feature_width, config.attention_width, bias=False),

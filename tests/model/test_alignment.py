@@ -16,7 +16,6 @@ from a2cap.model.alignment import (
     fuse_moving,
     head_average,
     perturb,
-    region_softmax,
     renormalise,
     uniform_average,
 )
@@ -233,19 +232,3 @@ def test_masks_near_one_keep_their_precision_under_autocast():
         )
     assert (1 - keep).item() == pytest.approx(1 / (1 + math.exp(6.5)), rel=1e-4)
     assert 1 - torch.sigmoid(torch.tensor(6.5, dtype=torch.bfloat16)) == 0
-
-
-@pytest.mark.parametrize("regions", [1, 3, 15, 16, 36])
-def test_the_softmax_over_few_or_many_regions_is_that_of_torch_with_its_gradient(regions):
-    scores = torch.randn(2, 3, 5, regions + 1, dtype=torch.float64)
-    scores[..., -1] = -math.inf  # padding
-    weights = torch.rand(2, 3, 5, regions + 1, dtype=torch.float64)
-    found = []
-    for function in (region_softmax, lambda values: values.softmax(dim=-1)):
-        leaf = scores.clone().requires_grad_()
-        attention = function(leaf)
-        [gradient] = torch.autograd.grad((attention * weights).sum(), leaf)
-        found.append((attention.detach(), gradient))
-    torch.testing.assert_close(*found, rtol=0, atol=1e-14)
-    assert not found[0][0][..., -1].any()
-    assert region_softmax(scores.bfloat16()).dtype == torch.float32

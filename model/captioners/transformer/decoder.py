@@ -14,9 +14,7 @@ from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjectio
 from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
-from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
-from a2cap.model.layers.packing import Packing, by_image, from_images
 from a2cap.model.layers.positions import (
     MAX_POSITIONS,
     require_positions,
@@ -36,26 +34,20 @@ class TokenEmbedding(nn.Module):
         self.words = nn.Embedding(vocabulary_size, width)  # named so in checkpoints
         nn.init.normal_(self.words.weight, std=width**-0.5)
         self.scale = math.sqrt(width)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.positions: Tensor
         self.register_buffer(
             "positions", sinusoidal_positions(MAX_POSITIONS, width), persistent=False
         )
 
-    def forward(
-        self, tokens: Tensor, *, first_position: int = 0, packing: Packing | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, *, first_position: int = 0) -> Tensor:
         """Map tokens to embeddings; (N, L) int64 from position first_position on -> (N, L, D).
-
-        With a packing only its tokens are mapped, to (T, D).
 
         Raises ModelError beyond the last position.
         """
         end = first_position + tokens.shape[1]
         require_positions(end)
         positions = self.positions[first_position:end]
-        if packing is not None:
-            tokens, positions = packing.inputs(tokens, positions)
         embedded = torch.add(positions, self.words(tokens), alpha=self.scale)
         dropped: Tensor = self.dropout(embedded)
         return dropped
@@ -82,12 +74,12 @@ class DecoderLayer(nn.Module):
         self.cross_attention_norm = layer_norm(width, pre=pre)
         self.feed_forward = FeedForward(width, feed_forward)
         self.feed_forward_norm = layer_norm(width, pre=pre)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
-    def self_attend(self, states: Tensor, packing: Packing | None = None) -> Tensor:
-        """Attend from each token to itself and those before it; (N, L, D) or (T, D), packed."""
+    def self_attend(self, states: Tensor) -> Tensor:
+        """Attend from each token to itself and those before it; (N, L, D) -> (N, L, D)."""
         read = block_input(states, self.self_attention_norm, pre=self.pre)
-        return self._add_self_attended(states, self.self_attention(read, packing=packing))
+        return self._add_self_attended(states, self.self_attention(read))
 
     def self_attend_step(self, states: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend from the next token of each row to those before it; (N, 1, D) -> (N, 1, D)."""
@@ -100,17 +92,14 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend from each token to the regions, then apply the feed-forward block.
 
-        states: (N, L, D), the K rows of an image next to each other, or (T, D), packed. Returns
-        such states and the attention over the K * L positions or the tokens of each image.
+        states: (N, L, D), the K rows of an image next to each other. Returns such states and the
+        attention over the K * L positions of each image.
         """
         # the K captions of an image become queries of one attention, so that keys are not copied
-        pre, norm = self.pre, self.cross_attention_norm
-        read = block_input(states, norm, pre=pre)
-        packing, images = decoder_pass.packing, len(regions.region_mask)
-        read = by_image(read, images, packing)
+        pre, norm, width = self.pre, self.cross_attention_norm, states.shape[-1]
+        read = block_input(states, norm, pre=pre).reshape(len(regions.region_mask), -1, width)
         attended, attention = self.cross_attention(read, regions, decoder_pass)
-        attended = from_images(attended, states, packing)
-        states = add_block(states, self.dropout(attended), norm, pre=pre)
+        states = add_block(states, self.dropout(attended.view_as(states)), norm, pre=pre)
         norm = self.feed_forward_norm
         transformed = self.feed_forward(block_input(states, norm, pre=pre))
         return add_block(states, self.dropout(transformed), norm, pre=pre), attention
@@ -150,11 +139,10 @@ class CaptionDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions; tokens: (N, L) int64."""
-        packing = decoder_pass.packing
-        states: Tensor = self.embedding(tokens, packing=packing)
+        states: Tensor = self.embedding(tokens)
         attention: list[AlignedAttention] = []
         for layer, regions in zip(self._layers(), memory.projections, strict=True):
-            states = layer.self_attend(states, packing)
+            states = layer.self_attend(states)
             states, weights = layer.cross_attend(states, regions, decoder_pass)
             attention.append(weights)
         return DecoderOutput(self.norm(states), tuple(attention))

@@ -12,7 +12,6 @@ from a2cap.model.attention.multi_head import SelfAttention
 from a2cap.model.attention.relational import PairEmbedding, RelationalAttention
 from a2cap.model.captioners.encoder_decoder import BOX_VALUES
 from a2cap.model.config import TransformerConfig
-from a2cap.model.layers.dropout import Dropout
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.linear import xavier_linear
 from a2cap.model.layers.residual import add_block, block_input, layer_norm
@@ -26,7 +25,7 @@ class RegionEmbedding(nn.Module):
         self.blind = config.blind
         self.feature = xavier_linear(feature_width, config.width)
         self.box = _box_embedding(config)
-        self.dropout = Dropout(config.region_dropout(config.dropout))
+        self.dropout = nn.Dropout(config.region_dropout(config.dropout))
         self.norm = nn.LayerNorm(config.width) if config.norm == "post" else nn.Identity()
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
@@ -72,7 +71,7 @@ class EncoderLayer(nn.Module):
         self.attention_norm = layer_norm(width, pre=pre)
         self.feed_forward = FeedForward(width, feed_forward)
         self.feed_forward_norm = layer_norm(width, pre=pre)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: Tensor, region_mask: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Attend over the existing regions; (B, R, D) -> (B, R, D).

@@ -17,7 +17,6 @@ class TransformerCaptioner(EncoderDecoder):
 
     encoder: RegionEncoder
     decoder: CaptionDecoder
-    packs = True
 
     def __init__(self, config: TransformerConfig, **sizes: Unpack[Sizes]):
         encoder = RegionEncoder(config, feature_width=sizes["feature_width"])

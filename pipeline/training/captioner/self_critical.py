@@ -10,7 +10,7 @@ from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
 from a2cap.data.errors import A2Error
-from a2cap.model.captioner import Memory, Teaching, without_padding
+from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
@@ -139,8 +139,7 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
             if self._config.dropout == "rescore":
                 self._captioner.train()
                 memory = self._encode(batch)
-            teaching = without_padding(self._captioner, rollouts.captions)
-            scored = self._captioner.score(memory, rollouts.captions, teaching=teaching)
+            scored = self._captioner.score(memory, rollouts.captions)
             loss = self_critical_loss(scored.log_probs, rollouts.advantages)
             mask_loss, true_tokens = self._mask_loss(memory, batch)
         # sums, not means: `step` divides by the tokens of all ranks

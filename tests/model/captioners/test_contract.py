@@ -8,17 +8,13 @@ from pydantic import ValidationError
 from torch.nn.functional import pad
 
 from a2cap.model.captioner import (
-    PLAIN,
     Teaching,
     decoder_input,
-    token_positions,
     trace_attention,
-    without_padding,
 )
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.faithfulness import gradient_importance
-from a2cap.model.layers.packing import Packing
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
 from tests.model.kinds import FUSIONS, KINDS, VARIANTS, make
@@ -218,59 +214,11 @@ def test_both_losses_equal_those_of_each_pass(captioner, images):
         assert_close(losses.mask, mask_loss(harmed, penalty, penalty_weight=0.035))
 
 
-def test_computing_no_padding_changes_neither_losses_nor_gradients(captioner, images):
-    def measured(packs):
-        captioner.packs = packs
-        captioner.zero_grad()
-        teaching = Teaching(label_smoothing=0.1)
-        losses = two_losses(captioner, memory(), captions, teaching=teaching)
-        losses.total().backward()
-        gradients = [p.grad.clone() for p in captioner.parameters() if p.grad is not None]
-        statistics = vars(losses.statistics).values() if losses.statistics else ()
-        return [losses.caption.detach(), *filter(torch.is_tensor, statistics), *gradients]
-
-    def memory():
-        return images.encoded(captioner)
-
-    # an image without a caption, and columns of padding alone
-    captions = pad(images.captions, (0, 3)).index_fill(0, torch.tensor([1]), 0)
-    packs = captioner.packs  # the others run token by token
-    for expected, found in zip(measured(False), measured(packs), strict=True):
-        assert_close(found, expected)
-    packed, padded = (
-        captioner.score(memory(), captions, teaching=teaching)
-        for teaching in (without_padding(captioner, captions), PLAIN)
-    )
-    assert_close(packed.log_probs, padded.log_probs)
-    assert packed.is_token.shape == (3, 9 if packs else 18), "an image has up to nine tokens"
-    for one, other in zip(packed.attention, padded.attention, strict=True):
-        used = one.used.transpose(1, 2)[packed.is_token]
-        assert_close(used, other.used.transpose(1, 2)[padded.is_token])
-
-
-def test_a_captioner_that_does_not_pack_ignores_a_packing(captioner, images):
-    positions = token_positions(images.captions, pad=0)
-    teaching = Teaching(packing=Packing.of(images.captions.shape, positions))
-    captioner.packs = False
-    memory = images.encoded(captioner)
-    found, expected = (
-        captioner.score(memory, images.captions, teaching=t) for t in (teaching, PLAIN)
-    )
-    assert torch.equal(found.log_probs, expected.log_probs)
-    assert torch.equal(found.is_token, expected.is_token)
-
-
 @pytest.mark.parametrize("perturbed", [False, True])
 def test_captions_of_padding_alone_have_no_loss(captioner, images, perturbed):
     nothing = torch.zeros_like(images.captions)
-    scored = captioner.score(
-        images.encoded(captioner),
-        nothing,
-        perturbed=perturbed,
-        teaching=without_padding(captioner, nothing),
-    )
+    scored = captioner.score(images.encoded(captioner), nothing, perturbed=perturbed)
     assert torch.equal(scored.log_probs, torch.zeros(3, 2, 6, dtype=torch.float64))
-    assert not scored.is_token.any()
 
 
 def test_label_smoothing_is_cross_entropy_against_a_smoothed_target(kind, images):

@@ -7,7 +7,6 @@ import torch
 from torch._dynamo.utils import counters
 from torch.nn.functional import pad
 
-from a2cap.model.captioner import without_padding
 from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.losses import two_losses
 from a2cap.model.self_critical.rollouts import generate_rollouts, self_critical_loss
@@ -30,8 +29,7 @@ def update(captioner, images):
     generator = torch.Generator().manual_seed(0)
     options = {"baseline": "greedy", "samples": 2, "max_length": 5, "generator": generator}
     rollouts = generate_rollouts(captioner, memory, lambda rows: rows.double().sum(-1), **options)
-    teaching = without_padding(captioner, rollouts.captions)
-    scored = captioner.score(memory, rollouts.captions, teaching=teaching)
+    scored = captioner.score(memory, rollouts.captions)
     self_critical_loss(scored.log_probs, rollouts.advantages).backward()
     beams = search(captioner, memory, max_length=4)
     gradients = [p.grad.clone() for p in captioner.parameters() if p.grad is not None]
