@@ -70,10 +70,6 @@ class RegionExtractor:
         extract = {"weights": weights, **settings}
         config = config_from({"extract": extract, "runtime": {"device": device}})
         path = weights_file(config.extract)
-        if path is None:
-            raise InputError(
-                f"weights are random: {weights!r}; name trained weights, such as 'scenes'"
-            )
         chosen = prepare_device(config.runtime)
         self._extractor = load_extractor(path, config=config.extract, device=str(chosen))
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 
 from a2cap.data.errors import A2Error
-from a2cap.extract.config import CALIBRATED_RANDOM
 from benchmarks.measure import print_machine
 from benchmarks.study.grid import FUSIONS, PARTS, Extent, Trial, trials
 from benchmarks.study.results import Results, Row, row
@@ -57,9 +56,7 @@ RESULTS, TABLES = "results.csv", "tables.md"
     show_default=True,
     help="Folder of all output; with --quick a temporary one.",
 )
-@click.option(
-    "--weights", default=CALIBRATED_RANDOM, show_default=True, help="Weights of the detector."
-)
+@click.option("--weights", default="scenes", show_default=True, help="Weights of the detector.")
 @click.option(
     "--seeds",
     type=click.IntRange(1),

@@ -1,6 +1,6 @@
 """Extraction time per image in each precision, by stage, compared with a plain version.
 
-ResNet-101 with calibrated-random weights on drawn images of 640 x 480 pixels, which scale to
+ResNet-101 with random weights on drawn images of 640 x 480 pixels, which scale to
 800 x 600. The plain version is the same network, unfused and eager, with caffe's 1,600
 suppressions; detectron2's modules are added if installed. Stages are timed inside `Extractor`,
 alternating two numbers of proposals. RoIPool is also timed beside torchvision's operator.
@@ -36,7 +36,6 @@ from a2cap.extract.detector.resnet import STRIDE, Architecture
 from a2cap.extract.detector.selection import CLASS_OVERLAP, select_regions
 from a2cap.extract.extractor import Boxes, Extractor
 from a2cap.extract.image import read_image
-from a2cap.extract.weights.calibrated_random import calibrate
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.weights.detectors import BUNDLED
 from benchmarks.measure import (
@@ -48,6 +47,7 @@ from benchmarks.measure import (
     print_table,
     ratio,
 )
+from tests.random_detector import random_detector
 
 PLAIN = "plain: unfused, eager, 1,600 suppressions"
 TOTAL = "total"
@@ -134,13 +134,12 @@ def draw_image(path: Path, *, seed: int = 0) -> Path:
 
 def make_detector(path: Path, config: ExtractConfig, *, depth: int, width: int) -> Detector:
     """Return a detector with random weights that are calibrated on an image."""
-    return calibrate(
+    return random_detector(
         [read_image(path)],
         Architecture(depth=depth, width=width),
         min_side=config.min_side,
         max_side=config.max_side,
         roi_size=config.roi_size,
-        seed=0,
     )
 
 

@@ -7,9 +7,6 @@ from pydantic import Field, model_validator
 
 from a2cap.data.config import Section
 
-CALIBRATED_RANDOM = "calibrated-random"
-"""Value of `extract.weights` that asks for random weights calibrated on the images."""
-
 Count = Annotated[int, Field(gt=0, le=10**6)]
 GridBackbone = (
     Literal["vgg11", "vgg13", "vgg16", "vgg19"]
@@ -29,13 +26,9 @@ class ExtractConfig(Section):
     """Configuration of an extractor: how an image becomes regions."""
 
     weights: str | None = None
-    """File of the detector's weights in a known layout (see `a2cap.extract.weights.layouts`), name
-    of a bundled (`scenes`) or downloaded detector (`a2 weights fetch`), or `calibrated-random` for
-    smoke runs. There is no default: features of unknown weights are useless, and do not show it."""
-    depth: Literal[18, 50, 101, 152] = 101
-    """Layers of the ResNet; only for calibrated-random, a weights file states its own."""
-    width: Count = 64
-    """Channels of the ResNet's first layer, 64 as published; only for calibrated-random."""
+    """File of the detector's weights in a known layout (see `a2cap.extract.weights.layouts`), or
+    name of a bundled (`scenes`) or downloaded detector (`a2 weights fetch`). There is no default:
+    features of unknown weights are useless, and do not show it."""
     procedure: Literal["weights", "caffe", "detectron2"] = "weights"
     """Rules for resizing, clipping, dropping and suppressing: those stored with the weights, or
     another extractor's. Anchors, pooling and strides always are those of the weights."""
@@ -83,8 +76,6 @@ class ExtractConfig(Section):
     ] = "lmdb"
     """Form of the finished data files: LMDB, a tar of safetensors, or Parquet with lists of fixed
     size (extra a2cap[parquet]), which decodes 16 images to read one. a2 reads all of them."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of calibrated-random weights."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -94,11 +85,6 @@ class ExtractConfig(Section):
             for low, high in _ORDERED
             if getattr(self, low) > getattr(self, high)
         ]
-        if self.boxes == "grid" and self.weights == CALIBRATED_RANDOM:
-            problems.append(
-                f"a grid needs trained weights: weights is {CALIBRATED_RANDOM!r}; name a state "
-                "dict of torchvision"
-            )
         if self.backend == "detectron2" and self.precision == "mixed":
             problems.append(
                 "backend detectron2 computes in float32 only; set precision=exact or backend=native"

@@ -25,9 +25,6 @@ CODE_VERSION = 1
 The code version of stage extract contains it, so that the stage then runs again.
 """
 
-_FOR_RANDOM_WEIGHTS = ("depth", "width", "seed")
-"""Fields of the configuration that determine calibrated-random weights and nothing else."""
-
 _ADDED = {name for name, field in ExtractConfig.model_fields.items() if field.json_schema_extra}
 """Fields of the configuration that earlier records do not state."""
 
@@ -146,8 +143,7 @@ class ExtractorRecord(BaseModel):
         """Return the names of the fields that make the features of two extractors differ.
 
         Library versions and threads are ignored, because their effect is rounding; so are the
-        fields of the configuration that only calibrated-random weights depend on, which the digest
-        covers, and the names of files of imported features, which can be those of two splits.
+        names of files of imported features, which can be those of two splits.
         """
         ours, theirs = self._comparable(), other._comparable()
         return sorted(
@@ -171,5 +167,5 @@ class ExtractorRecord(BaseModel):
 
     def _comparable(self) -> dict[str, object]:
         fields = self.model_dump(exclude={"libraries", "config", "source"})
-        config = self.config.model_dump(exclude={"weights", *_FOR_RANDOM_WEIGHTS})
+        config = self.config.model_dump(exclude={"weights"})
         return fields | {f"config.{name}": value for name, value in config.items()}

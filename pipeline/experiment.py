@@ -15,11 +15,9 @@ from a2cap.data.files.paths import require_file
 from a2cap.data.image_ids import find_images, list_images
 from a2cap.data.sources.location import version_of
 from a2cap.data.sources.opening import is_source, open_source, require_image_folder
-from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import (
-    CALIBRATE,
     CAPTIONER,
     EVALUATE,
     EXTRACT,
@@ -29,20 +27,18 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_DETECTOR,
     TRAIN_SCST,
     TRAIN_XE,
-    WEIGHTS,
 )
 from a2cap.pipeline.engine.explain import difference, latest
 from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import Input, result_input
-from a2cap.pipeline.engine.lock import LOCKS, is_locked, lock_holder
+from a2cap.pipeline.engine.lock import is_locked, lock_holder
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome, finished, resumed, run_stage
-from a2cap.pipeline.engine.shards import ShardOutcome, run_shard, wait_for_lock
+from a2cap.pipeline.engine.shards import ShardOutcome, run_shard
 from a2cap.pipeline.engine.stage import Stage, StagePaths
 from a2cap.pipeline.extraction.imported import ImportedFeatures
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.stages import (
-    calibrate,
     evaluate,
     extract,
     preprocess,
@@ -61,7 +57,6 @@ class UnfinishedStageError(A2Error):
 
     def __init__(self, stage: str, waits_for: str) -> None:
         command = {
-            CALIBRATE: "extract",
             TRAIN_XE: "train",
             TRAIN_SCST: "train",
             TRAIN_DETECTOR: "detector train",
@@ -95,10 +90,7 @@ class Experiment:
     @property
     def names(self) -> list[str]:
         """Names of the stages, in the order in which they run."""
-        # neither imported features nor trained or published weights need calibration
-        random = self.config.extract.weights == CALIBRATED_RANDOM
-        first = [CALIBRATE] if random and self.imported is None else []
-        return [*first, EXTRACT, PREPROCESS, *self.training, EVALUATE]
+        return [EXTRACT, PREPROCESS, *self.training, EVALUATE]
 
     @property
     def shown(self) -> list[str]:
@@ -135,7 +127,6 @@ class Experiment:
     def stage(self, name: str) -> Stage:
         """Build a stage; raise UnfinishedStageError if a stage that it reads is not finished."""
         build: dict[str, Callable[[], Stage]] = {
-            CALIBRATE: self._calibrate,
             EXTRACT: self._extract,
             PREPROCESS: self._preprocess,
             TRAIN_XE: self._train,
@@ -148,8 +139,6 @@ class Experiment:
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
         """Run a stage unless its result exists, in the artifacts folder or at `output`."""
         _require_replaceable(output, name)
-        if name == EXTRACT and CALIBRATE in self.names:
-            self.run(CALIBRATE)
         stage = self.stage(name)
         outcome = run_stage(
             stage, self._paths(stage, output), resolved_config=self.config.to_yaml(), force=force
@@ -162,10 +151,6 @@ class Experiment:
     ) -> ShardOutcome:
         """Run one shard of extraction; the last shard to finish publishes the result."""
         _require_replaceable(output, EXTRACT)
-        if CALIBRATE in self.names:
-            # concurrent shards all need the weights: one process calibrates, the others wait
-            with wait_for_lock(self.artifacts / LOCKS / CALIBRATE / "shards.lock"):
-                self.run(CALIBRATE)
         stage = self.stage(EXTRACT)
         return run_shard(
             stage,
@@ -277,21 +262,6 @@ class Experiment:
         folder = require_image_folder(self.config.data.images)
         return self._hashes.images(folder, images)
 
-    def _calibrate(self) -> Stage:
-        chosen = calibrate.chosen_images(self.images)
-        content = self._content(chosen)
-        chosen = {name: path for name, path in chosen.items() if path in content.files}
-        return calibrate.calibrate_stage(self.config.extract, images=chosen, content=content)
-
-    def _weights(self) -> Input:
-        named = weights_file(self.config.extract)
-        if named is not None:
-            return self._file(named, "extract.weights")
-        made = self.result(CALIBRATE, needed_by=EXTRACT)
-        path, digest = made.directory / WEIGHTS, made.manifest.outputs[WEIGHTS]
-        # the manifest's digest and not the file's, so that a damaged file is an error
-        return Input(path, digest, {path: (digest, None)})
-
     def _import(self, imported: ImportedFeatures) -> Stage:
         names = "\n".join(sorted(imported.image_ids))
         inputs = {
@@ -306,7 +276,8 @@ class Experiment:
     def _extract(self) -> Stage:
         if self.imported is not None:
             return self._import(self.imported)
-        config, boxes, weights = self.config.extract, None, self._weights()
+        config, boxes = self.config.extract, None
+        weights = self._file(weights_file(config), "extract.weights")
         if config.boxes == "given":
             boxes = self._file(self.config.data.instances, "data.instances")
         boxes_file = None if boxes is None else boxes.path

@@ -37,11 +37,8 @@ def test_submitit_extracts_all_shards_on_this_machine(tmp_path):
     pytest.importorskip("submitit", reason='submitit is not installed: pip install "a2cap[slurm]"')
     write_scenes(tmp_path / "scenes", count=4, seed=0, side=96)
     settings = (
-        "extract.weights=calibrated-random",
-        "extract.depth=18",
-        "extract.width=8",
-        "extract.min_side=96",
-        "extract.max_side=96",
+        "extract.weights=scenes",
+        "extract.min_side=224",
         "runtime.device=cpu",
     )
     options = [word for setting in settings for word in ("--set", setting)]

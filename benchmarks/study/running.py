@@ -15,7 +15,7 @@ from typing import Any
 
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.pipeline.config import Config, load_config
-from a2cap.pipeline.engine.artifacts import CALIBRATE, EXTRACT, PREPROCESS, TRAIN_XE
+from a2cap.pipeline.engine.artifacts import EXTRACT, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
@@ -96,8 +96,7 @@ def prepare(study: Study, names: Sequence[str]) -> None:
         world = study.world(name)
         draw_world(world, study.images if world.has_scenes else study.texts)
         with Experiment(study.config(world), study.artifacts) as opened:
-            own = [CALIBRATE, EXTRACT, PREPROCESS]
-            for stage in filter(opened.names.__contains__, own):
+            for stage in (EXTRACT, PREPROCESS):
                 opened.run(stage)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from a2cap.data.annotations.split_list import SPLITS
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.extract.config import CALIBRATED_RANDOM
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.progress import track
 from benchmarks.coco_world import write_world
@@ -62,7 +61,7 @@ class World:
         return self.folder.with_suffix(".json")
 
     def overrides(self, weights: str) -> list[str]:
-        """Return the fields of an experiment on this world; calibrated-random needs given boxes."""
+        """Return the fields of an experiment on this world."""
         if not self.has_scenes:
             return [
                 override("data.features", self.folder / "features.lmdb"),
@@ -70,13 +69,10 @@ class World:
                 "preprocess.min_count=5",
                 "model.box_geometry=none",  # regions are in random cells
             ]
-        given = weights == CALIBRATED_RANDOM
         return [
             override("data.images", self.folder / "images"),
             override("data.annotations", self.annotations),
-            *([override("data.instances", self.folder / "instances.json")] if given else []),
             override("extract.weights", weights),
-            f"extract.boxes={'given' if given else 'detect'}",
         ]
 
     @cached_property

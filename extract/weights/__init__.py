@@ -1,1 +1,1 @@
-"""Detector weights: public layouts, ImageNet and calibrated-random."""
+"""Detector weights: public layouts and ImageNet."""

@@ -31,7 +31,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
     new_captioner,
     save_model,
 )
-from a2cap.pipeline.weights.detectors import NO_WEIGHTS, weights_file
+from a2cap.pipeline.weights.detectors import weights_file
 
 Rules = Sequence[tuple[str, str | None]]
 """Pattern of a name there -> name here; `@n` marks part n of a stacked tensor, None is left out."""
@@ -165,8 +165,6 @@ def import_captioner(file: Path, vocabulary: Path, config: ExtractConfig, direct
         raise InputError(f"output {str(directory)!r} exists; name a path that does not exist")
     found = convert_captioner(load_torch_file(file), vocabulary)
     weights = weights_file(config)
-    if weights is None:
-        raise WeightsError(NO_WEIGHTS)
     extractor = load_extractor(weights, config=config, strict=True)
     partial = directory.with_name(f".{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -25,21 +25,17 @@ from a2cap.pipeline.config import Config
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
 PUBLISHED_WIDTH = 2048  # for weights without a width in their header
+_FIRST_CHANNELS = 64  # of the first layer of a published network
 
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 _FLOAT_BYTES = 4
 _CHECKPOINTS = 4  # on the disk during a write: the two newest, the best, and the new one
 
 
-def feature_width(config: ExtractConfig, weights: Path | None) -> int:
-    """Return the feature width F; `weights` is None for calibrated-random ones.
-
-    Raises WeightsError if a safetensors file is damaged.
-    """
+def feature_width(config: ExtractConfig, weights: Path) -> int:
+    """Return the feature width F; raise WeightsError if a safetensors file is damaged."""
     if config.boxes == "grid":
         return grid_width(config)
-    if weights is None:
-        return Architecture(depth=config.depth, width=config.width).feature_width
     with weights.open("rb") as file:
         # eight bytes of length, then JSON; other layouts cannot be asked without loading them
         is_safetensors = file.read(9)[8:] == b"{"
@@ -55,17 +51,16 @@ def feature_width(config: ExtractConfig, weights: Path | None) -> int:
         ) from error
 
 
-def detector_memory(config: ExtractConfig, weights: Path | None, width: int) -> int:
-    """Return the bytes of one image: the weights twice, a chunk of regions, the first layer."""
-    if weights is not None:
-        parameters = weights.stat().st_size
-    else:
-        parameters = _detector_bytes(Architecture(depth=config.depth, width=config.width))
+def detector_memory(config: ExtractConfig, weights: int, width: int) -> int:
+    """Return the bytes of one image: the weights twice, a chunk of regions, the first layer.
+
+    weights: bytes of their file.
+    """
+    first_layer = config.min_side * config.max_side * _FIRST_CHANNELS * _FLOAT_BYTES
     if config.boxes == "grid":
-        return 2 * parameters + 6 * config.min_side * config.max_side * config.width * _FLOAT_BYTES
+        return 2 * weights + 6 * first_layer
     regions = CHUNK_OF_GPU * config.roi_size**2 * width * _FLOAT_BYTES
-    first_layer = config.min_side * config.max_side * config.width * _FLOAT_BYTES
-    return 2 * parameters + 3 * regions + first_layer
+    return 2 * weights + 3 * regions + first_layer
 
 
 def captioner_parameters(config: ModelConfig, *, width: int, vocabulary: int) -> int:
@@ -118,10 +113,11 @@ def detector_training_disk(config: DetectorConfig) -> int:
         attribute_width=0,
     )
     states = {"sgd": 1, "adamw": 2}[config.optimiser]  # momentum, or two moments
-    return _detector_bytes(architecture) * ((1 + states) * _CHECKPOINTS + 1)
+    return detector_bytes(architecture) * ((1 + states) * _CHECKPOINTS + 1)
 
 
-def _detector_bytes(architecture: Architecture) -> int:
+def detector_bytes(architecture: Architecture) -> int:
+    """Return the bytes of a detector's tensors, without allocating them."""
     with torch.device("meta"):
         meta = caffe_meta(origin="estimate", classes=architecture.classes)
         detector = Detector(architecture, meta)

@@ -18,7 +18,6 @@ from a2cap.data.sources.opening import require_image_folder
 from a2cap.pipeline.captioning.ensemble import require_compatible, require_vocabulary
 from a2cap.pipeline.doctor.resources import Resources, UnknownRequirement
 from a2cap.pipeline.engine.artifacts import (
-    CALIBRATE,
     EVALUATE,
     EXTRACT,
     PREPROCESS,
@@ -171,7 +170,7 @@ def _weights(run: PlannedRun, stage: str) -> str:
     stated = settings_of_weights(run.config.extract.weights)
     if conflict := run.config.extract.conflict(stated):
         raise ConfigError(conflict)
-    return f"{path or 'calibrated-random'}, feature width {run.resources.feature_width:,}"
+    return f"{path}, feature width {run.resources.feature_width:,}"
 
 
 def _boxes(run: PlannedRun, stage: str) -> str:
@@ -334,7 +333,6 @@ _MODEL_NEEDS: dict[str, _Look] = {
 }
 _IMPORT: dict[str, _Look] = {"features": _features, "folder": _folder}
 _NEEDS: dict[str, dict[str, _Look]] = {
-    CALIBRATE: {"images": _images, "device": _device, "memory": _memory, "folder": _folder},
     EXTRACT: {"images": _images, "weights": _weights, "boxes": _boxes, **_MODEL_NEEDS},
     PREPROCESS: {"annotations": _annotations, "java": _java, "folder": _folder},
     TRAIN_XE: _MODEL_NEEDS,

@@ -103,7 +103,7 @@ class Resources:
             return self._check_available(needed, "self-critical training", "raise scst.accumulate")
         extract = self._config.extract
         width = _known(lambda: self.feature_width)
-        needed = estimates.detector_memory(extract, weights_file(extract), width)
+        needed = estimates.detector_memory(extract, weights_file(extract).stat().st_size, width)
         remedy = "lower extract.roi_size or extract.max_side"
         return self._check_available(needed, "the detector", remedy)
 

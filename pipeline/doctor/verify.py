@@ -23,7 +23,6 @@ from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.engine.artifacts import (
-    CALIBRATE,
     EVALUATE,
     EXTRACT,
     EXTRACTOR,
@@ -41,7 +40,7 @@ from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 from a2cap.pipeline.training.checkpoints import FILES, STATE, TENSORS, checkpoint_problem
 from a2cap.pipeline.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 
-STAGES = (CALIBRATE, EXTRACT, PREPROCESS, TRAIN_XE, TRAIN_SCST, EVALUATE, TRAIN_DETECTOR)
+STAGES = (EXTRACT, PREPROCESS, TRAIN_XE, TRAIN_SCST, EVALUATE, TRAIN_DETECTOR)
 """Names of all stages, including those that an experiment may lack."""
 
 _UNFINISHED = (".partial", ".replaced", ".removed")  # no promise about their content
@@ -314,8 +313,6 @@ def _remedy(path: Path, stage: str) -> str:
     """Return the command that restores a stage's result."""
     if not _has_key_of(path, stage):
         return _COPY_AGAIN
-    if stage == CALIBRATE:
-        return 'delete that folder, then run "a2 extract"'
     commands = {
         TRAIN_XE: ["train", "--phase", "xe"],
         TRAIN_SCST: ["train", "--phase", "scst"],

@@ -1,6 +1,5 @@
 """Names of the stages and of the files that they write into the artifacts folder."""
 
-CALIBRATE = "calibrate"
 EXTRACT = "extract"
 PREPROCESS = "preprocess"
 TRAIN_XE = "train-xe"
@@ -13,7 +12,7 @@ MANIFEST, EVENTS, SKIPPED = "manifest.json", "events.jsonl", "skipped.jsonl"
 RESOLVED_CONFIG = "config.yaml"
 """The whole configuration of the run. The key covers only the fields that the stage reads."""
 
-# calibrate, extract
+# extract
 WEIGHTS = "weights.safetensors"
 FEATURES, EXTRACTOR = "features.lmdb", "extractor.json"
 

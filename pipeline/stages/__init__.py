@@ -1,1 +1,1 @@
-"""The cached stages, from calibrate to evaluate."""
+"""The cached stages, from extract to evaluate."""

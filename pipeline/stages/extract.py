@@ -17,8 +17,8 @@ from a2cap.pipeline.extraction.inputs import ExtractionInputs
 CODE_VERSION = 5 + RECORDED_VERSION
 IMPORT_VERSION = 1
 
-# The key contains the digest of the weights instead of these fields.
-_WEIGHTS_FIELDS = {"weights", "depth", "width", "seed"}
+# The key contains the digest of the weights instead of the path.
+_WEIGHTS_FIELDS = {"weights"}
 
 
 def extract_stage(

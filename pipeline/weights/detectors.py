@@ -19,16 +19,14 @@ from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.paths import require_file
-from a2cap.extract.config import CALIBRATED_RANDOM, META_KEY, ExtractConfig, stated_settings
+from a2cap.extract.config import META_KEY, ExtractConfig, stated_settings
 from a2cap.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
-    "--set extract.weights=FILE (of any known layout: docs/guide/extraction.md), or, for a smoke "
-    "run whose features mean nothing, "
-    "--set extract.weights=calibrated-random"
+    "--set extract.weights=FILE (of any known layout: docs/guide/extraction.md)"
 )
 
 DETECTOR, RECORD = "detector.safetensors", "record.json"
@@ -210,16 +208,14 @@ def resolve_weights(name: str) -> Path:
     raise WeightsError(f'weights {name!r} have not been downloaded; run "a2 weights fetch {name}"')
 
 
-def weights_file(config: ExtractConfig) -> Path | None:
-    """Return the file of the detector's weights, None for calibrated-random ones.
+def weights_file(config: ExtractConfig) -> Path:
+    """Return the file of the detector's weights.
 
     Raises WeightsError when none are named or the named detector is not downloaded, InputError when
     the file does not exist.
     """
     if config.weights is None:
         raise WeightsError(NO_WEIGHTS)
-    if config.weights == CALIBRATED_RANDOM:
-        return None
     return require_file(resolve_weights(config.weights), "extract.weights")
 
 
@@ -230,7 +226,7 @@ def settings_of_weights(name: str | None) -> dict[str, int]:
     """
     from safetensors import SafetensorError, safe_open
 
-    if name is None or name == CALIBRATED_RANDOM:
+    if name is None:
         return {}
     try:
         path = resolve_weights(name)

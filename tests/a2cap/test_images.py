@@ -90,9 +90,6 @@ def test_an_extractor_returns_the_regions_of_the_stage(scene):
 
 
 def test_unusable_settings_of_an_extractor_are_refused():
-    assert message_of(a2cap.extractor, "calibrated-random") == (
-        "weights are random: 'calibrated-random'; name trained weights, such as 'scenes'"
-    )
     assert message_of(a2cap.extractor, "scenes", max_region=3, error=ConfigError) == (
         "1 problem in the configuration:\n"
         "  extract.max_region: unknown field; did you mean 'max_regions'?"

@@ -182,7 +182,7 @@ def test_too_few_images_of_cocos_text_are_an_error(tmp_path):
 def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     wanted = trials(Extent(seeds=1, planted_seeds=1, text_seeds=1, other_seeds=1))
     images = Images(5, train=3, validate=1, test=1)
-    found = jobs(Study(tmp_path, "calibrated-random", images, images, 1), wanted)
+    found = jobs(Study(tmp_path, "scenes", images, images, 1), wanted)
     assert sum(len(job.trials) for job in found) == len(wanted)
     [shared] = [job for job in found if len(job.trials) > 1]
     assert [trial.part for trial in shared.trials] == ["fusions", "penalty", "ablations"]

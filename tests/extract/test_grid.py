@@ -7,7 +7,6 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
-from pydantic import ValidationError
 
 from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.regions import cell_boxes, is_grid
@@ -195,15 +194,6 @@ def test_saved_weights_of_another_backbone_or_of_a_detector_are_refused(
             f"weights 'a.safetensors' are of {network}, extract.grid_backbone is 'resnet50'; "
             "correct extract.grid_backbone or extract.weights"
         )
-
-
-def test_a_grid_of_random_weights_is_refused():
-    message = (
-        "a grid needs trained weights: weights is 'calibrated-random'; name a state dict of "
-        "torchvision"
-    )
-    with pytest.raises(ValidationError, match=message):
-        ExtractConfig(boxes="grid", weights="calibrated-random")
 
 
 def test_a_grid_has_as_many_regions_as_cells():

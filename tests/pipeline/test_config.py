@@ -185,7 +185,7 @@ def test_dates_are_text_and_merged_keys_may_be_overridden(tmp_path):
         ("model.decoder_layers=257", "model.decoder_layers: input should be less than or equal "),
         ("train.batch_size=0x" + 5000 * "f", "train.batch_size: input should be less than or "),
         ("train.batch_size=[" + 5000 * "1, " + "]", "train.batch_size: input should be a valid "),
-        ("extract.seed={1: 2}", "extract.seed: input should be a valid integer: {1: 2}; "),
+        ("extract.max_side={1: 2}", "extract.max_side: input should be a valid integer: {1: 2}; "),
         ("model.alignment=2026-01-31", "model.alignment: input should be a valid dictionary or "),
     ],
     ids=lambda value: value.partition("=")[0],

@@ -108,10 +108,10 @@ detector: {layout: coco, depth: 50, width: 16, norms: frozen, anchor_sizes: [32.
   accumulate: 2, precision: bf16, optimiser: adamw, lr: 0.5, warmup: 10, weight_decay: 0.5,
   clip_norm: null, checkpoint_every: 10, max_validation_images: 2, validation_proposals: 10,
   deterministic: true, dtype: float16}
-extract: {depth: 50, width: 16, boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
+extract: {boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
   min_side: 90, max_side: 1200, procedure: detectron2, precision: mixed, grid_backbone: vgg16,
   grid_layer: layer3, grid_size: 7, grid_crop: centre, backend: detectron2, roi_size: 5,
-  confidence: 0.3, dtype: float32, output: tar, seed: 1}
+  confidence: 0.3, dtype: float32, output: tar}
 preprocess: {vocabulary: m2, tokenizer: ptb, min_count: 2, max_length: 10}
 model: {width: 32, heads: 4, feed_forward: 16, encoder_layers: 2, decoder_layers: 2, dropout: 0.2,
   feature_dropout: 0.5, attention_dropout: 0.2, norm: pre, box_geometry: linear, blind: true}
@@ -151,7 +151,6 @@ READ_BY = {
 """Section -> the stages that read its fields."""
 
 READ_BY_OTHERS = {
-    **dict.fromkeys(("extract.depth", "extract.width", "extract.seed"), NONE),
     **dict.fromkeys((f"{name}.checkpoint_every" for name in ("detector", "train", "scst")), NONE),
 }
 """Field -> the stages that read it, if they are not those of its section."""

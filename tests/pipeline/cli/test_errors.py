@@ -17,8 +17,7 @@ from tests.experiments import NO_JAVA, a2, images_of, settings
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
-    "--set extract.weights=FILE (of any known layout: docs/guide/extraction.md), or, for a "
-    "smoke run whose features mean nothing, --set extract.weights=calibrated-random"
+    "--set extract.weights=FILE (of any known layout: docs/guide/extraction.md)"
 )
 
 

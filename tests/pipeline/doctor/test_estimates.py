@@ -13,6 +13,7 @@ from a2cap.model.captioners.kinds import make_captioner
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.doctor.estimates import (
     captioner_parameters,
+    detector_bytes,
     detector_memory,
     detector_training_disk,
     feature_width,
@@ -25,13 +26,6 @@ from a2cap.pipeline.training.detector.config import DetectorConfig
 from tests.model.kinds import KINDS
 
 GIB = 2**30
-
-
-@pytest.mark.parametrize(
-    ("depth", "width", "features"), [(101, 64, 2048), (50, 32, 1024), (18, 64, 512)]
-)
-def test_the_width_of_calibrated_features_follows_from_the_network(depth, width, features):
-    assert feature_width(ExtractConfig(depth=depth, width=width), None) == features
 
 
 def test_the_width_of_a_weights_file_is_read_from_its_header(tmp_path):
@@ -72,15 +66,15 @@ def test_parameters_are_counted_without_making_any_and_tokens_take_memory(kind):
 
 # Peak of the process less that after the imports, one thread, torch 2.15: measured with one image
 # of 480 x 640, and with 10 x 5 captions of 20 tokens over 50 regions.
-DETECTORS = [({}, 1.19), ({"roi_size": 7}, 0.80), ({"depth": 18}, 0.50)]
+DETECTORS = [(101, 14, 1.19), (101, 7, 0.80), (18, 14, 0.50)]
 SMALL = ("width=128", "encoder_layers=2", "decoder_layers=2", "feed_forward=512")
 CAPTIONERS = [((), 1.85), (SMALL, 0.47)]
 
 
-@pytest.mark.parametrize(("fields", "measured"), DETECTORS)
-def test_the_detector_s_memory_is_near_what_was_measured(fields, measured):
-    config = ExtractConfig(**fields)
-    estimate = detector_memory(config, None, feature_width(config, None)) / GIB
+@pytest.mark.parametrize(("depth", "roi_size", "measured"), DETECTORS)
+def test_the_detector_s_memory_is_near_what_was_measured(depth, roi_size, measured):
+    network, config = Architecture(depth=depth), ExtractConfig(roi_size=roi_size)
+    estimate = detector_memory(config, detector_bytes(network), network.feature_width) / GIB
     assert 0.7 * measured < estimate < 1.1 * measured
 
 

@@ -88,11 +88,7 @@ def forced(artifacts, stage):
 @pytest.mark.parametrize("data", [False, True])
 def test_a_finished_experiment_is_intact(artifacts, data):
     found = list(verify(artifacts, data=data))
-    stages = set(STAGES) - {
-        "calibrate",
-        "train-scst",
-        "train-detector",
-    }  # the experiment has none of them
+    stages = set(STAGES) - {"train-scst", "train-detector"}  # the experiment has none of them
     checkpoints = ["checkpoint"] * len(checkpoints_of(artifacts))
     assert sorted(v.kind for v in found) == sorted([*stages, *checkpoints])
     assert not any(v.damages for v in found)
