@@ -32,7 +32,7 @@ def load(
 ) -> "Captioner":
     """Load a trained captioner, or several directories as an ensemble.
 
-    model: a directory that `a2 train` wrote, a folder above it, a label, the start of a key or
+    model: a directory that `a2 train` wrote, a folder above it, a name, the start of a key or
     "latest" of `a2 runs`, or "scenes", the bundled captioner of generated scenes. device: auto,
     cpu, cuda or cuda:N. decoding: fields of the section `evaluate`, such as beam_size=3. Raises
     A2Error for an unusable directory or field.

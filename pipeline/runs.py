@@ -1,13 +1,12 @@
-"""Runs in an artifacts folder: trainings with their evaluations, under labels for people.
+"""Runs in an artifacts folder: trainings with their evaluations.
 
 Only manifests, metrics.json and the names in config.yaml are read, so that hundreds of results take
 a second or two.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -30,7 +29,7 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_SCST,
     TRAIN_XE,
 )
-from a2cap.pipeline.engine.explain import RENAMED_FIELDS, leaves
+from a2cap.pipeline.engine.explain import leaves
 from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.manifest import read_manifest
@@ -40,9 +39,8 @@ from a2cap.pipeline.weights.captioners import BUNDLED
 
 LATEST = "latest"
 _TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
-_IN_LABEL = 4  # settings; with more a label is unreadable
 _LISTED = 20  # candidates in a message
-_PHASE, _ENSEMBLE = "phase", "evaluate.ensemble"
+_ENSEMBLE = "evaluate.ensemble"
 
 Part = Literal["training", "evaluation"]
 _FILES: Mapping[Part, str] = {"training": CAPTIONER[0], "evaluation": METRICS}
@@ -52,18 +50,17 @@ _FILES: Mapping[Part, str] = {"training": CAPTIONER[0], "evaluation": METRICS}
 class RunResult:
     """A training with one of its evaluations; either may be missing.
 
-    label: unique in the artifacts folder. state: done, or running or unfinished for a training that
-    has no result yet. date: seconds since the epoch, of the last result. values: every setting that
-    the results depend on, by its dotted name; settings: those that differ from the default. scores:
-    content of metrics.json. size: bytes of both folders.
+    name: `runtime.name`, "" for none. state: done, or running or unfinished for a training that has
+    no result yet. date: seconds since the epoch, of the last result. settings: those that differ
+    from the default, by their dotted names. scores: content of metrics.json. size: bytes of both
+    folders.
     """
 
-    label: str
+    name: str
     state: str
     date: float
     training: Path | None
     evaluation: Path | None
-    values: Mapping[str, object]
     settings: Mapping[str, object]
     scores: Mapping[str, Any]
     size: int
@@ -72,6 +69,11 @@ class RunResult:
     def folder(self) -> Path:
         """The evaluation's folder, or else the training's."""
         return cast("Path", self.evaluation or self.training)
+
+    @property
+    def title(self) -> str:
+        """Name and start of the key, or the key."""
+        return _title(self.name, self.folder)
 
 
 @dataclass(frozen=True)
@@ -97,16 +99,15 @@ def read_runs(artifacts: Path) -> list[RunResult]:
     for result in (*results, *_unfinished(artifacts)):
         if result.made.stage in _TRAININGS and result.folder not in evaluated:
             runs.append(_run(result, None, by_digest))
-    return _labelled(sorted(runs, key=lambda run: (-run.date, run.folder)))
+    return sorted(runs, key=lambda run: (-run.date, run.folder))
 
 
 def find_result(named: Path, part: Part) -> Path:
     """Return the folder of the training or the evaluation that a user names.
 
-    named: the folder, a folder above it, or a path that ends in a label or parts of it, the start
-    of a key or "latest", in the folder `artifacts` unless it names another one. Without any runs
-    there, returns `named` unchanged. Raises InputError, which lists the candidates, unless exactly
-    one fits.
+    named: the folder, a folder above it, or a path that ends in a name, the start of a key or
+    "latest", in the folder `artifacts` unless it names another one. Without any runs there, returns
+    `named` unchanged. Raises InputError, which lists the candidates, unless exactly one fits.
     """
     if (named / _FILES[part]).is_file():
         return named
@@ -126,14 +127,13 @@ def find_result(named: Path, part: Part) -> Path:
     elif name == LATEST:
         fitting = runs[:1]
     else:
-        named_so = [run for run in runs if run.label == name]
-        fitting = named_so or [run for run in runs if _fits(run, name)]
+        fitting = [run for run in runs if run.name == name or _has_key(run, name)]
     found = list(dict.fromkeys(getattr(run, part) for run in fitting))
     if len(found) == 1:
         return Path(found[0])
     count = f"{len(found)} {part}s fit" if found else f"no {part} fits"
     lines = _candidates(fitting or runs, part)
-    raise InputError(f"{count} {str(named)!r}; name the label or the key of one:{lines}")
+    raise InputError(f"{count} {str(named)!r}; name the key of one:{lines}")
 
 
 def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
@@ -146,22 +146,17 @@ def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
     )
 
 
-def label_of(folder: Path) -> str:
-    """Return the label of a training or an evaluation; of another folder its name."""
-    own = folder.resolve()
-    runs = read_runs(own.parent.parent) if own.parent.name in (*_TRAININGS, EVALUATE) else []
-    return next((run.label for run in runs if own in _folders(run)), own.name)
+def title_of(folder: Path) -> str:
+    """Return the title of a result; the name of another folder."""
+    return _title(_name(folder), folder.resolve())
 
 
-def describe_setting(field: str, value: object) -> str:
-    """Format a setting: `train.seed 5`."""
-    return f"{field} {value if isinstance(value, str) else json.dumps(value)}"
+def _title(name: str, folder: Path) -> str:
+    return f"{name} {folder.name[:6]}" if name else folder.name
 
 
-def _fits(run: RunResult, name: str) -> bool:
-    """Return True for parts of the run's label, in any order, and for the start of a key."""
-    is_part = set(name.split(", ")) <= set(run.label.split(", "))
-    return is_part or any(folder.name.startswith(name) for folder in _folders(run))
+def _has_key(run: RunResult, start: str) -> bool:
+    return any(folder.name.startswith(start) for folder in _folders(run))
 
 
 def _folders(run: RunResult) -> list[Path]:
@@ -173,10 +168,8 @@ def _parents(run: RunResult) -> list[Path]:
 
 
 def _candidates(runs: Iterable[RunResult], part: Part) -> str:
-    labels: dict[Path, str] = {}
-    for run in runs:
-        labels.setdefault(getattr(run, part), run.label)
-    lines = [f"\n  {path.name}  {label}" for path, label in labels.items()]
+    names = {getattr(run, part): run.name for run in runs}
+    lines = [f"\n  {path.name}  {name}".rstrip() for path, name in names.items()]
     more = [f'\n  and {len(lines) - _LISTED} more; see "a2 runs"'] if len(lines) > _LISTED else []
     return "".join([*lines[:_LISTED], *more])
 
@@ -207,9 +200,9 @@ def _run(
     for made in _sources(last.made, by_digest):
         for section, fields in made.params.items():
             sections.setdefault(section, {}).update(cast("dict[str, object]", fields))
-    values, settings = _settings(sections)
+    settings = _changed_settings(sections)
     if further := sum(name.startswith(FURTHER_MODEL) for name in last.made.inputs):
-        values[_ENSEMBLE] = settings[_ENSEMBLE] = f"of {further + 1}"
+        settings[_ENSEMBLE] = f"of {further + 1}"
     state, scores = "done", {}
     if last.digest is None:
         key = last.folder.name.partition(".")[0]
@@ -219,12 +212,11 @@ def _run(
         with suppress(A2Error):
             scores = cast("dict[str, Any]", read_json(evaluation.folder / METRICS))
     return RunResult(
-        label=next(filter(None, map(_name, folders)), ""),  # `_labelled` completes it
+        name=next(filter(None, map(_name, folders)), ""),
         state=state,
         date=last.date,
         training=training.folder if training else None,
         evaluation=evaluation.folder if evaluation else None,
-        values=values,
         settings=settings,
         scores=scores,
         size=sum(map(size_of, folders)),
@@ -239,27 +231,19 @@ def _sources(made: PreImage, by_digest: Mapping[str | None, _Result]) -> Iterato
     yield made
 
 
-def _settings(
-    sections: Mapping[str, Mapping[str, object]],
-) -> tuple[dict[str, object], dict[str, object]]:
-    """Return all values, those of training first, and the values that are not the default."""
-    kind = str(sections.get("model", {}).get("kind", Config().model.kind))
+def _changed_settings(sections: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    """Return the settings that are not the default, those of the captioner first."""
     default = Config().model_dump(mode="json", by_alias=True)
-    model = {
-        **MODEL_KINDS[kind]().model_dump(mode="json", by_alias=True),
-        "kind": Config().model.kind,
+    kind = str(sections.get("model", {}).get("kind", Config().model.kind))
+    model = MODEL_KINDS[kind]().model_dump(mode="json", by_alias=True)
+    # the kind itself differs from the default kind
+    usual = {"model": model | {"kind": Config().model.kind}} | {
+        name: default[name] for name in sections if name != "model"
     }
     found = dict(leaves(sections))
-    values: dict[str, object] = {_PHASE: "scst" if "scst" in sections else "xe"}
-    settings = {}
-    first = {"model": model, **{name: default[name] for name in ("train", "scst", "evaluate")}}
-    for path, usual in leaves(first | default | first):
-        if path.partition(".")[0] in sections:
-            field, value = RENAMED_FIELDS.get(path, path), found.get(path, usual)
-            values[field] = value
-            if value != usual:
-                settings[field] = value
-    return values, settings
+    return {
+        path: found[path] for path, value in leaves(usual) if path in found and found[path] != value
+    }
 
 
 def _name(folder: Path) -> str:
@@ -271,33 +255,3 @@ def _name(folder: Path) -> str:
         if isinstance(runtime, dict) and runtime.get("name"):
             return str(runtime["name"])
     return ""
-
-
-def _labelled(runs: Sequence[RunResult]) -> list[RunResult]:
-    """Complete the names to labels: with the settings that differ between runs of one name.
-
-    Runs that no setting distinguishes get the start of their key.
-    """
-    of_name: dict[str, dict[str, set[str]]] = {}
-    for run in runs:
-        for field, value in run.values.items():
-            of_name.setdefault(run.label, {}).setdefault(field, set()).add(repr(value))
-    labels = []
-    for run in runs:
-        varying = [field for field in run.values if len(of_name[run.label][field]) > 1]
-        chosen = varying if varying or run.label else list(run.settings)
-        labels.append(", ".join(filter(None, [run.label, *_short(run, chosen)])) or "default")
-    return [
-        replace(run, label=f"{label} ({run.folder.name[:6]})" if labels.count(label) > 1 else label)
-        for run, label in zip(runs, labels, strict=True)
-    ]
-
-
-def _short(run: RunResult, fields: Sequence[str]) -> list[str]:
-    """Format the values of fields without their section, where that is clear."""
-    last = [field.rpartition(".")[2] for field in fields]
-    texts = [
-        describe_setting(name if last.count(name) == 1 else field, run.values[field])
-        for field, name in zip(fields, last, strict=True)
-    ]
-    return [*texts[:_IN_LABEL], *(["…"] if len(texts) > _IN_LABEL else [])]

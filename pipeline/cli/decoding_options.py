@@ -17,7 +17,7 @@ model_option = click.option(
     required=True,
     multiple=True,
     type=FOLDER,
-    help="Use this captioner: the folder of a training or one above it, a label, the start of a "
+    help="Use this captioner: the folder of a training or one above it, a name, the start of a "
     'key or "latest" of "a2 runs", or "scenes", the bundled one. Repeat for an ensemble.',
 )
 

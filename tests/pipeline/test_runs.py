@@ -1,4 +1,4 @@
-"""Runs of an artifacts folder: their labels, the names by which users find them, `a2 runs`."""
+"""Runs of an artifacts folder: the names by which users find them, and `a2 runs`."""
 
 import csv
 import json
@@ -16,7 +16,7 @@ from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.report.report import Evaluation
-from a2cap.pipeline.runs import find_result, label_of, read_runs
+from a2cap.pipeline.runs import find_result, read_runs, title_of
 from tests.data.messages import message_of
 from tests.experiments import a2
 
@@ -80,70 +80,45 @@ def artifacts(tmp_path, monkeypatch):
     return Artifacts(tmp_path / "artifacts")
 
 
-def labels(artifacts):
-    """List the labels, oldest first."""
-    return [run.label for run in reversed(read_runs(artifacts.folder))]
-
-
 def aligned(fusion):
     alignment = DEFAULTS["model"]["alignment"] | {"fusion": fusion}
     return {"alignment": alignment}
 
 
-def test_labels_have_the_name_and_the_settings_that_differ_under_that_name(artifacts):
-    artifacts.run(0.5, "small", width_of_old_version=3)
-    artifacts.run(0.6, "small", seed=5, model=aligned("decay"))
-    artifacts.run(0.7, "large", seed=7)
-    assert labels(artifacts) == [
-        "small, fusion gate, seed 0",
-        "small, fusion decay, seed 5",
-        "large",
-    ]
-
-
-def test_runs_without_a_name_are_labelled_by_their_settings(artifacts):
-    artifacts.run(0.5, lr=0.5, seed=1)
-    assert labels(artifacts) == ["seed 1, lr 0.5"]
-    artifacts.run(0.5, lr=0.5, seed=2)
-    assert labels(artifacts) == ["seed 1", "seed 2"]
-
-
-def test_runs_that_no_setting_distinguishes_have_the_start_of_their_keys(artifacts):
-    artifacts.run(0.5, inputs={"features": "one"})
-    artifacts.run(0.5, inputs={"features": "other"})
-    found = {run.evaluation.name[:6]: run.label for run in read_runs(artifacts.folder)}
-    assert found == {key: f"default ({key})" for key in found}
-
-
-def test_self_critical_training_is_another_phase_and_has_the_settings_of_both(artifacts):
+def test_a_run_has_the_settings_that_are_not_the_default(artifacts):
+    artifacts.run(0.6, "small", seed=5, model=aligned("decay"), field_of_no_version=3)
     _, digest = artifacts.training("small", seed=3)
-    artifacts.evaluation(digest, 0.5, "small")
     _, refined = artifacts.training("small", phase="scst", inputs={"model": digest}, epochs=2)
     artifacts.evaluation(refined, 0.6, "small")
-    assert labels(artifacts) == ["small, phase xe", "small, phase scst"]
-    refined = read_runs(artifacts.folder)[0]
-    assert refined.settings == {"train.seed": 3, "scst.epochs": 2}
+    found, first = read_runs(artifacts.folder)[0], read_runs(artifacts.folder)[-1]
+    assert list(first.settings.items()) == [
+        ("model.alignment.fusion", "decay"),
+        ("train.seed", 5),
+    ]
+    assert found.settings == {"train.seed": 3, "scst.epochs": 2}  # of both phases
 
 
 def test_unfinished_trainings_are_runs_and_no_candidates(artifacts):
     folder, _ = artifacts.training("small", partial=True, seed=1)
     [run] = read_runs(artifacts.folder)
-    assert (run.label, run.state, run.training) == ("small", "unfinished", folder)
+    assert (run.name, run.state, run.training) == ("small", "unfinished", folder)
     with stage_lock(StagePaths(folder.with_suffix("")).lock, what="a test"):
         assert [run.state for run in read_runs(artifacts.folder)] == ["running"]
     assert find_result(folder, "training") == folder
 
 
-def test_a_result_is_found_by_folder_label_key_and_latest(artifacts):
+def test_a_result_is_found_by_folder_name_key_and_latest(artifacts):
     first, scored = artifacts.run(0.5, "small", seed=1)
-    _, latest = artifacts.run(0.6, "small", seed=2)
-    for name in ("small, seed 1", "seed 1", first.name, first.name[:5], scored.name[:5]):
+    _, latest = artifacts.run(0.6, "large", seed=2)
+    for name in ("small", first.name, first.name[:5], scored.name[:5]):
         assert find_result(artifacts.folder / name, "training") == first
         assert find_result(Path(name), "training") == Path("artifacts", "train-xe", first.name)
         assert find_result(artifacts.folder / name, "evaluation") == scored
     assert find_result(scored, "training") == first
     assert find_result(artifacts.folder / "latest", "evaluation") == latest
-    assert label_of(first) == label_of(scored) == "small, seed 1"
+    assert [title_of(path) for path in (first, scored)] == [
+        f"small {path.name[:6]}" for path in (first, scored)
+    ]
 
 
 def test_a_folder_above_names_its_only_result_and_lists_several(artifacts, monkeypatch):
@@ -152,23 +127,27 @@ def test_a_folder_above_names_its_only_result_and_lists_several(artifacts, monke
         assert find_result(folder, "training") == first
         assert find_result(folder, "evaluation") == scored
     second, _ = artifacts.run(0.6, "small", seed=2)
-    listed = f"\n  {second.name}  small, seed 2\n  {first.name}  small, seed 1"
+    listed = f"\n  {second.name}  small\n  {first.name}  small"
     assert message_of(find_result, artifacts.folder, "training") == (
-        f"2 trainings fit {str(artifacts.folder)!r}; name the label or the key of one:{listed}"
+        f"2 trainings fit {str(artifacts.folder)!r}; name the key of one:{listed}"
     )
-    named = artifacts.folder / "small, seed 3"
+    named = artifacts.folder / "small"
     assert message_of(find_result, named, "training") == (
-        f"no training fits {str(named)!r}; name the label or the key of one:{listed}"
+        f"2 trainings fit {str(named)!r}; name the key of one:{listed}"
+    )
+    named = artifacts.folder / "large"
+    assert message_of(find_result, named, "training") == (
+        f"no training fits {str(named)!r}; name the key of one:{listed}"
     )
     monkeypatch.setattr(runs, "_LISTED", 1)
     assert message_of(find_result, artifacts.folder, "training").endswith(
-        'seed 2\n  and 1 more; see "a2 runs"'
+        'small\n  and 1 more; see "a2 runs"'
     )
 
 
 def test_a_path_without_runs_stays_as_it_is(artifacts, tmp_path):
     assert find_result(tmp_path / "none", "training") == tmp_path / "none"
-    assert label_of(tmp_path / "my scores") == "my scores"
+    assert title_of(tmp_path / "my scores") == "my scores"
 
 
 def test_the_table_fits_the_terminal_and_is_sorted(artifacts, monkeypatch):
@@ -178,9 +157,9 @@ def test_the_table_fits_the_terminal_and_is_sorted(artifacts, monkeypatch):
     _, best = artifacts.run(0.6, "small", seed=2)
     artifacts.training("new")
     lines = a2("runs", "--sort", "cider").stdout.splitlines()
-    assert lines[0] == "CIDEr                   date                 size  label"
+    assert lines[0] == "CIDEr                   date                 size  run"
     assert lines[1].startswith("0.600 (0.500 to 0.700)  2001-09-09 ")
-    assert lines[1].endswith(" kB  small, seed 2, epochs 30, batch_size 10, warmup 10000")
+    assert lines[1].endswith(f" kB  small {best.name[:6]}")
     assert lines[2] == f"  evaluate/{best.name}: train.seed 2"
     assert lines[5].startswith("not evaluated ")
     assert lines[6].endswith(": all settings at their default")
@@ -200,20 +179,20 @@ def test_json_and_csv_have_all_metrics_and_settings(artifacts):
     [row] = json.loads(a2("runs", "--json").stdout)
     assert row["metrics"] == {"CIDEr": 0.5}
     assert row["settings"] == {"train.seed": 1}
-    assert (row["label"], row["state"]) == ("small", "done")
+    assert [row[name] for name in ("name", "key", "state")] == ["small", evaluation.name, "done"]
     artifacts.training("small", partial=True, seed=2)
-    first, second = csv.DictReader(a2("runs", "--csv", "--sort", "label").stdout.splitlines())
-    assert (first["CIDEr"], first["train.seed"], second["state"]) == ("0.5", "1", "unfinished")
-    assert [first["training"], first["evaluation"]] == [
+    first, second = csv.DictReader(a2("runs", "--csv", "--sort", "name").stdout.splitlines())
+    assert (second["CIDEr"], second["train.seed"], first["state"]) == ("0.5", "1", "unfinished")
+    assert [second["training"], second["evaluation"]] == [
         str(path.relative_to(artifacts.folder.parent)) for path in (training, evaluation)
     ]
 
 
-def test_curves_are_linked_under_their_labels(artifacts, tmp_path):
-    training, _ = artifacts.run(0.5, "a/b")
+def test_curves_are_linked_under_titles(artifacts, tmp_path):
+    training, scored = artifacts.run(0.5, "a/b")
     (training / "tensorboard").mkdir()
     assert a2("runs", "--tensorboard", "curves").exit_code == 0
-    assert os.path.realpath("curves/a-b") == str(training / "tensorboard")
+    assert os.path.realpath(f"curves/a-b {scored.name[:6]}") == str(training / "tensorboard")
     assert a2("runs", "--tensorboard", "curves").stderr == (
         "a2: 'curves' exists; name a new folder\n"
     )
@@ -223,6 +202,6 @@ def test_damaged_results_are_left_out(artifacts):
     training, evaluation = artifacts.run(0.5, "small")
     (evaluation / "metrics.json").write_text("{")
     (evaluation / "config.yaml").write_text("a: [\nruntime:\n[")
-    assert [(run.label, dict(run.scores)) for run in read_runs(artifacts.folder)] == [("small", {})]
+    assert [(run.name, dict(run.scores)) for run in read_runs(artifacts.folder)] == [("small", {})]
     (evaluation / "manifest.json").write_text("{")
     assert [run.folder for run in read_runs(artifacts.folder)] == [training]

@@ -17,7 +17,7 @@ from a2cap.pipeline.cli.options import (
 )
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.engine.lock import reading
-from a2cap.pipeline.runs import find_result, label_of
+from a2cap.pipeline.runs import find_result, title_of
 
 _COLUMNS = {
     "attention": "  tau(attention)",
@@ -52,7 +52,7 @@ def analyze(
 ) -> None:
     """Measure attention faithfulness and compare runs.
 
-    RUNS are results of "a2 train", folders of them, labels of "a2 runs", or YAML files of
+    RUNS are results of "a2 train", folders of them, names or keys of "a2 runs", or YAML files of
     experiments; the default is the experiment of -c. Reports Kendall's tau of the attention and of
     1 - mask against gradient importance, and the divergence of the aligned from the original
     attention. Runs that differ only in the penalty weight or the fusion are also compared in a
@@ -86,7 +86,7 @@ def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> li
             models[_trained(replace(options, config_file=path))] = path.stem
         else:
             found = path if path.is_dir() else find_result(path, "training")
-            models |= {model: label_of(model) for model in trainings_in(found)}
+            models |= {model: title_of(model) for model in trainings_in(found)}
     if not named:
         file = options.config_file
         models[_trained(options)] = "experiment" if file is None else file.stem

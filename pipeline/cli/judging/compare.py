@@ -12,7 +12,7 @@ from a2cap.pipeline.cli.options import FILE, FOLDER
 from a2cap.pipeline.evaluation.comparison import compare_runs
 from a2cap.pipeline.metrics.score import shown_name
 from a2cap.pipeline.report.comparison import Difference, write_comparison
-from a2cap.pipeline.runs import find_result, label_of
+from a2cap.pipeline.runs import find_result, title_of
 
 _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 
@@ -33,20 +33,20 @@ def compare(
 ) -> None:
     """Compare two evaluations over the same images.
 
-    RUN_A and RUN_B are folders of "a2 evaluate" or above one, or labels, starts of keys or "latest"
+    RUN_A and RUN_B are folders of "a2 evaluate" or above one, or names, starts of keys or "latest"
     of "a2 runs". A paired bootstrap resamples the images 1,000 times; a difference whose 95 %
     interval contains 0 may be due to chance.
 
     \b
     Example:
       a2 compare artifacts/evaluate/0123456789ab artifacts/evaluate/ba9876543210
-      a2 compare "baseline, seed 5" latest --report comparison.html
+      a2 compare a2-gate latest --report comparison.html
     """
     if images and report is None:
         raise click.UsageError("--images belongs to --report; name a file, or leave it out")
     files = find_images(require_folder(images, "--images")) if images else {}
     first, second = (find_result(path, "evaluation") for path in (first, second))
-    names = label_of(first), label_of(second)
+    names = title_of(first), title_of(second)
     found = compare_runs(first, second, captions=report is not None, names=names)
     if report is not None:
         write_comparison(report, found, files)

@@ -13,10 +13,10 @@ import click
 from a2cap.data.errors import InputError
 from a2cap.pipeline.cli.options import FOLDER, artifacts_option
 from a2cap.pipeline.cli.output import format_bytes
-from a2cap.pipeline.runs import RunResult, describe_setting, read_runs
+from a2cap.pipeline.runs import RunResult, read_runs
 
 _SCORE = "CIDEr"
-_ORDERS = ("date", "cider", "label", "size")
+_ORDERS = ("date", "cider", "name", "size")
 
 
 @click.command()
@@ -28,17 +28,16 @@ _ORDERS = ("date", "cider", "label", "size")
     "--tensorboard",
     type=FOLDER,
     metavar="DIR",
-    help="Link the curves of each training into this new folder under its label, for tensorboard "
+    help="Link the curves of each training into this new folder under its title, for tensorboard "
     "--logdir.",
 )
 def runs(artifacts: Path, sort: str, as_json: bool, as_csv: bool, tensorboard: Path | None) -> None:
     """List trainings and their scores.
 
-    Each evaluation is a run, and each training without one. A label has the name of the run
-    (runtime.name, or that of its YAML file) and the settings in which runs of that name differ.
-    Below it are the folder and the settings that are not the default. "a2 caption --model",
-    "a2 serve", "a2 submit", "a2 compare" and "a2 analyze" take a label, the start of a key, or
-    "latest".
+    Each evaluation is a run, and each training without one. Its title is its name (runtime.name,
+    or that of its YAML file) and the start of its key. Below it are the folder and the settings
+    that are not the default. "a2 caption --model", "a2 serve", "a2 submit", "a2 compare" and
+    "a2 analyze" take a name, the start of a key, or "latest".
 
     \b
     Example:
@@ -49,7 +48,7 @@ def runs(artifacts: Path, sort: str, as_json: bool, as_csv: bool, tensorboard: P
     orders = {
         "date": lambda run: -run.date,
         "cider": lambda run: -run.scores.get("metrics", {}).get(_SCORE, -1.0),
-        "label": lambda run: run.label,
+        "name": lambda run: run.name,
         "size": lambda run: -run.size,
     }
     found.sort(key=orders[sort])
@@ -65,7 +64,8 @@ def runs(artifacts: Path, sort: str, as_json: bool, as_csv: bool, tensorboard: P
 
 def _row(run: RunResult) -> dict[str, object]:
     return {
-        "label": run.label,
+        "name": run.name,
+        "key": run.folder.name.partition(".")[0],
         "state": run.state,
         "date": _date(run),
         "metrics": run.scores.get("metrics", {}),
@@ -100,21 +100,25 @@ def _write_csv(found: list[RunResult]) -> None:
 
 def _print_table(found: list[RunResult]) -> None:
     width = shutil.get_terminal_size().columns
-    truths = {run.label: run.scores.get("metrics", {}).get("truth") for run in found}
-    columns = ["CIDEr".ljust(22), *(["truth"] if any(truths.values()) else []), "date".ljust(16)]
+    truths = [run.scores.get("metrics", {}).get("truth") for run in found]
+    columns = ["CIDEr".ljust(22), *(["truth"] if any(truths) else []), "date".ljust(16)]
     if found:
-        click.echo("  ".join([*columns, "   size", "label"]))
-    for run in found:
-        truth = "" if truths[run.label] is None else f"{truths[run.label]:.3f}"
+        click.echo("  ".join([*columns, "   size", "run"]))
+    for run, share in zip(found, truths, strict=True):
+        truth = "" if share is None else f"{share:.3f}"
         cells = [_score(run).ljust(22), *([truth.ljust(5)] if "truth" in columns else [])]
         size = format_bytes(run.size).rjust(7)
-        click.echo("  ".join([*cells, _date(run), size, run.label]))
-        settings = ", ".join(describe_setting(*item) for item in run.settings.items())
+        click.echo("  ".join([*cells, _date(run), size, run.title]))
+        settings = ", ".join(f"{name} {_plain(value)}" for name, value in run.settings.items())
         folder = f"{run.folder.parent.name}/{run.folder.name}"
         text = f"{folder}: {settings or 'all settings at their default'}"
         click.echo(f"  {textwrap.shorten(text, width - 2, placeholder=' …')}")
     count = "1 run" if len(found) == 1 else f"{len(found)} runs"
     click.echo(count if found else 'no runs; "a2 train" makes one')
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _score(run: RunResult) -> str:
@@ -137,5 +141,5 @@ def _link_curves(folder: Path, found: list[RunResult]) -> None:
     for run in found:
         if run.training and (run.training / "tensorboard").is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            name = run.label.replace("/", "-")
+            name = run.title.replace("/", "-")
             (folder / name).symlink_to((run.training / "tensorboard").resolve())

@@ -33,7 +33,7 @@ ELSEWHERE = (
     "detector train",
     "sweep ",
     "train -c configs/a2-gate.yaml --phase",
-    "compare a2-gate, seed 5",
+    "compare a2-gate latest",
     "human ",
     "extract -c configs/a2-gate.yaml --shard auto",
 )
