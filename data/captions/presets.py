@@ -1,4 +1,4 @@
-"""Published rules that select the words of a vocabulary, and proofs that they give its words.
+"""Published rules that select the words of a vocabulary.
 
 Published sizes on COCO, with special tokens:
 
@@ -12,8 +12,6 @@ Published sizes on COCO, with special tokens:
 `karpathy` counts the training split alone and is not a published list.
 """
 
-import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -30,20 +28,6 @@ _WORD_OR_MARKS = re.compile(r"\w+|[^\w\s]+")
 
 
 @dataclass(frozen=True)
-class Published:
-    """A published list of words without its special tokens, and how ours differs from it.
-
-    size: its words. sha256: of the sorted words as a JSON list, None if the list is not public.
-    missing: published words that are not ours.
-    """
-
-    source: str
-    size: int
-    sha256: str | None = None
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class VocabularyPreset:
     """A published rule: words of `tokenize` that occur at least `min_count` times in `splits`.
 
@@ -54,7 +38,6 @@ class VocabularyPreset:
     min_count: int
     splits: frozenset[str]
     tokenize: Callable[[Caption], tuple[str, ...]]
-    published: Published | None
     per_image: int | None = None
     most: int | None = None
 
@@ -88,43 +71,12 @@ _TRAIN = frozenset({"train"})
 
 PRESETS: Mapping[str, VocabularyPreset] = MappingProxyType(
     {
-        "karpathy": VocabularyPreset(5, _TRAIN, _file_tokens, None),
-        "neuraltalk2": VocabularyPreset(
-            6,
-            _ALL,
-            _file_tokens,
-            Published(
-                "ruotianluo/ImageCaptioning.pytorch",
-                9_486,
-                "1c22b6467d989902db812a247bdc67a97c3d94ed2328417dec53a908172839d5",
-            ),
-        ),
-        "aoanet": VocabularyPreset(5, _ALL, _file_tokens, Published("husthuaan/AoANet", 10_368)),
-        "updown": VocabularyPreset(
-            5,
-            _TRAIN,
-            _updown_tokens,
-            Published(
-                "peteanderson80/Up-Down-Captioner",
-                10_008,
-                "1e7d06d9b095d74ede67a0804fc6b06373e7e81b569fdc81019595dc2493533c",
-            ),
-        ),
-        "arctic": VocabularyPreset(
-            1, _TRAIN, _arctic_tokens, Published("kelvinxu/arctic-captions", 9_998), 5, 9_998
-        ),
-        "m2": VocabularyPreset(
-            5,
-            _ALL - {"test"},
-            _m2_tokens,
-            Published(
-                "aimagelab/meshed-memory-transformer",
-                10_197,
-                "7979e173f34b672c6d7dd2867f7718edf94b43e1e0cbdd1711f402fbf850b2db",
-                missing=("\n", "\n ", " ", "  ", "   ", "    "),
-            ),
-            per_image=5,
-        ),
+        "karpathy": VocabularyPreset(5, _TRAIN, _file_tokens),
+        "neuraltalk2": VocabularyPreset(6, _ALL, _file_tokens),
+        "aoanet": VocabularyPreset(5, _ALL, _file_tokens),
+        "updown": VocabularyPreset(5, _TRAIN, _updown_tokens),
+        "arctic": VocabularyPreset(1, _TRAIN, _arctic_tokens, per_image=5, most=9_998),
+        "m2": VocabularyPreset(5, _ALL - {"test"}, _m2_tokens, per_image=5),
     }
 )
 
@@ -152,22 +104,3 @@ def count_words(images: Iterable[AnnotatedImage], preset: str) -> Counter[str]:
             for caption in image.captions[: rule.per_image]:
                 counts.update(rule.tokenize(caption))
     return counts
-
-
-def compare_with_published(words: Iterable[str], preset: str) -> str:
-    """Return lines that compare the words of `preset`, without special tokens, with its list."""
-    own, published = set(words), preset_of(preset).published
-    if published is None:
-        return f"{preset}: {len(own):,} words; no list is published"
-    lines = [f"{preset}: {len(own):,} words, {published.size:,} in {published.source}"]
-    if published.sha256 is None:
-        return f"{lines[0]}; only the size is published"
-    canonical = json.dumps(sorted(own | set(published.missing)))
-    if hashlib.sha256(canonical.encode()).hexdigest() != published.sha256:
-        lines.append("not the published words: these are other captions or splits than COCO's")
-    elif published.missing:
-        lines += [f"missing: {word!r} (white space)" for word in published.missing]
-        lines.append("all other words are the published ones (sha256)")
-    else:
-        lines.append("exactly the published words (sha256)")
-    return "\n".join(lines)

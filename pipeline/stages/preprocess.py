@@ -14,8 +14,8 @@ from a2cap.data.annotations.read import (
 )
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.document_frequencies import count_document_frequencies
-from a2cap.data.captions.presets import compare_with_published, count_words
-from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
+from a2cap.data.captions.presets import count_words
+from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.config import PreprocessConfig
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
@@ -112,20 +112,6 @@ def _with_words(found: Annotations, references: Mapping[str, Sequence[str]]) -> 
         captions = tuple(Caption(caption.raw, tuple(text.split())) for caption, text in pairs)
         images.append(replace(image, captions=captions))
     return replace(found, images=tuple(images))
-
-
-def prove_vocabulary(found: Annotations, config: PreprocessConfig) -> str:
-    """Return a comparison of the words with the published ones of the preset.
-
-    Raises InputError for another tokenizer than the published one.
-    """
-    if config.tokenizer != "karpathy":
-        raise InputError(
-            f"no words are published for tokenizer {config.tokenizer!r}; leave out --prove, or set "
-            "preprocess.tokenizer=karpathy"
-        )
-    words = make_vocabulary(found, config).words[len(SPECIALS) :]
-    return compare_with_published(words, config.vocabulary)
 
 
 def require_usable(found: Annotations, annotations: Path) -> list[SkippedItem]:

@@ -4,19 +4,13 @@ import click
 
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option
 from a2cap.pipeline.cli.run_stages import run_stages
-from a2cap.pipeline.stages.preprocess import prove_vocabulary
 
 
 @click.command()
 @experiment_options()
 @force_option
 @click.option("--preset", metavar="NAME", help="Short for --set preprocess.vocabulary=NAME.")
-@click.option(
-    "--prove",
-    is_flag=True,
-    help="Compare the words with the published ones of the preset; write nothing.",
-)
-def preprocess(options: ExperimentOptions, force: bool, preset: str | None, prove: bool) -> None:
+def preprocess(options: ExperimentOptions, force: bool, preset: str | None) -> None:
     """Preprocess captions into token ids.
 
     Writes the vocabulary, token ids, reference tokens and document frequencies.
@@ -24,10 +18,6 @@ def preprocess(options: ExperimentOptions, force: bool, preset: str | None, prov
     \b
     Example:
       a2 preprocess -c configs/a2-gate.yaml --set data.annotations=coco/dataset_coco.json
-      a2 preprocess --preset m2 --prove --set data.annotations=coco/dataset_coco.json
     """
     with options.open(*([f"preprocess.vocabulary={preset}"] if preset else [])) as experiment:
-        if prove:
-            click.echo(prove_vocabulary(experiment.annotations, experiment.config.preprocess))
-        else:
-            run_stages(experiment, ["preprocess"], force=force)
+        run_stages(experiment, ["preprocess"], force=force)

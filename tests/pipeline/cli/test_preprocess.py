@@ -1,33 +1,10 @@
-"""Command `a2 preprocess`: proofs of presets, and captions of a folder."""
-
-import json
+"""Command `a2 preprocess` on captions in a folder."""
 
 import pytest
 
 from a2cap.data.captions.caption_file import CaptionFile
-from tests.data.messages import touch, written
+from tests.data.messages import touch
 from tests.experiments import a2, settings
-
-
-@pytest.mark.parametrize(
-    ("preset", "code", "output"),
-    [
-        ("aoanet", 0, "aoanet: 2 words, 10,368 in husthuaan/AoANet; only the size is published\n"),
-        ("karpathy", 0, "karpathy: 2 words; no list is published\n"),
-        ("coco", 2, ""),
-    ],
-)
-def test_prove_compares_the_words_and_runs_no_stage(tmp_path, preset, code, output):
-    lines = [
-        json.dumps({"image": f"{number}.jpg", "captions": ["a dog"] * 5, "split": split})
-        for number, split in enumerate(("train", "val", "test"))
-    ]
-    annotations = written(tmp_path, "\n".join(lines), "captions.jsonl")
-    options = ("--set", f"data.annotations={annotations}", "--artifacts", tmp_path / "artifacts")
-    answer = a2("preprocess", "--preset", preset, "--prove", *options)
-    assert (answer.exit_code, answer.stdout) == (code, output)
-    assert not (tmp_path / "artifacts" / "preprocess").exists()
-    assert code == 0 or "preprocess.vocabulary" in answer.stderr
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages import preprocess as stage
-from a2cap.pipeline.stages.preprocess import preprocess, prove_vocabulary
+from a2cap.pipeline.stages.preprocess import preprocess
 from tests.data.messages import message_of
 from tests.experiments import NO_JAVA
 
@@ -204,14 +204,6 @@ def test_ptb_tokens_are_those_of_vocabulary_and_captions_too(run, write, quick):
     run(write(*rows), PreprocessConfig(min_count=1, tokenizer="ptb"))
     vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
     assert sorted(vocabulary.words[4:]) == ["it's", "well-lit."]  # of the quick tokeniser
-
-
-def test_no_words_are_published_for_another_tokenizer(write):
-    found = read_annotations(write(*THREE))
-    assert message_of(prove_vocabulary, found, UNICODE) == (
-        "no words are published for tokenizer 'unicode'; leave out --prove, or set "
-        "preprocess.tokenizer=karpathy"
-    )
 
 
 def test_long_captions_are_cut_to_the_configured_length(run, write, quick):
