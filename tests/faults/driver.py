@@ -1,7 +1,8 @@
-"""Kills stages at named points and at random times, and checks that the reruns are unaffected.
+"""Kills and stops stages at named points and random times, and checks their reruns.
 
 Each trial starts a stage in a forked process and kills it with SIGKILL. One in five is a run with
 --force over a finished result, and one in four is killed again while it resumes. In one in six,
+SIGTERM or SIGINT takes the place of SIGKILL, and a training may not repeat any step. In one in six,
 inputs are replaced during the first run and restored after it. In another one in six, a JVM or
 loader worker of the stage gets SIGKILL or SIGTERM; the run must go on, or end with an error of one
 line. Then the stage runs to its end. Its result must equal that of an uninterrupted run (the store
@@ -77,6 +78,7 @@ class Tally:
     survived: int = 0
     replaced: int = 0
     signalled: int = 0
+    stopped: int = 0
     trials: int = 0
     equal: int = 0
     lost: int = 0
@@ -87,6 +89,7 @@ class Tally:
         first = trial.kills[0]
         self.replaced += verdict.replaced
         self.signalled += verdict.signalled
+        self.stopped += bool(verdict.kills) and trial.sent != signal.SIGKILL
         if verdict.kills and isinstance(first, Fault) and not trial.replace and not trial.child:
             self.named += 1
             self.points.add(first.point.target)
@@ -154,8 +157,7 @@ def _kill(
     for number in range(10 * kills):
         if tally.kills >= kills:
             break
-        faults = replaced_at if _replaces(number) else kills_at
-        faults = signalled_at if _signals(stage, number) else faults
+        faults = {"replace": replaced_at, "child": signalled_at}.get(_kind(stage, number), kills_at)
         trial = _trial(workspace, stage, number, faults, rng)
         verdict = trial.run()
         if verdict.kills or verdict.replaced or verdict.signalled or verdict.problems:
@@ -164,7 +166,7 @@ def _kill(
         for problem in problems:
             kinds = ", then ".join(map(_format_kill, trial.kills))
             how = " (forced)" * trial.force + " (inputs replaced)" * trial.replace
-            how += f" ({trial.child.name} to a child)" if trial.child else ""
+            how += f" ({trial.child.name} to a child)" if trial.child else f" ({trial.sent.name})"
             click.echo(f"{trial.name}{how}, {kinds}: {problem}", err=True)
         if verdict.problems:
             click.echo((trial.folder / "log").read_text()[-2000:], err=True)
@@ -179,24 +181,24 @@ def _trial(
     workspace: Workspace, stage: str, number: int, faults: Iterator[Fault], rng: random.Random
 ) -> Trial:
     """Alternate named points and random times; force some runs and kill some twice."""
-    seconds, replace = workspace.uninterrupted[stage].seconds, _replaces(number)
-    signals = (signal.SIGKILL, signal.SIGTERM)
-    child = signals[number // 6 % 2] if _signals(stage, number) else None
-    first = next(faults) if replace or number % 2 == 0 else rng.uniform(0, seconds)
+    seconds, kind = workspace.uninterrupted[stage].seconds, _kind(stage, number)
+    turn = number // 6 % 2
+    child = (signal.SIGKILL, signal.SIGTERM)[turn] if kind == "child" else None
+    sent = (signal.SIGTERM, signal.SIGINT)[turn] if kind == "stop" else signal.SIGKILL
+    first = rng.uniform(0, seconds) if kind == "time" else next(faults)
     second = [rng.uniform(0, seconds)] if rng.random() < 0.25 else []
     force = rng.random() < 0.2
     kills, name = [first, *second], f"{stage}-{number}"
-    return Trial(workspace, name, stage, kills, force=force, replace=replace, child=child)
+    replace = kind == "replace"
+    return Trial(
+        workspace, name, stage, kills, force=force, replace=replace, child=child, sent=sent
+    )
 
 
-def _replaces(number: int) -> bool:
-    """Return whether inputs are replaced in the trial of this number."""
-    return number % 6 == 5
-
-
-def _signals(stage: str, number: int) -> bool:
-    """Return whether a child of the stage gets a signal in the trial of this number."""
-    return number % 6 == 2 and stage in CHILDREN
+def _kind(stage: str, number: int) -> str:
+    """Return what happens in the trial of this number; stages begin with different kinds."""
+    kinds = ("point", "time", "child" if stage in CHILDREN else "point", "time", "stop", "replace")
+    return kinds[(number + STAGES.index(stage)) % 6]
 
 
 def _faults(
@@ -220,19 +222,20 @@ def _table(
 ) -> Iterator[str]:
     """Yield the lines of a Markdown table."""
     yield (
-        "| stage | kills | at named points | at random times | survived | inputs replaced "
+        "| stage | kills | at named points | at random times | by SIGTERM or SIGINT | survived "
+        "| inputs replaced "
         "| children signalled | items lost | repeated, median | most | promised at most "
         "| equal results |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
     for stage, tally in tallies.items():
         unit, limit = PROMISED.get(stage, ("stage", 1))
         repeated = tally.repeated or [0]
         duration = f" of {uninterrupted[stage].seconds:.1f} s" if unit == "stage" else ""
         yield (
             f"| {stage} | {tally.kills} | {tally.named} | {tally.kills - tally.named} "
-            f"| {tally.survived} | {tally.replaced} | {tally.signalled} | {tally.lost} "
-            f"| {statistics.median(repeated):g} | {max(repeated)} "
+            f"| {tally.stopped} | {tally.survived} | {tally.replaced} | {tally.signalled} "
+            f"| {tally.lost} | {statistics.median(repeated):g} | {max(repeated)} "
             f"| {limit} {unit}{duration} | {tally.equal} of {tally.trials} |"
         )
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
+
 
 @dataclass(frozen=True)
 class ProcessExit:
@@ -20,12 +22,22 @@ class ProcessExit:
 
     @property
     def killed(self) -> bool:
-        """Return whether kill -9 ended it."""
-        return self.code == -signal.SIGKILL
+        """Return whether a signal ended it, or `Interrupted` by one."""
+        return self.code < 0 or self.code in STOPPED
 
 
-def run(work: Callable[[], object], *, log: Path, kill_after: float | None = None) -> ProcessExit:
-    """Fork a process that does `work` and writes to `log`; kill it after `kill_after` seconds."""
+STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+"""Exit codes of runs that a signal has stopped."""
+
+
+def run(
+    work: Callable[[], object],
+    *,
+    log: Path,
+    kill_after: float | None = None,
+    sent: signal.Signals = signal.SIGKILL,
+) -> ProcessExit:
+    """Fork a process that does `work` and writes to `log`; signal it after `kill_after` seconds."""
     sys.stdout.flush()
     sys.stderr.flush()
     started = time.monotonic()
@@ -34,7 +46,7 @@ def run(work: Callable[[], object], *, log: Path, kill_after: float | None = Non
         _child(work, log)
     if kill_after is not None:
         time.sleep(kill_after)
-        os.kill(process, signal.SIGKILL)  # before waitpid, so the id cannot be reused
+        os.kill(process, sent)  # before waitpid, so the id cannot be reused
     _, status = os.waitpid(process, 0)
     return ProcessExit(process, os.waitstatus_to_exitcode(status), time.monotonic() - started)
 
@@ -46,8 +58,12 @@ def _child(work: Callable[[], object], log: Path) -> None:
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        for number in (signal.SIGINT, signal.SIGTERM):  # as the commands do
+            signal.signal(number, raise_interrupted)
         work()
         code = 0
+    except Interrupted as stop:
+        code = 128 + stop.signal_number
     except BaseException:
         traceback.print_exc()
     finally:

@@ -88,6 +88,12 @@ import a2cap.pipeline.engine.run as run
 run._continues = lambda stage, forced: False
 """
 
+STOP_WITHOUT_SAVING = """
+from a2cap.pipeline.training.checkpoints import Checkpoints
+save = Checkpoints.save
+Checkpoints.save = lambda self, step, **what: None if step % 4 else save(self, step, **what)
+"""
+
 TRUST_INPUTS = """
 import a2cap.pipeline.engine.inputs as inputs
 inputs._changed = lambda path, promised: False
@@ -98,6 +104,11 @@ inputs._changed = lambda path, promised: False
 @pytest.mark.parametrize(
     ("stages", "change", "complaint"),
     [
+        (
+            ["train-xe", "train-detector"],
+            STOP_WITHOUT_SAVING,
+            "steps were repeated, the limit is 0",
+        ),
         (["train-xe"], FORGET_FORCED_RUNS, ".forced.partial was not resumed"),
         (["extract"], TRUST_INPUTS, "features.lmdb differs"),
         (["train-xe", "train-scst", "train-detector"], FORGET_CHECKPOINTS, "an item was lost"),

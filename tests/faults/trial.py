@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +201,7 @@ class Trial:
     force: start each killed run with --force over a finished result.
     replace: replace inputs during the first run, at its fault, in place of killing it.
     child: the signal that a child of the first run gets, at its fault, in place of killing it.
+    sent: SIGKILL, or a signal after which a run ends by itself and loses nothing.
     """
 
     workspace: Workspace
@@ -210,6 +211,7 @@ class Trial:
     force: bool = False
     replace: bool = False
     child: signal.Signals | None = None
+    sent: signal.Signals = signal.SIGKILL
     _runs: list[run_log.Run] = field(default_factory=list)
     _groups: list[int] = field(default_factory=list)
     _problems: list[str] = field(default_factory=list)
@@ -256,7 +258,10 @@ class Trial:
             if replaces:
                 end = self._start_and_restore(kill)
             else:
-                end = self._start(kill, act=self._signal_child if signals else None)
+                stop = (
+                    None if self.sent == signal.SIGKILL else partial(signal.raise_signal, self.sent)
+                )
+                end = self._start(kill, act=self._signal_child if signals else stop)
             killed += end.killed
             self._problems += self._damage()
             if self.force and not self._partials[1].exists():
@@ -312,7 +317,7 @@ class Trial:
                 os._exit(_ONE_LINE)
 
         after = kill if isinstance(kill, float) else None
-        end = processes.run(work, log=self.folder / "log", kill_after=after)
+        end = processes.run(work, log=self.folder / "log", kill_after=after, sent=self.sent)
         self._runs.append(run_log.read_log(log))
         self._groups.append(end.process)
         return end
@@ -358,6 +363,8 @@ class Trial:
         runs = self._runs[self._done :]
         repeated = [run_log.repeated(runs[:n], run) for n, run in enumerate(runs) if n]
         unit, limit = PROMISED.get(self.stage, ("stages", 1))
+        if unit == "steps" and self.sent != signal.SIGKILL:
+            limit = 0
         if max(repeated, default=0) > limit:
             self._problems.append(f"{max(repeated)} {unit} were repeated, the limit is {limit}")
         return repeated

@@ -228,20 +228,3 @@ def test_under_torchrun_stopped_and_killed_ranks_resume_exactly(
     found = artifacts / "train-xe" / key
     assert len(events(found, "resume")) == 2
     assert_equal_results(found, alone)
-
-
-def test_torchrun_restarts_four_ranks_after_one_is_killed(experiment, train, together, tmp_path):
-    settings = ("train.epochs=1", "train.batch_size=2", "train.checkpoint_every=4")
-    alone = tmp_path / "alone"
-    assert together(4, lambda _: outcome(lambda: train(alone, *settings))) == [None] * 4
-    artifacts = copied_artifacts(experiment, tmp_path, "train-xe", "evaluate")
-    with experiment.open(*settings, artifacts=artifacts) as opened:
-        key = opened.stage("train-xe").pre_image.key
-    started = start_torchrun(experiment, artifacts, *settings, ranks=4, restarts=1)
-    wait_for_checkpoint(started, artifacts / "train-xe" / f"{key}.partial", 4)
-    kill_rank(started, 3)
-    _, printed_errors = started.communicate(timeout=600)
-    assert started.returncode == 0, printed_errors
-    found = artifacts / "train-xe" / key
-    assert len(events(found, "resume")) == 1
-    assert_equal_results(found, alone)

@@ -9,14 +9,10 @@ import torch
 
 from a2cap.data.errors import LoaderError
 from a2cap.data.files.checksum import sha256_of
-from a2cap.pipeline.captioning import saved_captioner
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.training import loop
-from a2cap.pipeline.training.captioner import task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
-from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.pipeline.training.runs import (
-    STEPS,
     STEPS_PER_EPOCH,
     assert_equal_results,
     checkpoint_steps,
@@ -31,100 +27,33 @@ from tests.pipeline.training.runs import (
 )
 
 # the first update, mid-epoch, a checkpoint, the last and the first batch of an epoch, the end
-CAPTIONER_STEPS = (1, 3, 4, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, STEPS)
-STOPS = [
-    *((kind, step) for kind in ("cross-entropy", "self-critical") for step in CAPTIONER_STEPS),
-    ("detector", 4),
-    *(pytest.param("detector", step, marks=pytest.mark.slow) for step in (1, 2, 3, 6)),
-]
-MANY_STOPS = [
-    ("cross-entropy", 0),
-    ("cross-entropy", 2),
-    ("self-critical", 0),
-    *(
-        pytest.param(kind, workers, marks=pytest.mark.slow)
-        for kind, workers in (("self-critical", 2), ("detector", 0), ("detector", 2))
-    ),
+
+
+RECIPES = [
+    ("cross-entropy", []),
+    ("self-critical", ["scst.dropout=rescore"]),
+    ("self-critical", ["scst.mask=continued", "scst.deterministic=true"]),
+    ("detector", {}),
+    ("detector", {"optimiser": "sgd", "deterministic": True}),
+    ("detector", {"precision": "bf16"}),
+    ("detector", {"accumulate": 2, "seed": 7}),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "step"), STOPS)
-def test_a_stopped_training_ends_as_an_uninterrupted_one(training, tmp_path, signals, kind, step):
+@pytest.mark.parametrize(("kind", "recipe"), RECIPES)
+def test_every_recipe_resumes_exactly(training, tmp_path, signals, kind, recipe):
     train, uninterrupted = training(kind)
-    sent = signal.SIGINT if step % 2 else signal.SIGTERM
-    signals[0, step] = [sent]
-    found = tmp_path / "stopped"
-    assert outcome(lambda: train(found)) == sent
-    assert not (found / "model.safetensors").exists()
-    assert not (found / "detector.safetensors").exists()
-    assert checkpoint_steps(found)[-1] == step
-    signals.clear()
-    train(found)
-    [resumed] = events(found, "resume")
-    assert resumed["step"] == step
-    assert_equal_results(found, uninterrupted)
 
+    def run(name):
+        words, changes = ([], recipe) if isinstance(recipe, dict) else (recipe, {})
+        return train(tmp_path / name, *words, **changes)
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "workers"), MANY_STOPS)
-def test_a_training_stopped_many_times_ends_as_an_uninterrupted_one(
-    training, tmp_path, signals, kind, workers
-):
-    train, uninterrupted = training(kind)
-    steps = [1, 3, 4] if kind == "detector" else [2, 6, 7, 10]
-    signals.update({(0, step): [signal.SIGTERM] for step in steps})
-    found = tmp_path / "stopped"
-    stops = until_done(lambda: train(found, workers=workers))
-    assert stops == [signal.SIGTERM] * len(steps)
-    assert [event["step"] for event in events(found, "resume")] == steps
-    assert_equal_results(found, uninterrupted)
-
-
-DETECTOR_RECIPES = (
-    {"optimiser": "sgd", "deterministic": True},
-    {"precision": "bf16"},
-    {"accumulate": 2, "seed": 7},
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "choices", "changes"),
-    [
-        ("self-critical", ["scst.dropout=rescore"], {}),
-        ("self-critical", ["scst.mask=continued", "scst.deterministic=true"], {}),
-        *(
-            pytest.param("detector", [], changes, marks=pytest.mark.slow)
-            for changes in DETECTOR_RECIPES
-        ),
-    ],
-)
-def test_every_recipe_resumes_exactly(training, tmp_path, signals, kind, choices, changes):
-    train, _ = training(kind)
-    expected = train(tmp_path / "uninterrupted", *choices, **changes)
-    signals[0, 5] = [signal.SIGTERM]
-    found = tmp_path / "stopped"
-    assert until_done(lambda: train(found, *choices, **changes)) == [signal.SIGTERM]
-    assert_equal_results(found, expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["cross-entropy", "self-critical"])
-def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(
-    training, tmp_path, signals, caplog, kind
-):
-    train, uninterrupted = training(kind)
-    signals[0, 10] = [signal.SIGTERM]
-    found = tmp_path / "stopped"
-    assert outcome(lambda: train(found)) == signal.SIGTERM
-    name = "state.pt" if kind == "cross-entropy" else "model.safetensors"
-    damaged = found / "checkpoints" / "step-00000010" / name
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    until_done(lambda: train(found))
-    assert events(found, "resume")[0]["step"] == 8
-    assert "going back to the one before it" in caplog.text
-    assert_equal_results(found, uninterrupted)
+    expected = run("uninterrupted") if recipe else uninterrupted
+    signals.update({(0, 2): [signal.SIGINT], (0, 5): [signal.SIGTERM]})
+    assert until_done(lambda: run("stopped")) == [signal.SIGINT, signal.SIGTERM]
+    assert [event["step"] for event in events(tmp_path / "stopped", "resume")] == [2, 5]
+    assert_equal_results(tmp_path / "stopped", expected)
 
 
 @pytest.mark.slow
@@ -132,30 +61,6 @@ def test_dropout_is_on_in_the_compared_trainings(train, uninterrupted, tmp_path)
     other = train(tmp_path / "without", "model.dropout=0.0", "train.epochs=1")
     assert '"dropout": 0.1' in (uninterrupted / "model.json").read_text()
     assert metrics(other)[0]["loss"] != metrics(uninterrupted)[0]["loss"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epoch", [1, 2])
-def test_a_stop_during_validation_ends_the_run_after_it(
-    train, uninterrupted, tmp_path, monkeypatch, epoch
-):
-    validate = task.cider
-    validated = []
-
-    def score(candidates, references):
-        validated.append(candidates)
-        if len(validated) == epoch:
-            signal.raise_signal(signal.SIGTERM)
-        return validate(candidates, references)
-
-    monkeypatch.setattr(task, "cider", score)
-    found = tmp_path / "stopped"
-    assert outcome(lambda: train(found)) == signal.SIGTERM
-    assert len(metrics(found)) == epoch
-    assert not (found / "model.safetensors").exists()
-    train(found)
-    assert len(validated) == 2
-    assert_equal_results(found, uninterrupted)
 
 
 @pytest.mark.parametrize(("sent", "raised"), [([signal.SIGTERM], Interrupted), ([], LoaderError)])
@@ -206,17 +111,6 @@ def test_a_killed_loader_is_reported_and_the_same_command_resumes(
 
 
 @pytest.mark.slow
-def test_a_second_signal_ends_the_run_without_saving(train, uninterrupted, tmp_path, signals):
-    signals[0, 6] = [signal.SIGINT, signal.SIGINT]
-    found = tmp_path / "stopped"
-    assert outcome(lambda: train(found)) == signal.SIGINT
-    assert checkpoint_steps(found) == [4]
-    signals.clear()
-    train(found)
-    assert_equal_results(found, uninterrupted)
-
-
-@pytest.mark.slow
 def test_a_second_signal_during_a_save_leaves_no_finished_checkpoint(
     train, uninterrupted, tmp_path, signals, monkeypatch
 ):
@@ -241,56 +135,6 @@ def test_a_second_signal_during_a_save_leaves_no_finished_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_run_that_died_between_an_epochs_line_and_its_checkpoint_has_one_line_of_it(
-    train, uninterrupted, tmp_path, monkeypatch
-):
-    save = Checkpoints.save
-
-    def die_at_the_end_of_an_epoch(self, step, **what):
-        if what["state"]["position"]["epoch"] == 1:
-            raise Interrupted(signal.SIGKILL)
-        save(self, step, **what)
-
-    found = tmp_path / "died"
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", die_at_the_end_of_an_epoch)
-        assert outcome(lambda: train(found)) == signal.SIGKILL
-    assert [line["epoch"] for line in metrics(found)] == [1]
-    train(found)
-    assert [line["epoch"] for line in metrics(found)] == [1, 2]
-    assert_equal_results(found, uninterrupted)
-
-
-def stop(*arguments, **named):
-    raise Interrupted(signal.SIGTERM)
-
-
-def test_a_run_that_died_after_its_last_epoch_only_saves_the_model(
-    train, uninterrupted, tmp_path, monkeypatch
-):
-    found = tmp_path / "died"
-    with monkeypatch.context() as patch:
-        patch.setattr(saved_captioner, "save_model", stop)
-        assert outcome(lambda: train(found)) == signal.SIGTERM
-    monkeypatch.setattr(CrossEntropyOptimizer, "step", None)
-    train(found)
-    assert_equal_results(found, uninterrupted)
-
-
-@pytest.mark.slow
-def test_a_stop_while_a_detector_is_evaluated_loses_nothing(
-    train_detector, uninterrupted_detector, tmp_path, monkeypatch
-):
-    found = tmp_path / "stopped"
-    with monkeypatch.context() as patch:
-        patch.setattr("a2cap.pipeline.training.detector.train.detector_figures", stop)
-        assert outcome(lambda: train_detector(found)) == signal.SIGTERM
-    assert not (found / "figures.json").exists()
-    train_detector(found)
-    assert_equal_results(found, uninterrupted_detector)
-
-
-@pytest.mark.slow
 def test_resume_in_another_environment_warns_that_it_is_not_exact(
     train, tmp_path, monkeypatch, signals, caplog
 ):
@@ -305,59 +149,6 @@ def test_resume_in_another_environment_warns_that_it_is_not_exact(
         f"train: torch {here['torch']} -> 9.9, device {here['device']} -> abacus since the "
         "checkpoint; the result will not equal that of an uninterrupted run bit for bit"
     ]
-
-
-@pytest.mark.slow
-def test_a_stopped_stage_ends_with_the_same_digest(experiment, tmp_path, signals):
-    artifacts = copied_artifacts(experiment, tmp_path, "train-xe", "evaluate")
-    for step, sent in ((3, signal.SIGTERM), (4, signal.SIGINT), (6, signal.SIGTERM)):
-        signals[0, step] = [sent]
-    with experiment.open(artifacts=artifacts) as opened:
-        for _ in range(3):
-            with pytest.raises(Interrupted):
-                opened.run("train-xe")
-            assert opened.status("train-xe").state == "partial"
-        result = opened.run("train-xe")
-        assert result.ran
-        assert not opened.run("train-xe").ran
-    expected = experiment.open().result("train-xe", needed_by="a test")
-    assert result.manifest.digest == expected.manifest.digest
-    assert result.directory.name == expected.directory.name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stage", "overrides", "workers"),
-    [
-        ("train-xe", ("train.epochs=2", "train.batch_size=1", "train.checkpoint_every=5"), 2),
-        ("train-scst", ("scst.epochs=2", "scst.batch_size=6", "scst.checkpoint_every=1"), 0),
-    ],
-)
-def test_kill_9_in_the_middle_of_epochs_ends_with_the_same_digest(
-    experiment, tmp_path, stage, overrides, workers
-):
-    small = ("scst.samples=2", "scst.max_length=8", "scst.validation_beam_size=2")
-    chosen = (*small, "scst.epochs=0", *overrides, f"runtime.workers={workers}")
-    without = ("train-xe", "evaluate") if stage == "train-xe" else ("evaluate",)
-    phase = ["--phase", stage.removeprefix("train-")]
-    killed, alone = (
-        copied_artifacts(experiment, tmp_path / name, *without) for name in ("killed", "alone")
-    )
-    positions = []
-    with experiment.open(*chosen, artifacts=killed) as opened:
-        partial = killed / stage / f"{opened.stage(stage).pre_image.key}.partial"
-        command = train_command(experiment, killed, chosen) + phase
-        for checkpoints in (2, 3):
-            killed_run = signalled_after(checkpoints, signal.SIGKILL, command)
-            assert killed_run.returncode == -signal.SIGKILL, killed_run.stderr
-            positions.append(last_checkpoint(partial).state["position"]["batch"])
-        assert any(positions), "all kills came at the end of an epoch"
-        result = opened.run(stage)
-    assert len(events(result.directory, "resume")) == 2
-    with experiment.open(*chosen, artifacts=alone) as opened:
-        expected = opened.run(stage)
-    assert result.manifest.digest == expected.manifest.digest
-    assert_equal_results(result.directory, expected.directory)
 
 
 @pytest.mark.slow
