@@ -7,6 +7,7 @@ side and is kept from the judges.
 
 import csv
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,8 @@ CRITERIA = {
 
 ANSWERS = ("left", "tie", "right")
 SHEET, PAGE, KEY = "sheet.csv", "sheet.html", "key.json"
+
+_FORMULA = re.compile(r"[\s\x00-\x1f\ufeff\u200b]*[=+\-@＝＋－＠]|[\t\r\n]")
 
 
 class Item(BaseModel):
@@ -103,7 +106,9 @@ def write_sheet(
     except FileExistsError as error:
         raise InputError(f"the folder exists: {str(folder)!r}; name a new one") from error
     with (folder / SHEET).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, ["item", "image", "left", "right", *CRITERIA])
+        fields = ["item", "image", "left", "right", *CRITERIA]
+        # in some countries an unquoted ";" begins another cell
+        writer = csv.DictWriter(file, fields, quoting=csv.QUOTE_ALL)
         writer.writeheader()
         writer.writerows({name: _as_text(str(row[name])) for name in row} for row in rows)
     small = (thumbnail(files[item.image_id]) for item in items)
@@ -115,5 +120,5 @@ def write_sheet(
 
 
 def _as_text(cell: str) -> str:
-    # a spreadsheet would compute a caption that begins like a formula
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+    # a spreadsheet would compute a caption that begins like a formula, also after white space
+    return f"'{cell}" if _FORMULA.match(cell) else cell

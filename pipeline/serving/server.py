@@ -1,20 +1,24 @@
 """A server for one person: the page, and the caption and attention of an image sent to it.
 
-It listens on 127.0.0.1 only and opens no path that a request names. Images are captioned one at a
-time.
+It listens on 127.0.0.1 only, opens no path that a request names, and answers no other web page.
+Images are captioned one at a time; those that wait are on the disk.
 """
 
 import base64
 import io
 import json
 import logging
+import sys
 import tempfile
 import threading
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.extract.image import read_image
@@ -26,6 +30,11 @@ logger = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 LARGEST = 50 * 2**20
 """Bytes of a request; a photograph of 100 megapixels is smaller."""
+MOST_BYTES = 512 * 2**20
+"""Bytes of all requests that are sent or wait, on the disk."""
+MOST_CONNECTIONS = 256
+UPLOAD_SECONDS = 60
+"""For a request to arrive."""
 
 _PAGE = "page.html"
 # the page holds its own script and style, and nothing else may run or load
@@ -35,12 +44,12 @@ _POLICY = (
 )
 
 
-@dataclass(frozen=True)
 class _Refusal(Exception):
     """A request that is refused, and why."""
 
-    status: HTTPStatus
-    message: str
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
 
 
 class CaptionServer(ThreadingHTTPServer):
@@ -50,6 +59,7 @@ class CaptionServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, captioner: ImageCaptioner, *, port: int) -> None:
         if captioner.extract_config.boxes == "given":
@@ -59,6 +69,10 @@ class CaptionServer(ThreadingHTTPServer):
             )
         self._captioner = captioner
         self._one_at_a_time = threading.Lock()
+        self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._counting = threading.Lock()
+        self._bytes = 0
+        self._is_finished = False
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
@@ -71,23 +85,63 @@ class CaptionServer(ThreadingHTTPServer):
         """Address of the page."""
         return f"http://{HOST}:{self.server_port}"
 
-    def caption(self, encoded: bytes) -> dict[str, object]:
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer a connection in a thread of its own, or close it if there are too many."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log an error; a page that was closed early is none."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            logger.exception("cannot answer a request")
+
+    def finish(self) -> None:
+        """Wait for the image that is being captioned, and caption no further one."""
+        self._is_finished = True
+        with self._one_at_a_time:
+            pass
+
+    @contextmanager
+    def reserved(self, length: int) -> Iterator[None]:
+        """Count the bytes of a request until it is answered; _Refusal if there are too many."""
+        with self._counting:
+            if self._bytes + length > MOST_BYTES:
+                raise _Refusal(
+                    HTTPStatus.SERVICE_UNAVAILABLE, "too many images wait; send it again later"
+                )
+            self._bytes += length
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._bytes -= length
+
+    def caption(self, path: Path) -> dict[str, object]:
         """Return the captions of an image file and the figure of its attention as JSON values.
 
         Raises A2Error for an unusable image.
         """
-        with self._one_at_a_time, tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "image"
-            path.write_bytes(encoded)
+        with self._one_at_a_time:
+            if self._is_finished:
+                raise _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server stops; start it again")
             pixels = read_image(path)
             [found] = self._captioner.caption([self._captioner.extract(pixels)])
             found = self._captioner.add_attention(found)
-        figure = None
-        if found.attention is not None:
-            drawn = io.BytesIO()
-            shown = attention_figure(pixels[:, :, ::-1], found, found.attention)
-            shown.savefig(drawn, format="png", dpi=120)
-            figure = base64.b64encode(drawn.getvalue()).decode()
+            figure = None
+            if found.attention is not None:
+                drawn = io.BytesIO()
+                shown = attention_figure(pixels[:, :, ::-1], found, found.attention)
+                shown.savefig(drawn, format="png", dpi=120)
+                figure = base64.b64encode(drawn.getvalue()).decode()
         return {"beams": _beams(found), "figure": figure}
 
 
@@ -112,10 +166,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer with the captions of the image in the body."""
+        self._received = 0
         try:
-            if not self._is_ours() or self.path != "/caption":
-                raise _Refusal(HTTPStatus.NOT_FOUND, "no such page; send an image to /caption")
-            content = self.server.caption(self._body())
+            content = self._captions()
         except _Refusal as refusal:
             self._discard_body()
             self._fail(refusal)
@@ -133,12 +186,17 @@ class _Handler(BaseHTTPRequestHandler):
         port = self.server.server_port
         return self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}")
 
-    def _length(self) -> int | None:
-        """Return the length of the body that the request states, None without a valid one."""
-        stated = self.headers.get("Content-Length", "")
-        return int(stated) if stated.isdecimal() and len(stated) < 16 else None
+    def _is_of_our_page(self) -> bool:
+        # browsers state which page sends a request; programs that are no browsers state nothing
+        sites, origins = self.headers.get_all("Sec-Fetch-Site"), self.headers.get_all("Origin")
+        own = [f"http://{self.headers.get('Host')}"]
+        return sites in (None, ["same-origin"]) and origins in (None, own)
 
-    def _body(self) -> bytes:
+    def _captions(self) -> dict[str, object]:
+        if not self._is_ours() or self.path != "/caption":
+            raise _Refusal(HTTPStatus.NOT_FOUND, "no such page; send an image to /caption")
+        if not self._is_of_our_page():
+            raise _Refusal(HTTPStatus.FORBIDDEN, f"sent by another page; open {self.server.url}")
         length = self._length()
         if length is None:
             raise _Refusal(HTTPStatus.LENGTH_REQUIRED, "no Content-Length; send it")
@@ -147,13 +205,32 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the image has {length:,} bytes, the limit is {LARGEST:,}; scale it down",
             )
-        return self.rfile.read(length)
+        with self.server.reserved(length), tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "image"
+            with path.open("wb") as file:
+                for chunk in self._chunks(length):
+                    file.write(chunk)
+            return self.server.caption(path)
+
+    def _length(self) -> int | None:
+        """Return the length of the body that the request states, None without a valid one."""
+        stated = self.headers.get("Content-Length", "")
+        return int(stated) if stated.isdecimal() and len(stated) < 16 else None
+
+    def _chunks(self, length: int) -> Iterator[bytes]:
+        """Yield the body in pieces; raise TimeoutError if it takes too long."""
+        end = time.monotonic() + UPLOAD_SECONDS
+        while length > 0 and (chunk := self.rfile.read1(min(length, 1 << 16))):
+            yield chunk
+            length -= len(chunk)
+            self._received += len(chunk)
+            if time.monotonic() > end:
+                raise TimeoutError
 
     def _discard_body(self) -> None:
         # a client that is still sending would see a broken connection in place of the answer
-        left = self._length() or 0
-        while left > 0 and (chunk := self.rfile.read(min(left, 1 << 16))):
-            left -= len(chunk)
+        for _ in self._chunks(min(self._length() or 0, 2 * LARGEST) - self._received):
+            pass
 
     def _fail(self, refusal: _Refusal) -> None:
         # what was not read would be taken for the next request

@@ -38,3 +38,4 @@ def serve(models: tuple[Path, ...], port: int, config: Config) -> None:
     with server, suppress(Interrupted):
         click.echo(f"{server.url} captions the images dropped on it; Ctrl-C stops")
         server.serve_forever()
+    server.finish()

@@ -145,11 +145,11 @@ def test_a_file_beyond_the_limit_is_not_read_whole(tmp_path):
 
 def test_answers_without_end_are_cut_off(monkeypatch):
     monkeypatch.setattr(location, "LARGEST_FILE", 3 << 20)
-    monkeypatch.setattr(http, "_DEADLINE", 0.2)
     with serving({}) as (address, _):
         for path in ("/endless.jpg", "/endless"):
             url = f"{address}{path}"
             assert str(read_file(url)) == f"{url!r} has more than 3 MiB; make it smaller"
+        monkeypatch.setattr(http, "_DEADLINE", 0.2)
         error = read_file(f"{address}/trickle.jpg")
         assert isinstance(error, UnreadableError)
         assert str(error) == (

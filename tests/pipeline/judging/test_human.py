@@ -68,10 +68,14 @@ def test_the_sheet_shows_both_captions_of_each_image_and_the_key_tells_them_apar
 
 
 def test_a_spreadsheet_neither_computes_a_caption_nor_changes_the_tally(images, key, tmp_path):
-    formulas = {image_id: f"=1+{image_id}" for image_id in IDS}
-    write_sheet(tmp_path / "other", {"old": OLD, "new": formulas}, images, count=5, seed=0)
-    for row in rows_of(tmp_path / "other" / "sheet.csv"):
-        assert sorted((row["left"], row["right"]))[0].startswith("'=1+")
+    starts = ("=", "\t=", "\r=", " \n@", "\ufeff+", "\0-", "\t", "＝")
+    for number, start in enumerate(starts):
+        formulas = {image_id: f"{start}1+{image_id};=2" for image_id in IDS}
+        other = tmp_path / f"other-{number}"
+        write_sheet(other, {"old": OLD, "new": formulas}, images, count=5, seed=0)
+        for row in rows_of(other / "sheet.csv"):
+            assert sorted((row["left"], row["right"]))[0].startswith(f"'{start}1+")
+        assert (other / "sheet.csv").read_text().count(';=2"') == 5  # which is one cell
     sheet = rows_of(tmp_path / "sheet" / "sheet.csv")
     path = judge(sheet, tmp_path / "mine.csv", for_the_new)
     (tmp_path / "saved.csv").write_text("\ufeff" + path.read_text().replace(",", ";"))

@@ -3,20 +3,31 @@
 import http.client
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.captioning.caption_images import ImageCaptioner, caption_files
+from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.captioning.caption_images import (
+    CaptionedImage,
+    ImageCaptioner,
+    caption_files,
+)
 from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.serving import server as serving
@@ -97,6 +108,166 @@ def test_another_host_name_is_refused(server):
     assert refused(server, "POST", "/caption", b"x", Host="example.org") == expected
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://example.org"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},  # another port of this machine
+        {"Sec-Fetch-Site": "none"},
+    ],
+)
+def test_an_image_sent_by_another_page_is_refused(server, headers):
+    message = f"sent by another page; open {server.url}"
+    assert refused(server, "POST", "/caption", b"x", **headers) == (403, message)
+
+
+def test_an_image_sent_by_the_page_is_used(server):
+    for name in ("127.0.0.1", "localhost"):
+        host = f"{name}:{server.server_port}"
+        headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+        status, error = refused(server, "POST", "/caption", b"x", **headers)
+        assert (status, error[:7]) == (422, "image '")
+
+
+@dataclass
+class FixedCaptioner:
+    """A captioner of one caption, which waits until it may go on."""
+
+    going_on: threading.Event = field(default_factory=threading.Event)
+    started: threading.Event = field(default_factory=threading.Event)
+    extract_config: ExtractConfig = field(default_factory=ExtractConfig)
+
+    def extract(self, pixels):
+        self.started.set()
+        assert self.going_on.wait(60)
+
+    def caption(self, regions):
+        return [CaptionedImage([Beam("a dog", -1.0)], None)]
+
+    def add_attention(self, found):
+        return found
+
+
+@contextmanager
+def serving_fixed():
+    captioner = FixedCaptioner()
+    server = CaptionServer(captioner, port=0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server, captioner
+    finally:
+        captioner.going_on.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def started_upload(server, length, sent=b""):
+    """Return a connection that has sent a part of an image."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.putrequest("POST", "/caption")
+    connection.putheader("Content-Length", str(length))
+    connection.endheaders()
+    connection.send(sent)
+    return connection
+
+
+def until(condition):
+    """Wait for a condition."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_unfinished_uploads_fill_neither_memory_nor_disk(scene, monkeypatch):
+    monkeypatch.setattr(serving, "MOST_BYTES", 100 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    part = bytes(24 << 20)
+    with serving_fixed() as (server, captioner):
+        captioner.going_on.set()
+        held = [started_upload(server, 48 << 20, part) for _ in range(2)]
+        until(lambda: server._bytes == 96 << 20)
+        assert refused(server, "POST", "/caption", bytes(5 << 20)) == (
+            503,
+            "too many images wait; send it again later",
+        )
+        assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
+        for connection in held:
+            connection.close()
+        until(lambda: server._bytes == 0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # KB
+
+
+def test_an_upload_that_trickles_ends(monkeypatch):
+    monkeypatch.setattr(serving, "UPLOAD_SECONDS", 0.2)
+    with serving_fixed() as (server, _):
+        with (
+            closing(started_upload(server, 1000)) as connection,
+            pytest.raises((ConnectionError, http.client.HTTPException)),
+        ):
+            for _ in range(500):
+                connection.send(b".")
+                time.sleep(0.02)
+        until(lambda: server._bytes == 0)
+
+
+def test_connections_beyond_the_limit_are_closed(monkeypatch, scene):
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 2)
+    with serving_fixed() as (server, captioner):
+        captioner.going_on.set()
+        held = [started_upload(server, 10) for _ in range(2)]
+        until(lambda: server._bytes == 20)
+        with socket.create_connection(("127.0.0.1", server.server_port)) as beyond:
+            assert beyond.recv(1) == b""
+        for connection in held:
+            connection.close()
+        until(lambda: server._connections._value == 2)
+        assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
+
+
+def test_a_page_closed_early_is_no_error(scene, capfd, caplog):
+    with serving_fixed() as (server, captioner):
+        image = scene.read_bytes()
+        connection = started_upload(server, len(image), image)
+        assert captioner.started.wait(60)
+        reset = struct.pack("ii", 1, 0)  # so that the answer meets a closed connection
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        connection.close()
+        captioner.going_on.set()
+        until(lambda: server._connections._value == serving.MOST_CONNECTIONS)
+        assert request(server, "POST", "/caption", image)[0] == 200
+    assert capfd.readouterr().err == "" and not caplog.records
+
+
+def test_images_sent_together_are_captioned_one_after_another(scene):
+    with serving_fixed() as (server, captioner), ThreadPoolExecutor(50) as pool:
+        image = scene.read_bytes()
+        sent = [pool.submit(request, server, "POST", "/caption", image) for _ in range(50)]
+        until(lambda: server._bytes == 50 * len(image))
+        captioner.going_on.set()
+        assert {one.result()[0] for one in sent} == {200}
+
+
+def test_a_server_that_stops_captions_no_waiting_image(scene):
+    with serving_fixed() as (server, captioner), ThreadPoolExecutor(3) as pool:
+        image = scene.read_bytes()
+        first = pool.submit(request, server, "POST", "/caption", image)
+        assert captioner.started.wait(60)
+        second = pool.submit(refused, server, "POST", "/caption", image)
+        until(lambda: server._bytes == 2 * len(image))
+        stopping = pool.submit(server.finish)
+        until(lambda: server._is_finished)
+        captioner.going_on.set()
+        stopping.result()
+        assert first.result()[0] == 200
+        assert second.result() == (503, "the server stops; start it again")
+
+
 @pytest.mark.slow
 def test_an_unusable_image_is_an_error_and_the_server_goes_on(server, scene):
     status, error = refused(server, "POST", "/caption", b"<html>")
@@ -144,7 +315,8 @@ def test_a_captioner_of_given_boxes_and_a_taken_port_are_refused(experiment, ser
 @contextmanager
 def running(model):
     command = [sys.executable, "-m", "a2cap.pipeline", "serve", "--model", model, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             yield process
         finally:
@@ -152,14 +324,19 @@ def running(model):
 
 
 @pytest.mark.slow
-def test_the_command_prints_its_address_and_stops_quietly(model):
+def test_the_command_prints_its_address_and_stops_quietly(model, scene):
     with running(model) as process:
         url, _, rest = process.stdout.readline().partition(" ")
         assert rest == "captions the images dropped on it; Ctrl-C stops\n"
         port = int(url.removeprefix("http://127.0.0.1:"))
-        with socket.create_connection(("127.0.0.1", port)):
+        with socket.create_connection(("127.0.0.1", port)) as sending:
+            image = scene.read_bytes()
+            head = f"POST /caption HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            sending.sendall(f"{head}Content-Length: {len(image)}\r\n\r\n".encode() + image)
+            time.sleep(0.1)  # so that it is being captioned
             os.kill(process.pid, signal.SIGINT)
             assert process.wait(timeout=600) == 0
+        assert "Traceback" not in process.stderr.read()
 
 
 @pytest.mark.slow
