@@ -1,8 +1,8 @@
-"""All benchmarks in short forms: one table, `results/cpu.json`, and the rows of README.
+"""All benchmarks in short forms: `results/cpu.json`, and the tables of README and docs.
 
 A time is compared with that of a reference which alternates with it, and its operations or bytes
 per second with the machine's measured peak. Figures whose ratio moved by more than a tenth since
-the last results are named. `--readme` copies the results into README's table.
+the last results are named. `--pages` copies the results into README and docs/performance.md.
 """
 
 import json
@@ -40,7 +40,8 @@ from benchmarks.measure import (
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-README = ROOT / "README.md"
+PAGES = {ROOT / "README.md": True, ROOT / "docs" / "performance.md": False}
+"""Page with a table of results -> True if it has the times alone."""
 MOVED = 0.1
 
 FP32, BF16, MEMORY = "fp32 matrix products", "bf16 matrix products", "memory bandwidth"
@@ -50,7 +51,7 @@ Peaks = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured time; `what` is its row in README if that has such a row.
+    """A measured time; `what` is the start of its row on a page, if it has one.
 
     ratio: how many times as fast as `reference`; share: of the peak named `peak`. Both are None
     where there is nothing to compare with.
@@ -65,7 +66,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """The time and what it is compared with, as README states it."""
+        """The time and what it is compared with, as docs/performance.md states it."""
         compared = []
         if self.ratio is not None:
             compared.append(f"{_two_digits(self.ratio)} times as fast as {self.reference}")
@@ -339,22 +340,18 @@ def moved(before: Sequence[Mapping[str, Any]], now: Sequence[Figure]) -> list[st
     return lines
 
 
-def with_results(readme: str, results: Mapping[str, Any]) -> str:
-    """Return README with the figures of its rows, and the machine, from the results."""
+def with_results(page: str, results: Mapping[str, Any], *, short: bool) -> str:
+    """Return a page with the figures of its rows, and the machine; short: the times alone."""
     about = ", ".join(results["machine"][:5])
-    link = "[where the time goes](docs/performance.md)"
-    heading = f"By `make bench`, or the script in the row, on {about} ({link}):"
-    readme = re.sub(r"^By `make bench`.*:$", lambda _: heading, readme, flags=re.M)
+    page = re.sub(
+        r"^(By `make bench`.*? on ).*:$", lambda found: f"{found[1]}{about}:", page, flags=re.M
+    )
     for entry in results["figures"]:
         figure = Figure(**entry)
-        row = rf"^\| {re.escape(figure.what)}([^|]*) \|.*\|$"
-        readme = re.sub(
-            row,
-            lambda match, figure=figure: f"| {figure.what}{match[1]} | {figure.text} |",  # type: ignore[misc]
-            readme,
-            flags=re.M,
-        )
-    return readme
+        text = duration(figure.seconds) if short else figure.text
+        row = re.compile(rf"^(\| {re.escape(figure.what)}[^|]*\|).*\|$", re.M)
+        page = row.sub(lambda found, text=text: f"{found[1]} {text} |", page)  # type: ignore[misc]
+    return page
 
 
 def _commit() -> str:
@@ -367,19 +364,20 @@ def _commit() -> str:
 @click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
 @click.option("--gpu", is_flag=True, help="Measure training on the GPU instead.")
 @click.option("--only", multiple=True, type=click.Choice([*CPU, *GPU]), help="Run these groups.")
-@click.option("--readme", is_flag=True, help="Only write the last results into README.")
+@click.option("--pages", is_flag=True, help="Only write the last results into README and docs.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="JSON file of the results; by default results/cpu.json or gpu.json, none with --quick.",
 )
-def main(quick: bool, gpu: bool, only: tuple[str, ...], readme: bool, output: Path | None) -> None:
+def main(quick: bool, gpu: bool, only: tuple[str, ...], pages: bool, output: Path | None) -> None:
     """Run all benchmarks in short forms."""
     if output is None and not (quick or only):
         output = RESULTS / ("gpu.json" if gpu else "cpu.json")
-    if readme:
+    if pages:
         results = json.loads((output or RESULTS / "cpu.json").read_text())
-        README.write_text(with_results(README.read_text(), results))
+        for page, short in PAGES.items():
+            page.write_text(with_results(page.read_text(), results, short=short))
         return
     print_machine()
     about, started = machine(), time.perf_counter()

@@ -1,4 +1,4 @@
-"""Short forms of all benchmarks, README's rows, and the check of a GPU, on tiny sizes."""
+"""Short forms of all benchmarks, the rows of pages, and the check of a GPU, on tiny sizes."""
 
 import json
 
@@ -7,7 +7,6 @@ from click.testing import CliRunner
 
 from benchmarks import bench, gpu_check
 from benchmarks.bench import Figure, moved, with_results
-from tests.test_structure import ROOT
 
 STEP = Figure("step", 4.4, 1.31, "one pass per loss", 0.67, "fp32 matrix products")
 
@@ -29,22 +28,23 @@ def test_figures_that_moved_by_more_than_a_tenth_are_named():
     ]
 
 
-def test_rows_and_machine_of_the_readme_follow_the_results():
+@pytest.mark.parametrize(("short", "text"), [(True, "4.4 s"), (False, STEP.text)])
+def test_rows_and_machine_of_a_page_follow_the_results(short, text):
     machine = ["Some CPU", "2 cores", "24 GiB", "no GPU", "torch 2.15", "2 threads", "load 0.1"]
-    readme = "By `make bench` or not, on X:\n| step, 50 regions (`x.py`) | old |\n| other | 1 |\n"
-    assert with_results(readme, {"machine": machine, "figures": [vars(STEP)]}) == (
-        "By `make bench`, or the script in the row, on Some CPU, 2 cores, 24 GiB, no GPU, "
-        "torch 2.15 ([where the time goes](docs/performance.md)):\n"
-        f"| step, 50 regions (`x.py`) | {STEP.text} |\n| other | 1 |\n"
+    page = "By `make bench` or not, on X:\n| step, 50 regions (`x.py`) | old |\n| other | 1 |\n"
+    assert with_results(page, {"machine": machine, "figures": [vars(STEP)]}, short=short) == (
+        "By `make bench` or not, on Some CPU, 2 cores, 24 GiB, no GPU, torch 2.15:\n"
+        f"| step, 50 regions (`x.py`) | {text} |\n| other | 1 |\n"
     )
 
 
-def test_the_readme_has_the_committed_results():
+@pytest.mark.parametrize("page", bench.PAGES, ids=lambda page: page.name)
+def test_the_pages_have_the_committed_results(page):
     path = bench.RESULTS / "cpu.json"
     if not path.exists():
         pytest.skip("no results are committed; run make bench")
-    readme = (ROOT / "README.md").read_text()
-    assert with_results(readme, json.loads(path.read_text())) == readme
+    text, short = page.read_text(), bench.PAGES[page]
+    assert with_results(text, json.loads(path.read_text()), short=short) == text
 
 
 @pytest.mark.slow

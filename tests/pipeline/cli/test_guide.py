@@ -24,6 +24,7 @@ PAGES = [README, *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 
 EXTRACT = "extract --images my-images --output my-features --set"
 ELSEWHERE = (
+    "demo",
     "weights fetch",
     "weights import meshed_memory_transformer.pth",
     "caption dog.jpg --model m2",
