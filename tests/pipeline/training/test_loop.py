@@ -156,14 +156,6 @@ def test_another_seed_trains_another_network(training, tmp_path, kind):
     assert equal == [False, True]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("choice", ["train.grouping=caption", "model.alignment.fusion=none"])
-def test_other_settings_train_too(train, tmp_path, choice):
-    found = metrics(train(tmp_path / "other", choice, "train.batch_size=12"))
-    assert found[1]["loss"] < found[0]["loss"]
-    assert (found[0]["mask_loss"] == 0.0) == (choice.endswith("none"))
-
-
 def scored(monkeypatch, *scores):
     """Make validation return these CIDErs, one per epoch."""
     left = list(scores)
@@ -229,31 +221,6 @@ def test_progress_events_contain_the_step_and_the_total(train, tmp_path, monkeyp
     assert [(event["step"], event["total"]) for event in found] == [
         (step, STEPS) for step in range(1, STEPS + 1)
     ]
-
-
-@pytest.mark.slow
-def test_reading_measurements_later_changes_nothing(
-    train, uninterrupted, tmp_path, monkeypatch, signals
-):
-    """As on a GPU; the stop comes between two reads."""
-    monkeypatch.setattr(cross_entropy, "_read_interval", lambda device: 5)
-    signals[0, 8] = [signal.SIGTERM]
-    found = tmp_path / "later"
-    assert until_done(lambda: train(found)) == [signal.SIGTERM]
-    assert_equal_results(found, uninterrupted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("choice", ["train.precision=bf16", "train.accumulate=4"])
-def test_precision_and_parts_change_the_losses_only_slightly(
-    train, uninterrupted, tmp_path, choice
-):
-    found = train(tmp_path / "otherwise", choice)
-    losses = [line["loss"] for line in metrics(found)]
-    assert losses == pytest.approx([line["loss"] for line in metrics(uninterrupted)], rel=0.02)
-    assert losses != [line["loss"] for line in metrics(uninterrupted)]
-    tensors = load_file(found / "model.safetensors").values()
-    assert {tensor.dtype for tensor in tensors} == {torch.float32, torch.int64}
 
 
 @pytest.mark.slow
@@ -367,10 +334,3 @@ def test_a_damaged_best_checkpoint_is_not_replaced_by_another(train, tmp_path, m
         f'checkpoint is damaged: {str(path)!r}; train again with "a2 train --force"'
     )
     assert not (found / "model.safetensors").exists()
-
-
-def test_nothing_can_be_saved_before_the_first_epoch_ends(train, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop.Training, "finished", True)
-    assert message_of(train, tmp_path / "nothing", error=A2Error) == (
-        "no epoch has ended yet: nothing to save; set train.epochs to 1 or more"
-    )

@@ -212,38 +212,3 @@ def test_an_update_that_is_not_finite_changes_no_parameter(started, parts_of, mo
 
 def broken(losses):
     return type(losses)(**{**losses.named(), "boxes": losses.boxes * torch.nan})
-
-
-def test_the_next_update_needs_only_the_state_of_the_optimizer(labelled, started, parts_of):
-    detector, optimizer = started()
-    optimizer.step(parts_of(), 1)
-    other = copy.deepcopy(detector)
-    resumed = DetectorOptimizer(other, labelled.config(), steps=100)
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for one in (optimizer, resumed):
-        one.step(parts_of(), 2)
-    torch.testing.assert_close(detector.state_dict(), other.state_dict(), rtol=0, atol=0)
-    assert optimizer.flush() == []
-
-
-@pytest.mark.slow
-def test_frozen_norms_keep_weight_and_statistics(started, parts_of, monkeypatch):
-    monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
-    detector, optimizer = started(weight_decay=0.5)
-    before = {name: tensor.clone() for name, tensor in detector.state_dict().items()}
-    optimizer.step(parts_of(), 1)
-    kept = [name for name in before if ".norm." in name]
-    assert kept
-    for name, tensor in detector.state_dict().items():
-        assert torch.equal(tensor, before[name]) == (name in kept), name
-
-
-@pytest.mark.slow
-def test_bf16_gives_close_losses_and_keeps_parameters_in_float32(started, parts_of):
-    found = {}
-    for precision in ("fp32", "bf16"):
-        detector, optimizer = started(precision=precision)
-        [found[precision]] = optimizer.step(parts_of(), 1)
-        assert {p.dtype for p in detector.parameters()} == {torch.float32}
-    assert found["bf16"].means == pytest.approx(found["fp32"].means, rel=0.05)
-    assert found["bf16"].means != found["fp32"].means

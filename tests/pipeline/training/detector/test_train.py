@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torchvision.models import resnet18
 
-from a2cap.data.errors import A2Error, InputError, WeightsError
+from a2cap.data.errors import A2Error
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.image import read_image
@@ -18,7 +18,7 @@ from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector import train as detector_training
 from a2cap.pipeline.training.detector.data import read_detector_data
 from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
-from a2cap.pipeline.training.detector.train import new_detector, start_tensors
+from a2cap.pipeline.training.detector.train import new_detector
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
@@ -134,18 +134,6 @@ def test_figures_describe_all_validation_images(uninterrupted_detector, labelled
 
 
 @pytest.mark.slow
-def test_the_best_epoch_is_saved_and_not_the_last(train_detector, tmp_path, monkeypatch):
-    scored(monkeypatch, 0.7, 0.4)
-    found = train_detector(tmp_path / "best")
-    checkpoints = Checkpoints(found / "checkpoints")
-    saved = load_file(found / "detector.safetensors")
-    best, last = (checkpoints.load(step).tensors for step in (3, 6))
-    for tensors, same in ((best, True), (last, False)):
-        learnt = {name.removeprefix("detector."): tensor for name, tensor in tensors.items()}
-        assert all(torch.equal(saved[name], learnt[name]) for name in saved) == same
-
-
-@pytest.mark.slow
 def test_finding_no_object_logs_a_warning(train_detector, tmp_path, monkeypatch, caplog):
     scored(monkeypatch, 0.0, 0.1)
     train_detector(tmp_path / "blind")
@@ -154,13 +142,6 @@ def test_finding_no_object_logs_a_warning(train_detector, tmp_path, monkeypatch,
         "detector.labels and detector.anchor_sizes, or lower detector.lr"
     )
     assert [message for message in caplog.messages if "AP50 is 0" in message] == [warning]
-
-
-def test_the_numbers_of_images_are_logged(train_detector, tmp_path, caplog):
-    caplog.set_level("INFO")
-    train_detector(tmp_path / "logged", epochs=1, max_validation_images=2)
-    logged = [message for message in caplog.messages if " images with " in message]
-    assert [message.split(" images")[0] for message in logged] == ["train on 12", "validate on 2"]
 
 
 @pytest.mark.slow
@@ -242,22 +223,6 @@ def test_training_starts_from_a_detector_and_keeps_the_heads_that_fit(
 
 
 @pytest.mark.slow
-def test_weights_of_another_width_are_rejected(uninterrupted_detector, labelled):
-    weights = uninterrupted_detector / "detector.safetensors"
-    config = labelled.config(start=str(weights), width=16)
-    data = read_detector_data(config).training
-    text = message_of(new_detector, config, data, error=WeightsError)
-    assert text.startswith("weights 'detector.safetensors' do not fit a ResNet-18 of width 16: ")
-    assert text.endswith("; choose the depth and width of the weights")
-
-
-def test_a_start_of_unknown_layout_is_rejected(tmp_path):
-    torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pth")
-    with pytest.raises(WeightsError, match=r"'other\.pth'"):
-        start_tensors(tmp_path / "other.pth")
-
-
-@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_training(train_detector, tmp_path, monkeypatch):
     compute = DetectorOptimizer._backward
 
@@ -271,21 +236,6 @@ def test_a_loss_that_is_not_finite_ends_the_training(train_detector, tmp_path, m
     assert text.startswith("loss is not finite at step 3: loss nan, objectness nan, ")
     assert text.endswith("; the last good checkpoint is kept, lower detector.lr and train again")
     assert last_checkpoint(tmp_path / "poisoned").step == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_unreadable_image_is_reported_by_name(train_detector, labelled, tmp_path, workers):
-    write_scenes(tmp_path / "cut", count=4, seed=5, side=96, workers=1)
-    path = tmp_path / "cut" / "images" / "000000000002.jpg"
-    path.write_bytes(path.read_bytes()[:1500])
-    with pytest.raises(InputError, match=r"^image '000000000002\.jpg' cannot be decoded: .*"):
-        train_detector(
-            tmp_path / "trained",
-            images=str(tmp_path / "cut" / "images"),
-            labels=str(tmp_path / "cut" / "instances.json"),
-            workers=workers,
-        )
 
 
 @pytest.mark.slow
