@@ -23,7 +23,7 @@ from benchmarks.study.worlds import Images
 
 FULL = Images(drawn=6000, train=4800, validate=200, test=400)
 TENTH = Images(drawn=12_329, train=11_229, validate=300, test=800)
-"""Of COCO's text."""
+"""Part of the study with COCO's text."""
 
 QUICK = Images(drawn=40, train=20, validate=4, test=4)
 

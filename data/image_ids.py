@@ -25,7 +25,7 @@ IdRule = Literal["number", "path"]
 
 _NAMED_TOGETHER = 20
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
-"""Of JPEG, PNG, GIF, BMP and TIFF."""
+"""Suffixes of JPEG, PNG, GIF, BMP and TIFF."""
 _NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
 
 

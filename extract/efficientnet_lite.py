@@ -32,7 +32,7 @@ class EfficientNetLite(nn.Module):
     """The last map of a network; images are scaled to its own square size."""
 
     mean = deviation = (0.5, 0.5, 0.5)
-    """Of red, green and blue in [0, 1]: inputs are in [-1, 1]."""
+    """Mean of red, green and blue in [0, 1], which scales inputs to [-1, 1]."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -67,7 +67,8 @@ class Predictions:
         """Copy predictions at once, because each copy waits for a GPU. rois: (K, 5)."""
         parts = [rois[:, 1:], found.features, _probabilities(found.class_logits), rois[:, :0]]
         if (logits := found.attribute_logits) is not None:
-            # airsplay leaves "no attribute" out of the softmax: the same attribute, surer of itself
+            # airsplay leaves "no attribute" out of the softmax: the same attribute, with a higher
+            # probability
             is_foreground = meta.attribute_softmax == "foreground"
             each = logits[:, :-1].softmax(dim=1) if is_foreground else _probabilities(logits)
             ids = logits[:, :-1].argmax(dim=1)

@@ -19,7 +19,7 @@ from a2cap.data.errors import InputError, UnreadableError
 from a2cap.data.files.image_file import FORMAT_NAMES, open_image
 
 PIXEL_LIMIT = 100_000_000
-"""Pixels above which an image is refused before decoding.
+"""Pixels above which an image is rejected before decoding.
 
 Decoding so many takes up to 0.9 GB, of WebP 1.7 GB, beside the file's own bytes.
 """

@@ -1,7 +1,7 @@
 """The record of an extractor: everything that determines its features (`extractor.json`).
 
 It is stored beside a feature store and copied beside each captioner that was trained on that
-store, so that new images get the same features and another extractor's features are refused.
+store, so that new images get the same features and another extractor's features are rejected.
 """
 
 from collections.abc import Mapping

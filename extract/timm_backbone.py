@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from a2cap.data.errors import ConfigError, WeightsError
 
 PREFIX = "timm/"
-"""Of the names of these networks in `extract.grid_backbone`."""
+"""Prefix of the names of these networks in `extract.grid_backbone`."""
 
 
 class TimmBackbone(nn.Module):

@@ -263,7 +263,7 @@ class HardAttentionConfig(BaseModel):
 class ShowAttendTellConfig(CaptionerSettings):
     """Sizes and options of Show, Attend and Tell (Xu et al. 2015), soft or hard attention.
 
-    The defaults are those of the authors' COCO model.
+    The defaults are the settings of the authors' COCO model.
     """
 
     kind: Literal["show-attend-tell"] = "show-attend-tell"

@@ -211,7 +211,7 @@ def field_paths(
 
 
 def section_models(name: str) -> list[type[BaseModel]]:
-    """Return the model of a section, or those of all kinds of captioners."""
+    """Return the model of a section; for `model`, the model of every kind of captioner."""
     return list(MODEL_KINDS.values()) if name == "model" else [_model_at([name])]
 
 

@@ -266,7 +266,7 @@ class Experiment:
         names = "\n".join(sorted(imported.image_ids))
         inputs = {
             "features": self._hashes.images(imported.path, imported.files()),
-            # images whose features are missing are refused
+            # images whose features are missing are rejected
             "images": Input(imported.path, hashlib.sha256(names.encode()).hexdigest()),
         }
         if imported.sizes is not None:

@@ -232,7 +232,7 @@ def _sources(made: PreImage, by_digest: Mapping[str | None, _Result]) -> Iterato
 
 
 def _changed_settings(sections: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """Return the settings that are not the default, those of the captioner first."""
+    """Return the settings that are not the default, with the captioner's first."""
     default = Config().model_dump(mode="json", by_alias=True)
     kind = str(sections.get("model", {}).get("kind", Config().model.kind))
     model = MODEL_KINDS[kind]().model_dump(mode="json", by_alias=True)

@@ -24,7 +24,7 @@ Record = tuple[memoryview, memoryview]
 """Key and value in the memory of LMDB."""
 
 CHECKSUM = struct.Struct("<I")
-"""Of the crc32 at the end of a record."""
+"""Bytes of the crc32 at the end of a record."""
 _LARGEST_FLOAT16 = 65504.0
 
 

@@ -37,7 +37,7 @@ def parse_json(
     Raises InputError for invalid JSON, which `where` names.
     """
     with _json_errors(where):
-        return json.loads(text, parse_constant=_refuse_constant, object_hook=convert)
+        return json.loads(text, parse_constant=_reject_constant, object_hook=convert)
 
 
 def read_json_list(path: Path) -> Iterator[object]:
@@ -49,7 +49,7 @@ def read_json_list(path: Path) -> Iterator[object]:
     # For files of hundreds of MB: only the text is held whole. 42 MiB of boxes took twice the file
     # in memory; `read_json` took six times.
     text, where = read_text(path), repr(str(path))
-    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    decoder = json.JSONDecoder(parse_constant=_reject_constant)
     position = _after_space(text, 0)
     if text[position : position + 1] != "[":
         raise InputError(f"not a JSON list: {where}; name a file that contains one")
@@ -124,7 +124,7 @@ def _after_space(text: str, position: int) -> int:
     return found.end() if found else position
 
 
-def _refuse_constant(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
 
 

@@ -74,7 +74,7 @@ class Output(_Frozen):
     """A file of a sealed folder, or an inner sealed folder."""
 
     sha256: str
-    """Of the file's bytes; of an inner sealed folder its digest."""
+    """Sha256 of the file's bytes, or the digest of an inner sealed folder."""
     size: int
     """Bytes of the file; of an inner sealed folder the sum of its outputs."""
 
@@ -88,7 +88,7 @@ class Manifest(_Frozen):
     outputs: dict[str, Output]
     """By path relative to the folder."""
     facts: dict[str, JsonValue] = {}
-    """What a reader must know about the content; `digest` replaces that of the outputs."""
+    """Facts for readers of the content; `digest` replaces the digest of the outputs."""
     skipped: tuple[SkippedItem, ...] = ()
     finished: float
     """Seconds since 1970."""

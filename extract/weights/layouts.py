@@ -75,7 +75,7 @@ def make_canonical(
 
     tensors: by detectron2's keys or MILVLG's names for them; name: the file's, for messages.
     A stored mean, deviation and epsilon are honoured. Raises WeightsError where the layout is
-    unknown or the mean is that of RGB. Unknown keys stay, for the detector to refuse.
+    unknown or the mean is that of RGB. Unknown keys stay, for the detector to reject.
     """
     weights = {_renamed(key): t for key, t in tensors.items() if not key.endswith(_NOT_WEIGHTS)}
     try:

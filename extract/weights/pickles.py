@@ -153,8 +153,8 @@ class Interpreter:
     """A stack machine for the opcodes of pickled arrays, as in the standard library's pickle.py.
 
     position: bytes of the file that were read.
-    arrays: bytes of all arrays together; they cannot be more than the file's.
-    copies: characters and entries that were copied from other objects, likewise.
+    arrays: bytes of all arrays together, at most the size of the file.
+    copies: characters and entries copied from other objects, at most the size of the file.
     """
 
     names: ClassVar[Mapping[str, Name | int | None]] = _NAMES

@@ -1,4 +1,4 @@
-"""Numbers that no trained network has, by which a damaged weights file is refused."""
+"""Numbers that no trained network has, by which a damaged weights file is rejected."""
 
 from collections.abc import Mapping
 

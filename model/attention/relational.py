@@ -18,7 +18,7 @@ from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.layers.linear import xavier_linear
 
 PAIR_VALUES = 8
-"""Values per pair of boxes, those of `pair_geometry`."""
+"""Values that `pair_geometry` returns for each pair of boxes."""
 PAIR_WIDTH = 64
 """Width of an embedded pair, G."""
 

@@ -1,8 +1,8 @@
 """GRU captioner with dot, general or additive attention, or without (Luong 2015; Bahdanau 2015).
 
-The equations are those of a blog on attention in captioning, January 2020, which leaves open where
-the context enters: beside the state into the output layer (`order: text`, its letter and Luong's
-order), or into the GRU before the state (`order: bahdanau`).
+The equations come from a blog on attention in captioning, January 2020, which does not say where
+the context enters. `order: text` concatenates it with the state before the output layer (Luong);
+`order: bahdanau` feeds it to the GRU before the state.
 """
 
 import math

@@ -1,12 +1,12 @@
 """The meshed-memory Transformer, M2 (Cornia et al. 2020, arXiv:1912.08226).
 
 Its encoder attends to learned memory slots beside the regions; every decoder layer attends to every
-encoder layer and weighs the results by learned gates. Details are those of
-github.com/aimagelab/meshed-memory-transformer at 239100b, with differences. Their region mask
-is computed after a projection whose bias hides the padding, so that it masks nothing; ours works.
-Their sampled initial memory is overwritten by Xavier's; ours is Xavier's from the start. Xavier's
-values overwrite their sinusoidal positions too, which stay random: captioners of theirs are
-imported with that table.
+encoder layer and weighs the results by learned gates. Details follow
+github.com/aimagelab/meshed-memory-transformer at 239100b, with three differences. Its region mask
+is computed from projected features, whose bias makes padding non-zero, so it masks nothing; a2
+masks padding. Its sampled initial memory is overwritten by Xavier's initialisation, which a2 uses
+from the start. Xavier's values overwrite its sinusoidal positions too, so that they are random
+numbers: an imported captioner keeps that table.
 """
 
 import math

@@ -45,7 +45,7 @@ class FigurePaths:
 
     In a folder a figure has its image's name and the suffix .png; the second image of that name
     gets the suffix "-2". Raises ConfigError for one file if there may be `many` images, and for a
-    file whose suffix is not that of a figure.
+    file whose suffix is not a figure's.
     """
 
     def __init__(self, path: Path, *, many: bool) -> None:

@@ -215,7 +215,7 @@ def _m2(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
     for name in ("decoder.embedding.weight", "decoder.output.weight"):
         found[name] = _rows(found, name, rows, size=len(words))
     memory = found["encoder.layers.0.memory_keys"]
-    # row 0 is that of padding; captions beyond its last row get what the authors meant to have
+    # row 0 belongs to padding; positions beyond the table use sinusoids, as the authors intended
     table = found["decoder.positions"]
     sinusoids = sinusoidal_positions(MAX_POSITIONS + 1, table.shape[1])
     found["decoder.positions"] = torch.cat((table[1:], sinusoids[len(table) :]))

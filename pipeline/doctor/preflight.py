@@ -216,7 +216,7 @@ def _finished(run: PlannedRun, stage: str) -> list[Path]:
     """Return the folder of a stage's result, none while it does not exist."""
     try:
         return [run.experiment.result(stage, needed_by=EVALUATE).directory]
-    except A2Error:  # what keeps the stage from running is another need's problem
+    except A2Error:  # reported by the check of that stage
         return []
 
 

@@ -2,7 +2,7 @@
 
 A process holds its shard's lock while it works, and the stage's lock only briefly before and after.
 Processes wait for that brief lock at a separate lock file. A taken stage lock therefore means a run
-without shards, which is refused immediately.
+without shards, which is rejected immediately.
 """
 
 from collections.abc import Iterator

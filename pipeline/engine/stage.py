@@ -35,8 +35,8 @@ class Stage:
     outputs: name of a declared output -> function from its path to its logical digest.
     work: bound to its own config model and inputs, so that it cannot read any other setting.
     shards: set if the stage can run in shards; their number is not part of the key.
-    note: how a first run starts, for status and log; begin: copies an earlier result's work into
-    its partial directory. With --force, both are ignored.
+    note: how a first run starts, for status and log; begin: copies the
+    checkpoints of a shorter training. With --force, both are ignored.
     """
 
     name: str

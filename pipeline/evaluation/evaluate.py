@@ -177,7 +177,7 @@ def evaluate_captioner(
     store.require_width(model.description.region_width)
     captioning = _Captioning(config, model, store, device)
     references, skipped = read_split(config.split, inputs)
-    # Whatever may be refused is read before minutes of decoding.
+    # All inputs are read and checked before minutes of decoding.
     groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}
     scenes = read_scenes(inputs["scenes"].path) if "scenes" in inputs else None
     compared = read_baseline(inputs["baseline"].path) if "baseline" in inputs else None

@@ -259,7 +259,10 @@ def _decode(
         try:
             found[image_id] = read_image(path)
             if path in unreadable:  # the key states that this image has no features
-                raise InputError(f"cannot read image {path.name!r} when a run begins; run again")
+                raise InputError(
+                    f"image {path.name!r} was unreadable when the run started but is readable now; "
+                    "run again to include it"
+                )
         except InputError as error:
             found[image_id] = error
         except UnreadableError as error:

@@ -41,7 +41,7 @@ class ImportedFeatures:
 
     @property
     def source(self) -> Path:
-        """The store or file itself, also if the result of `a2 extract` is named."""
+        """The store or file: `path`, or the store inside a result of `a2 extract`."""
         inside = self.path / FEATURES
         return inside if inside.is_dir() else self.path
 

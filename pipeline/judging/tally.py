@@ -37,8 +37,8 @@ class Tally:
 def tally(key: Key, sheets: Sequence[Path]) -> list[Tally]:
     """Count the answers of each judge's sheet.
 
-    Raises InputError for a sheet that is not this one's, lacks answers, has another answer or is
-    named twice.
+    Raises InputError for a sheet of another evaluation, missing or invalid answers, or the same
+    sheet twice.
     """
     if repeated := [str(sheet) for sheet in sheets if sheets.count(sheet) > 1]:
         raise InputError(

@@ -28,11 +28,11 @@ from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.metrics.truth import TRUTH, truth_counts
 
 METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
-"""Metrics of any captions, in the order of tables; those of TRUTH come last."""
+"""Metrics of any captions, in the order of tables; TRUTH comes last."""
 
 
 def shown_name(metric: str) -> str:
-    """Return a metric's name as in papers; the keys are those of the COCO server."""
+    """Return a metric's name as in papers; keys are the names of the COCO server."""
     return metric.replace("Bleu_", "BLEU-").replace("ROUGE_L", "ROUGE-L")
 
 

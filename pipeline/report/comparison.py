@@ -44,7 +44,7 @@ class ImageComparison:
 
     @property
     def difference(self) -> float:
-        """CIDEr of the second run minus that of the first."""
+        """CIDEr of the second run minus CIDEr of the first."""
         before, after = (scores.get("CIDEr", 0.0) for scores in self.scores)
         # Rounded: 0.5 - 0.4 is less than 0.1 in floating point.
         return round(after - before, 9)

@@ -109,7 +109,7 @@ def thumbnail(image: Path | None) -> str | None:
 
 
 def _rows(attention: CaptionAttention) -> dict[str, object]:
-    """Return the rows of attention, those of a head together; aligned only with a mask."""
+    """Return the rows of attention, head by head; aligned attention only with a mask."""
     is_aligned = attention.keep is not None
     return {
         "original": _packed(attention.original),

@@ -15,7 +15,7 @@ _BINS = 32
 
 
 def in_order(metrics: Iterable[str]) -> list[str]:
-    """Return each metric once, those of METRICS and TRUTH first and in that order."""
+    """Return each metric once: METRICS and TRUTH first, in that order, then the others."""
     known, found = (*METRICS, *TRUTH), dict.fromkeys(metrics)
     return [name for name in known if name in found] + [n for n in found if n not in known]
 

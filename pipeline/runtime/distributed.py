@@ -73,7 +73,7 @@ class Ranks:
         return self.all_gather(value)[0]
 
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors by those of rank 0."""
+        """Overwrite tensors with the tensors of rank 0."""
         if self.count > 1:
             with self.reporting_lost_ranks(), torch.no_grad():
                 for tensor in tensors:

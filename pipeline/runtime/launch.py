@@ -20,7 +20,7 @@ class Launch:
 
 
 def launch(environment: Mapping[str, str] = os.environ) -> Launch:
-    """Return how this process was started: by torchrun, or else as a single rank."""
+    """Return rank and world size from torchrun's environment; 0 of 1 without it."""
     # RANK alone is not enough: a shell may have inherited it
     if "TORCHELASTIC_RUN_ID" not in environment:
         return Launch()

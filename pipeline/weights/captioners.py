@@ -10,7 +10,7 @@ from a2cap.pipeline.engine.artifacts import CAPTIONER
 BUNDLED: Mapping[str, Path] = {
     "scenes": Path(str(files("a2cap.pipeline.weights") / "scenes_captioner"))
 }
-"""Folders of a captioner without `weights.safetensors`: its regions are those of the bundled
+"""Folders of a captioner without `weights.safetensors`: its regions come from the bundled
 detector of the same name (docs/scenes-detector.md)."""
 
 

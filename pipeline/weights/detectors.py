@@ -44,7 +44,7 @@ class PublishedDetector:
 class BundledDetector:
     """A detector in this package; file: its name in the package `a2cap.extract.weights`.
 
-    settings: fields of `extract` that a file of before conventions stated them lacks.
+    settings: fields of `extract` that files written before conventions were stored do not contain.
     """
 
     purpose: str

@@ -140,7 +140,7 @@ def _read_array(content: bytes) -> NDArray[np.float32]:
     stream = io.BytesIO(content)
     read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
     shape, fortran_order, dtype = read_header(stream)
-    values = np.frombuffer(stream.read(), dtype)  # refuses pickled objects
+    values = np.frombuffer(stream.read(), dtype)  # rejects pickled objects
     return values.reshape(shape, order="F" if fortran_order else "C").astype(np.float32)
 
 

@@ -1,9 +1,9 @@
 """Visual encoder: self-attention over the region features (A2, section "Visual Encoder").
 
 Linear, ReLU, dropout and LayerNorm on each region, then post-LN self-attention layers, which may
-see how each pair of boxes lies. Every layer applies the region mask. M2
-(github.com/aimagelab/meshed-memory-transformer) computes its mask after a projection whose bias
-hides the padding, so that it masks nothing.
+depend on the geometry of each pair of boxes. Every layer applies the region mask. M2
+(github.com/aimagelab/meshed-memory-transformer) computes its mask from projected features, whose
+bias makes padding non-zero, so it masks nothing.
 """
 
 from torch import Tensor, nn

@@ -11,10 +11,8 @@ from a2cap.pipeline.cli.options import FILE, log, verbose_option
 
 @click.command()
 @click.argument("captions", type=FILE, nargs=-1, required=True)
-@click.option(
-    "--val", type=FILE, required=True, help="List of validation images: an id or file per line."
-)
-@click.option("--test", type=FILE, required=True, help="List of test images, likewise.")
+@click.option("--val", type=FILE, required=True, help="File of validation image ids, one per line.")
+@click.option("--test", type=FILE, required=True, help="File of test image ids, one per line.")
 @click.option("--output", type=FILE, required=True, help="Write the annotations into this file.")
 @verbose_option
 def karpathy(

@@ -21,7 +21,8 @@ def train(options: ExperimentOptions, force: bool, phase: str) -> None:
     """Train a captioner on features and captions.
 
     With several GPUs, run torchrun --nproc-per-node 2 -m a2cap.pipeline train with the options
-    below. train.batch_size is the global batch size; stages and keys are those of one process.
+    below. train.batch_size is the global batch size; stages and keys do not
+    depend on the number of processes.
 
     \b
     Example:

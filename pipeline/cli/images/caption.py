@@ -84,7 +84,7 @@ def caption(
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     named = named_images(images, sys.stdin.buffer)
-    # refuses a wrong path before a model is loaded
+    # rejects a wrong path before a model is loaded
     write = _figure_writer(figure, many=may_be_many(images), layer=layer, head=head)
     failed = False
     captioned = caption_files(

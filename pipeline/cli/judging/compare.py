@@ -53,7 +53,7 @@ def compare(
     if as_json:
         click.echo(json.dumps([asdict(row) for row in found.metrics], indent=1))
         return
-    # Names of word groups may be longer than those of metrics.
+    # names of word groups may be longer than names of metrics
     width = max(8, *(len(row.metric) for row in found.metrics))
     lines = [
         *found.names,

@@ -56,7 +56,7 @@ def submit(
 
     Use existing results files (--val-results and --test-results), or caption both sets (--model and
     --features). Each image of the info files must have exactly one non-empty caption, and no other
-    image may have one. Of a captioner's beams the top-scoring non-empty caption is used.
+    image may have one. a2 submits the top-scoring non-empty beam of each image.
 
     \b
     Example:

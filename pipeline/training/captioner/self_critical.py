@@ -69,7 +69,7 @@ def refine_captioner(
 
 
 def start_score(job: SelfCriticalJob) -> float | None:
-    """Return the best validation CIDEr of cross-entropy training, if it was measured likewise."""
+    """Return the best CIDEr of cross-entropy training; None for other validation settings."""
     scores = [line["CIDEr"] for line in read_epochs(job.model)]
     if not scores or not (job.model / MANIFEST).is_file():
         return None

@@ -68,7 +68,7 @@ def test_the_line_of_an_epoch_has_the_rewards_and_the_score_before(others, start
 
 
 @pytest.mark.parametrize(("beams", "is_same"), [(2, True), (3, False)])
-def test_self_critical_training_starts_at_the_best_score_measured_likewise(
+def test_self_critical_training_starts_at_the_best_score_of_the_same_validation(
     experiment, beams, is_same
 ):
     model = experiment.directory("train-xe")
