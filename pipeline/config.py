@@ -21,7 +21,6 @@ from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.config import ExtractConfig
 from a2cap.model.config import MODEL_KINDS, ModelConfig, TransformerConfig
-from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
@@ -160,8 +159,7 @@ def _format_problem(details: ErrorDetails) -> str:
         about = [valid_values(".".join(parts)), describe_field(".".join(parts))]
         return f"{problem}; choose a valid value: {'; '.join(filter(None, about))}"
     valid = list(_model_at(parts[:-1]).model_fields)
-    renamed = [RENAMED_FIELDS[path].rpartition(".")[2]] if path in RENAMED_FIELDS else []
-    nearest = renamed or get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
+    nearest = get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
     remedy = f"did you mean {nearest[0]!r}?" if nearest else f"valid names: {', '.join(valid)}"
     return f"{path}: unknown field; {remedy}"
 

@@ -12,6 +12,7 @@ from a2cap.data.annotations.read import Annotations, read_annotations, resolve_f
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.shard import Shard
 from a2cap.data.files.paths import require_file
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.image_ids import find_images, list_images
 from a2cap.data.sources.location import version_of
 from a2cap.data.sources.opening import is_source, open_source, require_image_folder
@@ -28,14 +29,13 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_SCST,
     TRAIN_XE,
 )
-from a2cap.pipeline.engine.explain import difference, latest
+from a2cap.pipeline.engine.explain import nearest_difference
 from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import Input, result_input
 from a2cap.pipeline.engine.lock import is_locked, lock_holder
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome, finished, resumed, run_stage
 from a2cap.pipeline.engine.shards import ShardOutcome, run_shard
-from a2cap.pipeline.engine.stage import Stage, StagePaths
+from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.extraction.imported import ImportedFeatures
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.stages import (
@@ -124,9 +124,9 @@ class Experiment:
     def __exit__(self, *error: object) -> None:
         self._hashes.close()
 
-    def stage(self, name: str) -> Stage:
+    def stage(self, name: str) -> PreparedStage:
         """Build a stage; raise UnfinishedStageError if a stage that it reads is not finished."""
-        build: dict[str, Callable[[], Stage]] = {
+        build: dict[str, Callable[[], PreparedStage]] = {
             EXTRACT: self._extract,
             PREPROCESS: self._preprocess,
             TRAIN_XE: self._train,
@@ -160,7 +160,7 @@ class Experiment:
             force=force,
         )
 
-    def _paths(self, stage: Stage, output: Path | None) -> StagePaths:
+    def _paths(self, stage: PreparedStage, output: Path | None) -> StagePaths:
         return StagePaths(output) if output else StagePaths.in_artifacts(self.artifacts, stage)
 
     def status(self, name: str) -> Status:
@@ -179,8 +179,7 @@ class Experiment:
             return Status(name, "partial", paths.partial, ["interrupted run with --force"])
         if finished(stage, paths) is not None:
             return Status(name, "done", paths.final, self._rounding(name, paths.final))
-        before = latest(self.artifacts / name)
-        why = difference(before.pre_image, stage.pre_image) if before else ["no earlier result"]
+        why = nearest_difference(self.artifacts / name, stage.made_from) or ["no earlier result"]
         if paths.partial.is_dir():
             return Status(name, "partial", paths.partial, why)
         return Status(name, "to run", None, [*why, stage.note] if stage.note else why)
@@ -262,7 +261,7 @@ class Experiment:
         folder = require_image_folder(self.config.data.images)
         return self._hashes.images(folder, images)
 
-    def _import(self, imported: ImportedFeatures) -> Stage:
+    def _import(self, imported: ImportedFeatures) -> PreparedStage:
         names = "\n".join(sorted(imported.image_ids))
         inputs = {
             "features": self._hashes.images(imported.path, imported.files()),
@@ -273,7 +272,7 @@ class Experiment:
             inputs["sizes"] = self._hashes.images(imported.sizes, imported.size_files())
         return extract.import_stage(imported, inputs=inputs)
 
-    def _extract(self) -> Stage:
+    def _extract(self) -> PreparedStage:
         if self.imported is not None:
             return self._import(self.imported)
         config, boxes = self.config.extract, None
@@ -289,7 +288,7 @@ class Experiment:
         )
         return extract.extract_stage(inputs, weights=weights, images=images, boxes=boxes)
 
-    def _preprocess(self) -> Stage:
+    def _preprocess(self) -> PreparedStage:
         data = self.config.data
         path = data.annotations
         if path is not None and path.is_dir():
@@ -320,7 +319,7 @@ class Experiment:
         files = {f"{number:09}": Path(name) for number, name in enumerate(names)}
         return self._hashes.images(Path(str(path)), files)
 
-    def _train_detector(self) -> Stage:
+    def _train_detector(self) -> PreparedStage:
         """Build the training of a detector, whose output is a file for `extract.weights`."""
         config = self.config.detector
         files: dict[str, Path | None] = dict(input_files(config))
@@ -333,7 +332,7 @@ class Experiment:
         folder = self.artifacts / TRAIN_DETECTOR
         return continued(stage, folder, config, score="AP50", rate_falls=True)
 
-    def _train(self) -> Stage:
+    def _train(self) -> PreparedStage:
         config = self.config
         inputs = self._results(TRAIN_XE, features=EXTRACT, captions=PREPROCESS)
         if config.train.start is not None:
@@ -343,13 +342,13 @@ class Experiment:
         folder = self.artifacts / TRAIN_XE
         return continued(stage, folder, config.train, score="CIDEr", rate_falls=rate_falls)
 
-    def _train_scst(self) -> Stage:
+    def _train_scst(self) -> PreparedStage:
         inputs = self._results(TRAIN_SCST, features=EXTRACT, captions=PREPROCESS, model=TRAIN_XE)
         config = self.config.scst
         stage = train_scst.train_scst_stage(config, inputs=inputs, runtime=self.config.runtime)
         return continued(stage, self.artifacts / TRAIN_SCST, config, score="CIDEr")
 
-    def _evaluate(self) -> Stage:
+    def _evaluate(self) -> PreparedStage:
         config, data = self.config.evaluate, self.config.data
         # without attention there is no grounding, and the boxes are not read
         instances = None if config.attention == "none" else data.instances
@@ -377,10 +376,10 @@ def _require_replaceable(output: Path | None, stage: str) -> None:
     if output is None or not output.exists():
         return
     try:
-        made_by = read_manifest(output).pre_image.stage if output.is_dir() else None
+        made = read_manifest(output).made_from if output.is_dir() else None
     except A2Error:
-        made_by = None
-    if made_by != stage:
+        made = None
+    if made is None or made.stage != stage:
         raise InputError(
             f"output {str(output)!r} exists and is not a result of {stage}; "
             "name a path that does not exist"

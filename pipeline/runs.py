@@ -15,6 +15,7 @@ import yaml
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.paths import size_of
+from a2cap.data.files.sealed_folder import MadeFrom, read_manifest
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.model.config import MODEL_KINDS
 from a2cap.pipeline.config import Config
@@ -30,9 +31,7 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_XE,
 )
 from a2cap.pipeline.engine.explain import leaves
-from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import is_locked
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.weights.captioners import BUNDLED
@@ -81,7 +80,7 @@ class _Result:
     """A result of a stage, or a training without one."""
 
     folder: Path
-    made: PreImage
+    made: MadeFrom
     date: float
     digest: str | None = None
 
@@ -180,7 +179,7 @@ def _finished(artifacts: Path) -> Iterator[_Result]:
             continue
         with suppress(A2Error):  # "a2 verify" reports damaged results
             manifest = read_manifest(path.parent)
-            yield _Result(path.parent, manifest.pre_image, manifest.finished, manifest.digest)
+            yield _Result(path.parent, manifest.origin, manifest.finished, manifest.digest)
 
 
 def _unfinished(artifacts: Path) -> Iterator[_Result]:
@@ -198,7 +197,7 @@ def _run(
     folders = [result.folder for result in (evaluation, training) if result]
     sections: dict[str, dict[str, object]] = {}
     for made in _sources(last.made, by_digest):
-        for section, fields in made.params.items():
+        for section, fields in made.fields.items():
             sections.setdefault(section, {}).update(cast("dict[str, object]", fields))
     settings = _changed_settings(sections)
     if further := sum(name.startswith(FURTHER_MODEL) for name in last.made.inputs):
@@ -223,7 +222,7 @@ def _run(
     )
 
 
-def _sources(made: PreImage, by_digest: Mapping[str | None, _Result]) -> Iterator[PreImage]:
+def _sources(made: MadeFrom, by_digest: Mapping[str | None, _Result]) -> Iterator[MadeFrom]:
     """Yield the pre-images of all results that one was made from, and at last its own."""
     for digest in made.inputs.values():
         if digest in by_digest:
@@ -233,9 +232,9 @@ def _sources(made: PreImage, by_digest: Mapping[str | None, _Result]) -> Iterato
 
 def _changed_settings(sections: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
     """Return the settings that are not the default, with the captioner's first."""
-    default = Config().model_dump(mode="json", by_alias=True)
+    default = Config().model_dump(mode="json")
     kind = str(sections.get("model", {}).get("kind", Config().model.kind))
-    model = MODEL_KINDS[kind]().model_dump(mode="json", by_alias=True)
+    model = MODEL_KINDS[kind]().model_dump(mode="json")
     # the kind itself differs from the default kind
     usual = {"model": model | {"kind": Config().model.kind}} | {
         name: default[name] for name in sections if name != "model"

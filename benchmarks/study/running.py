@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.config import Config, load_config
 from a2cap.pipeline.engine.artifacts import EXTRACT, PREPROCESS, TRAIN_XE
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.study.grid import STARTS, Trial

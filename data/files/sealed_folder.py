@@ -105,6 +105,13 @@ class Manifest(_Frozen):
         return digest_of({name: output.sha256 for name, output in self.outputs.items()})
 
     @property
+    def origin(self) -> MadeFrom:
+        """What a stage's result is made from; A2Error for another sealed folder."""
+        if self.made_from is None:
+            raise A2Error("not the result of a stage: its manifest has no made_from; name another")
+        return self.made_from
+
+    @property
     def size(self) -> int:
         """Bytes of all outputs."""
         return sum(output.size for output in self.outputs.values())

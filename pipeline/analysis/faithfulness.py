@@ -8,6 +8,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import write_durably
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
@@ -24,7 +26,6 @@ from a2cap.pipeline.analysis.runs import Run
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.metrics.score import METRICS
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -76,7 +77,7 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
             f"captions and captioner have different vocabularies: {str(run.captions)!r} and "
             f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
         )
-    skipped = read_skipped(run.features)
+    skipped = read_manifest(run.features).reasons
     every = sorted(captions.image_ids(split))
     chosen = [image_id for image_id in every if image_id not in skipped][:images]
     if not chosen:
@@ -181,7 +182,7 @@ def _note(layer: LayerFaithfulness, analysed: RunAnalysis) -> str:
 def run_row(analysed: RunAnalysis) -> Row:
     """Return the row of a run: its settings and scores."""
     keeps = [layer.keep for layer in analysed.layers if layer.keep is not None]
-    trained = analysed.run.manifest.pre_image.params.get("train")
+    trained: Any = analysed.run.manifest.origin.fields.get("train")
     return {
         "run": analysed.run.name,
         "fusion": analysed.alignment.fusion,
@@ -235,12 +236,12 @@ def _setting(analysed: RunAnalysis, free: tuple[str, ...] | None) -> str:
     """Return all settings of a run except its seed and the alignment fields `free` (None: all)."""
     sections = {
         name: {key: value for key, value in section.items() if key not in ("seed", "alignment")}
-        for name, section in analysed.run.manifest.pre_image.params.items()
+        for name, section in analysed.run.manifest.origin.fields.items()
         if isinstance(section, Mapping)
     }
     alignment = {} if free is None else analysed.alignment.model_dump(exclude=set(free))
     # Digests of the inputs: runs on different data are never compared.
-    inputs = sorted(analysed.run.manifest.pre_image.inputs.items())
+    inputs = sorted(analysed.run.manifest.origin.inputs.items())
     return repr((sorted(sections.items()), sorted(alignment.items()), inputs))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
+from a2cap.data.files.sealed_folder import Manifest, read_manifest
 from a2cap.pipeline.engine.artifacts import (
     EPOCHS,
     EVALUATE,
@@ -16,7 +17,6 @@ from a2cap.pipeline.engine.artifacts import (
     METRICS,
     PREPROCESS,
 )
-from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
 
@@ -48,7 +48,7 @@ def read_run(name: str, model: Path, artifacts: Path, *, split: str) -> Run:
     """
     manifest = read_manifest(model)
     folders = list(dict.fromkeys((model.resolve().parent.parent, artifacts.resolve())))
-    inputs = manifest.pre_image.inputs
+    inputs = manifest.origin.inputs
     features = _find(folders, EXTRACT, inputs.get("features", ""), run=model)
     captions = _find(folders, PREPROCESS, inputs.get("captions", ""), run=model)
     metrics, evaluated = _evaluation(folders, manifest.digest, split)
@@ -101,7 +101,7 @@ def _evaluation(folders: Sequence[Path], digest: str, split: str) -> tuple[dict[
     found = [
         (_split_of(manifest) == split, manifest.finished, directory, _split_of(manifest))
         for directory, manifest in _results(folders, EVALUATE)
-        if manifest.pre_image.inputs.get("model") == digest
+        if manifest.origin.inputs.get("model") == digest
     ]
     if not found:
         return {}, ""
@@ -112,7 +112,7 @@ def _evaluation(folders: Sequence[Path], digest: str, split: str) -> tuple[dict[
 
 
 def _split_of(manifest: Manifest) -> str:
-    section: Any = manifest.pre_image.params.get("evaluate", {})
+    section: Any = manifest.origin.fields.get("evaluate", {})
     return str(section.get("split", ""))
 
 

@@ -18,15 +18,14 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.files.sealed_folder import installed_versions, read_manifest, require_intact
 from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER, MANIFEST
-from a2cap.pipeline.engine.inputs import require_intact
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
 from a2cap.pipeline.weights import captioners, detectors
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.pipeline.engine.artifacts import SKIPPED
+from a2cap.data.files.sealed_folder import MANIFEST
 from a2cap.pipeline.engine.progress import format_duration
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from a2cap.pipeline.engine.shards import ShardOutcome
     from a2cap.pipeline.experiment import Experiment
 
-_SKIPPED_SHOWN = 10  # skipped.jsonl lists all
+_SKIPPED_SHOWN = 10  # the manifest lists all
 
 
 def print_outcome(name: str, outcome: "Outcome") -> None:
@@ -21,13 +21,13 @@ def print_outcome(name: str, outcome: "Outcome") -> None:
     seconds = format_duration(outcome.manifest.seconds)
     state = f"done in {seconds}" if outcome.ran else "up to date"
     click.echo(f"{name}: {state}: {outcome.directory}")
-    if not outcome.manifest.skipped:
+    items = outcome.manifest.skipped
+    if not items:
         return
-    listed = outcome.directory / SKIPPED
-    click.echo(f"{name}: {outcome.manifest.skipped} skipped, listed in {listed}", err=True)
-    items = [json.loads(line) for line in listed.read_text().splitlines()]
+    listed = outcome.directory / MANIFEST
+    click.echo(f"{name}: {len(items)} skipped, listed in {listed}", err=True)
     for item in items[:_SKIPPED_SHOWN]:
-        click.echo(f"  {item['id']}: {item['reason']}", err=True)
+        click.echo(f"  {item.image_id}: {item.reason}", err=True)
     if len(items) > _SKIPPED_SHOWN:
         click.echo(f"  and {len(items) - _SKIPPED_SHOWN} more", err=True)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from a2cap.data.errors import A2Error, InputError, LockedError
 from a2cap.data.files.atomic import rename_durably
 from a2cap.data.files.paths import size_of
+from a2cap.data.files.sealed_folder import MadeFrom, read_manifest
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.doctor.verify import STAGES, is_key
 from a2cap.pipeline.engine.artifacts import (
@@ -27,12 +28,10 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_XE,
 )
 from a2cap.pipeline.engine.explain import difference
-from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import is_locked, is_read, lock_folder, lock_holder, stage_lock
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.progress import format_duration
 from a2cap.pipeline.engine.run import unfinished
-from a2cap.pipeline.engine.stage import Stage, StagePaths
+from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.experiment import Experiment, captioner_digest
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
@@ -120,7 +119,7 @@ def remove_item(item: RemovableItem) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _judge(path: Path, used: Stage | str | None) -> RemovableItem | None:
+def _judge(path: Path, used: PreparedStage | str | None) -> RemovableItem | None:
     """Classify a path in a stage's folder; None if it is not removable."""
     final = _final(path)
     if not is_key(final.name) or _held(final) is not None:
@@ -137,7 +136,9 @@ def _judge(path: Path, used: Stage | str | None) -> RemovableItem | None:
     return RemovableItem(path, LOCK, 0, "no result has this key")
 
 
-def _judge_folder(path: Path, final: Path, used: Stage | str | None) -> tuple[str, str] | None:
+def _judge_folder(
+    path: Path, final: Path, used: PreparedStage | str | None
+) -> tuple[str, str] | None:
     """Return the kind of a folder and the reason; None if it is not removable."""
     ending = path.name.removeprefix(final.name)
     if ending in ("", ".partial", ".forced.partial"):
@@ -152,18 +153,20 @@ def _judge_folder(path: Path, final: Path, used: Stage | str | None) -> tuple[st
     return UNDECIDED, "its replacement is not finished; run the stage again first"
 
 
-def _judge_work(path: Path, final: Path, used: Stage | str | None) -> tuple[str, str] | None:
+def _judge_work(
+    path: Path, final: Path, used: PreparedStage | str | None
+) -> tuple[str, str] | None:
     if isinstance(used, str):
         return UNDECIDED, f"unknown if it is used: {used}"
-    if used is not None and used.pre_image.key == final.name:
+    if used is not None and used.made_from.key == final.name:
         return None if path == final else (RESUMABLE, "the next run resumes it")
-    before = _pre_image(path)
+    before = _made_from(path)
     if before is None:
         why = "its manifest is unreadable" if path == final else "has other settings"
     elif used is None:
         why = "this experiment has no such stage"
     else:
-        why = "; ".join(difference(before, used.pre_image))
+        why = "; ".join(difference(before, used.made_from))
     log = path / EVENTS
     events = _EVENT.findall(log.read_text(errors="replace") if log.is_file() else "")
     if path != final:
@@ -178,7 +181,7 @@ def _judge_work(path: Path, final: Path, used: Stage | str | None) -> tuple[str,
     return STALE, why
 
 
-def _used_stage(experiment: Experiment, name: str) -> Stage | str | None:
+def _used_stage(experiment: Experiment, name: str) -> PreparedStage | str | None:
     """Return the experiment's stage of a name, None if it has none, or why that is not known."""
     # a detector is trained outside the experiment's own stages
     if name not in experiment.names and name != TRAIN_DETECTOR:
@@ -206,7 +209,7 @@ def _read_by_others(artifacts: Path) -> set[str]:
     """
     found: set[str] = set()
     for folder in artifacts.glob("*/*/"):
-        before = _pre_image(folder)
+        before = _made_from(folder)
         if before is None:
             continue
         running = folder.suffix == ".partial" and _held(_final(folder)) is not None
@@ -224,7 +227,7 @@ def _trained(artifacts: Path) -> set[str]:
 
 def _model(path: Path) -> str | None:
     """Return the digest of the captioner that an evaluation scored, None for other results."""
-    before = _pre_image(path) if path.parent.name == EVALUATE else None
+    before = _made_from(path) if path.parent.name == EVALUATE else None
     return before.inputs.get("model") if before is not None else None
 
 
@@ -234,12 +237,12 @@ def _digests(path: Path) -> set[str]:
         manifest = read_manifest(path)
     except A2Error:
         return set()
-    outputs = manifest.outputs
+    outputs = {name: output.sha256 for name, output in manifest.outputs.items()}
     captioner = {captioner_digest(outputs)} if set(CAPTIONER) <= outputs.keys() else set()
     return {manifest.digest, *outputs.values(), *captioner}
 
 
-def _pre_image(folder: Path) -> PreImage | None:
+def _made_from(folder: Path) -> MadeFrom | None:
     """Return the pre-image of finished or unfinished work, or None if it is unreadable."""
     try:
         return unfinished(folder)

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.engine.manifest import installed_versions
+from a2cap.data.files.sealed_folder import installed_versions
 from a2cap.pipeline.metrics.java import JavaError, find_java
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.memory import available_memory

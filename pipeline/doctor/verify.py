@@ -4,10 +4,8 @@ By default the structure is checked: manifests, the files that they declare, and
 `data` every byte is read and compared with the recorded digests. Nothing is written.
 """
 
-import json
 import re
 import shlex
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from a2cap.data.features.seal import DATA_FILE, DATA_FILES, REMEDY, SEAL_FILE, r
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json
+from a2cap.data.files.sealed_folder import KEY_LENGTH, Manifest, problems, read_manifest
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.engine.artifacts import (
     EVALUATE,
@@ -29,16 +28,12 @@ from a2cap.pipeline.engine.artifacts import (
     MANIFEST,
     PREPROCESS,
     RESOLVED_CONFIG,
-    SKIPPED,
     TRAIN_DETECTOR,
     TRAIN_SCST,
     TRAIN_XE,
     WEIGHTS,
 )
-from a2cap.pipeline.engine.key import KEY_LENGTH
-from a2cap.pipeline.engine.manifest import Manifest, read_manifest
 from a2cap.pipeline.training.checkpoints import FILES, STATE, TENSORS, checkpoint_problem
-from a2cap.pipeline.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 
 STAGES = (EXTRACT, PREPROCESS, TRAIN_XE, TRAIN_SCST, EVALUATE, TRAIN_DETECTOR)
 """Names of all stages, including those that an experiment may lack."""
@@ -123,7 +118,7 @@ def _verify_result(path: Path, data: bool) -> VerifiedItem:
         manifest = read_manifest(path)
     except A2Error as error:
         return VerifiedItem(path.parent.name, path, (str(error),))
-    stage = manifest.pre_image.stage
+    stage = manifest.origin.stage
     damages = list(_result_damages(path, manifest, data))
     # a captioner's copy of the extractor's weights is not an output: its sha256 is in the record
     if EXTRACTOR in manifest.outputs and WEIGHTS not in manifest.outputs:
@@ -135,26 +130,11 @@ def _verify_result(path: Path, data: bool) -> VerifiedItem:
 
 def _result_damages(path: Path, manifest: Manifest, data: bool) -> Iterator[str]:
     """List the differences from the manifest; a line without a remedy gets the stage's."""
-    stage, key = manifest.pre_image.stage, manifest.pre_image.key
+    stage, key = manifest.origin.stage, manifest.origin.key
     if _has_key_of(path, stage) and path.name != key:
         yield f"{str(path)!r} has the manifest of key {key!r}"
-    for name, digest in manifest.outputs.items():
-        yield from _output_damages(path / name, digest, manifest.sizes.get(name), data)
-    yield from _skipped_damages(path / SKIPPED, manifest.skipped)
-    # seals and the list of skipped items, which later stages read too
-    for name, digest in manifest.checksums.items() if data else ():
-        if (path / name).is_file():
-            yield from _output_damages(path / name, digest, None, data)
-
-
-def _skipped_damages(path: Path, count: int) -> Iterator[str]:
-    try:
-        listed = len([json.loads(line)["id"] for line in path.read_text().splitlines()])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        yield f"{str(path)!r} is unreadable ({error})"
-        return
-    if listed != count:
-        yield f"{str(path)!r} lists {listed} items, the manifest {count}"
+    for name, output in manifest.outputs.items():
+        yield from _output_damages(path / name, output.sha256, output.size, data)
 
 
 def _output_damages(path: Path, digest: str, size: int | None, data: bool) -> Iterator[str]:
@@ -214,18 +194,14 @@ def _verify_checkpoint(path: Path, data: bool) -> VerifiedItem:
 
 def _checkpoint_structure_problem(path: Path) -> str | None:
     """Describe the first problem of a checkpoint that shows without reading its tensors."""
-    missing = [name for name in (*FILES, CHECKPOINT_MANIFEST) if not (path / name).is_file()]
+    missing = [name for name in (*FILES, MANIFEST) if not (path / name).is_file()]
     if missing:
         return f"checkpoint is incomplete: {str(path)!r} ({missing[0]} is missing)"
     try:
-        json.loads((path / CHECKPOINT_MANIFEST).read_text())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"checkpoint is incomplete: {str(path)!r} ({error})"
-    if any(_tensor_file_damages(path / TENSORS)):
-        return f"checkpoint is damaged: {str(path / TENSORS)!r}"
-    if not zipfile.is_zipfile(path / STATE):
-        return f"checkpoint is damaged: {str(path / STATE)!r}"
-    return None
+        found = problems(path, digests=False)
+    except A2Error as error:
+        return f"checkpoint is damaged: {str(error).partition('; ')[0]}"
+    return f"checkpoint is damaged: {found[0]}" if found else None
 
 
 def _tensor_file_damages(path: Path) -> Iterator[str]:

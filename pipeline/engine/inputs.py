@@ -7,21 +7,19 @@ checked again before work is kept or published.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.checksum import sha256_of
-from a2cap.pipeline.engine.artifacts import MANIFEST
-from a2cap.pipeline.engine.manifest import Manifest, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, Manifest, problems, read_manifest
 
 FileState = tuple[int, int, int, int]
 Promised = tuple[str, FileState | None]
-"""The sha256 of a file, and the file's state when it was computed; None if it is a manifest's."""
+"""Digest of a file or of a sealed folder, and its state when it was computed; None if the digest is
+a manifest's."""
 
 _NAMED = 5
-
-_promised: ContextVar[dict[Path, Promised] | None] = ContextVar("_promised", default=None)
 
 
 def file_state(path: Path) -> FileState:
@@ -40,74 +38,100 @@ class Input:
     files: Mapping[Path, Promised] = field(default_factory=dict)
 
 
-def result_input(directory: Path, manifest: Manifest) -> Input:
+def result_input(folder: Path, manifest: Manifest) -> Input:
     """Return a finished result as the input of another stage."""
-    # a feature store is a folder; its records have checksums of their own
-    files = {n: digest for n, digest in manifest.outputs.items() if not (directory / n).is_dir()}
-    files |= manifest.checksums
-    promised = {directory / name: (digest, None) for name, digest in files.items()}
-    return Input(directory, manifest.digest, promised)
+    promised: dict[Path, Promised] = {
+        folder / name: (output.sha256, None) for name, output in manifest.outputs.items()
+    }
+    # its list of skipped items is read too
+    own = folder / MANIFEST
+    promised[own] = (sha256_of(own), file_state(own))
+    return Input(folder, manifest.digest, promised)
 
 
-def require_intact(directory: Path, *names: str) -> None:
-    """Raise InputError if one of these files of a result differs from its manifest."""
-    # a copy may lack the manifest, and files that its reader does not need
-    if (directory / MANIFEST).is_file():
-        one = result_input(directory, read_manifest(directory))
-        present = {
-            path: one.files[path] for path in one.files if path.name in names and path.is_file()
+class Inputs(Mapping[str, Input]):
+    """The inputs of a stage's work by name."""
+
+    def __init__(self, found: Mapping[str, Input]) -> None:
+        self._found = dict(found)
+        self._promised = {
+            path: known for one in found.values() for path, known in one.files.items()
         }
-        with promised_inputs([replace(one, files=present)]):
-            pass
+
+    def __getitem__(self, name: str) -> Input:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def check(self, paths: Iterable[Path | None] | None = None) -> None:
+        """Raise InputError if an input has changed.
+
+        Work calls it before each commit or checkpoint, so that unfinished work is always that of
+        the promised content. paths: the files that the commit depends on, by default all.
+        """
+        promised = self._promised
+        chosen = promised if paths is None else [path for path in paths if path in promised]
+        changed = [path for path in chosen if path and self._changed(path)]
+        if not changed:
+            return
+        first = changed[0]
+        if promised[first][1] is None:
+            result = next(folder for folder in first.parents if (folder / MANIFEST).exists())
+            raise InputError(
+                f"{str(first)!r} differs from its digest in the manifest; "
+                f'run "a2 verify --data {result}", which names the command that restores it'
+            )
+        named = ", ".join(repr(str(path)) for path in changed[:_NAMED])
+        more = ", …" if len(changed) > _NAMED else ""
+        raise InputError(
+            f"{len(changed)} of {len(promised)} input files changed during the run: {named}{more}; "
+            "run the same command again"
+        )
+
+    def _changed(self, path: Path) -> bool:
+        digest, known = self._promised[path]
+        try:
+            # before the digest, so that a later change shows
+            state = file_state(path / MANIFEST if path.is_dir() else path)
+            if state == known:
+                return False
+            if _digest(path) != digest:
+                return True
+        except (OSError, A2Error):
+            return True
+        self._promised[path] = (digest, state)
+        return False
+
+
+def _digest(path: Path) -> str | None:
+    """Return the digest of a file or a sealed folder; None if a file of the folder is truncated."""
+    if not path.is_dir():
+        return sha256_of(path)
+    # by size only: the records of a feature store have checksums of their own
+    return None if problems(path, digests=False) else read_manifest(path).digest
+
+
+_promised: ContextVar[Inputs | None] = ContextVar("_promised", default=None)
 
 
 @contextmanager
-def promised_inputs(inputs: Iterable[Input]) -> Iterator[None]:
+def promised_inputs(inputs: Inputs) -> Iterator[None]:
     """Check the inputs before and after the block; `check_inputs` checks them inside it."""
-    token = _promised.set({path: known for one in inputs for path, known in one.files.items()})
+    token = _promised.set(inputs)
     try:
-        check_inputs()
+        inputs.check()
         yield
-        check_inputs()
+        inputs.check()
     finally:
         _promised.reset(token)
 
 
 def check_inputs(paths: Iterable[Path | None] | None = None) -> None:
-    """Raise InputError if an input of the running stage has changed; do nothing outside a stage.
-
-    Work calls it before each commit or checkpoint, so that unfinished work is always that of the
-    promised content. paths: the files that the commit depends on, by default all.
-    """
-    promised = _promised.get() or {}
-    chosen = promised if paths is None else [path for path in paths if path in promised]
-    changed = [path for path in chosen if path and _changed(path, promised)]
-    if not changed:
-        return
-    first = changed[0]
-    if promised[first][1] is None:
-        result = next(folder for folder in first.parents if (folder / MANIFEST).exists())
-        raise InputError(
-            f"{str(first)!r} differs from its digest in the manifest; "
-            f'run "a2 verify --data {result}", which names the command that restores it'
-        )
-    named = ", ".join(repr(str(path)) for path in changed[:_NAMED])
-    more = ", …" if len(changed) > _NAMED else ""
-    raise InputError(
-        f"{len(changed)} of {len(promised)} input files changed during the run: {named}{more}; "
-        "run the same command again"
-    )
-
-
-def _changed(path: Path, promised: dict[Path, Promised]) -> bool:
-    digest, known = promised[path]
-    try:
-        state = file_state(path)  # before the digest, so that a later change shows
-        if state == known:
-            return False
-        if sha256_of(path) != digest:
-            return True
-    except OSError:
-        return True
-    promised[path] = (digest, state)
-    return False
+    """Check the inputs of the running stage; do nothing outside a stage."""
+    inputs = _promised.get()
+    if inputs is not None:
+        inputs.check(paths)

@@ -3,8 +3,7 @@
 The kernel releases the lock when its holder dies, so a killed run never blocks the next one. The
 description is read only while the lock is held.
 
-Locks of an artifacts folder are in its folder LOCKS. Earlier versions kept them beside the results;
-such a file is locked too where it exists, so that no run of an earlier version is disturbed.
+Locks of an artifacts folder are in its folder LOCKS.
 """
 
 import fcntl
@@ -36,38 +35,26 @@ def lock_folder(result: Path) -> Path:
 def stage_lock(path: Path, *, what: str) -> Iterator[None]:
     """Hold the lock file inside the block; raise LockedError if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        for file in _files(path):
-            try:
-                lock = FileLock(file).acquire(timeout=_TIMEOUT, poll_interval=_TIMEOUT / 10)
-            except Timeout as error:
-                raise LockedError(
-                    f"{what} is already running: {lock_holder(file)}; wait for it, or stop it"
-                ) from error
-            held.enter_context(lock)
-        # before the release: afterwards the file may be that of the next holder
-        held.callback(_holder_file(path).unlink, missing_ok=True)
+    try:
+        lock = FileLock(path).acquire(timeout=_TIMEOUT, poll_interval=_TIMEOUT / 10)
+    except Timeout as error:
+        raise LockedError(
+            f"{what} is already running: {lock_holder(path)}; wait for it, or stop it"
+        ) from error
+    with lock:
         with suppress(OSError):  # the lock works on a full disk too
             since = datetime.now().astimezone().isoformat(timespec="seconds")
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
             _holder_file(path).write_text(json.dumps(holder))
-        yield
+        try:
+            yield
+        finally:
+            # before the release: afterwards the file may be that of the next holder
+            _holder_file(path).unlink(missing_ok=True)
 
 
 def is_locked(path: Path) -> bool:
     """Return True if a living process holds the lock."""
-    return any(map(_is_held, _files(path)))
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the lock file, and that of an earlier version beside the result if it exists."""
-    if path.parent.parent.name != LOCKS:
-        return [path]
-    earlier = path.parents[2] / path.parent.name / path.name
-    return [path, earlier] if earlier.exists() else [path]
-
-
-def _is_held(path: Path) -> bool:
     try:
         # not by FileLock, which needs the right to write
         with path.open("rb") as file:
@@ -81,9 +68,8 @@ def _is_held(path: Path) -> bool:
 
 def lock_holder(path: Path) -> str:
     """Describe the holder of a lock: process, host and start."""
-    file = next(filter(_is_held, _files(path)), path)
     try:
-        found = json.loads(_holder_file(file).read_text())
+        found = json.loads(_holder_file(path).read_text())
         return f"process {found['pid']} on {found['host']} since {found['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "a process that has just started"

@@ -13,23 +13,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
-from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.shard import Shard
-from a2cap.data.files.atomic import discard, fsync, rename_durably, write_durably
-from a2cap.data.files.checksum import sha256_of
-from a2cap.pipeline.engine.artifacts import MANIFEST, RESOLVED_CONFIG, SKIPPED
+from a2cap.data.files.atomic import discard, rename_durably, write_durably
+from a2cap.data.files.sealed_folder import (
+    MANIFEST,
+    MadeFrom,
+    Manifest,
+    SkippedItem,
+    publish,
+    read_manifest,
+    seal,
+)
+from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, SKIPPED
 from a2cap.pipeline.engine.explain import difference
-from a2cap.pipeline.engine.inputs import promised_inputs
-from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.inputs import Inputs, promised_inputs
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, reading, stage_lock
-from a2cap.pipeline.engine.manifest import Manifest, installed_versions, read_manifest
-from a2cap.pipeline.engine.stage import EventLog, Stage, StagePaths
+from a2cap.pipeline.engine.stage import EventLog, PreparedStage, StagePaths
 
 logger = logging.getLogger(__name__)
 
-_PRE_IMAGE = "key.json"
+MADE_FROM = "made_from.json"
+"""File of a partial directory: what its work is made from, until the manifest states it."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +46,23 @@ class Outcome:
     ran: bool
 
 
-def finished(stage: Stage, paths: StagePaths) -> Outcome | None:
+def finished(stage: PreparedStage, paths: StagePaths) -> Outcome | None:
     """Return the stage's result if it exists; raise A2Error if it has other settings."""
     if not paths.final.is_dir():
         return None
     manifest = read_manifest(paths.final)
-    if manifest.pre_image.key != stage.pre_image.key:
-        changes = "; ".join(difference(manifest.pre_image, stage.pre_image))
+    if manifest.made_from != stage.made_from:
+        before = manifest.made_from
+        changes = "no stage's result" if before is None else difference(before, stage.made_from)
         raise A2Error(
-            f"{str(paths.final)!r} contains the result of other settings ({changes}); "
+            f"{str(paths.final)!r} contains the result of other settings ({'; '.join(changes)}); "
             "name another path, or use --force to replace it"
         )
     return Outcome(paths.final, manifest, ran=False)
 
 
 def run_stage(
-    stage: Stage, paths: StagePaths, *, resolved_config: str, force: bool = False
+    stage: PreparedStage, paths: StagePaths, *, resolved_config: str, force: bool = False
 ) -> Outcome:
     """Run `stage` unless its result exists; resume unfinished work of an earlier run.
 
@@ -79,18 +85,20 @@ def run_stage(
         return complete(stage, paths, resolved_config=resolved_config)
 
 
-def published(stage: Stage, paths: StagePaths, *, force: bool) -> Outcome | None:
+def published(stage: PreparedStage, paths: StagePaths, *, force: bool) -> Outcome | None:
     """Return the result if nothing is left to do: none is forced, now or by an interrupted run."""
     return None if resumed(stage, paths, force=force).forced else finished(stage, paths)
 
 
-def resumed(stage: Stage, paths: StagePaths, *, force: bool = False) -> StagePaths:
+def resumed(stage: PreparedStage, paths: StagePaths, *, force: bool = False) -> StagePaths:
     """Return the paths at which a run works: those of an interrupted run with --force, if any."""
     forced = replace(paths, forced=True)
     return forced if force or _continues(stage, forced) else paths
 
 
-def prepare_forced(stage: Stage, paths: StagePaths, *, but: Shard | None = None) -> StagePaths:
+def prepare_forced(
+    stage: PreparedStage, paths: StagePaths, *, but: Shard | None = None
+) -> StagePaths:
     """Make room for a run with --force; raise LockedError if a shard except `but` is running."""
     plain = replace(paths, forced=False)
     obsolete = [plain.partial] if paths.forced else []
@@ -106,17 +114,19 @@ def prepare_forced(stage: Stage, paths: StagePaths, *, but: Shard | None = None)
     return paths
 
 
-def _continues(stage: Stage, forced: StagePaths) -> bool:
+def _continues(stage: PreparedStage, forced: StagePaths) -> bool:
     """Return True if an interrupted run with --force, of the same settings, can be resumed."""
     try:
         earlier = unfinished(forced.partial)
     except A2Error:
         return False
     # one that was killed before it wrote its settings has done no work
-    return earlier is not None and earlier.key == stage.pre_image.key
+    return earlier is not None and earlier == stage.made_from
 
 
-def require_no_running_shard(stage: Stage, paths: StagePaths, *, but: Shard | None = None) -> None:
+def require_no_running_shard(
+    stage: PreparedStage, paths: StagePaths, *, but: Shard | None = None
+) -> None:
     """Raise LockedError if a process works on any shard of the stage except `but`."""
     for shard, lock in paths.shard_locks().items():
         if shard != but and is_locked(lock):
@@ -126,26 +136,30 @@ def require_no_running_shard(stage: Stage, paths: StagePaths, *, but: Shard | No
             )
 
 
-def complete(stage: Stage, paths: StagePaths, *, resolved_config: str) -> Outcome:
+def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -> Outcome:
     """Finish the work and publish it; the caller holds the stage's lock."""
     prepare(stage, paths)
     partial = paths.partial
     # with a manifest, an earlier run died just before the rename
     if not (partial / MANIFEST).exists():
-        events = EventLog(partial)
+        events, inputs = EventLog(partial), Inputs(stage.inputs)
         write_durably(partial / RESOLVED_CONFIG, resolved_config.encode())
-        inputs = reading(*(found.path for found in stage.inputs.values()))
-        with inputs, events.running(stage=stage.name, key=stage.pre_image.key) as end:
+        read = reading(*(found.path for found in stage.inputs.values()))
+        with read, events.running(stage=stage.name, key=stage.made_from.key) as end:
             started = time.monotonic()
-            with promised_inputs(stage.inputs.values()):
-                skipped = stage.work(partial, events)
+            with promised_inputs(inputs):
+                skipped = stage.work(partial, inputs, events)
             for item in skipped:
                 events.skip(item.image_id, item.reason)
-            write_skipped(partial, skipped)
             seconds = round(time.monotonic() - started, 3)
-            manifest = _manifest(stage, partial, skipped=len(skipped), seconds=seconds)
             end["skipped"] = len(skipped)
-        manifest.write(partial)
+        seal(
+            partial,
+            stage.outputs,
+            made_from=stage.made_from,
+            skipped=skipped,
+            seconds=seconds,
+        )
     _publish(paths)
     return Outcome(paths.final, read_manifest(paths.final), ran=True)
 
@@ -161,40 +175,15 @@ def name_in_disk_errors(folder: Path) -> Iterator[None]:
         raise
 
 
-def _manifest(stage: Stage, partial: Path, *, skipped: int, seconds: float) -> Manifest:
-    """Return the manifest of finished work, whose outputs are then durable."""
-    outputs = {name: digest(partial / name) for name, digest in stage.outputs.items()}
-    files = [name for name in outputs if (partial / name).is_file()]
-    # before the manifest, which must not outlive them in a power cut
-    for name in outputs:
-        fsync(partial / name)
-    return Manifest(
-        pre_image=stage.pre_image,
-        outputs=outputs,
-        skipped=skipped,
-        finished=time.time(),
-        seconds=seconds,
-        versions=installed_versions(),
-        sizes={name: (partial / name).stat().st_size for name in files},
-        checksums={name: sha256_of(partial / name) for name in _read_besides_outputs(partial)},
-    )
-
-
-def _read_besides_outputs(partial: Path) -> list[str]:
-    # the digest of a store is that of its records, so its seal is not covered
-    seals = sorted(path.relative_to(partial).as_posix() for path in partial.rglob(SEAL_FILE))
-    return [SKIPPED, *seals]
-
-
-def prepare(stage: Stage, paths: StagePaths) -> None:
+def prepare(stage: PreparedStage, paths: StagePaths) -> None:
     """Create the partial directory, or resume the one of an earlier run.
 
     It may be complete, if that run died between manifest and rename. Raises A2Error if it belongs
     to other settings.
     """
     earlier = unfinished(paths.partial)
-    if earlier is not None and earlier.key != stage.pre_image.key:
-        changes = "; ".join(difference(earlier, stage.pre_image))
+    if earlier is not None and earlier != stage.made_from:
+        changes = "; ".join(difference(earlier, stage.made_from))
         raise A2Error(
             f"unfinished work of other settings in {str(paths.partial)!r} ({changes}); "
             "name another path, or use --force to discard it"
@@ -206,23 +195,24 @@ def prepare(stage: Stage, paths: StagePaths) -> None:
         stage = replace(stage, note="", begin=None)
     logger.info("%s: %s", stage.name, stage.note or "starting")
     paths.partial.mkdir(parents=True, exist_ok=True)
-    # before the pre-image: without it, a killed copy is made again
+    # before the file of the settings: without it, a killed copy is made again
     if stage.begin is not None:
         stage.begin(paths.partial)
-    content = json.dumps(stage.pre_image.as_dict(), indent=1)
-    write_durably(paths.partial / _PRE_IMAGE, content.encode())
+    content = stage.made_from.model_dump_json(indent=1)
+    write_durably(paths.partial / MADE_FROM, content.encode())
 
 
-def unfinished(partial: Path) -> PreImage | None:
-    """Return the pre-image of the work in a partial directory, or None if it has none."""
+def unfinished(partial: Path) -> MadeFrom | None:
+    """Return what the work in a partial directory is made from, or None if it has done none."""
     if (partial / MANIFEST).exists():
-        return read_manifest(partial).pre_image
-    path = partial / _PRE_IMAGE
+        return read_manifest(partial).made_from
+    path = partial / MADE_FROM
     try:
-        return PreImage(**json.loads(path.read_text())) if path.exists() else None
-    except (OSError, ValueError, TypeError) as error:
+        return MadeFrom.model_validate(json.loads(path.read_bytes())) if path.exists() else None
+    except (OSError, ValueError) as error:
+        what = str(error).splitlines()[0]
         raise A2Error(
-            f"unfinished work is damaged: {str(path)!r} ({error}); "
+            f"unfinished work is damaged: {str(path)!r} ({what}); "
             f"delete {str(partial)!r}, or use --force to discard it"
         ) from error
 
@@ -230,12 +220,11 @@ def unfinished(partial: Path) -> PreImage | None:
 def _publish(paths: StagePaths) -> None:
     """Rename the finished work into place; an older result is set aside between two renames."""
     # no rename can replace a folder that has files
-    (paths.partial / _PRE_IMAGE).unlink(missing_ok=True)
-    fsync(paths.partial)
+    (paths.partial / MADE_FROM).unlink(missing_ok=True)
     if paths.final.exists():
         shutil.rmtree(paths.replaced, ignore_errors=True)
         rename_durably(paths.final, paths.replaced)
-    rename_durably(paths.partial, paths.final)
+    publish(paths.partial, paths.final)
     shutil.rmtree(paths.replaced, ignore_errors=True)
 
 

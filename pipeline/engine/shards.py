@@ -15,7 +15,7 @@ from filelock import FileLock
 from a2cap.data.errors import A2Error
 from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
 from a2cap.data.features.shard import Shard, shards_in
-from a2cap.pipeline.engine.inputs import promised_inputs
+from a2cap.pipeline.engine.inputs import Inputs, promised_inputs
 from a2cap.pipeline.engine.lock import is_locked, stage_lock
 from a2cap.pipeline.engine.run import (
     Outcome,
@@ -27,7 +27,7 @@ from a2cap.pipeline.engine.run import (
     published,
     resumed,
 )
-from a2cap.pipeline.engine.stage import EventLog, Stage, StagePaths
+from a2cap.pipeline.engine.stage import EventLog, PreparedStage, StagePaths
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,12 @@ class ShardOutcome:
 
 
 def run_shard(
-    stage: Stage, paths: StagePaths, shard: Shard, *, resolved_config: str, force: bool = False
+    stage: PreparedStage,
+    paths: StagePaths,
+    shard: Shard,
+    *,
+    resolved_config: str,
+    force: bool = False,
 ) -> ShardOutcome:
     """Run one shard unless it is finished, and publish the stage after the last one.
 
@@ -70,8 +75,8 @@ def run_shard(
             folder = output / shard.folder
             folder.mkdir(parents=True, exist_ok=True)
         events = EventLog(folder)
-        with events.running(stage=stage.name, key=stage.pre_image.key, shard=str(shard)) as end:
-            with promised_inputs(stage.inputs.values()):
+        with events.running(stage=stage.name, key=stage.made_from.key, shard=str(shard)) as end:
+            with promised_inputs(Inputs(stage.inputs)):
                 skipped = len(work.fill(shard, paths.partial, events))
             end.update(shard=str(shard), skipped=skipped)
     with name_in_disk_errors(paths.partial), _locked(stage, paths):
@@ -90,7 +95,7 @@ def wait_for_lock(lock: Path) -> FileLock:
 
 
 @contextmanager
-def _locked(stage: Stage, paths: StagePaths) -> Iterator[None]:
+def _locked(stage: PreparedStage, paths: StagePaths) -> Iterator[None]:
     """Hold the stage's lock; raise LockedError if the stage runs without shards."""
     with (
         wait_for_lock(paths.shards_lock),

@@ -1,18 +1,19 @@
-"""Stages: named pieces of work with declared parameters, inputs and outputs."""
+"""A stage that is ready to run, and the paths of its result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2cap.data.annotations.read import SkippedItem
+from pydantic import JsonValue
+
 from a2cap.data.features.shard import Shard
-from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.sealed_folder import MadeFrom, SkippedItem
 from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
 from a2cap.pipeline.engine.inputs import Input as Input  # noqa: PLC0414
-from a2cap.pipeline.engine.key import PreImage
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.lock import lock_folder
 
-Work = Callable[[Path, EventLog], Sequence[SkippedItem]]
+Work = Callable[[Path, Inputs, EventLog], Sequence[SkippedItem]]
 """Fills a partial directory, resuming the work found there; returns the skipped items."""
 
 
@@ -29,40 +30,31 @@ class ShardWork:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stage, ready to run.
+class PreparedStage:
+    """A stage with its settings and its inputs, ready to run.
 
-    outputs: name of a declared output -> function from its path to its logical digest.
-    work: bound to its own config model and inputs, so that it cannot read any other setting.
+    outputs: names of the files and sealed folders that the work leaves.
+    work: bound to its own settings, so that it cannot read any other.
     shards: set if the stage can run in shards; their number is not part of the key.
     note: how a first run starts, for status and log; begin: copies the
     checkpoints of a shorter training. With --force, both are ignored.
     """
 
     name: str
-    code_version: int
-    params: Mapping[str, object]
+    version: int
+    fields: dict[str, JsonValue]
     inputs: Mapping[str, Input]
-    outputs: Mapping[str, Callable[[Path], str]]
+    outputs: Sequence[str]
     work: Work
     shards: ShardWork | None = None
     note: str = ""
     begin: Callable[[Path], None] | None = None
 
     @property
-    def pre_image(self) -> PreImage:
+    def made_from(self) -> MadeFrom:
         """The content of the stage's key."""
-        return PreImage(
-            stage=self.name,
-            code_version=self.code_version,
-            params=self.params,
-            inputs={name: found.digest for name, found in self.inputs.items()},
-        )
-
-
-def plain_outputs(*names: str) -> dict[str, Callable[[Path], str]]:
-    """Declare outputs whose digest is that of the file's bytes."""
-    return dict.fromkeys(names, sha256_of)
+        inputs = {name: found.digest for name, found in self.inputs.items()}
+        return MadeFrom(stage=self.name, version=self.version, fields=self.fields, inputs=inputs)
 
 
 @dataclass(frozen=True)
@@ -78,9 +70,9 @@ class StagePaths:
     locks: Path | None = None
 
     @classmethod
-    def in_artifacts(cls, artifacts: Path, stage: Stage) -> "StagePaths":
+    def in_artifacts(cls, artifacts: Path, stage: PreparedStage) -> "StagePaths":
         """Return the default paths, at artifacts/<stage>/<key>/."""
-        return cls.of_result(artifacts / stage.name / stage.pre_image.key)
+        return cls.of_result(artifacts / stage.name / stage.made_from.key)
 
     @classmethod
     def of_result(cls, final: Path) -> "StagePaths":
@@ -117,8 +109,8 @@ class StagePaths:
         """Find the lock files of all shards ever started here, held or not."""
         # found by name, because the number of shards is in no setting
         prefix, found = f"{self.final.name}.", {}
-        folders = {self.final.parent, self.locks or self.final.parent}  # of earlier versions too
-        for name in sorted(path.name for folder in folders for path in folder.glob("*.lock")):
+        folder = self.locks or self.final.parent
+        for name in sorted(path.name for path in folder.glob("*.lock")):
             shard = Shard.of_folder(name.removesuffix(".lock").removeprefix(prefix))
             if shard is not None and name.startswith(prefix):
                 found[shard] = self.shard_lock(shard)

@@ -21,6 +21,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_folder
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.image_ids import find_images
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.captioner import Captioner
@@ -39,7 +40,6 @@ from a2cap.pipeline.engine.artifacts import (
     RESULTS,
 )
 from a2cap.pipeline.engine.progress import advance_after_each, track
-from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.images import EvaluationImages
@@ -339,7 +339,7 @@ def read_split(
     tokens = load_reference_tokens(captions / REFERENCES)
     # Sorted: the order of decoding is the same on every machine.
     chosen = sorted(CaptionFile(captions / CAPTIONS).image_ids(name))
-    reasons = read_skipped(inputs["features"].path)
+    reasons = read_manifest(inputs["features"].path).reasons
     references = {image_id: tokens[image_id] for image_id in chosen if image_id not in reasons}
     if not references:
         raise InputError(

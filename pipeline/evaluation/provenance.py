@@ -9,14 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
+from a2cap.data.files.sealed_folder import installed_versions, read_manifest
 from a2cap.data.files.yaml_file import read_yaml
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, LoadedCaptioner
 from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, TRAIN_SCST
-from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.manifest import installed_versions, read_manifest
 from a2cap.pipeline.engine.stage import Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.metrics.tokenization import metric_tokens
@@ -74,7 +73,7 @@ def _decoding(config: EvaluateConfig) -> str:
 def _training(model: Path) -> dict[str, str]:
     """Return the training fields, or {} for a captioner that was copied without its manifest."""
     try:
-        made = read_manifest(model).pre_image
+        made = read_manifest(model).origin
     except A2Error:
         return {}
     before: Mapping[str, object] = {}
@@ -83,14 +82,13 @@ def _training(model: Path) -> dict[str, str]:
         # cross-entropy training produced, not on that training's fields.
         with suppress(A2Error):
             before = {"train": read_yaml(model / RESOLVED_CONFIG).get("train")}
-    fields = {
+    fields: dict[str, str] = {
         f"{section}.{name}": str(value)
-        for section, found in {**before, **made.params}.items()
+        for section, found in {**before, **made.fields}.items()
         if section != "model" and isinstance(found, Mapping)
         for name, value in found.items()
         if name != "start"  # a path
     }
     if "start" in made.inputs:
         fields["train.start"] = f"a trained captioner, {made.inputs['start'][:12]}"
-    # Manifests keep the earlier spelling of renamed fields.
-    return {RENAMED_FIELDS.get(field, field): value for field, value in fields.items()}
+    return fields

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     EVALUATE,
@@ -17,8 +17,9 @@ from a2cap.pipeline.engine.artifacts import (
     REPORT,
     RESULTS,
 )
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
@@ -31,7 +32,7 @@ def evaluate_stage(
     inputs: Mapping[str, Input],
     images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
-) -> Stage:
+) -> PreparedStage:
     """Return the stage for one trained captioner or an ensemble.
 
     inputs: `features`, `captions`, `model`, `model.2` and so on for an ensemble; optionally
@@ -47,23 +48,23 @@ def evaluate_stage(
     # absent without SPICE, it leaves the keys of such results as they were.
     spice = {} if no_spice else {"spice_installed": True}
     attention = () if config.attention == "none" else (ATTENTION,)
-    return Stage(
+    return PreparedStage(
         name=EVALUATE,
-        code_version=CODE_VERSION,
-        params={"evaluate": key_fields(config, exclude={"baseline", "ensemble"}) | spice},
+        version=CODE_VERSION,
+        fields={"evaluate": key_fields(config, exclude={"baseline", "ensemble"}) | spice},
         inputs=inputs,
-        outputs=plain_outputs(RESULTS, METRICS, PER_IMAGE, REPORT, *attention),
-        work=partial(_evaluate, config, inputs, images, runtime, no_spice),
+        outputs=(RESULTS, METRICS, PER_IMAGE, REPORT, *attention),
+        work=partial(_evaluate, config, images, runtime, no_spice),
     )
 
 
 def _evaluate(
     config: EvaluateConfig,
-    inputs: Mapping[str, Input],
     images: Mapping[str, Path | None],
     runtime: RuntimeConfig,
     no_spice: str | None,
     directory: Path,
+    inputs: Inputs,
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     # imported late, with torch: `a2 status` builds stages too

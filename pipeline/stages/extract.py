@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.features.shard import Shard, shards_in
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.sealed_folder import SkippedItem, seal
 from a2cap.extract.record import CODE_VERSION as RECORDED_VERSION
 from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, ShardWork, Stage, plain_outputs
+from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage, ShardWork
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 
@@ -23,52 +24,67 @@ _WEIGHTS_FIELDS = {"weights"}
 
 def extract_stage(
     extraction: ExtractionInputs, *, weights: Input, images: Input, boxes: Input | None
-) -> Stage:
+) -> PreparedStage:
     """Build the stage; `weights`, `images` and `boxes` carry the digests of the inputs."""
-    # "pictures" is the earlier name of "images"; keys keep it, so that results stay valid
-    inputs = {"pictures": images, "weights": weights}
+    inputs = {"images": images, "weights": weights}
     if boxes is not None:
         inputs["instances"] = boxes
-    return Stage(
+    return PreparedStage(
         name=EXTRACT,
-        code_version=CODE_VERSION,
-        params={
+        version=CODE_VERSION,
+        fields={
             "extract": {
                 **key_fields(extraction.config, exclude=_WEIGHTS_FIELDS),
                 "precision": extraction.config.precision_in_key,
             }
         },
         inputs=inputs,
-        outputs={
-            FEATURES: lambda path: FeatureStore(path).digest,
-            **plain_outputs(EXTRACTOR, WEIGHTS),
-        },
+        outputs=(FEATURES, EXTRACTOR, WEIGHTS),
         work=partial(_extract, extraction),
         shards=ShardWork(FEATURES, partial(_extract_shard, extraction)),
     )
 
 
-def import_stage(imported: ImportedFeatures, *, inputs: Mapping[str, Input]) -> Stage:
+def import_stage(imported: ImportedFeatures, *, inputs: Mapping[str, Input]) -> PreparedStage:
     """Build the stage that imports features instead; `inputs` carry the digests of its files."""
-    return Stage(
+    return PreparedStage(
         name=EXTRACT,
-        code_version=IMPORT_VERSION,
-        params={"features": {"dtype": imported.config.dtype}},
+        version=IMPORT_VERSION,
+        fields={"features": {"dtype": imported.config.dtype}},
         inputs=inputs,
-        outputs={FEATURES: lambda path: FeatureStore(path).digest, **plain_outputs(EXTRACTOR)},
-        work=partial(import_features, imported),
+        outputs=(FEATURES, EXTRACTOR),
+        work=partial(_import, imported),
+    )
+
+
+def _import(
+    imported: ImportedFeatures, directory: Path, inputs: Inputs, events: EventLog
+) -> Sequence[SkippedItem]:
+    skipped = import_features(imported, directory, events)
+    _seal_store(directory / FEATURES)
+    return skipped
+
+
+def _seal_store(store: Path) -> None:
+    files = [path.relative_to(store).as_posix() for path in sorted(store.rglob("*"))]
+    seal(
+        store,
+        [name for name in files if (store / name).is_file() and not name.endswith("lock.mdb")],
+        facts={"digest": FeatureStore(store).digest},
     )
 
 
 def _extract(
-    extraction: ExtractionInputs, directory: Path, events: EventLog
+    extraction: ExtractionInputs, directory: Path, inputs: Inputs, events: EventLog
 ) -> Sequence[SkippedItem]:
     """Join the shards in the partial directory if there are any, else extract all images."""
     from a2cap.pipeline.extraction.extract import extract_features
     from a2cap.pipeline.extraction.shards import join_shards
 
     work = join_shards if shards_in(directory / FEATURES) else extract_features
-    return work(extraction, directory=directory, events=events)
+    skipped = work(extraction, directory=directory, events=events)
+    _seal_store(directory / FEATURES)
+    return skipped
 
 
 def _extract_shard(

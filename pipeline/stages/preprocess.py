@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from a2cap.data.annotations.layouts import IN_NO_SPLIT
 from a2cap.data.annotations.read import (
     Annotations,
@@ -26,8 +28,9 @@ from a2cap.pipeline.engine.artifacts import (
     REFERENCES,
     VOCABULARY,
 )
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.tokenization import tokenize
 
@@ -40,21 +43,21 @@ def preprocess_stage(
     inputs: Mapping[str, Input],
     read: Callable[[], Annotations],
     rules: Mapping[str, str],
-) -> Stage:
+) -> PreparedStage:
     """Return the stage; inputs: the file of `annotations` and optionally a `split_list`.
 
     read: returns their content, which the checks before the stage have read already. rules: the
     fields of `data`, without defaults, by which it is read.
     """
-    params: dict[str, object] = {"preprocess": key_fields(config)}
-    if rules:  # later fields: without them, keys stay as they were
-        params["data"] = rules
-    return Stage(
+    fields: dict[str, JsonValue] = {"preprocess": key_fields(config)}
+    if rules:
+        fields["data"] = dict(rules)
+    return PreparedStage(
         name=PREPROCESS,
-        code_version=CODE_VERSION,
-        params=params,
+        version=CODE_VERSION,
+        fields=fields,
         inputs=inputs,
-        outputs=plain_outputs(VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES),
+        outputs=(VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES),
         work=partial(preprocess, config, inputs["annotations"].path, read),
     )
 
@@ -64,6 +67,7 @@ def preprocess(
     annotations: Path,
     read: Callable[[], Annotations],
     directory: Path,
+    inputs: Inputs,
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     """Write the outputs into `directory`; return the skipped captions and images."""

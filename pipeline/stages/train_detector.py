@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.engine.artifacts import (
     DETECTOR,
     DETECTOR_FIGURES,
     DETECTOR_NAMES,
     TRAIN_DETECTOR,
 )
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
 from a2cap.pipeline.training.detector.config import DetectorConfig
@@ -36,25 +37,35 @@ _PATHS = {
 
 def train_detector_stage(
     config: DetectorConfig, *, inputs: Mapping[str, Input], runtime: RuntimeConfig
-) -> Stage:
+) -> PreparedStage:
     """Return the stage over the configured files; inputs: by the field that names them."""
-    return Stage(
+    return PreparedStage(
         name=TRAIN_DETECTOR,
-        code_version=CODE_VERSION,
-        params={"detector": key_fields(config, exclude=_PATHS)},
+        version=CODE_VERSION,
+        fields={"detector": key_fields(config, exclude=_PATHS)},
         inputs=dict(inputs),
-        outputs=plain_outputs(DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES),
+        outputs=(DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES),
         work=partial(_train, config, runtime),
     )
 
 
 def join(job: Job, runtime: RuntimeConfig) -> None:
     """Take part in the training of the main rank, without writing anything."""
-    _train(DetectorConfig.model_validate(job.settings), runtime, job.path, EventLog(job.path))
+    _train(
+        DetectorConfig.model_validate(job.settings),
+        runtime,
+        job.path,
+        Inputs({}),
+        EventLog(job.path),
+    )
 
 
 def _train(
-    config: DetectorConfig, runtime: RuntimeConfig, directory: Path, events: EventLog
+    config: DetectorConfig,
+    runtime: RuntimeConfig,
+    directory: Path,
+    inputs: Inputs,
+    events: EventLog,
 ) -> Sequence[SkippedItem]:
     from a2cap.pipeline.training.detector.train import train_detector
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.annotations.read import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_XE
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, Stage, plain_outputs
+from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
 from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
@@ -22,30 +23,36 @@ def train_stage(
     *,
     inputs: Mapping[str, Input],
     runtime: RuntimeConfig,
-) -> Stage:
+) -> PreparedStage:
     """Return the stage.
 
     inputs: `features`, a feature store, preprocessed `captions` and optionally `start`.
     """
     paths = {name: inputs[name].path for name in ("features", "captions")}
     job = CrossEntropyJob(train=config, model=model, **paths)
-    return Stage(
+    return PreparedStage(
         name=TRAIN_XE,
-        code_version=CODE_VERSION,
-        params={"train": key_fields(config, exclude={"start"}), "model": key_fields(model)},
+        version=CODE_VERSION,
+        fields={"train": key_fields(config, exclude={"start"}), "model": key_fields(model)},
         inputs=inputs,
-        outputs=plain_outputs(*CAPTIONER),
+        outputs=CAPTIONER,
         work=partial(_train, job, runtime),
     )
 
 
 def join(job: Job, runtime: RuntimeConfig) -> None:
     """Take part in the training of the main rank, without writing anything."""
-    _train(CrossEntropyJob.model_validate(job.settings), runtime, job.path, EventLog(job.path))
+    _train(
+        CrossEntropyJob.model_validate(job.settings),
+        runtime,
+        job.path,
+        Inputs({}),
+        EventLog(job.path),
+    )
 
 
 def _train(
-    job: CrossEntropyJob, runtime: RuntimeConfig, directory: Path, events: EventLog
+    job: CrossEntropyJob, runtime: RuntimeConfig, directory: Path, inputs: Inputs, events: EventLog
 ) -> Sequence[SkippedItem]:
     from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
 

@@ -1,10 +1,9 @@
 """Checkpoints of training: one directory each, verified before it is used.
 
-`step-%08d/` holds `model.safetensors`, `state.pt` (optimizers, position and RNG states; loads with
-`weights_only=True`) and `manifest.json` with the sha256 of both, written last.
+`step-%08d/` is a sealed folder of `model.safetensors` and `state.pt` (optimizers, position and RNG
+states; loads with `weights_only=True`).
 """
 
-import json
 import logging
 import random
 import shutil
@@ -19,15 +18,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from a2cap.data.errors import A2Error
-from a2cap.data.files.atomic import fsync, rename_durably, write_durably
-from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.sealed_folder import MANIFEST, problems, publish, seal
 from a2cap.data.files.tensors import save_tensors
 from a2cap.pipeline.engine.artifacts import checkpoint_name
 from a2cap.pipeline.engine.inputs import check_inputs
 
 logger = logging.getLogger(__name__)
 
-TENSORS, STATE, MANIFEST = "model.safetensors", "state.pt", "manifest.json"
+TENSORS, STATE = "model.safetensors", "state.pt"
 FILES = (TENSORS, STATE)
 
 _KEPT = 2  # newest checkpoints, besides the best one
@@ -71,12 +69,7 @@ class Checkpoints:
         partial.mkdir()
         save_tensors(partial / TENSORS, tensors)
         _save_state(partial / STATE, state)
-        digests = {name: sha256_of(partial / name) for name in FILES}
-        for name in FILES:
-            fsync(partial / name)
-        # last, so that a checkpoint with a manifest is complete
-        write_durably(partial / MANIFEST, json.dumps({"sha256": digests}).encode())
-        fsync(partial)
+        seal(partial, FILES)
         self._rename(partial)
         self.drop_old(best_step)
 
@@ -116,7 +109,7 @@ class Checkpoints:
     def _rename(self, partial: Path) -> None:
         final = self._folder / partial.name.removeprefix(".").removesuffix(".partial")
         shutil.rmtree(final, ignore_errors=True)
-        rename_durably(partial, final)
+        publish(partial, final)
 
     def _read(self, step: int) -> Checkpoint:
         directory = self.directory(step)
@@ -126,12 +119,13 @@ class Checkpoints:
 
 def checkpoint_problem(directory: Path) -> str | None:
     """Read every byte of a checkpoint; return its defect, or None if there is none."""
+    if not (directory / MANIFEST).is_file():
+        return f"checkpoint is incomplete: {str(directory)!r}"
     try:
-        digests = json.loads((directory / MANIFEST).read_text())["sha256"]
-        damaged = [name for name in FILES if sha256_of(directory / name) != digests[name]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"checkpoint is incomplete: {str(directory)!r} ({error})"
-    return f"checkpoint is damaged: {str(directory / damaged[0])!r}" if damaged else None
+        found = problems(directory)
+    except A2Error as error:
+        return f"checkpoint is damaged: {str(error).partition('; ')[0]}"
+    return f"checkpoint is damaged: {found[0]}" if found else None
 
 
 def _save_state(path: Path, state: Mapping[str, object]) -> None:

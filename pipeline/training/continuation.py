@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from a2cap.data.files.sealed_folder import MadeFrom
 from a2cap.pipeline.engine.artifacts import CHECKPOINTS, EPOCHS, TENSORBOARD, checkpoint_name
 from a2cap.pipeline.engine.explain import finished_results
-from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import reading
-from a2cap.pipeline.engine.stage import Stage
+from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.training.config import TrainingConfig
 
 LENGTH_FIELDS = ("epochs", "patience", "checkpoint_every")
@@ -23,20 +23,25 @@ LENGTH_FIELDS = ("epochs", "patience", "checkpoint_every")
 
 
 def continued(
-    stage: Stage, folder: Path, config: TrainingConfig, *, score: str, rate_falls: bool = False
-) -> Stage:
+    stage: PreparedStage,
+    folder: Path,
+    config: TrainingConfig,
+    *,
+    score: str,
+    rate_falls: bool = False,
+) -> PreparedStage:
     """Return the training stage with what the finished results in `folder` have done of it.
 
     A training that would end at the same epoch as a finished one gets that one's key; one that
     would last longer begins with its checkpoints. score: the figure that patience waits for;
     rate_falls: True if the learning rate depends on the number of epochs.
     """
-    after = stage.pre_image
+    after = stage.made_from
     if (folder / after.key).is_dir():
         return stage
     found = {0: stage}  # by epochs done
     for directory, manifest in finished_results(folder).items():
-        before = manifest.pre_image
+        before = manifest.origin
         if _without(LENGTH_FIELDS, before) != _without(LENGTH_FIELDS, after):
             continue
         lines = read_epochs(directory)
@@ -47,7 +52,7 @@ def continued(
                 stage, note=f"starts over: the rate of {directory.name} fell over other epochs"
             )
         elif lines and end == len(lines):
-            return replace(stage, params=before.params)
+            return replace(stage, fields=before.fields)
         elif lines and end is None and not _has_checkpoints(directory, lines, scores):
             found[0] = replace(stage, note=f"starts over: {directory.name} lacks its checkpoints")
         elif lines and end is None:
@@ -82,13 +87,13 @@ def copy_training(directory: Path, to: Path) -> None:
         shutil.copyfile(directory / EPOCHS, to / EPOCHS)
 
 
-def _without(names: Collection[str], image: PreImage) -> PreImage:
+def _without(names: Collection[str], image: MadeFrom) -> MadeFrom:
     sections = {
         section: {name: value for name, value in fields.items() if name not in names}
-        for section, fields in image.params.items()
+        for section, fields in image.fields.items()
         if isinstance(fields, Mapping)
     }
-    return replace(image, params=sections)
+    return image.model_copy(update={"fields": sections})
 
 
 def read_epochs(directory: Path) -> list[dict[str, float]]:

@@ -56,7 +56,7 @@ _ENGINE = (
     Point("a2cap.data.files.atomic:write_durably"),
     Point("a2cap.data.files.atomic:rename_durably"),
     Point("a2cap.data.files.atomic:discard"),
-    Point("a2cap.pipeline.engine.manifest:Manifest.write"),
+    Point("a2cap.data.files.sealed_folder:write_manifest"),
     Point("a2cap.pipeline.engine.run:prepare"),
     Point("a2cap.pipeline.engine.run:_publish"),
     Point("a2cap.pipeline.engine.run:write_skipped"),

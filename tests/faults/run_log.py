@@ -24,7 +24,7 @@ UPDATES = (
 )
 SAVE = "a2cap.pipeline.training.checkpoints:Checkpoints.save"
 WORK = "a2cap.pipeline.engine.events:EventLog.running"
-SEAL = "a2cap.pipeline.engine.manifest:Manifest.write"
+SEAL = "a2cap.data.files.sealed_folder:write_manifest"
 OBSERVED = (OPEN, COMMIT, EXTRACT, RESUME, *UPDATES, SAVE, WORK, SEAL)
 
 

@@ -72,13 +72,13 @@ record.write_json = lambda path, value: write(path, value | {"process": os.getpi
 CHANGE_AN_INPUT = """
 import os
 import a2cap.pipeline.engine.inputs as inputs
-inputs._changed = lambda path, promised: False  # which would stop the run
+inputs.Inputs._changed = lambda self, path: False  # which would stop the run
 link = os.link
 def link_and_change(source, target):
     link(source, target)
-    listed = source.with_name("skipped.jsonl")
+    listed = source.with_name("extractor.json")
     if listed.is_file():
-        listed.write_text(2 * listed.read_text())
+        listed.write_text(listed.read_text() + " ")
 os.link = link_and_change
 """
 
@@ -96,7 +96,7 @@ Checkpoints.save = lambda self, step, **what: None if step % 4 else save(self, s
 
 TRUST_INPUTS = """
 import a2cap.pipeline.engine.inputs as inputs
-inputs._changed = lambda path, promised: False
+inputs.Inputs._changed = lambda self, path: False
 """
 
 
@@ -113,7 +113,7 @@ inputs._changed = lambda path, promised: False
         (["extract"], TRUST_INPUTS, "features.lmdb differs"),
         (["train-xe", "train-scst", "train-detector"], FORGET_CHECKPOINTS, "an item was lost"),
         (["extract"], WRITE_VARIABLE_OUTPUT, "extractor.json differs"),
-        (["train-xe"], CHANGE_AN_INPUT, "skipped.jsonl differs, which is not this stage's"),
+        (["train-xe"], CHANGE_AN_INPUT, "extractor.json differs, which is not this stage's"),
     ],
 )
 def test_the_driver_detects_a_program_that_breaks_its_promises(stages, change, complaint):

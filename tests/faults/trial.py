@@ -82,7 +82,7 @@ _CAPTIONS = ("preprocess/*/captions.h5", "preprocess/*/vocabulary.json")
 REPLACED: Mapping[str, tuple[str, ...]] = {
     "extract": (*_SCENES, "instances.json"),
     "preprocess": ("dataset_coco.json",),
-    "train-xe": (*_CAPTIONS, "extract/*/skipped.jsonl"),
+    "train-xe": (*_CAPTIONS, "extract/*/extractor.json"),
     "train-scst": (*_CAPTIONS, "train-xe/*/model.safetensors"),
     "evaluate": (*_CAPTIONS, "train-scst/*/model.safetensors"),
     "train-detector": (*_SCENES, "instances.json"),
@@ -347,7 +347,7 @@ class Trial:
     def _forgotten(self) -> list[str]:
         """Return the unfinished work of a forced run that the last run did not resume."""
         # the old result is whole, so no rerun cleans up what was left before the work began
-        marks = [self._partials[1] / name for name in ("key.json", "manifest.json")]
+        marks = [self._partials[1] / name for name in ("made_from.json", "manifest.json")]
         return [f"{mark.parent.name} was not resumed" for mark in marks if mark.exists()]
 
     def _leftovers(self) -> list[str]:

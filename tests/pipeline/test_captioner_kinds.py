@@ -14,6 +14,7 @@ from torchvision.models import resnet18
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import cell_boxes
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.grid import NO_CLASS, GridExtractor
@@ -25,7 +26,6 @@ from a2cap.pipeline.captioning.saved_captioner import (
     save_model,
 )
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from tests.experiments import a2
 from tests.model.kinds import KINDS

@@ -8,7 +8,6 @@ import yaml
 from a2cap.data.errors import ConfigError
 from a2cap.model.config import MODEL_KINDS, TransformerConfig
 from a2cap.pipeline.config import Config, load_config, override
-from a2cap.pipeline.engine.explain import RENAMED_FIELDS
 from a2cap.pipeline.training.captioner.recipes import RECIPES
 from tests.data.messages import message_of
 from tests.pipeline.config_fields import config_fields, plain_values
@@ -46,18 +45,6 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
         "value: integer, >= 1, <= 1000; default 5. K, beams kept per image, or "
         "captions sampled; 1 beam is greedy decoding",
     }
-
-
-@pytest.mark.parametrize(
-    ("earlier", "today"),
-    [item for item in RENAMED_FIELDS.items() if not item[0].startswith("inputs.")],
-)
-def test_an_earlier_field_name_is_answered_with_the_name_of_today(earlier, today):
-    with pytest.raises(ConfigError) as raised:
-        load_config(None, [f"{earlier}=1"])
-    name = today.rpartition(".")[2]
-    assert f"  {earlier}: unknown field; did you mean {name!r}?" in str(raised.value).splitlines()
-    load_config(None, [f"{today}=1"])
 
 
 @pytest.mark.parametrize(

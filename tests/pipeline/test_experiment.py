@@ -100,25 +100,25 @@ def test_a_baseline_is_identified_by_content_and_reruns_evaluation(experiment, t
     metrics.write_text('{"metrics": {"CIDEr": 0.5}}')
     with experiment.open(override("evaluate.baseline", metrics)) as opened:
         assert opened.status("evaluate").why == ["inputs.baseline changed"]
-        first = opened.stage("evaluate").pre_image.key
+        first = opened.stage("evaluate").made_from.key
     moved = tmp_path / "moved.json"
     metrics.rename(moved)
     with experiment.open(override("evaluate.baseline", moved)) as opened:
-        assert opened.stage("evaluate").pre_image.key == first
+        assert opened.stage("evaluate").made_from.key == first
 
 
 def test_an_ensemble_is_identified_by_content_and_reruns_evaluation(experiment, tmp_path):
     folder = shutil.copytree(experiment.directory("train-xe"), tmp_path / "another captioner")
     with experiment.open(override("evaluate.ensemble", (folder,))) as opened:
         assert opened.status("evaluate").why == ["inputs.model.2 changed"]
-        first = opened.stage("evaluate").pre_image.key
+        first = opened.stage("evaluate").made_from.key
     (folder / "manifest.json").unlink()
     moved = folder.rename(tmp_path / "moved")
     with experiment.open(override("evaluate.ensemble", (moved,))) as opened:
-        assert opened.stage("evaluate").pre_image.key == first
+        assert opened.stage("evaluate").made_from.key == first
     (moved / "model.json").write_text("{}")
     with experiment.open(override("evaluate.ensemble", (moved,))) as opened:
-        assert opened.stage("evaluate").pre_image.key != first
+        assert opened.stage("evaluate").made_from.key != first
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_captions_in_tars_are_identified_by_content(memory, tmp_path):
     def key(text):
         config = load_config(overrides=[override("data.annotations", text)])
         with Experiment(config, tmp_path / "artifacts") as opened:
-            return opened.stage("preprocess").pre_image.key
+            return opened.stage("preprocess").made_from.key
 
     def members(caption):
         return tar_bytes({"a.jpg": b"", "a.txt": caption})

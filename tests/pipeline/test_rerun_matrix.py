@@ -225,7 +225,7 @@ class Keys:
     def __init__(self, folder):
         self.folder = folder
         self.config = cache(lambda *overrides: load_config(self.config_file, overrides))
-        self._known = cache(self._pre_images)
+        self._known = cache(self._made_froms)
         _write_data(folder)
         places = {
             "images": str(folder / "images"),
@@ -270,7 +270,7 @@ class Keys:
         """Map stage -> pre-image. propagate: a stage's output changes with its key, else never."""
         return self._known(*overrides)[propagate]
 
-    def _pre_images(self, *overrides):
+    def _made_froms(self, *overrides):
         with Experiment(self.config(*overrides), self.folder / "artifacts") as opened:
             return [self._built(opened, propagate=propagate) for propagate in (False, True)]
 
@@ -283,7 +283,7 @@ class Keys:
 
         opened.result = result
         for name in (*opened.names, "train-detector"):
-            found[name] = opened.stage(name).pre_image
+            found[name] = opened.stage(name).made_from
             made[name] = found[name].key if propagate else f"made by {name}"
         return found
 

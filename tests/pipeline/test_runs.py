@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from a2cap.data.files.sealed_folder import MadeFrom, seal, write_manifest
 from a2cap.pipeline import runs
 from a2cap.pipeline.config import Config
-from a2cap.pipeline.engine.key import PreImage
 from a2cap.pipeline.engine.lock import stage_lock
-from a2cap.pipeline.engine.manifest import Manifest
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.score import Scores
@@ -20,7 +19,7 @@ from a2cap.pipeline.runs import find_result, read_runs, title_of
 from tests.data.messages import message_of
 from tests.experiments import a2
 
-DEFAULTS = Config().model_dump(mode="json", by_alias=True)
+DEFAULTS = Config().model_dump(mode="json")
 
 
 class Artifacts:
@@ -32,7 +31,7 @@ class Artifacts:
     def result(self, stage, params, inputs=(), *, name=None, files=(), partial=False):
         """Write a result; return its folder and its digest."""
         params = {section: DEFAULTS[section] | fields for section, fields in params.items()}
-        made = PreImage(stage, 1, params, dict(inputs))
+        made = MadeFrom(stage=stage, version=1, fields=params, inputs=dict(inputs))
         folder = self.folder / stage / f"{made.key}{'.partial' if partial else ''}"
         folder.mkdir(parents=True)
         runtime = DEFAULTS["runtime"] | {"name": name}
@@ -41,11 +40,12 @@ class Artifacts:
         for file in files:
             (folder / file).write_text(made.key)
         if partial:
-            (folder / "key.json").write_text(json.dumps(made.as_dict()))
+            (folder / "made_from.json").write_text(made.model_dump_json())
             return folder, None
         self.clock += 60
-        manifest = Manifest(made, dict.fromkeys(files, made.key), 0, self.clock, 1.0, {})
-        manifest.write(folder)
+        manifest = seal(folder, files, made_from=made)
+        manifest = manifest.model_copy(update={"finished": self.clock})
+        write_manifest(folder, manifest)
         return folder, manifest.digest
 
     def training(self, name=None, *, model=(), inputs=(), partial=False, phase="xe", **fields):

@@ -76,7 +76,7 @@ def _run(experiment: Experiment) -> tuple[dict[str, float], bool]:
     for name in experiment.names:
         outcome = experiment.run(name)
         print_outcome(name, outcome)
-        skipped = skipped or outcome.manifest.skipped > 0
+        skipped = skipped or bool(outcome.manifest.skipped)
     return json.loads((outcome.directory / METRICS).read_text())["metrics"], skipped
 
 

@@ -12,10 +12,10 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import is_grid
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, SKIPPED, VOCABULARY
-from a2cap.pipeline.engine.run import read_skipped
+from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
 
 _SAMPLE = 1000  # images from which means and deviations are taken
 
@@ -53,11 +53,11 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
         raise InputError(
             f'captions and vocabulary do not match: {str(captions)!r}; run "a2 preprocess --force"'
         )
-    skipped = frozenset(read_skipped(features))
+    skipped = frozenset(read_manifest(features).reasons)
     validation = [name for name in tokens.image_ids("val") if name not in skipped]
     if not validation:
         raise InputError(
-            f"no validation image has features: all are in {str(features / SKIPPED)!r}; "
+            f"no validation image has features: all were skipped in {str(features)!r}; "
             "fix their files and extract again"
         )
     store.require(validation)

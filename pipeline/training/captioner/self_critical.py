@@ -10,6 +10,7 @@ from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
 from a2cap.data.errors import A2Error
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
@@ -18,7 +19,6 @@ from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -73,11 +73,11 @@ def start_score(job: SelfCriticalJob) -> float | None:
     scores = [line["CIDEr"] for line in read_epochs(job.model)]
     if not scores or not (job.model / MANIFEST).is_file():
         return None
-    train = read_manifest(job.model).pre_image.params["train"]
+    train = read_manifest(job.model).origin.fields["train"]
     same = isinstance(train, Mapping) and all(
         train.get(name) == value
         for name, value in key_fields(job.scst).items()
-        if name in ("validation_beam_size", "validation_pictures", "max_length")
+        if name in ("validation_beam_size", "max_validation_images", "max_length")
     )
     return max(scores) if same else None
 

@@ -169,7 +169,7 @@ def test_a_path_without_a_training_is_rejected(tmp_path):
 def test_a_training_without_its_features_is_rejected(run, tmp_path):
     moved = tmp_path / "far" / "away" / "model"
     shutil.copytree(run.model, moved)
-    digest = run.manifest.pre_image.inputs["features"][:12]
+    digest = run.manifest.made_from.inputs["features"][:12]
     answer = a2("analyze", moved, "--artifacts", tmp_path, "--output", tmp_path / "out")
     assert answer.exit_code == 1
     assert answer.stderr == (

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 import a2cap
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
+from a2cap.data.files.sealed_folder import Manifest, write_manifest
 from a2cap.model.config import AlignmentConfig, TransformerConfig
 from a2cap.pipeline.captioning.saved_captioner import (
     ModelDescription,
@@ -17,8 +18,6 @@ from a2cap.pipeline.captioning.saved_captioner import (
     new_captioner,
     save_model,
 )
-from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.manifest import Manifest
 from tests.data.messages import message_of
 
 CPU = torch.device("cpu")
@@ -134,8 +133,8 @@ def test_a_description_of_another_version_is_rejected_with_both_versions(saved, 
         "version"
     )
     assert refusal(saved) == expected % "of unknown version"
-    pre_image = PreImage("train-xe", 1, params={}, inputs={})
-    Manifest(pre_image, {}, 0, 0.0, 0.0, {"a2cap": "9.1.0"}).write(saved)
+    manifest = Manifest(outputs={}, finished=0.0, versions={"a2cap": "9.1.0"})
+    write_manifest(saved, manifest)
     assert refusal(saved) == expected % "9.1.0"
 
 

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.config import override
-from a2cap.pipeline.engine.manifest import read_manifest
 from tests.experiments import a2, settings
 
 SMALL_DETECTION = (

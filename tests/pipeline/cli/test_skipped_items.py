@@ -4,10 +4,9 @@ import json
 
 import pytest
 
+from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, seal
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.manifest import Manifest
-from a2cap.pipeline.engine.run import Outcome, read_skipped
+from a2cap.pipeline.engine.run import Outcome
 from tests.experiments import a2, images_of, settings
 
 
@@ -39,8 +38,8 @@ def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
         "get the file again, as JPEG, PNG, WebP, GIF, BMP, TIFF or MPO"
     )
     reasons[empty] = f"image '{empty}.jpg' is empty: 0 bytes; get the file again"
-    [extracted] = (artifacts / "extract").glob("*/skipped.jsonl")
-    found = read_skipped(extracted.parent)
+    [extracted] = (artifacts / "extract").glob("*/manifest.json")
+    found = read_manifest(extracted.parent).reasons
     reasons[cut] = found[cut]
     assert found == reasons
     assert found[cut].startswith(f"image '{cut}.jpg' cannot be decoded: image file is truncated")
@@ -48,7 +47,7 @@ def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
     assert f"extract: 6 skipped, listed in {extracted}" in stderr
     assert all(f"  {name}: {reason}" in stderr for name, reason in reasons.items())
     [evaluated] = (artifacts / "evaluate").glob("*/metrics.json")
-    assert f"evaluate: 1 skipped, listed in {evaluated.parent / 'skipped.jsonl'}" in stderr
+    assert f"evaluate: 1 skipped, listed in {evaluated.parent / 'manifest.json'}" in stderr
     content = json.loads(evaluated.read_text())
     assert (content["n"], content["total"]) == (3, 4)
     assert "<strong>3 of 4</strong> images scored, 1 skipped" in (
@@ -88,7 +87,7 @@ def test_bad_captions_are_listed(experiment, damaged):
     scenes, artifacts, overrides = damaged
     break_captions(scenes, 6)
     answer = a2("preprocess", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
-    [listed] = artifacts.glob("preprocess/*/skipped.jsonl")
+    [listed] = artifacts.glob("preprocess/*/manifest.json")
     assert answer.exit_code == 3
     assert answer.stderr.splitlines() == [
         f"preprocess: 6 skipped, listed in {listed}",
@@ -113,13 +112,12 @@ def test_too_many_bad_captions_stop_preprocessing(experiment, damaged):
 
 
 def test_of_many_skipped_items_ten_are_printed(tmp_path, capsys):
-    (tmp_path / "skipped.jsonl").write_text('{"id": "7", "reason": "odd"}\n' * 12)
-    manifest = Manifest(PreImage("extract", 1, {}, {}), {}, 12, 0.0, 61.0, {})
+    manifest = seal(tmp_path, [], skipped=[SkippedItem("7", "odd")] * 12, seconds=61.0)
     print_outcome("extract", Outcome(tmp_path, manifest, ran=True))
     printed = capsys.readouterr()
     assert printed.out == f"extract: done in 1 min 1 s: {tmp_path}\n"
     assert printed.err.splitlines() == [
-        f"extract: 12 skipped, listed in {tmp_path / 'skipped.jsonl'}",
+        f"extract: 12 skipped, listed in {tmp_path / 'manifest.json'}",
         *["  7: odd"] * 10,
         "  and 2 more",
     ]

@@ -8,12 +8,12 @@ import pytest
 
 from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.paths import size_of
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.captioning import caption_images
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, find_removable, remove_item, select_items
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import is_read, reading, stage_lock
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.experiment import Experiment, captioner_digest
 from tests.experiments import CopiedExperiment, a2
 
@@ -122,9 +122,9 @@ def unfinished(copy, stage):
     """Make a result unfinished, as a stopped run leaves it."""
     final = copy.directory(stage)
     partial = final.rename(f"{final}.partial")
-    pre_image = read_manifest(partial).pre_image
+    made_from = read_manifest(partial).made_from
     (partial / "manifest.json").unlink()
-    (partial / "key.json").write_text(json.dumps(pre_image.as_dict()))
+    (partial / "made_from.json").write_text(json.dumps(made_from.model_dump()))
     return partial
 
 
@@ -134,7 +134,7 @@ def test_unfinished_work_is_removable_and_resumable_work_is_a_kind_of_its_own(co
     name = copy.name(partial)
     assert copy.found() == {name: ("resumable", "the next run resumes it")}
     assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
-    (partial / "key.json").write_text("{")
+    (partial / "made_from.json").write_text("{")
     assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "has other settings")}
 
 
@@ -230,7 +230,7 @@ def test_captioners_of_an_ensemble_are_not_removable(copy, configured):
 
 def add_input(result, name, digest, **changes):
     manifest = json.loads((result / "manifest.json").read_text())
-    manifest["pre_image"]["inputs"][name] = digest
+    manifest["made_from"]["inputs"][name] = digest
     (result / "manifest.json").write_text(json.dumps(manifest | changes))
 
 

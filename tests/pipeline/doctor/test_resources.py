@@ -46,7 +46,7 @@ def test_an_existing_result_needs_no_disk_space(experiment, monkeypatch):
 @pytest.mark.slow
 def test_the_files_of_an_unfinished_extraction_count_as_free_space(experiment, new, monkeypatch):
     with new() as opened:
-        key = opened.stage("extract").pre_image.key
+        key = opened.stage("extract").made_from.key
         store = opened.artifacts / "extract" / f"{key}.partial" / "features.lmdb"
     free(monkeypatch, 0)
     assert len(problems(new(), "extract")) == 1
@@ -62,7 +62,7 @@ def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp
         return experiment.open("train.seed=5", artifacts=artifacts)
 
     with opened() as found:
-        key = found.stage("train-xe").pre_image.key
+        key = found.stage("train-xe").made_from.key
         needed = training_disk(Resources(found)._parameters)
     free(monkeypatch, 0)
     assert len(problems(opened(), "train-xe")) == 1

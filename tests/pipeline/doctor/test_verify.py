@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.doctor.verify import STAGES, verify
-from a2cap.pipeline.engine.manifest import read_manifest
 from tests.data.messages import message_of
 from tests.experiments import a2
 
@@ -195,7 +195,7 @@ def test_a_damaged_copied_result_has_to_be_copied_again(artifacts, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"pre_image": {}}'])
+@pytest.mark.parametrize("content", [None, "", "{", "[]", '{"made_from": {}}'])
 def test_an_unreadable_manifest_is_damage(artifacts, content):
     path = result(artifacts, "evaluate") / "manifest.json"
     path.unlink() if content is None else path.write_text(content)

@@ -5,10 +5,9 @@ import torch
 
 from a2cap.data.features.seal import StoreSeal, write_seal
 from a2cap.data.files.atomic import discard, rename_durably, replacing, write_durably
-from a2cap.pipeline.engine.key import PreImage
-from a2cap.pipeline.engine.manifest import Manifest
-from a2cap.pipeline.engine.run import run_stage, write_skipped
-from a2cap.pipeline.engine.stage import Stage, StagePaths, plain_outputs
+from a2cap.data.files.sealed_folder import seal
+from a2cap.pipeline.engine.run import run_stage
+from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.recorded_disk import RecordedDisk
 
@@ -26,14 +25,12 @@ def replace_file(path):
         temporary.write_text("content")
 
 
-MANIFEST = Manifest(PreImage("count", 1, {}, {}), {}, 0, 0.0, 0.0, {})
 SEAL = StoreSeal(count=0, feature_width=0, dtype="float16", bytes=0, digest="", file_sha256="")
 WRITERS = {
     "a file": lambda folder: write_durably(folder / "x", b"content"),
     "x": lambda folder: replace_file(folder / "x"),
-    "manifest.json": MANIFEST.write,
+    "manifest.json": lambda folder: seal(folder, []),
     "seal.json": lambda folder: write_seal(folder, SEAL),
-    "skipped.jsonl": lambda folder: write_skipped(folder, []),
 }
 
 
@@ -61,12 +58,12 @@ def test_a_discarded_folder_has_lost_its_name_before_its_files(disk, tmp_path, m
 
 
 def run(tmp_path, *, force=False):
-    def work(directory, events):
+    def work(directory, inputs, events):
         (directory / "total.txt").write_text("9")
         (directory / "log.txt").write_text("not an output")
         return []
 
-    stage = Stage("count", 1, {}, {}, plain_outputs("total.txt"), work)
+    stage = PreparedStage("count", 1, {}, {}, ("total.txt",), work)
     paths = StagePaths(tmp_path / "folder" / "result")
     return run_stage(stage, paths, resolved_config="", force=force).directory
 
@@ -80,11 +77,11 @@ def test_a_result_has_its_name_only_once_it_is_on_disk(disk, tmp_path, force):
     [sealed] = [rename for rename in disk.renames if rename.target.name == "manifest.json"]
     assert "total.txt" not in sealed.lost_contents
     [published] = [rename for rename in disk.renames if rename.target == result]
-    files = ("total.txt", "manifest.json", "config.yaml", "skipped.jsonl")
+    files = ("total.txt", "manifest.json", "config.yaml")
     kept = {f"result/{name}" for name in files}
     assert kept & (published.lost_contents | published.lost_names) == set()
     assert (kept | {"result"}) & disk.lost(result.parent) == set()
-    assert {path.name for path in disk.written} & {*files[1:], "key.json"} == set()
+    assert {path.name for path in disk.written} & {*files[1:], "made_from.json"} == set()
 
 
 def test_a_checkpoint_has_its_name_only_once_it_is_on_disk(disk, tmp_path):

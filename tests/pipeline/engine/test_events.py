@@ -13,7 +13,7 @@ from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.events import EventLog, current_events
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.run import run_stage
-from a2cap.pipeline.engine.stage import Stage, StagePaths, plain_outputs
+from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from tests.file_sizes import limited_to
 
 
@@ -26,11 +26,11 @@ def events(folder):
 
 
 def stage(work):
-    def make(directory, log):
+    def make(directory, inputs, log):
         (directory / "total.txt").write_text("9")
         return work(log)
 
-    return Stage("count", 1, {}, {}, plain_outputs("total.txt"), make)
+    return PreparedStage("count", 1, {}, {}, ("total.txt",), make)
 
 
 def run(folder, work):
@@ -47,7 +47,7 @@ def run(folder, work):
 START = {
     "event": "start",
     "stage": "count",
-    "key": stage(None).pre_image.key,
+    "key": stage(None).made_from.key,
     "pid": os.getpid(),
     "host": socket.gethostname(),
 }

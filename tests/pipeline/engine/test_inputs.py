@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.sealed_folder import SkippedItem, seal
 from a2cap.pipeline.engine import inputs as module
 from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import (
     Input,
+    Inputs,
     check_inputs,
-    promised_inputs,
-    require_intact,
     result_input,
 )
 from a2cap.pipeline.engine.run import run_stage
-from a2cap.pipeline.engine.stage import Stage, StagePaths, plain_outputs
+from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from tests.data.messages import message_of
 
 
@@ -40,12 +40,12 @@ def paths(tmp_path):
 def run(paths, one, work=lambda: None, **options):
     """Run a stage that reads an input."""
 
-    def write(directory, events):
+    def write(directory, inputs, events):
         work()
         (directory / "total.txt").write_text("9")
         return []
 
-    stage = Stage("sum", 1, {}, {"numbers": one}, plain_outputs("total.txt"), write)
+    stage = PreparedStage("sum", 1, {}, {"numbers": one}, ("total.txt",), write)
     return run_stage(stage, paths, resolved_config="", **options)
 
 
@@ -86,7 +86,7 @@ def test_an_input_that_changes_during_the_work_is_not_published(images, paths, c
 def test_five_changed_files_are_named(tmp_path, monkeypatch, count, end):
     monkeypatch.chdir(tmp_path)
     files = {Path(str(number)): ("digest", (0, 0, 0, 0)) for number in range(count)}
-    message = message_of(promised_inputs([Input(Path(), "", files)]).__enter__)
+    message = message_of(Inputs({"x": Input(Path(), "", files)}).check)
     assert message == (
         f"{count} of {count} input files changed during the run: '0', '1', '2', '3', {end}; "
         "run the same command again"
@@ -134,30 +134,43 @@ def test_outside_a_stage_no_input_is_checked(tmp_path):
     check_inputs([tmp_path / "none"])
 
 
-@pytest.mark.parametrize("name", ["total.txt", "skipped.jsonl"])
-def test_a_damaged_file_of_a_result_is_named_before_the_work(tmp_path, images, paths, name):
+def test_a_damaged_file_of_a_result_is_named_before_the_work(tmp_path, images, paths):
     made = run(paths, images)
-    (made.directory / name).write_text("8")
+    (made.directory / "total.txt").write_text("8")
     one = result_input(made.directory, made.manifest)
     worked = []
     message = message_of(run, StagePaths(tmp_path / "next"), one, lambda: worked.append(True))
-    assert message == message_of(require_intact, made.directory, name)
     assert message == (
-        f"{str(made.directory / name)!r} differs from its digest in the manifest; run "
+        f"{str(made.directory / 'total.txt')!r} differs from its digest in the manifest; run "
         f'"a2 verify --data {made.directory}", which names the command that restores it'
     )
     assert worked == []
 
 
-def test_a_result_that_was_copied_without_its_manifest_is_not_checked(images, paths):
-    made = run(paths, images)
-    require_intact(made.directory, "total.txt", "another file")
-    manifest = (made.directory / "manifest.json").read_bytes()
-    (made.directory / "manifest.json").unlink()
-    (made.directory / "total.txt").write_text("8")
-    require_intact(made.directory, "total.txt")
-    # the manifest alone makes the same file a damaged one
-    (made.directory / "manifest.json").write_bytes(manifest)
-    assert "total.txt' differs from its digest" in message_of(
-        require_intact, made.directory, "total.txt"
+@pytest.mark.parametrize("damage", ["truncated", "other digest", "no manifest"])
+def test_a_damaged_inner_folder_of_a_result_is_named_before_the_work(tmp_path, damage):
+    inner = tmp_path / "result" / "store"
+    inner.mkdir(parents=True)
+    (inner / "data").write_text("many records")
+    seal(inner, ["data"])
+    manifest = seal(tmp_path / "result", ["store"])
+    inputs = Inputs({"features": result_input(tmp_path / "result", manifest)})
+    inputs.check()
+    inputs = Inputs({"features": result_input(tmp_path / "result", manifest)})
+    if damage == "truncated":
+        (inner / "data").write_text("few")
+    elif damage == "other digest":
+        seal(inner, [])
+    else:
+        (inner / "manifest.json").write_text("{")
+    assert message_of(inputs.check).startswith(
+        f"{str(inner)!r} differs from its digest in the manifest; "
     )
+
+
+def test_a_manifest_that_changes_during_the_work_is_found(images, paths, tmp_path):
+    made = run(paths, images)
+    inputs = Inputs({"total": result_input(made.directory, made.manifest)})
+    inputs.check()
+    seal(made.directory, ["total.txt"], skipped=[SkippedItem("1", "odd")])
+    assert message_of(inputs.check).startswith("1 of 2 input files changed during the run: ")

@@ -159,27 +159,11 @@ def test_a_file_system_without_locks_of_folders_has_no_readers(tmp_path, monkeyp
         assert not is_read(tmp_path)
 
 
-# --- locks of earlier versions ------------------------------------------------------------------
-
-
 def test_the_lock_of_a_relative_path_is_held(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with stage_lock(Path("my features.lock"), what="extract"):
         assert is_locked(Path("my features.lock"))
 
 
-def test_a_lock_of_an_earlier_version_beside_the_result_is_respected(tmp_path):
-    result = tmp_path / "train" / "0123456789ab"
-    lock, earlier = lock_folder(result) / "0123456789ab.lock", result.with_suffix(".lock")
-    assert lock == tmp_path / ".locks" / "train" / "0123456789ab.lock"
-    with stage_lock(earlier, what="train"):
-        assert is_locked(lock)
-        with pytest.raises(LockedError, match=f"process {os.getpid()} on .* since"):
-            stage_lock(lock, what="train").__enter__()
-    assert not is_locked(lock)
-    with stage_lock(lock, what="train"):
-        assert is_locked(earlier)  # where an earlier version has run, one may start again
-    earlier.unlink()
-    with stage_lock(lock, what="train"):
-        assert is_locked(lock)
-        assert not earlier.exists()
+def test_the_locks_of_an_artifacts_folder_are_in_one_folder(tmp_path):
+    assert lock_folder(tmp_path / "train" / "0123456789ab") == tmp_path / ".locks" / "train"

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error, LockedError
+from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
 from a2cap.pipeline.engine import run as running
 from a2cap.pipeline.engine.lock import stage_lock
-from a2cap.pipeline.engine.run import finished, read_skipped, run_stage
-from a2cap.pipeline.engine.stage import Input, Stage, StagePaths, plain_outputs
+from a2cap.pipeline.engine.run import finished, run_stage
+from a2cap.pipeline.engine.stage import Input, PreparedStage, StagePaths
 from tests.data.messages import message_of
 
 
-def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_version=1):
+def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), version=1):
     """Make a stage that writes ten numbers, one file each, and resumes after existing files."""
     made = []
 
-    def work(directory, events):
+    def work(directory, inputs, events):
         for number in range(10):
             path = directory / f"{number}.txt"
             if not path.exists():
@@ -33,12 +33,12 @@ def counting_stage(*, factor=2, digest="d1", fail_after=None, skipped=(), code_v
         )
         return list(skipped)
 
-    stage = Stage(
+    stage = PreparedStage(
         name="count",
-        code_version=code_version,
-        params={"count": {"factor": factor}},
+        version=version,
+        fields={"count": {"factor": factor}},
         inputs={"numbers": Input(Path("numbers"), digest)},
-        outputs=plain_outputs("total.txt"),
+        outputs=("total.txt",),
         work=work,
     )
     return stage, made
@@ -56,14 +56,14 @@ def test_a_finished_stage_contains_outputs_manifest_config_and_events(tmp_path):
     stage, _ = counting_stage()
     outcome = run(stage, tmp_path)
     assert outcome.ran
-    assert outcome.directory == tmp_path / "count" / stage.pre_image.key
+    assert outcome.directory == tmp_path / "count" / stage.made_from.key
     assert (outcome.directory / "total.txt").read_text() == "90"
     assert (outcome.directory / "config.yaml").read_text() == "count: {}\n"
     events = [json.loads(x) for x in (outcome.directory / "events.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == ["start", "end"]
-    assert outcome.manifest.pre_image == stage.pre_image
+    assert outcome.manifest.made_from == stage.made_from
     assert not StagePaths(outcome.directory).partial.exists()
-    assert not (outcome.directory / "key.json").exists()
+    assert not (outcome.directory / "made_from.json").exists()
 
 
 def idle_stage():
@@ -171,11 +171,12 @@ def test_damaged_unfinished_work_is_reported_and_discarded_by_force(tmp_path):
         with pytest.raises(RuntimeError):
             run(stage, tmp_path, force=force)
         partial = replace(paths, forced=force).partial
-        (partial / "key.json").write_text("[")
+        (partial / "made_from.json").write_text("[")
         if not force:
             assert message_of(run, stage, tmp_path, error=A2Error) == (
-                f"unfinished work is damaged: {str(partial / 'key.json')!r} (Expecting value: "
-                f"line 1 column 2 (char 1)); delete {str(partial)!r}, or use --force to discard it"
+                f"unfinished work is damaged: {str(partial / 'made_from.json')!r} (Expecting "
+                f"value: line 1 column 2 (char 1)); delete {str(partial)!r}, or use --force to "
+                "discard it"
             )
     stage, made = counting_stage()
     run(stage, tmp_path, force=True)
@@ -200,8 +201,8 @@ def test_a_result_set_aside_by_a_killed_run_is_restored_before_the_next_forced_r
     assert not paths.replaced.exists()
 
 
-@pytest.mark.parametrize("changed", [{"factor": 3}, {"digest": "d2"}, {"code_version": 2}], ids=str)
-def test_a_changed_parameter_input_or_code_version_gives_another_result(tmp_path, changed):
+@pytest.mark.parametrize("changed", [{"factor": 3}, {"digest": "d2"}, {"version": 2}], ids=str)
+def test_a_changed_parameter_input_or_version_gives_another_result(tmp_path, changed):
     first = run(counting_stage()[0], tmp_path)
     second = run(counting_stage(**changed)[0], tmp_path)
     assert second.ran
@@ -233,8 +234,8 @@ def test_skipped_items_are_counted_and_listed(tmp_path):
     reasons = {str(number): f"no such image {number}" for number in range(150)}
     stage, _ = counting_stage(skipped=[SkippedItem(*item) for item in reasons.items()])
     outcome = run(stage, tmp_path)
-    assert outcome.manifest.skipped == 150
-    assert read_skipped(outcome.directory) == reasons
+    assert len(outcome.manifest.skipped) == 150
+    assert read_manifest(outcome.directory).reasons == reasons
 
 
 def test_an_unreadable_manifest_is_reported_with_its_remedy(tmp_path):
@@ -242,14 +243,14 @@ def test_an_unreadable_manifest_is_reported_with_its_remedy(tmp_path):
     outcome = run(stage, tmp_path)
     (outcome.directory / "manifest.json").write_text("{}")
     assert message_of(finished, stage, StagePaths(outcome.directory), error=A2Error) == (
-        f"manifest is unreadable: {str(outcome.directory / 'manifest.json')!r} ('pre_image'); "
-        "delete that folder, then run the stage again"
+        f"manifest is unreadable: {str(outcome.directory / 'manifest.json')!r} "
+        "(no 'manifest_sha256'); delete that folder, then run the command that made it again"
     )
 
 
 @pytest.mark.parametrize("named", [None, "a file"])
 def test_a_disk_error_names_a_file_or_the_partial_directory(tmp_path, named):
-    def work(directory, events):
+    def work(directory, inputs, events):
         raise OSError(28, "No space left on device", named)
 
     stage = replace(counting_stage()[0], work=work)
@@ -289,7 +290,7 @@ def test_a_manifest_without_the_right_to_read_it_names_the_permissions(tmp_path,
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     assert message_of(run, stage, tmp_path, error=A2Error).endswith(
         "([Errno 13] Permission denied); fix its permissions"
     )

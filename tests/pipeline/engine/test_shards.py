@@ -17,7 +17,7 @@ from a2cap.pipeline.engine import shards
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.run import finished, run_stage
 from a2cap.pipeline.engine.shards import run_shard
-from a2cap.pipeline.engine.stage import Input, ShardWork, Stage, StagePaths
+from a2cap.pipeline.engine.stage import Input, PreparedStage, ShardWork, StagePaths
 from tests.data.messages import message_of
 
 NUMBERS = range(20)
@@ -38,7 +38,7 @@ def summing_stage(*, factor=1, fail_in=None, skipped=()):
         made.append(shard.number)
         return list(skipped)
 
-    def work(directory, events):
+    def work(directory, inputs, events):
         parts = directory / "parts"
         parts.mkdir(exist_ok=True)
         seals = [parts / shard.folder / "seal.json" for shard in shards_in(parts)]
@@ -48,12 +48,12 @@ def summing_stage(*, factor=1, fail_in=None, skipped=()):
         (parts / "total.txt").write_text(str(sum(map(sum, found))))
         return list(skipped)
 
-    stage = Stage(
+    stage = PreparedStage(
         name="sum",
-        code_version=1,
-        params={"sum": {"factor": factor}},
+        version=1,
+        fields={"sum": {"factor": factor}},
         inputs={"numbers": Input(Path("numbers"), "d1")},
-        outputs={"parts": lambda path: (path / "total.txt").read_text()},
+        outputs=("parts/total.txt",),
         work=work,
         shards=ShardWork("parts", fill),
     )
@@ -70,7 +70,7 @@ def run(stage, paths, number, count=3, **options):
 
 
 def total(outcome):
-    return outcome.manifest.outputs["parts"]
+    return (outcome.directory / "parts" / "total.txt").read_text()
 
 
 def test_the_last_finished_shard_publishes_the_stage(paths):
@@ -94,7 +94,7 @@ def test_the_number_of_shards_changes_neither_key_nor_digest(paths, tmp_path, co
     for number in range(count):
         outcome = run(stage, paths, number, count)
     whole = run_stage(stage, StagePaths(tmp_path / "whole"), resolved_config="")
-    assert outcome.stage.manifest.pre_image == whole.manifest.pre_image
+    assert outcome.stage.manifest.made_from == whole.manifest.made_from
     assert outcome.stage.manifest.digest == whole.manifest.digest
 
 
@@ -131,7 +131,7 @@ def test_a_later_run_publishes_what_the_last_shard_could_not(tmp_path):
         ("the stage", lambda stage, paths: run_stage(stage, paths, resolved_config="")),
     ):
         stage, _ = summing_stage()
-        failing = replace(stage, work=lambda directory, events: 1 / 0)
+        failing = replace(stage, work=lambda *_: 1 / 0)
         paths = StagePaths(tmp_path / name)
         run(failing, paths, 0, 2)
         with pytest.raises(ZeroDivisionError):

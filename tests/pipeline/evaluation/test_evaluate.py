@@ -15,6 +15,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
+from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation import evaluate as evaluation
@@ -161,7 +162,7 @@ def test_provenance_omits_cross_entropy_if_a_refined_captioner_has_no_configurat
     refined = tmp_path / "model"
     shutil.copytree(inputs["model"].path, refined)
     manifest = read_json(refined / "manifest.json")
-    manifest["pre_image"].update({"stage": "train-scst", "params": {"scst": {"idf": "image"}}})
+    manifest["made_from"].update({"stage": "train-scst", "params": {"scst": {"idf": "image"}}})
     (refined / "manifest.json").write_text(json.dumps(manifest))
     (refined / "config.yaml").unlink()
     run(model=Input(refined, "c" * 64))
@@ -316,8 +317,9 @@ def skipping(inputs, tmp_path):
     def skip(image_ids):
         features = tmp_path / "features"
         shutil.copytree(inputs["features"].path, features)
-        lines = [json.dumps({"id": name, "reason": "it was empty"}) for name in image_ids]
-        (features / "skipped.jsonl").write_text("\n".join(lines))
+        skipped = tuple(SkippedItem(name, "it was empty") for name in image_ids)
+        before = read_manifest(features)
+        write_manifest(features, before.model_copy(update={"skipped": skipped}))
         return Input(features, "e" * 64)
 
     return skip

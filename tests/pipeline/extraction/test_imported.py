@@ -213,14 +213,14 @@ def test_imported_features_are_not_extracted_in_shards(experiment, features, tmp
 
 def test_the_key_depends_on_content_and_annotated_images_alone(opened, features, tmp_path):
     first = features("caffe")
-    key = opened(first).stage("extract").pre_image.key
-    assert opened(first, "extract.max_side=99").stage("extract").pre_image.key == key
+    key = opened(first).stage("extract").made_from.key
+    assert opened(first, "extract.max_side=99").stage("extract").made_from.key == key
     (tmp_path / "folder").mkdir()
     moved = first.rename(tmp_path / "folder" / "caffe")
-    assert opened(moved).stage("extract").pre_image.key == key
+    assert opened(moved).stage("extract").made_from.key == key
     with moved.open("ab") as file:
         file.write(b"1\t2\n")
-    assert opened(moved).stage("extract").pre_image.key != key
+    assert opened(moved).stage("extract").made_from.key != key
 
 
 @pytest.mark.slow

@@ -15,13 +15,13 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.shard import Shard, owner
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.extract.detector import mixed_precision
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.engine.artifacts import EXTRACTOR
 from a2cap.pipeline.engine.lock import stage_lock
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.extraction import extract as extraction
 from tests.data.messages import message_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.metrics import score as metrics
 from tests.experiments import TRANSIENT, a2
 from tests.pipeline.faults.mounts import SmallDisk

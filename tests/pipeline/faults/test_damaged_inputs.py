@@ -5,16 +5,16 @@ import os
 import pytest
 
 from a2cap.data.errors import A2Error, InputError
-from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.extraction import extract as extraction
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.data.messages import message_of
 from tests.experiments import a2
 
-FEATURES = ["extractor.json", "weights.safetensors", "skipped.jsonl", "features.lmdb/seal.json"]
+FEATURES = ["extractor.json", "weights.safetensors"]
 CAPTIONS = ["vocabulary.json", "captions.h5", "references.json", "document_frequencies.npz"]
 MODEL = ["model.safetensors", "model.json", "vocabulary.json", "extractor.json"]
-READ_BY_TRAINING = {"extract": FEATURES, "preprocess": [*CAPTIONS, "skipped.jsonl"]}
+READ_BY_TRAINING = {"extract": FEATURES, "preprocess": CAPTIONS}
 INPUTS = {
     "train-xe": READ_BY_TRAINING,
     "train-scst": {**READ_BY_TRAINING, "train-xe": MODEL},
@@ -49,7 +49,7 @@ def test_a_flipped_bit_in_a_small_input_stops_the_stage_before_its_work(copy, st
     assert not list((copy.artifacts / stage).glob("*/checkpoints/step*"))
 
 
-@pytest.mark.parametrize("name", ["skipped.jsonl", "features.lmdb/seal.json"])
+@pytest.mark.parametrize("name", ["extractor.json", "weights.safetensors"])
 def test_a_file_that_a_stage_rejects_is_named_by_a2_verify_with_the_remedy(copy, name):
     path = copy.directory("extract") / name
     flip_a_bit(path)
@@ -104,7 +104,7 @@ def test_images_replaced_during_extraction_are_never_part_of_a_result(
 ):
     _, overrides = copied_scenes
     with new(*overrides) as opened:
-        key = opened.stage("extract").pre_image.key
+        key = opened.stage("extract").made_from.key
         restore = replaced_while(number)
         with pytest.raises(InputError, match="input files changed during the run: "):
             opened.run("extract")

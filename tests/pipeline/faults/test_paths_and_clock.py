@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from a2cap.pipeline.engine.manifest import read_manifest
+from a2cap.data.files.sealed_folder import read_manifest
 from tests.experiments import a2, data_overrides, settings
 from tests.pipeline.faults.conftest import STAGES
 from tests.pipeline.faults.mounts import read_only

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from a2cap.data.files.sealed_folder import seal
 from a2cap.pipeline.engine.artifacts import EPOCHS, checkpoint_name
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.manifest import Manifest
 from a2cap.pipeline.engine.run import prepare
-from a2cap.pipeline.engine.stage import Stage, StagePaths
+from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.continuation import continued, copy_training, last_epoch
 from a2cap.pipeline.training.detector.config import DetectorConfig
@@ -21,12 +21,12 @@ SCORES = [0.1, 0.3, 0.2, 0.3, 0.4]
 
 def stage_of(config):
     section = "train" if isinstance(config, TrainConfig) else "detector"
-    return Stage(section, 1, {section: key_fields(config)}, {}, {}, work=None)
+    return PreparedStage(section, 1, {section: key_fields(config)}, {}, (), work=None)
 
 
 def finish(folder, config, *, checkpoints=True):
     """Write what the finished training of a configuration leaves; return the name of its folder."""
-    image = stage_of(config).pre_image
+    image = stage_of(config).made_from
     directory = folder / image.key
     scores = SCORES[: last_epoch(SCORES, config)]
     lines = [
@@ -37,7 +37,7 @@ def finish(folder, config, *, checkpoints=True):
         name = checkpoint_name(2 * number) if checkpoints else f"deleted {number}"
         (directory / "checkpoints" / name).mkdir(parents=True)
     (directory / EPOCHS).write_text("\n".join(lines))
-    Manifest(image, {}, 0, 1.0, 1.0, {}).write(directory)
+    seal(directory, [], made_from=image)
     return directory.name
 
 
@@ -60,7 +60,7 @@ def after(folder, before, now, **options):
 )
 def test_a_training_that_would_end_at_the_same_epoch_is_not_made_again(tmp_path, before, now):
     found, name = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
-    assert (found.pre_image.key, found.note) == (name, "")
+    assert (found.made_from.key, found.note) == (name, "")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_training_that_would_end_at_the_same_epoch_is_not_made_again(tmp_path,
 def test_a_longer_training_continues_from_the_last_epoch(tmp_path, before, now, epoch):
     found, name = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
     assert found.note == f"continues from epoch {epoch} of {name}"
-    assert found.pre_image == stage_of(TrainConfig(**now)).pre_image
+    assert found.made_from == stage_of(TrainConfig(**now)).made_from
     assert found.begin is not None
 
 
@@ -88,7 +88,7 @@ def test_a_longer_training_continues_from_the_last_epoch(tmp_path, before, now, 
 )
 def test_another_or_a_shorter_training_starts_from_scratch(tmp_path, before, now):
     found, _ = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
-    assert (found.pre_image, found.note) == (stage_of(TrainConfig(**now)).pre_image, "")
+    assert (found.made_from, found.note) == (stage_of(TrainConfig(**now)).made_from, "")
     assert found.begin is None
 
 

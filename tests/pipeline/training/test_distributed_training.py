@@ -207,7 +207,7 @@ def test_under_torchrun_stopped_and_killed_ranks_resume_exactly(
     assert together(2, lambda _: outcome(lambda: train(alone, *settings))) == [None, None]
     artifacts = copied_artifacts(experiment, tmp_path, "train-xe", "evaluate")
     with experiment.open(*settings, artifacts=artifacts) as opened:
-        key = opened.stage("train-xe").pre_image.key
+        key = opened.stage("train-xe").made_from.key
     partial = artifacts / "train-xe" / f"{key}.partial"
     started = start_torchrun(experiment, artifacts, *settings, "runtime.workers=1")
     wait_for_checkpoint(started, partial, 20)

@@ -159,7 +159,7 @@ def test_a_signal_to_the_command_and_its_loaders_leaves_it_resumable(experiment,
     overrides = ("train.epochs=2", "train.batch_size=4", "train.checkpoint_every=1")
     overrides = (*overrides, "runtime.workers=2")
     with experiment.open(*overrides, artifacts=artifacts) as opened:
-        partial = artifacts / "train-xe" / f"{opened.stage('train-xe').pre_image.key}.partial"
+        partial = artifacts / "train-xe" / f"{opened.stage('train-xe').made_from.key}.partial"
         command = train_command(experiment, artifacts, overrides)
         ended = signalled_after(1, sent, command, group=True)
         assert ended.returncode == 128 + sent, ended.stderr

@@ -1,6 +1,5 @@
 """Tests of the data of training: what is skipped, and what is rejected."""
 
-import json
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,6 +11,7 @@ import pytest
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError, StoreError
+from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.data.regions import Regions, cell_boxes
 from a2cap.model.config import SpatialConfig, TransformerConfig, UpDownConfig
 from a2cap.pipeline.training.captioner import task
@@ -57,8 +57,9 @@ def test_captions_and_vocabulary_that_do_not_match_are_rejected(train, tmp_path)
 
 
 def skip(features, image_ids):
-    listed = [json.dumps({"id": name, "reason": "unreadable"}) for name in image_ids]
-    (features / "skipped.jsonl").write_text("".join(f"{line}\n" for line in listed))
+    skipped = tuple(SkippedItem(name, "unreadable") for name in image_ids)
+    before = read_manifest(features)
+    write_manifest(features, before.model_copy(update={"skipped": skipped}))
 
 
 @pytest.mark.slow
@@ -90,8 +91,8 @@ def test_training_without_validation_images_is_rejected(train, tmp_path):
     features = copied(train.features, tmp_path / "features")
     skip(features, data.validation)
     assert message_of(replace(train, features=features), tmp_path / "model") == (
-        "no validation image has features: all are in "
-        f"{str(features / 'skipped.jsonl')!r}; fix their files and extract again"
+        "no validation image has features: all were skipped in "
+        f"{str(features)!r}; fix their files and extract again"
     )
 
 
