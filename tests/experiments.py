@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from click.testing import CliRunner, Result
 
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.image import read_image
@@ -21,7 +22,6 @@ from a2cap.extract.weights.load import save_detector
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.preflight import Check, PlannedRun, run_checks
-from a2cap.pipeline.engine.manifest import read_manifest
 from a2cap.pipeline.experiment import Experiment
 from tests.random_detector import random_detector
 

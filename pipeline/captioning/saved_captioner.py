@@ -158,6 +158,12 @@ def save_captioner(
         link_or_copy(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
 
 
+def captioner_outputs(features: Path) -> tuple[str, ...]:
+    """Return the files of a captioner that is trained on these features."""
+    has_weights = (features / EXTRACTOR_WEIGHTS).is_file()  # imported features have no extractor
+    return (*CAPTIONER, EXTRACTOR_WEIGHTS) if has_weights else CAPTIONER
+
+
 def extractor_weights(directory: Path) -> Path:
     """Return the file of the extractor's weights, of a bundled captioner the bundled detector."""
     for name, folder in captioners.BUNDLED.items():

@@ -22,7 +22,7 @@ def run_stages(
             click.echo(f"stage {number} of {len(names)}: {name}", err=True)
         outcome = experiment.run(name, force=force, output=output)
         print_outcome(name, outcome)
-        skipped = skipped or outcome.manifest.skipped > 0
+        skipped = skipped or bool(outcome.manifest.skipped)
         ran = ran or outcome.ran
     if not ran:
         click.echo("nothing to do: every result exists; --force reruns a stage")

@@ -5,7 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_SCST
+from a2cap.pipeline.captioning.saved_captioner import captioner_outputs
+from a2cap.pipeline.engine.artifacts import TRAIN_SCST
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
@@ -26,7 +27,7 @@ def train_scst_stage(
         version=CODE_VERSION,
         fields={"scst": key_fields(config)},
         inputs=inputs,
-        outputs=CAPTIONER,
+        outputs=captioner_outputs(inputs["features"].path),
         work=partial(_refine, job, runtime),
     )
 

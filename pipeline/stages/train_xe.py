@@ -6,7 +6,8 @@ from pathlib import Path
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.engine.artifacts import CAPTIONER, TRAIN_XE
+from a2cap.pipeline.captioning.saved_captioner import captioner_outputs
+from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
@@ -35,7 +36,7 @@ def train_stage(
         version=CODE_VERSION,
         fields={"train": key_fields(config, exclude={"start"}), "model": key_fields(model)},
         inputs=inputs,
-        outputs=CAPTIONER,
+        outputs=captioner_outputs(inputs["features"].path),
         work=partial(_train, job, runtime),
     )
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
+from a2cap.data.files.sealed_folder import MadeFrom
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import PATH, config_option, require_existing, set_option
 from a2cap.pipeline.config import explain_field, load_config
 from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG
 from a2cap.pipeline.engine.explain import difference
-from a2cap.pipeline.engine.key import PreImage
 
 
 @click.group(cls=Commands)
@@ -64,7 +64,11 @@ def diff(first: Path, second: Path) -> None:
     require_existing({"A": files[:1], "B": files[1:]})
     name = {"runtime": {"name"}}  # a result has that of its file
     before, after = (
-        PreImage("config", 0, load_config(file).model_dump(mode="json", exclude=name), {})
+        MadeFrom(
+            stage="config",
+            version=0,
+            fields=load_config(file).model_dump(mode="json", exclude=name),
+        )
         for file in files
     )
     click.echo("\n".join(difference(before, after)) or "no setting differs")

@@ -8,12 +8,13 @@ import pytest
 
 from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.paths import size_of
-from a2cap.data.files.sealed_folder import read_manifest
+from a2cap.data.files.sealed_folder import read_manifest, write_manifest
 from a2cap.pipeline.captioning import caption_images
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, find_removable, remove_item, select_items
 from a2cap.pipeline.doctor.verify import verify
-from a2cap.pipeline.engine.lock import is_read, reading, stage_lock
+from a2cap.pipeline.engine.lock import is_read, lock_folder, reading, stage_lock
+from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.experiment import Experiment, captioner_digest
 from tests.experiments import CopiedExperiment, a2
 
@@ -222,22 +223,23 @@ def test_captioners_of_an_ensemble_are_not_removable(copy, configured):
     further = copy.directory("train-xe")
     other = ("train.seed=1", override("evaluate.ensemble", (further,)) if configured else "")
     if not configured:  # an evaluation of other settings has it
-        digests = read_manifest(further).outputs
+        outputs = read_manifest(further).outputs
+        digests = {name: output.sha256 for name, output in outputs.items()}
         add_input(copy.directory("evaluate"), "model.2", captioner_digest(digests))
     found = copy.found(*filter(None, other))
     assert "train-xe" not in {name.split("/")[0] for name in found}
 
 
 def add_input(result, name, digest, **changes):
-    manifest = json.loads((result / "manifest.json").read_text())
-    manifest["made_from"]["inputs"][name] = digest
-    (result / "manifest.json").write_text(json.dumps(manifest | changes))
+    manifest = read_manifest(result)
+    made = manifest.origin.model_copy(update={"inputs": {**manifest.origin.inputs, name: digest}})
+    write_manifest(result, manifest.model_copy(update={"made_from": made, **changes}))
 
 
 def test_the_baseline_of_another_evaluation_is_not_removable(copy):
     baseline = copy.directory("evaluate")
     other = shutil.copytree(baseline, baseline.with_name("0123456789ab"))
-    add_input(other, "baseline", read_manifest(baseline).outputs["metrics.json"], outputs={})
+    add_input(other, "baseline", read_manifest(baseline).outputs["metrics.json"].sha256, outputs={})
     assert set(copy.found("evaluate.beam_size=3")) == {copy.name(other)}
 
 
@@ -258,7 +260,7 @@ def test_a_result_that_a_command_reads_is_not_removable(copy, inner):
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
 def test_work_of_a_running_process_is_not_removable(copy, lock):
     partial = unfinished(copy, "evaluate")
-    held = partial.with_name(lock.format(partial.stem))
+    held = lock_folder(partial) / lock.format(partial.stem)
     with stage_lock(held, what="a test"):
         assert copy.found("evaluate.beam_size=3") == {}
 
@@ -268,7 +270,7 @@ def test_inputs_of_a_running_stage_of_any_experiment_are_not_removable(copy):
     other = ("extract.dtype=float32", "preprocess.min_count=2")
     partial = unfinished(copy, "train-xe")
     assert {"extract", "preprocess"} <= {name.split("/")[0] for name in copy.found(*other)}
-    with stage_lock(partial.with_suffix(".lock"), what="a test"):
+    with stage_lock(StagePaths.of_result(partial.with_suffix("")).lock, what="a test"):
         found = copy.found(*other)
         assert {name.split("/")[0] for name in found} == {"evaluate"}
 
@@ -373,7 +375,7 @@ def test_a_stopped_deletion_leaves_no_half_deleted_result(copy, monkeypatch):
 def test_work_resumed_since_the_listing_is_not_removed(copy, lock):
     partial = unfinished(copy, "evaluate")
     [item] = copy.items("evaluate.beam_size=3")
-    held = stage_lock(partial.with_name(lock.format(partial.stem)), what="a test")
+    held = stage_lock(lock_folder(partial) / lock.format(partial.stem), what="a test")
     with held, pytest.raises(LockedError) as raised:
         remove_item(item)
     assert str(raised.value).endswith("; wait for it, or stop it")
@@ -403,7 +405,7 @@ def test_a_path_that_is_not_removable_is_rejected_and_nothing_is_deleted(copy):
 
 def test_a_path_in_use_is_rejected_with_its_holder(copy):
     partial = unfinished(copy, "evaluate")
-    held = stage_lock(partial.with_suffix(".lock"), what="a test")
+    held = stage_lock(StagePaths.of_result(partial.with_suffix("")).lock, what="a test")
     with held, pytest.raises(LockedError) as raised:
         select_items(copy.items("evaluate.beam_size=3"), [str(partial)], copy.artifacts)
     assert str(raised.value).startswith(f"{str(partial)!r} is in use: process ")
@@ -461,7 +463,7 @@ def test_with_yes_the_command_keeps_everything_that_a_run_may_need(copy):
 
 def test_the_command_rejects_names_in_use_with_an_exit_code(copy):
     partial = unfinished(copy, "evaluate")
-    with stage_lock(partial.with_suffix(".lock"), what="a test"):
+    with stage_lock(StagePaths.of_result(partial.with_suffix("")).lock, what="a test"):
         assert copy.a2("clean", partial).exit_code == 75
     assert copy.a2("clean", partial).exit_code == 0
     assert not partial.exists()

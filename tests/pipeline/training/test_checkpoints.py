@@ -151,7 +151,8 @@ def test_damaged_checkpoints_give_none_and_are_not_loaded(checkpoints, caplog):
     assert checkpoints.latest() is None
     assert len(caplog.messages) == 2
     assert message_of(checkpoints.load, 2, error=A2Error) == (
-        f'checkpoint is damaged: {str(path)!r}; train again with "a2 train --force"'
+        f"checkpoint is damaged: {str(path)!r} differs from its sha256 in the manifest; "
+        'train again with "a2 train --force"'
     )
 
 
@@ -185,7 +186,7 @@ def test_a_checkpoint_that_was_not_renamed_is_used_only_if_it_is_whole(
     assert partial.exists() == bool(missing)
 
 
-@pytest.mark.parametrize("dying", ["rmtree", "rename_durably"])
+@pytest.mark.parametrize("dying", ["rmtree", "publish"])
 def test_a_step_that_is_saved_again_is_never_without_a_checkpoint(checkpoints, monkeypatch, dying):
     save(checkpoints, 1)
     with monkeypatch.context() as patch:
@@ -211,7 +212,7 @@ def test_drop_old_removes_what_a_killed_run_left(checkpoints, monkeypatch):
     assert checkpoints.steps() == [1, 3, 4]
 
 
-@pytest.mark.parametrize("failing", ["save_tensors", "sha256_of", "write_durably", "fsync"])
+@pytest.mark.parametrize("failing", ["save_tensors", "_save_state", "seal", "publish"])
 def test_dying_during_a_save_keeps_the_older_checkpoint(
     checkpoints, tmp_path, monkeypatch, failing
 ):
