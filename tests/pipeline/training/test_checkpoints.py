@@ -38,10 +38,6 @@ def save(checkpoints, step, best_step=None):
     )
 
 
-def cut(content, length):
-    return content[: len(content) // 2 if length == "half" else length]
-
-
 def flip(content, position):
     """Flip one bit of a byte."""
     changed = bytearray(content)
@@ -100,47 +96,23 @@ def test_the_newest_checkpoint_is_the_one_with_the_highest_step(checkpoints):
     assert checkpoints.latest().step == 100_000_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize(
-    ("change", "at"), [(cut, 0), (cut, 10), (cut, "half"), (cut, -1), (flip, -1), (flip, -100)]
-)
-def test_a_truncated_or_flipped_checkpoint_falls_back_to_the_one_before_with_a_warning(
-    checkpoints, caplog, name, change, at
+@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
+@pytest.mark.parametrize("damage", [None, b"", b"{", "flipped"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_with_a_warning(
+    checkpoints, caplog, name, damage
 ):
     save(checkpoints, 1)
     save(checkpoints, 2)
     path = checkpoints.directory(2) / name
-    path.write_bytes(change(path.read_bytes(), at))
-    assert checkpoints.latest().step == 1
-    assert caplog.messages == [
-        f"checkpoint is damaged: {str(path)!r}; going back to the one before it, or to the start"
-    ]
-
-
-UNUSABLE = (None, b"", b"{", b"[]", b"{}", b'{"sha256": null}', b'{"sha256": {}}', b"\xff\xfe")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [*((name, None) for name in FILES), *(("manifest.json", content) for content in UNUSABLE)],
-)
-def test_a_missing_file_or_unusable_manifest_falls_back_to_the_one_before(
-    checkpoints, caplog, name, content
-):
-    save(checkpoints, 1)
-    save(checkpoints, 2)
-    path = checkpoints.directory(2) / name
+    content = flip(path.read_bytes(), -100) if damage == "flipped" else damage
     path.unlink()
     if content is not None:
         path.write_bytes(content)
     assert checkpoints.latest().step == 1
     [message] = caplog.messages
-    assert message.startswith(f"checkpoint is incomplete: {str(path.parent)!r} (")
-    assert message.endswith("); going back to the one before it, or to the start")
-    missing = f"([Errno 2] No such file or directory: {str(path)!r})"
-    assert (missing in message) == (content is None)
+    what = "incomplete" if damage is None and name == "manifest.json" else "damaged"
+    assert message.startswith(f"checkpoint is {what}: ")
+    assert message.endswith("; going back to the one before it, or to the start")
 
 
 def test_damaged_checkpoints_give_none_and_are_not_loaded(checkpoints, caplog):
@@ -212,7 +184,7 @@ def test_drop_old_removes_what_a_killed_run_left(checkpoints, monkeypatch):
     assert checkpoints.steps() == [1, 3, 4]
 
 
-@pytest.mark.parametrize("failing", ["save_tensors", "_save_state", "seal", "publish"])
+@pytest.mark.parametrize("failing", ["save_tensors", "_save_state", "seal"])
 def test_dying_during_a_save_keeps_the_older_checkpoint(
     checkpoints, tmp_path, monkeypatch, failing
 ):
