@@ -112,7 +112,8 @@ def _verify_sealed(path: Path, data: bool) -> VerifiedItem:
         made, lines = read_manifest(path).made_from, problems(path, digests=data)
     except A2Error as error:
         return VerifiedItem(kind, path, (str(error),))
-    remedy, notes = _COPY_AGAIN, ()
+    remedy = _COPY_AGAIN
+    notes: tuple[str, ...] = ()
     if kind == "checkpoint":
         remedy = _checkpoint_remedy(path)
     elif made is None:
