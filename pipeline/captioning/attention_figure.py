@@ -1,8 +1,9 @@
 """A figure of the attention at each word of a caption, original and aligned.
 
 A region is the brighter the more attention it has; an even share is as faded as none, and the
-top-scoring region has a frame. Attention that is spread evenly fades nothing. All panels share one
-scale, so that words and both kinds of attention can be compared.
+top-scoring region has a frame. Attention that is spread evenly fades nothing. Over the cells of a
+grid attention is drawn as in Show, Attend and Tell (Xu et al. 2015): up-sampled smoothly, white is
+attended. All panels share one scale, so that words and both kinds of attention can be compared.
 """
 
 import io
@@ -23,7 +24,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.image_ids import IMAGE_SUFFIXES
-from a2cap.data.regions import Regions
+from a2cap.data.regions import Regions, is_grid
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.given_boxes import NamedImage
@@ -37,6 +38,7 @@ _LONGEST_SIDE = 320  # pixels of a panel's image; more are invisible and make th
 # As in the report (report/templates/attention.js); an even share is 1 / R of R regions.
 _FADED = 0.75  # of what is not attended, if the peak is _PEAK times even or more
 _PEAK = 4.0  # times even: a weaker peak fades the rest less
+_OVERLAY = 0.7  # share of the map over a grid; the authors' figures have 0.8
 _SPREAD = 1.5  # times even: below, no region stands out
 
 
@@ -168,6 +170,10 @@ def _show_attention(
     peak: float,
 ) -> None:
     """Draw one panel; times: (R,) times even; peak: the largest of all panels."""
+    if is_grid(regions):
+        axes.imshow(_lit(shown, regions, times / peak))
+        axes.set(xticks=[], yticks=[])
+        return
     height, width = shown.shape[:2]
     faded = np.zeros((height, width), np.float32)
     if times.max() >= _SPREAD:
@@ -179,6 +185,24 @@ def _show_attention(
         axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor="#d62728"))
     axes.imshow((shown * (1 - faded[:, :, None]) + 255 * faded[:, :, None]).astype(np.uint8))
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
+
+
+def _lit(
+    shown: NDArray[np.uint8], regions: Regions, weights: NDArray[np.floating]
+) -> NDArray[np.uint8]:
+    """Return the image, dark where the weights of the cells are 0 and white where they are 1."""
+    (height, width), cells = shown.shape[:2], math.isqrt(len(weights))
+    x, y = width / regions.width, height / regions.height
+    corners = (*regions.boxes[0, :2], *regions.boxes[-1, 2:])  # a crop leaves a margin
+    left, top, right, bottom = (
+        round(float(value) * scale) for value, scale in zip(corners, (x, y, x, y), strict=True)
+    )
+    of_cells = Image.fromarray(weights.reshape(cells, cells).astype(np.float32))
+    smooth = of_cells.resize((right - left, bottom - top), Image.Resampling.BICUBIC)
+    light = np.zeros((height, width, 1), np.float32)
+    light[top:bottom, left:right, 0] = np.asarray(smooth).clip(0, 1)
+    mixed: NDArray[np.uint8] = ((1 - _OVERLAY) * shown + _OVERLAY * 255 * light).astype(np.uint8)
+    return mixed
 
 
 def _strength(

@@ -3,13 +3,16 @@
 import json
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, caption_files
+from a2cap.pipeline.captioning.caption_output import caption_output
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
@@ -33,6 +36,12 @@ from a2cap.pipeline.runs import find_trainings
     "--beams",
     type=click.IntRange(min=1),
     help="Print the top N captions of each image with log-probabilities; raises --beam-size to N.",
+)
+@click.option(
+    "--output",
+    type=PATH,
+    help="Write the lines of --json into FILE.jsonl or FILE.parquet, or, with the word sidecars, "
+    "each caption into NAME.txt beside its image. Images that have one are skipped.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and image.")
 @click.option(
@@ -58,6 +67,7 @@ def caption(
     models: tuple[Path, ...],
     boxes: Path | None,
     beams: int | None,
+    output: Path | None,
     as_json: bool,
     figure: Path | None,
     layer: int | None,
@@ -68,7 +78,8 @@ def caption(
     """Caption image files with a trained captioner.
 
     IMAGES are files, folders, or - for paths on standard input, one per line. Unreadable images are
-    reported and skipped; the exit code is then 3.
+    reported and skipped; the exit code is then 3. With --output, the same command run again
+    captions new images and those that could not be read.
 
     A line of --json has image (the path), caption, score (log-probability), beams (captions and
     scores, top-scoring first), width and height in pixels, and boxes, the regions in pixels as
@@ -76,8 +87,9 @@ def caption(
 
     \b
     Example:
+      a2 caption dog.jpg --figure dog.png
+      a2 caption holidays --output holidays.jsonl
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
-      a2 caption dog.jpg --model latest --figure dog.png
     """
     if (layer and not figure) or (head and not layer):
         raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
@@ -86,26 +98,35 @@ def caption(
     named = named_images(images, sys.stdin.buffer)
     # rejects a wrong path before a model is loaded
     write = _figure_writer(figure, many=may_be_many(images), layer=layer, head=head)
-    failed = False
-    captioned = caption_files(
-        named,
-        models=models,
-        boxes=boxes,
-        decoding=config.evaluate,
-        runtime=config.runtime,
-        batch_size=batch_size,
-        attention=write is not None,
-    )
-    with reading(*models):
+    with ExitStack() as files:
+        written = None if output is None else files.enter_context(caption_output(output))
+        files.enter_context(reading(*models))
+        captioned = caption_files(
+            named if written is None else (one for one in named if not written.has(one.path)),
+            models=models,
+            boxes=boxes,
+            decoding=config.evaluate,
+            runtime=config.runtime,
+            batch_size=batch_size,
+            attention=write is not None,
+        )
+        done = failed = 0
         for image, found in captioned:
             if isinstance(found, A2Error):
-                failed = True
+                failed += 1
                 click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
                 continue
-            click.echo(_line(image.path, found, beams, as_json=as_json))
+            done += 1
+            if written is None:
+                click.echo(_text(image.path, found, beams, as_json=as_json))
+            else:
+                written.write(image.path, _line(image.path, found, beams))
             if write is not None:
                 # standard output has the captions alone
                 click.echo(f"figure: {write(image, found)}", err=True)
+    if output is not None:
+        again = "; run the same command again to retry them" if failed else ""
+        click.echo(f"{output}: {done:,} new captions, {failed:,} images failed{again}", err=True)
     if failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
@@ -126,21 +147,25 @@ def _figure_writer(
     return write
 
 
-def _line(path: Path, found: CaptionedImage, beams: int | None, *, as_json: bool) -> str:
-    """Format the captions of an image."""
+def _line(path: Path, found: CaptionedImage, beams: int | None) -> dict[str, Any]:
+    """Return the captions of an image as JSON values."""
     shown = found.beams[:beams]
+    return {
+        "image": str(path),
+        "caption": shown[0].caption,
+        "score": shown[0].score,
+        "beams": [{"caption": beam.caption, "score": beam.score} for beam in shown],
+        "width": found.regions.width,
+        "height": found.regions.height,
+        "boxes": found.regions.boxes.astype(float).round(1).tolist(),
+    }
+
+
+def _text(path: Path, found: CaptionedImage, beams: int | None, *, as_json: bool) -> str:
+    """Format the captions of an image."""
     if as_json:  # ASCII, which every terminal and locale accepts
-        return json.dumps(
-            {
-                "image": str(path),
-                "caption": shown[0].caption,
-                "score": shown[0].score,
-                "beams": [{"caption": beam.caption, "score": beam.score} for beam in shown],
-                "width": found.regions.width,
-                "height": found.regions.height,
-                "boxes": found.regions.boxes.astype(float).round(1).tolist(),
-            }
-        )
+        return json.dumps(_line(path, found, beams))
+    shown = found.beams[:beams]
     lines = [f"{click.format_filename(path)}: {shown[0].caption}"]
     if beams is not None:
         lines += [f"{beam.score:>10.4f}  {beam.caption}" for beam in shown]

@@ -10,7 +10,7 @@ from PIL import Image
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.atomic import write_durably
-from a2cap.data.regions import Regions
+from a2cap.data.regions import Regions, cell_boxes
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, attention_figure, write_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.decoding import Beam
@@ -82,6 +82,29 @@ def test_what_is_not_attended_fades_on_one_scale_and_even_attention_fades_nothin
         assert shown[20, 75] == int(255 * 0.75)  # no region there
     frames = [axes.patches[0].get_bbox().bounds for axes in others]
     assert frames == [(0, 0, 50, 40)] * 2 + [(50, 40, 50, 40)]
+
+
+def test_attention_over_a_grid_is_a_smooth_light():
+    weights = np.zeros((1, 4), np.float32)
+    weights[0, 3] = 1
+    boxes = cell_boxes(2, (10, 0, 90, 80))  # cut out of the middle
+    regions = replace(
+        REGIONS,
+        boxes=boxes,
+        **{
+            name: np.zeros((4, *getattr(REGIONS, name).shape[1:]), np.float32)
+            for name in ("features", "scores", "class_ids")
+        },
+    )
+    attention = CaptionAttention(weights, weights, None, None)
+    found = CaptionedImage([Beam("dog", -1.0)], regions, attention)
+    _, panel = figure_of(found, np.full((80, 100, 3), 100, np.uint8)).axes
+    shown = drawn(panel)
+    assert shown.max() == shown[79, 89] == int(0.3 * 100 + 0.7 * 255)
+    assert shown[79, 0] == shown[79, 99] == 30
+    assert shown[0, 10] < 35
+    row = shown[79, 10:90].astype(int)
+    assert (np.diff(row) >= 0).all() and len(set(row)) > 20
 
 
 def test_large_images_and_their_boxes_are_scaled_down():

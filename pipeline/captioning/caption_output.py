@@ -1,0 +1,134 @@
+"""Captions of many images in files: JSON lines, Parquet, or a text file beside each image.
+
+A command that is run again captions what is missing: new images, and those that could not be read.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from a2cap.data.errors import InputError
+from a2cap.data.features.parquet_file import require_pyarrow
+from a2cap.data.files.atomic import replacing, write_durably
+
+SIDECARS = "sidecars"
+"""Value of --output that asks for a text file beside each image."""
+
+
+class CaptionOutput(ABC):
+    """Where captions go; a context, since Parquet is written at the end."""
+
+    def __enter__(self) -> "CaptionOutput":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def has(self, image: Path) -> bool:
+        """Return True if an earlier run has captioned the image."""
+
+    @abstractmethod
+    def write(self, image: Path, line: Mapping[str, Any]) -> None:
+        """Write the line of an image, as --json prints it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Write what is left."""
+
+
+def caption_output(path: Path) -> CaptionOutput:
+    """Return the output that a user names; InputError for a file that is neither kind."""
+    if str(path) == SIDECARS:
+        return Sidecars()
+    if path.suffix == ".jsonl":
+        return JsonLines(path)
+    if path.suffix == ".parquet":
+        return Parquet(path)
+    raise InputError(
+        f"--output has an unknown suffix: {str(path)!r}; name a .jsonl or .parquet file, or "
+        f"{SIDECARS!r} for a text file beside each image"
+    )
+
+
+class Sidecars(CaptionOutput):
+    """NAME.txt beside each image."""
+
+    def has(self, image: Path) -> bool:
+        """Return True if there is a text file."""
+        return image.with_suffix(".txt").is_file()
+
+    def write(self, image: Path, line: Mapping[str, Any]) -> None:
+        """Write the best caption."""
+        write_durably(image.with_suffix(".txt"), f"{line['caption']}\n".encode())
+
+    def close(self) -> None:
+        """Leave everything as it is: each file is whole."""
+
+
+class JsonLines(CaptionOutput):
+    """One JSON object per line and image, appended as the images are captioned."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        content = path.read_bytes() if path.is_file() else b""
+        whole = content[: content.rfind(b"\n") + 1]  # a killed run may leave half a line
+        self.lines = [_parsed(path, line) for line in whole.splitlines()]
+        self._done = {line["image"] for line in self.lines}
+        self._file = path.open("r+b" if content else "wb")
+        self._file.truncate(len(whole))
+        self._file.seek(len(whole))
+
+    def has(self, image: Path) -> bool:
+        """Return True if there is a line of the image."""
+        return str(image) in self._done
+
+    def write(self, image: Path, line: Mapping[str, Any]) -> None:
+        """Append a line."""
+        self._file.write(f"{json.dumps(line)}\n".encode())
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Parquet(JsonLines):
+    """A row per image, written at the end; until then the rows are in FILE.jsonl beside it."""
+
+    def __init__(self, path: Path) -> None:
+        require_pyarrow()
+        from pyarrow.parquet import read_table
+
+        self._table, self._rows = path, path.with_name(f"{path.name}.jsonl")
+        if path.is_file() and not self._rows.is_file():
+            rows = read_table(path).to_pylist()
+            write_durably(self._rows, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        super().__init__(self._rows)
+
+    def close(self) -> None:
+        """Write the table and remove the lines."""
+        from pyarrow import Table
+        from pyarrow.parquet import write_table
+
+        super().close()
+        rows = [_parsed(self._rows, line) for line in self._rows.read_bytes().splitlines()]
+        if rows:
+            with replacing(self._table) as partial:
+                write_table(Table.from_pylist(rows), partial)
+        self._rows.unlink()
+
+
+def _parsed(path: Path, line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+        if isinstance(found, dict) and "image" in found:
+            return found
+    except ValueError:
+        pass
+    raise InputError(
+        f"not a file of captions: {str(path)!r} has the line {line[:40].decode(errors='replace')!r}"
+        "; name another --output"
+    )
