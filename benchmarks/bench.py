@@ -36,6 +36,7 @@ from benchmarks.measure import (
     print_machine,
     print_profile,
     print_table,
+    print_timings,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -180,7 +181,7 @@ def extraction(peaks: Peaks, *, quick: bool) -> list[Figure]:
         path = extract.draw_image(Path(folder) / "image.jpg")
         detector = extract.make_detector(path, base, depth=depth, width=width)
         timings = extract.time_precisions(detector, path, base, rounds=1)
-        extract.print_precisions(timings, proposals=base.proposals)
+        print_timings("one image", timings, reference=extract.PLAIN, count=1)
         stages, [selection] = extract.time_stages(detector, path, [base], rounds=1)
         extract.print_stages(base, stages[0])
         config = extract.fixed(base, 36, precision="exact")
@@ -214,7 +215,7 @@ def batching(peaks: Peaks, *, quick: bool) -> list[Figure]:
         paths = [extract.draw_image(Path(folder) / f"{n}.jpg", seed=n) for n in range(count)]
         extractor = extract.bundled_extractor()
         timings = extract.time_batches(extractor, paths, rounds=1 if quick else 3)
-    extract.print_batches(timings, images=count)
+    print_timings("images by the size of a batch", timings, reference="1", count=count)
     alone = timings.pop("1").median
     return [
         Figure(

@@ -45,12 +45,13 @@ from benchmarks.measure import (
     peak_memory,
     print_machine,
     print_table,
+    print_timings,
     ratio,
 )
 from tests.random_detector import random_detector
 
 PLAIN = "plain: unfused, eager, 1,600 suppressions"
-TOTAL = "total"
+TOTAL, TORCHVISION = "total", "torchvision's operator"
 PRECISIONS = (("exact", 36), ("mixed", 36), ("mixed", 100))
 
 FULL = ExtractConfig(precision="exact")
@@ -240,22 +241,9 @@ def pooling_forms(extractor: Extractor, path: Path) -> dict[str, Form]:
             pass
 
     return {
-        "torchvision's operator": partial(run, torchvisions_pool, maps.contiguous()),
+        TORCHVISION: partial(run, torchvisions_pool, maps.contiguous()),
         "tables of maxima": partial(run, roi_pool, maps),
     }
-
-
-def print_pooling(extractor: Extractor, path: Path) -> None:
-    """Print both RoIPools with one thread and with all."""
-    rows, threads = [], torch.get_num_threads()
-    for count in sorted({1, threads}):
-        torch.set_num_threads(count)
-        plain, ours = interleaved(pooling_forms(extractor, path), rounds=3).values()
-        gain = ratio(plain.median, ours.median)
-        rows.append([str(count), f"{plain.median:.3f}", f"{ours.median:.3f}", gain])
-    torch.set_num_threads(threads)
-    header = ["threads", "torchvision's, s", "tables of maxima, s", "faster by"]
-    print_table(f"RoIPool of {extractor.config.proposals} proposals", header, rows)
 
 
 def plain_form(extractor: Extractor, path: Path) -> Regions:
@@ -321,28 +309,6 @@ def time_batches(extractor: Extractor, paths: list[Path], *, rounds: int) -> dic
         extractor.extract_many([read_image(path) for path in paths], [None] * len(paths))
 
     return interleaved({str(size): partial(run, size) for size in BATCHES}, rounds=rounds)
-
-
-def print_batches(timings: dict[str, Timing], *, images: int) -> None:
-    """Print images per second by the size of a batch."""
-    alone = timings["1"].median
-    rows = [
-        [size, f"{images / timing.median:.2f}", timing.spread, ratio(alone, timing.median)]
-        for size, timing in timings.items()
-    ]
-    header = ["images in a batch", "images/s", "s in each round", "of 1 in a batch"]
-    print_table(f"{images} images in batches", header, rows)
-
-
-def print_precisions(timings: dict[str, Timing], *, proposals: int) -> None:
-    """Print each version and its speed-up over the plain one."""
-    plain = timings[PLAIN].median
-    rows = [
-        [name, f"{timing.median:.3f}", timing.spread, ratio(plain, timing.median)]
-        for name, timing in timings.items()
-    ]
-    header = ["", "s per image", "s in each round", "faster by"]
-    print_table(f"one image, {proposals} proposals, compared with the plain version", header, rows)
 
 
 def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) -> None:
@@ -443,15 +409,20 @@ def main(quick: bool) -> None:
         detector = make_detector(path, base, depth=depth, width=width)
         many = configs[-1]
         timings = time_precisions(detector, path, many, rounds=rounds)
-        print_precisions(timings, proposals=many.proposals)
+        title = f"one image, {many.proposals} proposals"
+        print_timings(title, timings, reference=PLAIN, count=1)
         paths = [draw_image(Path(folder) / f"{seed}.jpg", seed=seed) for seed in range(images)]
         print_agreement(detector, paths, many)
         stages, selections = time_stages(detector, path, configs, rounds=rounds)
         for config, measured in zip(configs, stages, strict=True):
             print_stages(config, measured)
-        print_pooling(Extractor(detector, config=many), path)
+        pooled = interleaved(pooling_forms(Extractor(detector, config=many), path), rounds=3)
+        title = f"RoIPool of {many.proposals} proposals"
+        print_timings(title, pooled, reference=TORCHVISION, count=1)
         print_selection(configs, selections)
-        print_batches(time_batches(bundled_extractor(), paths, rounds=rounds), images=len(paths))
+        batches = time_batches(bundled_extractor(), paths, rounds=rounds)
+        title = f"{len(paths)} images by the size of a batch"
+        print_timings(title, batches, reference="1", count=len(paths))
         print_memory(detector, path, configs)
 
 

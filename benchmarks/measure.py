@@ -161,6 +161,25 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
         click.echo("  ".join([name.ljust(widths[0]), *aligned]))
 
 
+def print_timings(
+    title: str, timings: Mapping[str, Timing], *, reference: str, count: int, unit: str = "images"
+) -> None:
+    """Print a row per form: seconds, `count` per second, and its speed relative to `reference`."""
+    base = timings[reference].median
+    rows = [
+        [
+            name,
+            f"{timing.median:.4f}",
+            timing.spread,
+            f"{count / timing.median:,.1f}",
+            ratio(base, timing.median),
+        ]
+        for name, timing in timings.items()
+    ]
+    header = ["", "s", "s in each round", f"{unit}/s", f"as fast as {reference}"]
+    print_table(title, header, rows)
+
+
 def peak_memory(form: Form) -> float:
     """Return the peak memory of this process while the form runs, in MiB.
 

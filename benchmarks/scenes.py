@@ -9,13 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import click
 
-from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
+from benchmarks.measure import Timing, interleaved, print_machine, print_timings
 
 MANY = 20_000
 """Number of images whose time is reported; the goal is five minutes on two cores."""
@@ -41,22 +40,6 @@ def time_writing(folder: Path, *, count: int, rounds: int) -> dict[str, Timing]:
     return interleaved(forms, rounds=rounds, warm_up=0, before=emptied)
 
 
-def print_timings(timings: Mapping[str, Timing], *, count: int) -> None:
-    """Print rates, the time of MANY images, and the speed-up over one process."""
-    rows = [
-        [
-            name,
-            f"{count / timing.median:,.0f}",
-            timing.spread,
-            f"{timing.median * MANY / count:,.0f} s",
-            ratio(timings[ALONE].median, timing.median),
-        ]
-        for name, timing in timings.items()
-    ]
-    header = ["", "images/s", "s per round", f"{MANY:,} images", "is faster by"]
-    print_table(f"writing {count:,} scenes", header, rows)
-
-
 @click.command()
 @click.option("--quick", is_flag=True, help="Use a few images, only to check that it runs.")
 def main(quick: bool) -> None:
@@ -65,7 +48,9 @@ def main(quick: bool) -> None:
     count, rounds = (40, 1) if quick else (2000, 3)
     with tempfile.TemporaryDirectory() as folder:
         timings = time_writing(Path(folder) / "scenes", count=count, rounds=rounds)
-    print_timings(timings, count=count)
+    print_timings(f"writing {count:,} scenes", timings, reference=ALONE, count=count)
+    *_, several = timings.values()
+    click.echo(f"{MANY:,} images: {several.median * MANY / count:,.0f} s")
 
 
 if __name__ == "__main__":

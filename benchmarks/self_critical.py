@@ -24,8 +24,7 @@ from benchmarks.measure import (
     floating_operations,
     interleaved,
     print_machine,
-    print_table,
-    ratio,
+    print_timings,
 )
 
 A2, PLAIN = "a2", "plain"
@@ -199,12 +198,11 @@ def compare_steps(
     difference = (ours_gradient - _gradient(captioner)).norm() / ours_gradient.norm()
     timings = interleaved({A2: ours, PLAIN: plain}, rounds=rounds, before=captioner.zero_grad)
     layers = f"{config.encoder_layers}+{config.decoder_layers} layers of {config.width}"
-    _print(
+    title = (
         f"self-critical step with reward, {layers}: {sizes.images} images x {sizes.samples} "
-        f"samples of {captions.shape[-1]} tokens, {sizes.regions} regions, V {sizes.vocabulary:,}",
-        timings,
-        "step",
+        f"samples of {captions.shape[-1]} tokens, {sizes.regions} regions, V {sizes.vocabulary:,}"
     )
+    print_timings(title, timings, reference=PLAIN, count=sizes.images)
     click.echo(f"gradients of the same samples differ by {difference:.1e} of their norm")
     return timings, floating_operations(ours)
 
@@ -226,16 +224,11 @@ def compare_rewards(sizes: Sizes, corpus: Corpus, *, rounds: int) -> dict[str, T
     }
     difference = (forms[A2]() - forms[PLAIN]()).abs().max()
     timings = interleaved(forms, rounds=rounds)
-    _print(f"CIDEr-D of {captions.shape[0] * 5} captions, 5 references each", timings, "CIDEr-D")
+    count = captions.shape[0] * 5
+    title = f"CIDEr-D of {count} captions, 5 references each"
+    print_timings(title, timings, reference=PLAIN, count=count, unit="captions")
     click.echo(f"values differ by {difference:.1e}")
     return timings
-
-
-def _print(title: str, timings: dict[str, Timing], what: str) -> None:
-    rows = [[name, f"{timing.median:.4f}", timing.spread] for name, timing in timings.items()]
-    print_table(title, ("form", "seconds", "fastest-slowest"), rows)
-    faster = ratio(timings[PLAIN].median, timings[A2].median)
-    click.echo(f"{what} of a2 is faster by {faster}")
 
 
 def _gradient(captioner: TransformerCaptioner) -> Tensor:

@@ -1,7 +1,7 @@
-"""Feature store compared with one .npz per image and with HDF5 datasets per image.
+"""Feature store compared with HDF5 datasets per image.
 
 Every form stores and returns the same regions. Only the feature store verifies what it reads, and
-only its data is on disk when the writer returns; the others leave that to the system.
+only its data is on disk when the writer returns; HDF5 leaves that to the system.
 """
 
 import shutil
@@ -18,13 +18,13 @@ import numpy as np
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import Regions
-from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
+from benchmarks.measure import Timing, interleaved, print_machine, print_timings
 
 REGIONS, WIDTH = 36, 2048
 DISTINCT = 64
 """Number of images with different values; the others repeat them, as no form compresses."""
 
-OURS, UNSEALED, NPZ, HDF5 = "LMDB", "LMDB without seal", ".npz", "HDF5"
+OURS, UNSEALED, HDF5 = "LMDB", "LMDB without seal", "HDF5"
 
 Images = Mapping[str, Regions]
 
@@ -72,19 +72,6 @@ def read_lmdb(folder: Path, image_ids: Sequence[str]) -> None:
         store[image_id]
 
 
-def write_npz(folder: Path, images: Images) -> None:
-    """Write one uncompressed archive per image."""
-    for image_id, regions in images.items():
-        np.savez(folder / f"{image_id}.npz", allow_pickle=False, **_arrays(regions))
-
-
-def read_npz(folder: Path, image_ids: Sequence[str]) -> None:
-    """Open, read and close the archive of each image."""
-    for image_id in image_ids:
-        with np.load(folder / f"{image_id}.npz") as archive:
-            _as_regions({name: archive[name] for name in archive.files})
-
-
 def write_hdf5(folder: Path, images: Images) -> None:
     """Write one file with datasets ID_features, ID_boxes and so on, like M2's feature file."""
     with h5py.File(folder / "features.hdf5", "w") as file:
@@ -121,7 +108,6 @@ def _as_regions(arrays: dict[str, np.ndarray]) -> Regions:
 
 FORMATS = {
     OURS: Format(partial(write_lmdb, seal=True), read_lmdb),
-    NPZ: Format(write_npz, read_npz),
     HDF5: Format(write_hdf5, read_hdf5),
 }
 
@@ -152,20 +138,6 @@ def time_reading(folder: Path, images: Images, *, rounds: int) -> dict[str, Timi
     return interleaved(forms, rounds=rounds)
 
 
-def print_timings(title: str, timings: Mapping[str, Timing], *, images: int) -> None:
-    """Print rates, and the speed-up of the feature store over each."""
-    rows = [
-        [
-            name,
-            f"{images / timing.median:,.0f}",
-            timing.spread,
-            ratio(timing.median, timings[OURS].median),
-        ]
-        for name, timing in timings.items()
-    ]
-    print_table(title, ["", "images/s", "s per round", f"{OURS} is faster by"], rows)
-
-
 @click.command()
 @click.option("--quick", is_flag=True, help="Use a few images, only to check that it runs.")
 def main(quick: bool) -> None:
@@ -178,7 +150,7 @@ def main(quick: bool) -> None:
             path = Path(folder) / title
             path.mkdir()
             timings = measure(path, images, rounds=rounds)
-            print_timings(f"{title}, {count} images", timings, images=count)
+            print_timings(f"{title}, {count} images", timings, reference=HDF5, count=count)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time of a cross-entropy step with both losses and of beam search, compared with plain versions.
 
-Then the growth of both with regions, images and beams, and a row per captioner of the union.
+Then a row per captioner of the union.
 
 A plain step runs two separate forward passes, encoder and padding included, with log-probabilities
 of all tokens, and takes from each the gradients of the parameters that it trains. Plain beam search
@@ -35,6 +35,7 @@ from benchmarks.measure import (
     peak_memory,
     print_machine,
     print_table,
+    print_timings,
     products_alone,
     ratio,
 )
@@ -45,7 +46,6 @@ PEAKS = {A2: MATMUL, PLAIN: MATMUL, MIXED: MIXED_MATMUL}
 """Form of a step -> matrix product that measures the peak of its precision."""
 
 BEAM_SIZE, STEPS = 5, 20
-REGIONS, IMAGES, BEAMS = (10, 36, 50, 100), (5, 10, 20), (1, 3, 5, 10)
 CLIP_NORM = 1.0
 
 
@@ -283,11 +283,9 @@ class UncachedCaptioner:
         return log_probs
 
 
-def search(
-    captioner: Captioner, batch: Batch, *, beam_size: int = BEAM_SIZE
-) -> list[list[Hypothesis]]:
+def search(captioner: Captioner, batch: Batch) -> list[list[Hypothesis]]:
     """Encode and run beam search of exactly STEPS steps: no caption may end."""
-    config = DecodingConfig(beam_size=beam_size, max_length=STEPS)
+    config = DecodingConfig(beam_size=BEAM_SIZE, max_length=STEPS)
     with torch.inference_mode():
         memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
         return beam_search(captioner, memory, config, forbidden=range(4))
@@ -313,53 +311,8 @@ def print_searches(
     timings = interleaved(forms, rounds=rounds)
     best = [[image[0].tokens for image in form()] for form in forms.values()]
     alike = sum(ours == plain for ours, plain in zip(*best, strict=True))
-    rows = [
-        [
-            name,
-            f"{timing.median:.4f}",
-            timing.spread,
-            f"{len(batch.captions) / timing.median:,.1f}",
-            ratio(timing.median, timings["cached"].median),
-        ]
-        for name, timing in timings.items()
-    ]
-    header = ["", "s", "s in each round", "images/s", "cached is faster by"]
-    print_table(f"{title}; same captions: {alike} of {len(batch.captions)}", header, rows)
-
-
-def growing_steps(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str, dict[int, Form]]:
-    """Return varied size -> number -> training step, other sizes as in `sizes`."""
-    captioner.train()
-    step = training_step(captioner, a2_gradients)
-    return {
-        "regions": {n: partial(step, make_batch(replace(sizes, regions=n))) for n in REGIONS},
-        "images": {n: partial(step, make_batch(replace(sizes, images=n))) for n in IMAGES},
-    }
-
-
-def growing_searches(captioner: TransformerCaptioner, sizes: Sizes) -> dict[str, dict[int, Form]]:
-    """Return varied size -> number -> beam search, other sizes as in `sizes`."""
-    captioner.eval()
-    by_regions = {n: make_batch(replace(sizes, regions=n)) for n in REGIONS}
-    by_images = {n: make_batch(replace(sizes, images=n)) for n in IMAGES}
-    batch = make_batch(sizes)
-    return {
-        "regions": {n: partial(search, captioner, of) for n, of in by_regions.items()},
-        "images": {n: partial(search, captioner, of) for n, of in by_images.items()},
-        "beams": {n: partial(search, captioner, batch, beam_size=n) for n in BEAMS},
-    }
-
-
-def print_growth(what: str, varied: str, forms: Mapping[int, Form], *, rounds: int) -> None:
-    """Print how time grows with one size."""
-    timings = interleaved({str(number): form for number, form in forms.items()}, rounds=rounds)
-    first = timings[str(min(forms))].median
-    rows = [
-        [name, f"{timing.median:.4f}", timing.spread, ratio(timing.median, first)]
-        for name, timing in timings.items()
-    ]
-    header = [varied, "s", "s in each round", f"of {min(forms)} {varied}"]
-    print_table(f"{what}: how time grows with {varied}", header, rows)
+    title = f"{title}; same captions: {alike} of {len(batch.captions)}"
+    print_timings(title, timings, reference="plain", count=len(batch.captions))
 
 
 def published(sizes: Sizes) -> dict[str, ModelConfig]:
@@ -408,7 +361,7 @@ def main(quick: bool) -> None:
     print_machine()
     torch.manual_seed(0)
     sizes = QUICK if quick else Sizes()
-    step_rounds, search_rounds, growth_rounds = (1, 1, 1) if quick else (5, 3, 2)
+    step_rounds, search_rounds = (1, 1) if quick else (5, 3)
     batch = make_batch(sizes)
     for name, config in {"2+2 layers of 128": SMALL}.items() if quick else MODELS.items():
         captioner = TransformerCaptioner(
@@ -425,9 +378,6 @@ def main(quick: bool) -> None:
         )
         title = f"{name}: beam {BEAM_SIZE}, {STEPS} steps, {sizes.images} images"
         print_searches(title, captioner, batch, rounds=search_rounds)
-    for what, growing in (("training step", growing_steps), ("beam search", growing_searches)):
-        for varied, forms in growing(captioner, sizes).items():
-            print_growth(f"{name}: {what}", varied, forms, rounds=growth_rounds)
     small: dict[str, ModelConfig] = {"up-down": UpDownConfig(width=8, embedding=8)}
     print_captioners(small if quick else published(sizes), sizes, rounds=search_rounds)
     if not quick:

@@ -44,23 +44,21 @@ def output(name: str, *options: str) -> str:
 
 TABLES = {
     "demo": ["train-xe", "seeing by blind", "relation truth"],
-    "store": ["LMDB is faster by", ".npz", "HDF5"],
+    "store": ["as fast as HDF5", "LMDB without seal"],
     "extract": [
         "mixed, 100 boxes",
         "largest feature error",
-        "images in a batch",
+        "2 images by the size of a batch",
         "peak memory",
     ],
     "train": [
         "tokens/s",
         "of peak",
-        "cached is faster by",
-        "with regions",
-        "of 1 beam",
+        "as fast as plain",
         "same captions: 2 of 2",
         "of its products alone",
     ],
-    "self_critical": ["CIDEr-D of a2 is faster by", "step of a2 is faster by"],
+    "self_critical": ["CIDEr-D of 40 captions", "self-critical step", "as fast as plain"],
     "throughput": ["cross-entropy: 1+2 layers", "self-critical: 1+2 layers", "bf16, eager", "idle"],
     "evaluate": ["of pycocoevalcap", "equal to 1e-06: Bleu_1"],
     "alignment_study": [
@@ -72,7 +70,7 @@ TABLES = {
     "captioners": ["2 of 2: spatial, gate", "| spatial | none |", "true captions"],
     "detector": ["unseen scenes", "recall of 36", "plain/striped/dotted", "s per image"],
     "scale": ["500 images", "random reads", "a2 status", "SCST, to batch 100"],
-    "scenes": ["images/s", "20,000 images", "1 process", "is faster by"],
+    "scenes": ["images/s", "20,000 images", "as fast as 1 process"],
     "preprocess": ["all processes", "CPU time", "peak memory"],
     "report": ["report of 50 images, 5 embedded", "size, MB"],
 }
@@ -111,7 +109,7 @@ def test_a_plain_step_has_the_same_gradients_and_rewards(name, printed, limit):
 @pytest.mark.slow
 def test_plain_selection_finds_the_same_regions():
     table = output("extract", "--quick").partition("pruned against one NMS per class")[2]
-    same = [line.split()[-3:] for line in table.splitlines() if " of " in line[-12:]]
+    same = [line.split()[-3:] for line in table.splitlines() if re.search(r"\d+ of \d+$", line)]
     assert len(same) == 2
     assert all(found == expected for found, _, expected in same)
 
