@@ -28,6 +28,7 @@ from a2cap.pipeline.training.captioner.recipes import with_recipe
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.weights.detectors import with_stated_settings
 
+_MOST_PROBLEMS = 20
 _REPR = Repr()
 _REPR.maxlevel = 2
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = 200
@@ -101,13 +102,19 @@ def config_from(sections: Mapping[str, object]) -> Config:
 
 def _validate(content: Mapping[str, object], problems: list[str]) -> Config:
     """Return the configuration; raise ConfigError with these problems and those found."""
+    count = len(problems)
     try:
         config = Config.model_validate(content)
     except ValidationError as error:
-        problems += [_format_problem(details) for details in error.errors()]
+        errors = error.errors()
+        count += len(errors)
+        # to describe a thousand takes seconds
+        problems += [_format_problem(details) for details in errors[:_MOST_PROBLEMS]]
+        if errors[_MOST_PROBLEMS:]:
+            problems.append(f"and {len(errors) - _MOST_PROBLEMS:,} more")
     if problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise ConfigError(f"{count} in the configuration:\n  " + "\n  ".join(problems))
+        named = "1 problem" if count == 1 else f"{count:,} problems"
+        raise ConfigError(f"{named} in the configuration:\n  " + "\n  ".join(problems))
     return config
 
 

@@ -5,6 +5,8 @@ sets it, so that a missing program cannot hide a failure.
 """
 
 import os
+from importlib import import_module
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -27,7 +29,22 @@ def required_markers():
     return {name.strip() for name in os.environ.get(REQUIRE, "").split(",") if name.strip()}
 
 
+def require_one_checkout(root, packages):
+    """Fail unless all packages are of this checkout; packages: the folder of each by name."""
+    other = {name: str(path) for name, path in packages.items() if path.parent != root}
+    if other:
+        name, path = next(iter(other.items()))
+        raise pytest.UsageError(
+            f"the tests of {str(root)!r} would test {name!r} of {path!r}; "
+            f"run pip install --editable {str(root)!r} in the environment of these tests"
+        )
+
+
 def pytest_configure(config):
+    root = Path(__file__).parents[1]
+    if (root / "pyproject.toml").is_file():
+        names = ["a2cap", *(f"a2cap.{name}" for name in ("data", "extract", "model", "pipeline"))]
+        require_one_checkout(root, {one: Path(import_module(one).__file__).parent for one in names})
     known = {line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")}
     unknown = sorted(required_markers() - known)
     if unknown:

@@ -1,4 +1,4 @@
-"""A2_REQUIRE turns skips of marked tests into failures."""
+"""The start of the tests: one checkout, and no skips of tests that A2_REQUIRE names."""
 
 import os
 import shutil
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import require_one_checkout
 
 TESTS = """
 import pytest
@@ -59,3 +61,14 @@ def test_an_unknown_required_marker_is_an_error(run):
     code, output = run("chromium,chromiun")
     assert code == pytest.ExitCode.USAGE_ERROR
     assert "A2_REQUIRE names an unknown marker: 'chromiun'; see pyproject.toml" in output
+
+
+def test_the_code_of_another_checkout_is_refused(tmp_path):
+    here, other = tmp_path / "here", tmp_path / "other"
+    require_one_checkout(here, {"a2cap": here / "a2cap", "a2cap.data": here / "data"})
+    with pytest.raises(pytest.UsageError) as caught:
+        require_one_checkout(here, {"a2cap": here / "a2cap", "a2cap.data": other / "data"})
+    assert str(caught.value) == (
+        f"the tests of {str(here)!r} would test 'a2cap.data' of {str(other / 'data')!r}; "
+        f"run pip install --editable {str(here)!r} in the environment of these tests"
+    )

@@ -74,7 +74,14 @@ def _csv_rows(
 ) -> Iterator[Row]:
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, skipinitialspace=True)
     next(reader)
-    for fields in reader:
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:  # a carriage return outside of quotes, a field above 128 KiB
+            skip(f"line {reader.line_num}", f"not CSV: {str(error).partition(' - ')[0]}")
+            continue
         with skipping(f"line {reader.line_num}", skip) as position:
             if not any(map(str.strip, fields)):
                 continue

@@ -6,6 +6,7 @@ import yaml
 
 from a2cap.data.errors import ConfigError
 
+_LARGEST = 1_000_000  # bytes; PyYAML reads a few hundred thousand in a second
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 
 
@@ -43,7 +44,13 @@ def parse_yaml(text: str) -> object:
 def read_yaml(path: Path) -> dict[str, object]:
     """Return the sections of a file, unchecked; ConfigError if it cannot be read or has none."""
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:  # as /dev/zero, it may have no end
+            text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise ConfigError(
+                f"config file has more than {_LARGEST:,} bytes: {str(path)!r}; name a configuration"
+            )
+        content = parse_yaml(text.decode())
     except FileNotFoundError as error:
         raise ConfigError(f"config file not found: {str(path)!r}; check the path") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

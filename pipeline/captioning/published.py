@@ -187,8 +187,8 @@ def import_captioner(file: Path, vocabulary: Path, config: ExtractConfig, direct
     tensors = {**found.tensors, "schedule_step": torch.zeros((), dtype=torch.int64)}
     try:
         new_captioner(description).load_state_dict(tensors)
-    except RuntimeError as error:
-        problem = " ".join(str(error).splitlines()[1].split())
+    except (RuntimeError, ValueError) as error:
+        problem = " ".join(str(error).splitlines()[-1].split())
         raise WeightsError(
             f"captioner {file.name!r} does not fit: {problem}; name a complete checkpoint"
         ) from error
@@ -198,15 +198,26 @@ def import_captioner(file: Path, vocabulary: Path, config: ExtractConfig, direct
 
 def convert_captioner(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
     """Convert a state dict; raise WeightsError naming the tensor or the file that does not fit."""
-    if "decoder.word_emb.weight" in tensors:
-        return _m2(tensors, vocabulary)
-    return _transformer(tensors, vocabulary)
+    convert = _m2 if "decoder.word_emb.weight" in tensors else _transformer
+    try:
+        return convert(tensors, vocabulary)
+    except KeyError as error:
+        raise WeightsError(
+            f"captioner has no tensor {error.args[0]!r}; name a complete checkpoint"
+        ) from error
+    # tensors of other shapes: of too few dimensions, without rows, of widths that do not divide
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise WeightsError(
+            f"tensors of the captioner do not fit together: {reason:.200}; "
+            "name a complete checkpoint"
+        ) from error
 
 
 def _m2(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
     content = load_arrays(vocabulary)
     words = content.get("itos") if isinstance(content, dict) else None
-    if not isinstance(words, list) or not set(SPECIALS) <= set(words):
+    if not isinstance(words, list) or not set(SPECIALS) <= set(map(str, words)):
         raise _vocabulary_error(vocabulary, "M2's vocab.pkl")
     order = [*SPECIALS, *(word for word in words if word not in SPECIALS)]
     found = _renamed(tensors, M2)

@@ -22,7 +22,7 @@ class TrainingConfig(Section):
     """Epochs without a better validation score after which training ends."""
     batch_size: Count = 10
     """Images per update, over all ranks."""
-    accumulate: Count = 1
+    accumulate: Annotated[int, Field(ge=1, le=1000)] = 1
     """Parts into which a batch is split to save memory. The gradient is that of the whole batch,
     except for rounding and random draws."""
     precision: Precision = "fp32"

@@ -82,8 +82,8 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
             [
                 "model.alignment.fussion: unknown field; did you mean 'fusion'?",
                 "model.heads: unknown field; valid names: kind, feature_dropout, "
-                "attention_dropout, blind, width, embedding, attention_width, dropout, "
-                "alignment",
+                "attention_dropout, standardise, blind, width, embedding, attention_width, "
+                "dropout, alignment",
             ],
         ),
         (
@@ -165,6 +165,7 @@ def test_dates_are_text_and_merged_keys_may_be_overridden(tmp_path):
         ("train.seed=-1", "train.seed: input should be greater than or equal to 0: -1; "),
         (f"scst.seed={2**63}", f"scst.seed: input should be less than {2**63}: {2**63}; "),
         ("train.betas=[0.9, 1.0]", "train.betas.1: input should be less than 1: 1.0; "),
+        ("train.accumulate=1000000000", "train.accumulate: input should be less than or equal to "),
         ("runtime.threads=100000", "runtime.threads: input should be less than or equal to 1024: "),
         ("runtime.workers=257", "runtime.workers: input should be less than or equal to 256: 257"),
         ("evaluate.beam_size=1001", "evaluate.beam_size: input should be less than or equal to "),
@@ -184,6 +185,22 @@ def test_a_value_beyond_the_limits_of_its_field_is_one_line(override, problem):
     assert line.startswith(f"  {problem}")
     assert "; choose a valid value: " in line
     assert len(line) < 700
+
+
+def test_a_thousand_problems_are_counted():
+    text = message_of(load_config, None, [f"detector.anchor_sizes={[0] * 1000}"], error=ConfigError)
+    assert text.startswith("1,001 problems in the configuration:\n  detector.anchor_sizes.0: ")
+    assert text.endswith("\n  and 981 more")
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "long.yaml"])
+def test_a_file_beyond_any_configuration_is_not_read_to_its_end(tmp_path, name):
+    path = tmp_path / name
+    if not path.exists():
+        path.write_text("#" * 1_000_001)
+    assert message_of(load_config, path, error=ConfigError) == (
+        f"config file has more than 1,000,000 bytes: {str(path)!r}; name a configuration"
+    )
 
 
 def test_an_alias_of_aliases_is_printed_shortened(tmp_path):

@@ -99,6 +99,16 @@ def test_a_table_without_captions_is_rejected(tmp_path, name, text, message):
         ),
         (
             "x.csv",
+            f"image,caption\na.jpg,A dog\nb.jpg,{'x' * 131_073}\n",
+            ("line 3", "not CSV: field larger than field limit (131072)"),
+        ),
+        (
+            "x.csv",
+            "image,caption\nb.jpg,A cat\rthat\na.jpg,A dog\n",
+            ("line 2", "not CSV: new-line character seen in unquoted field"),
+        ),
+        (
+            "x.csv",
             "image,caption\na.jpg,A dog\n../b.jpg,A cat\n",
             ("line 3", "image path leaves the image folder: '../b.jpg'; give it without '..'"),
         ),

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import os
 import pickle
 import re
@@ -18,6 +19,7 @@ from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.model.captioner import decoder_input
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.pipeline.captioning.published import convert_captioner
+from tests.data.messages import message_of
 from tests.experiments import a2
 from tests.model.searching import search
 
@@ -120,6 +122,43 @@ def test_a_captioner_is_imported_with_its_words_and_rows(tmp_path):
     assert torch.equal(captioner.decoder.positions[:54], tensors["decoder.pos_emb.weight"][1:])
     beams = search(captioner, captioner.encode(*images(10)), beam_size=2, max_length=5)
     assert [len(found) for found in beams] == [2, 2, 2]
+
+
+def transformer_tensors(folder):
+    """Return random tensors by the names of ImageCaptioning.pytorch, and their vocabulary."""
+    tensors = {"att_embed.0.weight": (16, 10), "att_embed.0.bias": (16,)}
+    for layer in ("model.encoder.layers.0", "model.decoder.layers.0"):
+        for n in range(4):
+            tensors |= {f"{layer}.self_attn.linears.{n}.weight": (16, 16)}
+        tensors |= {f"{layer}.feed_forward.w_1.weight": (24, 16)}
+    tensors |= {"model.tgt_embed.0.lut.weight": (7, 16), "model.generator.proj.weight": (7, 16)}
+    tensors |= {"model.generator.proj.bias": (7,)}
+    path = folder / "cocotalk.json"
+    words = {str(number): word for number, word in enumerate([*WORDS, "UNK"], start=1)}
+    path.write_text(json.dumps({"ix_to_word": words}))
+    return {name: torch.zeros(shape) for name, shape in tensors.items()}, path
+
+
+@pytest.mark.parametrize("kind", ["m2", "transformer"])
+def test_missing_and_misshapen_tensors_are_refused(tmp_path, kind):
+    if kind == "m2":
+        tensors, vocabulary = m2_tensors(), vocabulary_file(tmp_path, M2_WORDS)
+    else:
+        tensors, vocabulary = transformer_tensors(tmp_path)
+    convert_captioner(tensors, vocabulary)
+    changes = [torch.tensor(1.0), torch.zeros(0), torch.zeros(1), torch.zeros(9, 0), torch.zeros(9)]
+    count = 0
+    for name in tensors:
+        others = {other: tensor for other, tensor in tensors.items() if other != name}
+        for changed in (others, *({**tensors, name: tensor} for tensor in changes)):
+            try:
+                converted(changed, vocabulary)
+            except (WeightsError, RuntimeError) as error:  # the latter is of load_state_dict
+                count += isinstance(error, WeightsError)
+    assert count > 20
+    del tensors[next(name for name in tensors if name.startswith(("decoder.fc", "model.gen")))]
+    message = "captioner has no tensor 'decoder.output.weight'; name a complete checkpoint"
+    assert message_of(convert_captioner, tensors, vocabulary, error=WeightsError) == message
 
 
 @pytest.mark.parametrize(
