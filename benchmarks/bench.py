@@ -21,7 +21,7 @@ import click
 import torch
 
 from a2cap.data.files.sealed_folder import installed_versions
-from a2cap.extract.detector.mixed_precision import has_bfloat16
+from a2cap.extract.detector.precision import has_bfloat16
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.demo import run_demo
@@ -175,15 +175,14 @@ def sampling(peaks: Peaks, *, quick: bool) -> list[Figure]:
 
 
 def extraction(peaks: Peaks, *, quick: bool) -> list[Figure]:
-    """Return the extraction of an image by precision, and the selection of its regions."""
+    """Return the extraction of an image by precision."""
     base, depth, width = (extract.QUICK, 18, 8) if quick else (extract.FULL, 101, 64)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         path = extract.draw_image(Path(folder) / "image.jpg")
         detector = extract.make_detector(path, base, depth=depth, width=width)
         timings = extract.time_precisions(detector, path, base, rounds=1)
         print_timings("one image", timings, reference=extract.PLAIN, count=1)
-        stages, [selection] = extract.time_stages(detector, path, [base], rounds=1)
-        extract.print_stages(base, stages[0])
+        extract.print_stages(base, extract.time_stages(detector, path, base, rounds=1))
         config = extract.fixed(base, 36, precision="exact")
         form = extract.form_of(detector, config, path)
         operations = floating_operations(form)
@@ -198,34 +197,7 @@ def extraction(peaks: Peaks, *, quick: bool) -> list[Figure]:
         found.append(
             Figure(f"extract an image, {name}", timing.median, ratio, reference, share, peak)
         )
-    forms = interleaved(extract.selection_forms(selection), rounds=3)
-    pruned, each = forms["pruned"].median, forms["plain"].median
-    found.append(
-        Figure(
-            "region selection of 300 proposals", pruned, each / pruned, "one suppression per class"
-        )
-    )
     return found
-
-
-def batching(peaks: Peaks, *, quick: bool) -> list[Figure]:
-    """Return the extraction of images by the bundled detector, by the size of a batch."""
-    count = 2 if quick else max(extract.BATCHES)
-    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        paths = [extract.draw_image(Path(folder) / f"{n}.jpg", seed=n) for n in range(count)]
-        extractor = extract.bundled_extractor()
-        timings = extract.time_batches(extractor, paths, rounds=1 if quick else 3)
-    print_timings("images by the size of a batch", timings, reference="1", count=count)
-    alone = timings.pop("1").median
-    return [
-        Figure(
-            f"extract {count} images, {size} in a batch",
-            one.median,
-            alone / one.median,
-            "one by one",
-        )
-        for size, one in timings.items()
-    ]
 
 
 def storing(peaks: Peaks, *, quick: bool) -> list[Figure]:
@@ -317,7 +289,6 @@ CPU: dict[str, Callable[..., list[Figure]]] = {
     "training": training,
     "sampling": sampling,
     "extraction": extraction,
-    "batches": batching,
     "store": storing,
     "scenes": drawing,
     "scoring": scoring,

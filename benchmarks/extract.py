@@ -2,8 +2,7 @@
 
 ResNet-101 with random weights on drawn images of 640 x 480 pixels, which scale to
 800 x 600. The plain version is the same network, unfused and eager, with caffe's 1,600
-suppressions; detectron2's modules are added if installed. Stages are timed inside `Extractor`,
-alternating two numbers of proposals. RoIPool is also timed beside torchvision's operator.
+suppressions; detectron2's modules are added if installed. Stages are timed inside `Extractor`.
 """
 
 import copy
@@ -28,16 +27,12 @@ from torchvision.ops import nms
 from torchvision.ops import roi_pool as torchvisions_roi_pool
 
 from a2cap.data.regions import Regions
-from a2cap.extract.config import ExtractConfig, stated_settings
-from a2cap.extract.detector.detector import CHUNK, Detector, Pooling
-from a2cap.extract.detector.operators import roi_pool
-from a2cap.extract.detector.proposals import batch_rois
-from a2cap.extract.detector.resnet import STRIDE, Architecture
-from a2cap.extract.detector.selection import CLASS_OVERLAP, select_regions
+from a2cap.extract.config import ExtractConfig
+from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.regions import CLASS_OVERLAP, select_regions
+from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extractor import Boxes, Extractor
 from a2cap.extract.image import read_image
-from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.weights.detectors import BUNDLED
 from benchmarks.measure import (
     Form,
     Timing,
@@ -46,7 +41,6 @@ from benchmarks.measure import (
     print_machine,
     print_table,
     print_timings,
-    ratio,
 )
 from tests.random_detector import random_detector
 
@@ -58,13 +52,6 @@ FULL = ExtractConfig(precision="exact")
 QUICK = FULL.model_copy(
     update={"min_side": 120, "max_side": 200, "roi_size": 7, "min_regions": 5, "max_regions": 20}
 )
-
-Selection = dict[str, Any]
-"""The arguments of a call of `select_regions`."""
-
-
-BATCHES = (1, 2, 4, 8)
-"""Images that pass the backbone together."""
 
 
 class Laps:
@@ -149,12 +136,11 @@ def timed_extractor(detector: Detector, config: ExtractConfig, laps: Laps) -> Ex
     extractor = Extractor(detector, config=config)
     network = extractor._network
     for stage, owner, name in (
-        ("scale", extractor, "_blob"),
+        ("scale", extractor, "_scaled"),
         ("backbone", network.backbone, "forward"),
         ("RPN and proposals", network.proposal_generator, "forward"),
         ("res5", network.roi_heads, "forward"),
         ("res5", network.roi_heads, "of_cells"),
-        ("selection", extractor, "_choose"),
     ):
         setattr(owner, name, laps.timed(stage, getattr(owner, name)))
     pooling = "cells" if detector.architecture.has_bottlenecks else "pool"
@@ -163,28 +149,17 @@ def timed_extractor(detector: Detector, config: ExtractConfig, laps: Laps) -> Ex
 
 
 def time_stages(
-    detector: Detector, path: Path, configs: list[ExtractConfig], *, rounds: int
-) -> tuple[list[dict[str, Timing]], list[Selection]]:
-    """Time the configurations in alternation, after one round that does not count.
-
-    Returns the timings and the last selection of each.
-    """
-    laps = [Laps() for _ in configs]
-    forms = [
-        timed_extractor(detector, config, own) for config, own in zip(configs, laps, strict=True)
-    ]
-    selections: list[Selection] = []
-
-    def recorded(boxes: Boxes, probabilities: Boxes, **limits: Any) -> NDArray[np.int64]:
-        selections.append({"boxes": boxes, "probabilities": probabilities, **limits})
-        return select_regions(boxes, probabilities, **limits)
-
-    with patch("a2cap.extract.extractor.select_regions", recorded):
+    detector: Detector, path: Path, config: ExtractConfig, *, rounds: int
+) -> dict[str, Timing]:
+    """Time the stages of an image, after one round that does not count."""
+    laps = Laps()
+    extractor = timed_extractor(detector, config, laps)
+    selection = laps.timed("selection", select_regions)
+    with patch("a2cap.extract.detector.regions.select_regions", selection):
         for number in range(rounds + 1):
-            for extractor, own in zip(forms, laps, strict=True):
-                with own.image(counts=number > 0), own.lap(TOTAL):
-                    _extract(extractor, path)
-    return [own.timings() for own in laps], selections[-len(configs) :]
+            with laps.image(counts=number > 0), laps.lap(TOTAL):
+                _extract(extractor, path)
+    return laps.timings()
 
 
 def plain_selection(
@@ -207,13 +182,13 @@ def plain_selection(
 def plain_extractor(detector: Detector, config: ExtractConfig) -> Extractor:
     """Return an extractor that runs the network unfused, contiguous, with torchvision's RoIPool."""
     extractor = Extractor(detector, config=config)
-    scale = extractor._blob
+    scale = extractor._scaled
     network = copy.copy(extractor._network if config.backend == "detectron2" else detector)
     if config.backend == "native":
         network.pool = torchvisions_pool
     replaced = {
         "_network": network,
-        "_blob": lambda images: (scale(images)[0].contiguous(), scale(images)[1]),
+        "_scaled": lambda images: (scale(images)[0].contiguous(), scale(images)[1]),
     }
     vars(extractor).update(replaced)
     return extractor
@@ -227,28 +202,9 @@ def torchvisions_pool(
         yield torchvisions_roi_pool(maps, some, size, scale)
 
 
-def pooling_forms(extractor: Extractor, path: Path) -> dict[str, Form]:
-    """Return both RoIPools of an image's proposals, each on a map in its own layout."""
-    blob, sizes = extractor._blob([read_image(path)])
-    maps, config = extractor._network(blob), extractor.config
-    boxes = extractor._network.proposal_generator(
-        maps, sizes=sizes, count=config.proposals, meta=extractor.meta
-    )
-    rois = batch_rois(boxes)
-
-    def run(pool: Pooling, own: Tensor) -> None:
-        for _ in pool(own, rois, size=config.roi_size, scale=1 / STRIDE, chunk=CHUNK):
-            pass
-
-    return {
-        TORCHVISION: partial(run, torchvisions_pool, maps.contiguous()),
-        "tables of maxima": partial(run, roi_pool, maps),
-    }
-
-
 def plain_form(extractor: Extractor, path: Path) -> Regions:
     """Extract an image with the reference implementations' selection."""
-    with patch("a2cap.extract.extractor.select_regions", plain_selection):
+    with patch("a2cap.extract.detector.regions.select_regions", plain_selection):
         return _extract(extractor, path)
 
 
@@ -289,26 +245,6 @@ def fixed(base: ExtractConfig, count: int, *, precision: str) -> ExtractConfig:
 
 def _extract(extractor: Extractor, path: Path) -> Regions:
     return extractor(read_image(path))
-
-
-def bundled_extractor() -> Extractor:
-    """Return the extractor of the bundled detector, which takes a fifth of a second an image."""
-    detector = load_detector(BUNDLED["scenes"].path)
-    stated = stated_settings(detector.meta.model_dump())
-    config = ExtractConfig.model_validate(
-        {"precision": "exact", **BUNDLED["scenes"].settings, **stated}
-    )
-    return Extractor(detector, config=config)
-
-
-def time_batches(extractor: Extractor, paths: list[Path], *, rounds: int) -> dict[str, Timing]:
-    """Time the extraction of image files in batches of each size, image decoding included."""
-
-    def run(size: int) -> None:
-        extractor.batch = size
-        extractor.extract_many([read_image(path) for path in paths], [None] * len(paths))
-
-    return interleaved({str(size): partial(run, size) for size in BATCHES}, rounds=rounds)
 
 
 def print_agreement(detector: Detector, paths: list[Path], base: ExtractConfig) -> None:
@@ -357,43 +293,14 @@ def print_stages(config: ExtractConfig, timings: dict[str, Timing]) -> None:
     print_table(title, ["", "s", "s in each round", "share"], rows)
 
 
-def selection_forms(selection: Selection) -> dict[str, Callable[[], NDArray[np.int64]]]:
-    """Return plain and pruned selection on the same probabilities."""
-    return {
-        "plain": partial(plain_selection, **selection),
-        "pruned": partial(select_regions, **selection),
-    }
-
-
-def print_selection(configs: list[ExtractConfig], selections: list[Selection]) -> None:
-    """Print pruned and plain selection on the same probabilities."""
-    rows = []
-    for config, selection in zip(configs, selections, strict=True):
-        forms = selection_forms(selection)
-        plain, pruned = interleaved(forms, rounds=3).values()
-        expected, found = (form() for form in forms.values())
-        rows.append(
-            [
-                f"{config.proposals} proposals",
-                f"{plain.median:.4f}",
-                f"{pruned.median:.4f}",
-                ratio(plain.median, pruned.median),
-                f"{len(np.intersect1d(expected, found))} of {len(expected)}",
-            ]
-        )
-    header = ["", "NMS per class, s", "pruned, s", "faster by", "same regions"]
-    print_table("selection, pruned against one NMS per class", header, rows)
-
-
-def print_memory(detector: Detector, path: Path, configs: list[ExtractConfig]) -> None:
+def print_memory(detector: Detector, path: Path, config: ExtractConfig) -> None:
     """Print the peak memory of the process, including weights, while extracting one image."""
-    image = read_image(path)
-    rows = []
-    for config in configs:
-        extractor = Extractor(detector, config=config)
-        peak = peak_memory(partial(extractor, image))
-        rows.append([f"{config.proposals} proposals", f"{peak:,.0f}"])
-    print_table("peak memory of the process", ["", "MiB"], rows)
+    image, extractor = read_image(path), Extractor(detector, config=config)
+    peak = peak_memory(partial(extractor, image))
+    header = ["", "MiB"]
+    print_table(
+        "peak memory of the process", header, [[f"{config.proposals} proposals", f"{peak:,.0f}"]]
+    )
 
 
 @click.command()
@@ -402,28 +309,14 @@ def main(quick: bool) -> None:
     """Time the extractor stage by stage."""
     print_machine()
     base, depth, width, rounds, images = (QUICK, 18, 8, 1, 2) if quick else (FULL, 101, 64, 3, 8)
-    configs = [base.model_copy(update={"proposals": count}) for count in (100, 300)]
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        path = Path(folder) / "image.jpg"
-        draw_image(path)
-        detector = make_detector(path, base, depth=depth, width=width)
-        many = configs[-1]
-        timings = time_precisions(detector, path, many, rounds=rounds)
-        title = f"one image, {many.proposals} proposals"
-        print_timings(title, timings, reference=PLAIN, count=1)
         paths = [draw_image(Path(folder) / f"{seed}.jpg", seed=seed) for seed in range(images)]
-        print_agreement(detector, paths, many)
-        stages, selections = time_stages(detector, path, configs, rounds=rounds)
-        for config, measured in zip(configs, stages, strict=True):
-            print_stages(config, measured)
-        pooled = interleaved(pooling_forms(Extractor(detector, config=many), path), rounds=3)
-        title = f"RoIPool of {many.proposals} proposals"
-        print_timings(title, pooled, reference=TORCHVISION, count=1)
-        print_selection(configs, selections)
-        batches = time_batches(bundled_extractor(), paths, rounds=rounds)
-        title = f"{len(paths)} images by the size of a batch"
-        print_timings(title, batches, reference="1", count=len(paths))
-        print_memory(detector, path, configs)
+        detector = make_detector(paths[0], base, depth=depth, width=width)
+        timings = time_precisions(detector, paths[0], base, rounds=rounds)
+        print_timings(f"one image, {base.proposals} proposals", timings, reference=PLAIN, count=1)
+        print_agreement(detector, paths, base)
+        print_stages(base, time_stages(detector, paths[0], base, rounds=rounds))
+        print_memory(detector, paths[0], base)
 
 
 if __name__ == "__main__":

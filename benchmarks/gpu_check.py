@@ -121,11 +121,6 @@ def measure_extraction(setting: Setting) -> Findings:
             extractor = Extractor(detector, config=config, device=str(setting.device))
             seconds = setting.seconds(lambda: extractor(read_image(path)), count=count)  # noqa: B023
             found[name] = {"images_per_second": 1 / seconds, "peak_gib": setting.peak_memory()}
-        many = [path] * max(extract.BATCHES)
-        timings = extract.time_batches(extractor, many, rounds=3)
-        found[f"{name}, images per second by the size of a batch"] = {
-            size: len(many) / timing.median for size, timing in timings.items()
-        }
     return found
 
 

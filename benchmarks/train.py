@@ -16,7 +16,7 @@ import click
 import torch
 from torch import Tensor, nn
 
-from a2cap.extract.detector.mixed_precision import has_bfloat16
+from a2cap.extract.detector.precision import has_bfloat16
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder

@@ -6,9 +6,8 @@ not refined by class, as in bottom-up-attention @514e561.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import torch
@@ -18,73 +17,23 @@ from torch import Tensor
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig, stated_settings
-from a2cap.extract.detector.conventions import DetectorMeta
-from a2cap.extract.detector.detector import CHUNK, Detector, RegionPredictions
-from a2cap.extract.detector.fused import fuse
-from a2cap.extract.detector.input import (
-    BATCH,
-    Pixels,
-    ScaledSize,
-    batches_of_like_size,
-    batches_of_one_size,
-    scaled_batch,
-)
-from a2cap.extract.detector.mixed_precision import (
-    SelectionHeads,
+from a2cap.extract.detector.detector import Detector, Precision, fuse
+from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch
+from a2cap.extract.detector.precision import (
+    MixedPrecision,
+    exact_precision,
     resolve_precision,
     warn_about_emulation,
 )
-from a2cap.extract.detector.padding import maps_of_each, padded_batch
-from a2cap.extract.detector.proposals import SMALLEST_REGION, batch_rois
-from a2cap.extract.detector.selection import select_regions
+from a2cap.extract.detector.proposals import batch_rois
+from a2cap.extract.detector.regions import DetectedRegions, RegionSelection
 from a2cap.extract.grid import GridExtractor, load_grid_weights
 from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.load import load_detector, save_detector
 
-MARGIN = 8
-"""Proposals, beside a tenth of the regions, that are computed exactly and may be rejected."""
-
 logger = logging.getLogger(__name__)
 
 Boxes = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Outputs of the heads for K regions in the memory of the CPU.
-
-    boxes: (K, 4) in scaled pixels; features: (K, F); probabilities: (K, classes); attributes:
-    (K, 2) of id and probability, or (K, 0) without an attribute head. All float32.
-    """
-
-    boxes: Boxes
-    features: NDArray[np.float32]
-    probabilities: NDArray[np.float32]
-    attributes: NDArray[np.float32]
-
-    @classmethod
-    def on_cpu(cls, rois: Tensor, found: RegionPredictions, meta: DetectorMeta) -> Self:
-        """Copy predictions at once, because each copy waits for a GPU. rois: (K, 5)."""
-        parts = [rois[:, 1:], found.features, _probabilities(found.class_logits), rois[:, :0]]
-        if (logits := found.attribute_logits) is not None:
-            # airsplay leaves "no attribute" out of the softmax: the same attribute, with a higher
-            # probability
-            is_foreground = meta.attribute_softmax == "foreground"
-            each = logits[:, :-1].softmax(dim=1) if is_foreground else _probabilities(logits)
-            ids = logits[:, :-1].argmax(dim=1)
-            parts[3] = torch.stack([ids.float(), each.amax(dim=1)], dim=1)
-        columns = torch.cat(parts, dim=1).cpu().numpy()
-        widths = np.cumsum([part.shape[1] for part in parts[:-1]])
-        return cls(*np.split(columns, widths, axis=1))
-
-    def rows(self, rows: NDArray[np.int64]) -> "Predictions":
-        """Return some of the regions."""
-        return Predictions(*(values[rows] for values in vars(self).values()))
-
-    @classmethod
-    def joined(cls, parts: Sequence["Predictions"]) -> Self:
-        """Return the regions of all parts."""
-        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 class Extractor:
@@ -98,21 +47,16 @@ class Extractor:
         self.device = torch.device(device)
         if conflict := config.conflict(stated_settings(detector.meta.model_dump())):
             logger.warning("%s", conflict)
-        procedure, own = config.procedure, detector.meta
-        self.meta = own if procedure == "weights" else own.with_procedure(procedure)
-        if config.backend == "native":
-            network = fuse(detector)
-        else:
-            from a2cap.extract.detectron2_backend import rebuild
-
-            network = rebuild(detector)
-        self._network = network.to(self.device)
         warn_about_emulation(config, self.device)
-        precision = resolve_precision(config, self.device)
-        self.config = config.model_copy(update={"precision": precision})
-        # a CPU is filled by the regions of one image
-        self.batch = BATCH if self.device.type == "cuda" else 1
-        self._selection = SelectionHeads(self._network) if precision == "mixed" else None
+        self.config = config.model_copy(
+            update={"precision": resolve_precision(config, self.device)}
+        )
+        self._network = _network(detector, config).to(self.device)
+        self._precision: Precision = exact_precision
+        if self.config.precision == "mixed":
+            self._precision = MixedPrecision(self._network)
+        fields = ("proposals", "roi_size", "confidence", "min_regions", "max_regions")
+        self._selection = RegionSelection(**config.model_dump(include=set(fields)))
 
     def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
         """Return the regions of one image: the given boxes in their order, or detected ones.
@@ -150,17 +94,15 @@ class Extractor:
     ) -> list[Regions]:
         """Return the regions of several images, in order, equal to those of each image alone.
 
-        Images of equal size with given boxes pass the network together, and on a GPU those of like
-        size whose regions are detected pass the backbone together, padded. The results equal single
+        Images of equal size with given boxes pass the network together. The results equal single
         ones to float32 rounding. Raises InputError as a single call does.
         """
         found: dict[int, Regions] = {}
         with_boxes: dict[int, Pixels] = {}
-        without: dict[int, Pixels] = {}
         with torch.inference_mode():
             for index, (image, given) in enumerate(zip(images, boxes, strict=True)):
                 if given is None:
-                    without[index] = image
+                    found[index] = self._detect(image)
                 else:
                     _check_boxes(given, height=image.shape[0], width=image.shape[1])
                     with_boxes[index] = image
@@ -168,117 +110,56 @@ class Extractor:
                 given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
                 extracted = self._extract([images[index] for index in batch], given_boxes)
                 found.update(zip(batch, extracted, strict=True))
-            for batch in batches_of_like_size(without, most=self.batch):
-                detected = self._detect_many([images[index] for index in batch])
-                found.update(zip(batch, detected, strict=True))
         return [found[index] for index in range(len(images))]
+
+    def _detect(self, image: Pixels) -> Regions:
+        if self.config.boxes == "given":
+            raise InputError(
+                "no boxes for the image, but extract.boxes is 'given'; "
+                "supply boxes, or set extract.boxes=detect"
+            )
+        scaled, (size,) = self._scaled([image])
+        selection, precision = self._selection, self._precision
+        found = self._network(scaled, size=size, selection=selection, precision=precision)
+        return _regions(found.boxes, found, image)
 
     def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> list[Regions]:
         """Return the regions of given boxes of images that have one size."""
-        blob, sizes = self._blob(images)
+        network = self._network
+        scaled, sizes = self._scaled(images)
         factors = np.tile(np.array(sizes[0].factors, np.float32), 2)
-        scaled = [torch.from_numpy(given * factors) for given in boxes]
-        found = self._predict(self._network(blob), batch_rois(scaled).to(self.device))
+        rois = batch_rois([torch.from_numpy(given * factors) for given in boxes]).to(self.device)
+        features = network.backbone(scaled)
+        predicted = network.predict(features, rois, roi_size=self.config.roi_size)
+        found = network.on_cpu(rois, predicted, size=sizes[0])
         ends = np.cumsum([len(given) for given in boxes])
         return [
             _regions(given, found.rows(np.arange(end - len(given), end)), image)
             for given, end, image in zip(boxes, ends, images, strict=True)
         ]
 
-    def _detect_many(self, images: Sequence[Pixels]) -> list[Regions]:
-        if self.config.boxes == "given":
-            raise InputError(
-                "no boxes for the image, but extract.boxes is 'given'; "
-                "supply boxes, or set extract.boxes=detect"
-            )
-        blob, sizes = self._blob(images)
-        maps = maps_of_each(self._network, blob, sizes)
-        return [
-            self._detect(image, features, size)
-            for image, features, size in zip(images, maps, sizes, strict=True)
-        ]
-
-    def _detect(self, image: Pixels, features: Tensor, size: ScaledSize) -> Regions:
-        """Return the regions of an image; features: its map, (1, C, h, w)."""
-        (proposals,) = self._network.proposal_generator(
-            features, sizes=[size], count=self.config.proposals, meta=self.meta
-        )
-        if len(proposals) < self.config.min_regions:
-            raise InputError(
-                f"too few regions of {SMALLEST_REGION} x {SMALLEST_REGION} pixels: "
-                f"{len(proposals)} proposed in an image of {image.shape[1]} x "
-                f"{image.shape[0]}, extract.min_regions is {self.config.min_regions}; "
-                "lower it, or leave the image out"
-            )
-        rois = batch_rois([proposals])
-        factors = np.tile(np.array(size.factors, np.float32), 2)
-        # no first pass if the margin leaves out none of the proposals
-        if self._selection is None or len(rois) <= _with_margin(self.config.min_regions):
-            found = self._predict_in_chunks(features, rois)
-            boxes = found.boxes / factors
-            chosen = self._choose(boxes, found.probabilities)
-            return _regions(boxes[chosen], found.rows(chosen), image)
-        rough = self._selection.class_logits(features, rois, roi_size=self.config.roi_size)
-        scored: Boxes = torch.cat([proposals, _probabilities(rough)], dim=1).cpu().numpy()
-        boxes = np.divide(scored[:, :4], factors, dtype=np.float32)
-        chosen, found = self._select_exactly(features, rois, boxes, scored[:, 4:])
-        return _regions(boxes[chosen], found, image)
-
-    def _select_exactly(
-        self, features: Tensor, rois: Tensor, boxes: Boxes, probabilities: NDArray[np.float32]
-    ) -> tuple[NDArray[np.int64], Predictions]:
-        """Return the indices of the selected proposals and the float32 predictions for them.
-
-        probabilities: (N, classes) of a rough computation, which are overwritten.
-        """
-        # The rough ones decide which proposals have a chance; float32 decides among those and the
-        # ones that overtake them, until all that are chosen are exact.
-        missing = self._choose(boxes, probabilities, with_margin=True)
-        known = np.zeros(len(rois), bool)
-        found: dict[int, Predictions] = {}
-        while len(missing):
-            some = rois[torch.from_numpy(missing).to(self.device)]
-            exact = self._predict_in_chunks(features, some)
-            probabilities[missing] = exact.probabilities
-            found |= {index: exact.rows(np.array([row])) for row, index in enumerate(missing)}
-            known[missing] = True
-            chosen = self._choose(boxes, probabilities)
-            missing = chosen[~known[chosen]]
-        return chosen, Predictions.joined([found[index] for index in chosen])
-
-    def _choose(
-        self, boxes: Boxes, probabilities: NDArray[np.float32], *, with_margin: bool = False
-    ) -> NDArray[np.int64]:
-        """Return the indices of the selected regions; with_margin: and of the next best ones."""
-        fewest, most = self.config.min_regions, self.config.max_regions
-        return select_regions(
-            boxes,
-            probabilities,
-            confidence=self.config.confidence,
-            min_regions=_with_margin(fewest) if with_margin else fewest,
-            max_regions=_with_margin(most) if with_margin else most,
-        )
-
-    def _predict(self, features: Tensor, rois: Tensor) -> Predictions:
-        found = self._network.predict(features, rois, roi_size=self.config.roi_size)
-        return Predictions.on_cpu(rois, found, self.meta)
-
-    def _predict_in_chunks(self, features: Tensor, rois: Tensor) -> Predictions:
-        """Predict whole chunks only, so that features do not depend on the number of regions."""
-        # a convolution of few regions adds in another order, on a GPU too, where chunks are larger
-        missing = -len(rois) % CHUNK if self.device.type == "cpu" else 0
-        found = self._predict(features, torch.cat([rois, rois[-1:].expand(missing, -1)]))
-        return found.rows(np.arange(len(rois)))
-
-    def _blob(self, images: Sequence[Pixels]) -> tuple[Tensor, list[ScaledSize]]:
-        """Return the detector's input, (B, 3, H', W') float32, padded, and sizes without that."""
+    def _scaled(self, images: Sequence[Pixels]) -> tuple[Tensor, list[ScaledSize]]:
+        """Return images of one size as the detector's input, (B, 3, H', W') float32."""
         scale = self.config.min_side, self.config.max_side
-        blobs, sizes = scaled_batch(images, scale=scale, meta=self.meta)
-        tensor = padded_batch(blobs)
+        blobs, sizes = scaled_batch(images, scale=scale, meta=self._network.meta)
+        tensor = torch.from_numpy(np.stack(blobs))
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
         tensor = tensor.to(self.device, non_blocking=True)
         return tensor.contiguous(memory_format=torch.channels_last), sizes
+
+
+def _network(detector: Detector, config: ExtractConfig) -> Detector:
+    """Return the modules that compute, by the conventions of `extract.procedure`."""
+    if config.backend == "native":
+        network = fuse(detector)
+    else:
+        from a2cap.extract.detectron2_backend import rebuild
+
+        network = rebuild(detector)
+    if config.procedure != "weights":
+        network.meta = detector.meta.with_procedure(config.procedure)
+    return network
 
 
 AnyExtractor = Extractor | GridExtractor
@@ -319,16 +200,7 @@ def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
         )
 
 
-def _with_margin(regions: int) -> int:
-    return regions + MARGIN + regions // 10
-
-
-def _probabilities(class_logits: Tensor) -> Tensor:
-    """Return (K, classes) in [0, 1]: a softmax over all rows, without the background's."""
-    return class_logits.softmax(dim=1)[:, :-1]
-
-
-def _regions(boxes: Boxes, found: Predictions, image: Pixels) -> Regions:
+def _regions(boxes: Boxes, found: DetectedRegions, image: Pixels) -> Regions:
     has_attributes = found.attributes.shape[1] > 0
     return Regions(
         boxes=boxes,

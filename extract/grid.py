@@ -46,8 +46,6 @@ _OF_ONE_SIDE = (EfficientNetLite, TimmBackbone)
 class GridExtractor:
     """A backbone that turns an image into n x n cells, with the methods of `Extractor`."""
 
-    batch = 1
-
     def __init__(
         self, weights: Mapping[str, Tensor], *, config: ExtractConfig, device: str = "cpu"
     ) -> None:

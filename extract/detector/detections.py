@@ -1,6 +1,6 @@
 """Object detection: objects in images, each with a class, a score and a box.
 
-Features belong to the boxes of proposals (`a2cap.extract.detector.selection`). Detections have
+Features belong to the boxes of proposals (`a2cap.extract.detector.regions`). Detections have
 boxes refined by class and suppressed within it (Ren et al. 2015, section 3.3), by which detectors
 are evaluated.
 """
@@ -110,7 +110,7 @@ def _proposed(
         blobs, sizes = scaled_batch(
             [images[index] for index in indices], scale=meta.scale, meta=meta
         )
-        maps = detector(torch.from_numpy(np.stack(blobs)).to(device))
+        maps = detector.backbone(torch.from_numpy(np.stack(blobs)).to(device))
         proposed = detector.proposal_generator(maps, sizes=sizes, count=count, meta=meta)
         yield indices, sizes, maps, proposed
 

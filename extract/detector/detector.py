@@ -1,17 +1,22 @@
 """The bottom-up detector: Faster R-CNN on ResNet's C4 map (Anderson et al. 2018, section 3.1)."""
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.heads import RegionHeads
+from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.operators import can_use_tables, pooled_cells, roi_align, roi_pool
-from a2cap.extract.detector.proposals import ProposalGenerator
-from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone
+from a2cap.extract.detector.proposals import ProposalGenerator, batch_rois
+from a2cap.extract.detector.regions import DetectedRegions, RegionSelection
+from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone, NormalizedConvolution
 from a2cap.extract.detector.roi_pool import PooledCells
 
 CHUNK = 25
@@ -22,6 +27,21 @@ CHUNK_OF_GPU = 100
 
 Pooling = Callable[..., Iterator[Tensor]]
 """`roi_pool`, or a function that replaces it."""
+
+
+class Precision(Protocol):
+    """Precision in which proposals are classified before they are selected."""
+
+    def __call__(
+        self,
+        detector: "Detector",
+        features: Tensor,
+        proposals: Tensor,
+        *,
+        size: ScaledSize,
+        selection: RegionSelection,
+    ) -> DetectedRegions:
+        """Classify every proposal, (N, 4) in scaled pixels; features: map, (1, C, h, w)."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +72,41 @@ class Detector(nn.Module):
         self.roi_heads = RegionHeads(architecture, dilated=meta.last_stage == "dilated")
         self.pool: Pooling = roi_pool if meta.region_pooling == "maximum" else roi_align
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return feature maps, one cell per 16 pixels.
+    def forward(
+        self, image: Tensor, *, size: ScaledSize, selection: RegionSelection, precision: Precision
+    ) -> DetectedRegions:
+        """Detect the regions of an image, with features in float32.
 
-        images: (B, 3, H, W) float32, BGR minus the mean. Returns (B, C, h, w).
+        image: (1, 3, H, W) float32, BGR minus the mean. Raises InputError for too few proposals.
         """
-        return cast(Tensor, self.backbone(images))
+        features = self.backbone(image)  # -> (1, C, h, w)
+        (proposals,) = self.proposal_generator(
+            features, sizes=[size], count=selection.proposals, meta=self.meta
+        )
+        selection.require(len(proposals), size)
+        regions = precision(self, features, proposals, size=size, selection=selection)
+        selected = selection(regions)
+        # a region that was classified roughly may rise into the selection, or fall out of it
+        while len(rough := selected[~regions.is_exact[selected]]):
+            some = rows_of(proposals, rough)
+            exact = self.classify(features, some, size=size, selection=selection)
+            regions = regions.updated(rough, exact)
+            selected = selection(regions)
+        return regions.rows(selected)
+
+    def classify(
+        self, features: Tensor, proposals: Tensor, *, size: ScaledSize, selection: RegionSelection
+    ) -> DetectedRegions:
+        """Classify proposals, (N, 4) in scaled pixels, in float32; features: map, (1, C, h, w).
+
+        On a CPU whole chunks are computed, so that features do not depend on the number of regions.
+        """
+        # a convolution of few regions adds in another order, on a GPU too, where chunks are larger
+        missing = -len(proposals) % CHUNK if features.device.type == "cpu" else 0
+        rois = batch_rois([torch.cat([proposals, proposals[-1:].expand(missing, -1)])])
+        found = self.predict(features, rois, roi_size=selection.roi_size)
+        every = self.on_cpu(rois, found, size=size)
+        return every.rows(np.arange(len(proposals)))
 
     def predict(self, features: Tensor, rois: Tensor, *, roi_size: int) -> RegionPredictions:
         """Return feature, class and attribute of each region, in order.
@@ -75,6 +124,24 @@ class Detector(nn.Module):
         class_logits = heads.box_predictor(vectors)
         attribute_logits = heads.box_predictor.attribute_logits(vectors, class_logits)
         return RegionPredictions(vectors, class_logits, attribute_logits)
+
+    def on_cpu(
+        self, rois: Tensor, found: RegionPredictions, *, size: ScaledSize
+    ) -> DetectedRegions:
+        """Copy predictions to the CPU at once, because each copy waits for a GPU; rois: (K, 5)."""
+        attributes = rois[:, :0]
+        if (logits := found.attribute_logits) is not None:
+            # without "no attribute" the same attribute leads, with a higher probability
+            is_foreground = self.meta.attribute_softmax == "foreground"
+            each = logits[:, :-1].softmax(dim=1) if is_foreground else probabilities(logits)
+            ids = logits[:, :-1].argmax(dim=1)
+            attributes = torch.stack([ids.float(), each.amax(dim=1)], dim=1)
+        parts = [rois[:, 1:], found.features, probabilities(found.class_logits), attributes]
+        columns = torch.cat(parts, dim=1).cpu().numpy()
+        widths = np.cumsum([part.shape[1] for part in parts[:-1]])
+        boxes, vectors, classes, attribute = np.split(columns, widths, axis=1)
+        is_exact = np.ones(len(boxes), bool)
+        return DetectedRegions(size.unscaled(boxes), vectors, classes, attribute, is_exact)
 
     def pooled(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Iterator[Tensor]:
         """Yield pooled regions, a chunk at a time: (k, C, roi_size, roi_size).
@@ -94,6 +161,26 @@ class Detector(nn.Module):
     def cells(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Iterator[PooledCells]:
         """Yield the pooled regions of each map, if `shares_cells`; arguments as of `predict`."""
         return pooled_cells(features, rois, size=roi_size, scale=1 / STRIDE)
+
+
+def fuse(detector: Detector) -> Detector:
+    """Return a copy without normalisations; the original stays as it is on disk."""
+    shared = {id(t): t for t in (*detector.parameters(), *detector.buffers())}
+    fused = copy.deepcopy(detector, memo=dict(shared))  # shares tensors instead of copying them
+    for module in list(fused.modules()):
+        if isinstance(module, NormalizedConvolution):
+            module.fold()
+    return fused.to(memory_format=torch.channels_last).eval()
+
+
+def rows_of(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """Return some rows of a tensor on any device."""
+    return values[torch.from_numpy(rows).to(values.device)]
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Return (K, classes) in [0, 1]: a softmax over all rows, without the background's."""
+    return logits.softmax(dim=1)[:, :-1]
 
 
 def chunk_on(device: torch.device) -> int:

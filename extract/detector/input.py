@@ -20,9 +20,6 @@ BATCH = 8
 """Images of one size that pass the network together. On CPU the gain ends here, and regions of some
 3 given boxes per image just fill the heads."""
 
-LIKE = 1.25
-"""Largest ratio of the aspects of images that pass the network together, padded."""
-
 Pixels = NDArray[np.uint8]
 Blob = NDArray[np.float32]
 
@@ -39,6 +36,10 @@ class ScaledSize:
     scale: float
     factors: tuple[float, float]
 
+    def unscaled(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return boxes, (N, 4) in scaled pixels, in original pixels."""
+        return np.divide(boxes, np.tile(np.array(self.factors, np.float32), 2), dtype=np.float32)
+
 
 def batches_of_one_size(images: Mapping[int, Pixels]) -> Iterator[list[int]]:
     """Yield the keys of images of one size together, at most BATCH at a time."""
@@ -48,19 +49,6 @@ def batches_of_one_size(images: Mapping[int, Pixels]) -> Iterator[list[int]]:
     for members in by_size.values():
         for start in range(0, len(members), BATCH):
             yield members[start : start + BATCH]
-
-
-def batches_of_like_size(images: Mapping[int, Pixels], *, most: int) -> Iterator[list[int]]:
-    """Yield the keys of images of like aspect together, at most `most`."""
-    aspects = {index: image.shape[0] / image.shape[1] for index, image in images.items()}
-    batch: list[int] = []
-    for index in sorted(aspects, key=lambda index: aspects[index]):
-        if batch and (len(batch) == most or aspects[index] > LIKE * aspects[batch[0]]):
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
 
 
 def scaled_batch(

@@ -90,6 +90,20 @@ class NormalizedConvolution(nn.Conv2d):
         normalized: Tensor = self.norm(super().forward(x))
         return normalized
 
+    def fold(self) -> None:
+        """Replace the normalisation by other weights and a bias, for inference.
+
+        gamma (Wx - mean) / sqrt(variance + eps) + beta is one convolution. In float32 the result
+        differs by some 4e-6 of its size.
+        """
+        norm = self.norm
+        gain = norm.weight.double() * (norm.running_var.double() + EPSILON).rsqrt()
+        weight = self.weight.double() * gain.view(-1, 1, 1, 1)
+        bias = norm.bias.double() - norm.running_mean.double() * gain
+        self.weight = nn.Parameter(weight.float(), requires_grad=False)
+        self.bias = nn.Parameter(bias.float(), requires_grad=False)
+        self.add_module("norm", nn.Identity())
+
     def taps(self, x: Tensor) -> Tensor:
         """Return the products of each cell with the weights of each tap.
 

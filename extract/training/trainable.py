@@ -98,7 +98,7 @@ class TrainableDetector(nn.Module):
 
         generator: on the CPU; equal generators give equal samples.
         """
-        features = self.detector(batch.images).float()
+        features = self.detector.backbone(batch.images).float()
         scored = self.detector.proposal_generator.score(features, meta=self.meta)
         objectness, proposal_boxes = self._anchor_losses(scored, batch, sampling, generator)
         proposals = best_proposals(

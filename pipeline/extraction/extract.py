@@ -173,7 +173,7 @@ class Extraction:
         """Yield the image files in batches, only those of the shard if there is one."""
         # An image's features depend in the last bit on its batch. So the batches depend neither on
         # what is done nor on the number of shards: a batch belongs to the shard of its first image.
-        size = 1 if self.boxes is None and self.extractor.batch == 1 else _BATCH_SIZE
+        size = 1 if self.boxes is None else _BATCH_SIZE
         files = iter([(name, path) for name, path in sorted(self.inputs.images.items()) if path])
         while batch := dict(islice(files, size)):
             if _is_in(next(iter(batch)), self.shard):

@@ -10,7 +10,7 @@ import torch
 
 from a2cap.data.errors import A2Error, WeightsError
 from a2cap.extract.detector.conventions import detectron2_meta
-from a2cap.extract.detector.fused import fuse
+from a2cap.extract.detector.detector import fuse
 from a2cap.extract.detector.input import ScaledSize, image_blob
 from a2cap.extract.detector.proposals import select_proposals
 from a2cap.extract.detectron2_backend import rebuild
@@ -103,8 +103,8 @@ def test_each_stage_equals_the_stage_of_detectron2_on_equal_inputs(deep, make_im
     blob = image_blob(make_image(5, 192, 256), scale=1.0, mean=deep.meta.mean)
     rois = torch.tensor([[0.0, 3, 3, 200, 150], [0, 40, 10, 120, 60], [0, 100, 20, 250, 190]])
     with torch.inference_mode():
-        maps = theirs(torch.from_numpy(blob)[None])
-        assert relative(ours(torch.from_numpy(blob)[None]), maps) < 1e-5
+        maps = theirs.backbone(torch.from_numpy(blob)[None])
+        assert relative(ours.backbone(torch.from_numpy(blob)[None]), maps) < 1e-5
         heads = [one.proposal_generator.rpn_head(maps) for one in (ours, theirs)]
         torch.testing.assert_close(heads[0], heads[1], rtol=1e-5, atol=1e-5)
         pooled = [

@@ -6,21 +6,22 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from a2cap.extract import extractor
-from a2cap.extract.detector import proposals
+from a2cap.extract.detector import precision, proposals
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.precision import MixedPrecision
 from tests.extract.tiny import CONFIG, TINY
 from tests.kernels import fake_gpu
 
 
-class RoughHeads:
-    """Heads that select without copies, as `SelectionHeads` does."""
+class RoughPrecision(MixedPrecision):
+    """Mixed precision without a copy of the heads, which fake tensors cannot make."""
 
-    def __init__(self, network):
-        self.classes = network.architecture.classes
+    def __init__(self, detector):
+        pass
 
-    def class_logits(self, features, rois, *, roi_size):
-        return rois.new_zeros(len(rois), self.classes + 1)
+    def class_logits(self, detector, features, rois, *, roi_size):
+        return rois.new_zeros(len(rois), detector.architecture.classes + 1)
 
 
 @pytest.fixture
@@ -42,7 +43,8 @@ def fake_operators(monkeypatch):
     # parameters are made where they are used
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_, **__: module)
     monkeypatch.setattr(torch, "from_numpy", from_array)
-    monkeypatch.setattr(extractor, "SelectionHeads", RoughHeads)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(extractor, "MixedPrecision", RoughPrecision)
     monkeypatch.setattr(proposals, "nms", lambda boxes, scores, **_: scores.argsort())
     proposals._anchors_on.cache_clear()
     yield pool
@@ -50,9 +52,9 @@ def fake_operators(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["exact", "mixed"])
-def test_a_gpu_is_waited_for_at_most_four_times_an_image(fake_operators, make_image, precision):
-    config = CONFIG.model_copy(update={"precision": precision})
+@pytest.mark.parametrize("asked", ["exact", "mixed"])
+def test_a_gpu_is_waited_for_at_most_four_times_an_image(fake_operators, make_image, asked):
+    config = CONFIG.model_copy(update={"precision": asked})
     with fake_gpu() as kernels, torch.inference_mode():
         with torch.device("cuda"):
             detector = Detector(TINY, caffe_meta(origin="test", classes=TINY.classes))

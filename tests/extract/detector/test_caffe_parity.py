@@ -17,7 +17,7 @@ from a2cap.extract.detector.anchors import anchor_grid, caffe_anchors, detectron
 from a2cap.extract.detector.conventions import CAFFE_MEAN, caffe_meta
 from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
 from a2cap.extract.detector.proposals import select_proposals
-from a2cap.extract.detector.selection import select_regions
+from a2cap.extract.detector.regions import select_regions
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG
 
@@ -189,7 +189,7 @@ def test_regions_of_an_image_equal_those_of_caffe(detector, make_image):
     blob = torch.from_numpy(image_blob(image, scale=scale, mean=CAFFE_MEAN))[None]
     size = ScaledSize(height=192, width=256, scale=scale, factors=(scale, scale))
     with torch.inference_mode():
-        maps = detector(blob)
+        maps = detector.backbone(blob)
         head = detector.proposal_generator.rpn_head
         hidden = torch.relu(head.conv(maps))
         logits, deltas = (

@@ -41,7 +41,7 @@ def reference(detector, image, *, confidence, overlap, most):
     """One image, one box and one class at a time."""
     (blob,), (size,) = scaled_batch([image], scale=detector.meta.scale, meta=detector.meta)
     with torch.inference_mode():
-        maps = detector(torch.from_numpy(blob)[None])
+        maps = detector.backbone(torch.from_numpy(blob)[None])
         (proposals,) = detector.proposal_generator(maps, sizes=[size], count=30, meta=detector.meta)
         rois = torch.nn.functional.pad(proposals, (1, 0))
         described = detector.predict(maps, rois, roi_size=7)

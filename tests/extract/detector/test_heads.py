@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from a2cap.extract.detector.detector import CHUNK, Detector
-from a2cap.extract.detector.fused import fuse
+from a2cap.extract.detector.detector import CHUNK, Detector, fuse
 from a2cap.extract.detector.heads import BoxPredictor
 from a2cap.extract.detector.resnet import Architecture
 from tests.extract.detector.test_roi_pool import some_regions

@@ -111,3 +111,15 @@ def test_a_block_adds_its_shortcut_before_the_last_relu():
     x = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         assert torch.equal(block(x), F.relu(x))
+
+
+def test_a_folded_convolution_equals_the_two_steps():
+    separate = NormalizedConvolution(3, 5, kernel=3, stride=2, dilation=2)
+    generator = torch.Generator().manual_seed(0)
+    for tensor in (separate.weight.data, *separate.norm.buffers()):
+        tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.1)
+    x = torch.randn(2, 3, 9, 11, generator=generator)
+    with torch.inference_mode():
+        expected = separate(x)
+        separate.fold()
+        torch.testing.assert_close(separate(x), expected, rtol=1e-5, atol=1e-5)

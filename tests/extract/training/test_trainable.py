@@ -107,8 +107,8 @@ def test_a_frozen_detector_equals_evaluation_mode_and_does_not_change_with_train
     frozen = model.frozen()
     rois = torch.tensor([[0.0, 4, 4, 24, 24], [2, 30, 6, 58, 34]])
     with torch.inference_mode():
-        maps = model.detector(batch.images)
-        assert torch.equal(frozen(batch.images), maps)
+        maps = model.detector.backbone(batch.images)
+        assert torch.equal(frozen.backbone(batch.images), maps)
         ours, theirs = (one.predict(maps, rois, roi_size=7) for one in (frozen, model.detector))
     assert torch.equal(ours.features, theirs.features)
     assert torch.equal(ours.class_logits, theirs.class_logits)
@@ -204,7 +204,7 @@ def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
     detector, expected = uneven.detector, []
     with torch.no_grad():
         for index, (_, labels) in enumerate(SQUARES):
-            maps = detector(batch.images[index : index + 1])
+            maps = detector.backbone(batch.images[index : index + 1])
             scored = detector.proposal_generator.score(maps, meta=META)
             of_anchors = reference_anchor_losses(
                 scored.logits[0].tolist(),
@@ -273,7 +273,8 @@ def test_anchors_in_the_padding_are_not_sampled(batch):
     size = ScaledSize(height=64, width=32, scale=1, factors=(1, 1))
     none, classes = (torch.zeros(0, 4),), batch.class_ids[:1]
     half = LabelledBatch(batch.images[:1], (size,), none, classes, batch.attribute_ids[:1], none)
-    scored = model.detector.proposal_generator.score(model.detector(half.images), meta=META)
+    maps = model.detector.backbone(half.images)
+    scored = model.detector.proposal_generator.score(maps, meta=META)
     everything = replace(SAMPLING, anchors=1000)
     outside = scored.anchors[:, ::2].mean(dim=1) >= 32
     scored.logits.data[:, outside] = 1e6

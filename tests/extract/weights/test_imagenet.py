@@ -37,7 +37,7 @@ def test_a_resnet_18_computes_what_torchvisions_does():
         x = network.maxpool(network.relu(network.bn1(network.conv1(rgb))))
         maps = network.layer3(network.layer2(network.layer1(x)))
         expected = network.layer4(maps).mean(dim=(2, 3))
-        found = detector(image - mean)
+        found = detector.backbone(image - mean)
         torch.testing.assert_close(found, maps, rtol=1e-3, atol=1e-3)
         torch.testing.assert_close(detector.roi_heads(found), expected, rtol=1e-3, atol=1e-3)
 

@@ -16,7 +16,7 @@ from a2cap.data.features.shard import Shard, owner
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.extract.detector import mixed_precision
+from a2cap.extract.detector import precision
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.cli.main import cli
@@ -256,10 +256,10 @@ def test_all_shards_have_the_precision_that_the_first_one_chose(new, scenes, mon
     few = {image_id: scenes[0][image_id] for image_id in IDS[:6]}
     auto = DETECT.model_copy(update={"precision": "auto"})
     run = new(images=few, given=False, config=auto)
-    monkeypatch.setattr(mixed_precision, "has_bfloat16", lambda device: False)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
     run.fill(0, 2)
-    monkeypatch.setattr(mixed_precision, "has_bfloat16", lambda device: True)
-    monkeypatch.setattr("a2cap.extract.extractor.SelectionHeads", None)  # mixed would fail
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr("a2cap.extract.extractor.MixedPrecision", None)  # mixed would fail
     run.fill(1, 2)
     run.join()
     assert ExtractorRecord.read(run.directory / EXTRACTOR).config.precision == "exact"

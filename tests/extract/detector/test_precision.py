@@ -1,13 +1,15 @@
 """bfloat16 decides, float32 is stored; whole ResNet-101 figures come from benchmarks/extract.py."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from a2cap.extract.detector import mixed_precision as mixed
-from a2cap.extract.detector.mixed_precision import SelectionHeads, has_bfloat16
+from a2cap.extract.detector import precision
+from a2cap.extract.detector.precision import MixedPrecision, has_bfloat16, resolve_precision
+from a2cap.extract.detector.regions import RegionSelection
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG, relative
 
@@ -21,7 +23,7 @@ CPU = torch.device("cpu")
 def uncompiled(monkeypatch):
     """Leave out compiling, which takes seconds and is tested by itself."""
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-    monkeypatch.setattr(mixed, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
 
 
 @pytest.mark.slow
@@ -40,21 +42,13 @@ def test_mixed_keeps_the_same_regions_with_the_features_of_exact(detector, make_
     assert matched / kept >= 0.95  # of a tiny network; of ResNet-101 see the benchmark
 
 
-@pytest.mark.slow
-def test_regions_outside_the_candidates_are_computed_too(detector, make_image, monkeypatch):
-    expected = Extractor(detector, config=MIXED)(make_image(0))
-    choose = Extractor._choose
-
-    def too_few(self, boxes, class_logits, *, with_margin=False):
-        chosen = choose(self, boxes, class_logits, with_margin=with_margin)
-        return chosen[:2] if with_margin else chosen
-
-    monkeypatch.setattr(Extractor, "_choose", too_few)
+def test_selected_regions_that_were_not_likely_are_computed_too(detector, make_image, monkeypatch):
+    monkeypatch.setattr(RegionSelection, "with_margin", lambda self: replace(self, max_regions=2))
     regions = Extractor(detector, config=MIXED)(make_image(0))
-    assert len(regions) == len(expected)
-    alone = Extractor(detector, config=EXACT.model_copy(update={"boxes": "given"}))
-    again = alone(make_image(0), regions.boxes)
-    np.testing.assert_allclose(regions.features, again.features, rtol=1e-3, atol=1e-4)
+    exact = Extractor(detector, config=EXACT)(make_image(0))
+    assert len(regions) == len(exact)
+    rows = [exact.boxes.tolist().index(box) for box in regions.boxes.tolist()]
+    assert np.array_equal(regions.features, exact.features[rows])
 
 
 @pytest.mark.slow
@@ -62,7 +56,7 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
     maps = torch.rand(1, 32, 12, 16, generator=torch.Generator().manual_seed(0))
     rois = torch.tensor([[0.0, 3, 3, 90, 80], [0, 40, 10, 120, 60]])
     with torch.inference_mode():
-        logits = SelectionHeads(detector).class_logits(maps, rois, roi_size=7)
+        logits = MixedPrecision(detector).class_logits(detector, maps, rois, roi_size=7)
         expected = detector.predict(maps, rois, roi_size=7).class_logits
     assert logits.dtype == torch.float32
     assert relative(logits, expected) < 2e-2
@@ -82,13 +76,13 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
 def test_the_precision_follows_from_the_kind_of_processor(monkeypatch, fields, fast, slow):
     config = EXACT.model_copy(update=fields)
     for is_fast, expected in ((True, fast), (False, slow)):
-        monkeypatch.setattr(mixed, "has_bfloat16", lambda device, found=is_fast: found)
-        assert mixed.resolve_precision(config, CPU) == expected
+        monkeypatch.setattr(precision, "has_bfloat16", lambda device, found=is_fast: found)
+        assert resolve_precision(config, CPU) == expected
 
 
 @pytest.mark.parametrize("asked", [MIXED, AUTO])
 def test_mixed_warns_where_bfloat16_is_emulated(detector, monkeypatch, caplog, asked):
-    monkeypatch.setattr(mixed, "has_bfloat16", lambda device: False)
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
     extractor = Extractor(detector, config=asked)
     message = "cpu emulates bfloat16, many times slower: extract.precision=mixed; set it to auto"
     is_mixed = asked is MIXED

@@ -1,14 +1,105 @@
-"""Selection of regions among the proposals (bottom-up-attention @514e561, generate_tsv.py).
+"""Regions of an image and their selection (bottom-up-attention @514e561, generate_tsv.py).
 
 For every class, proposals are suppressed by higher-scoring ones of that class. A region's
 confidence is its probability of the best class in which it survives.
 """
 
+from dataclasses import dataclass, replace
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
+from a2cap.data.errors import InputError
+from a2cap.extract.detector.input import ScaledSize
+from a2cap.extract.detector.proposals import SMALLEST_REGION
+
 CLASS_OVERLAP = 0.3
 """Overlap, in original pixels, from which a proposal is suppressed by a higher-scoring one."""
+
+MARGIN = 8
+"""Regions, beside a tenth, that are likely to be selected in place of others."""
+
+
+@dataclass(frozen=True)
+class DetectedRegions:
+    """K regions in the memory of the CPU.
+
+    boxes: (K, 4) x1 y1 x2 y2 in original pixels; features: (K, F); probabilities: (K, classes);
+    attributes: (K, 2) of id and probability, or (K, 0) without an attribute head. All float32.
+    is_exact: (K,) bool, False where only boxes and rough probabilities are known.
+    """
+
+    boxes: NDArray[np.float32]
+    features: NDArray[np.float32]
+    probabilities: NDArray[np.float32]
+    attributes: NDArray[np.float32]
+    is_exact: NDArray[np.bool_]
+
+    @classmethod
+    def rough(
+        cls,
+        boxes: NDArray[np.float32],
+        probabilities: NDArray[np.float32],
+        *,
+        feature_width: int,
+        has_attributes: bool,
+    ) -> Self:
+        """Return regions of which only boxes and rough probabilities are known."""
+        features, attributes = (
+            np.zeros((len(boxes), width), np.float32)
+            for width in (feature_width, 2 * has_attributes)
+        )
+        return cls(boxes, features, probabilities, attributes, np.zeros(len(boxes), bool))
+
+    def updated(self, rows: NDArray[np.int64], exact: "DetectedRegions") -> "DetectedRegions":
+        """Return the regions with other values in some rows."""
+        changed = {name: values.copy() for name, values in vars(self).items()}
+        for name, values in changed.items():
+            values[rows] = getattr(exact, name)
+        return DetectedRegions(**changed)
+
+    def rows(self, rows: NDArray[np.int64]) -> "DetectedRegions":
+        """Return some of the regions."""
+        return DetectedRegions(**{name: values[rows] for name, values in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class RegionSelection:
+    """Rule by which proposals become the regions of an image; fields as of `ExtractConfig`."""
+
+    proposals: int
+    roi_size: int
+    confidence: float
+    min_regions: int
+    max_regions: int
+
+    def require(self, proposed: int, size: ScaledSize) -> None:
+        """Raise InputError for an image with too few proposals."""
+        if proposed < self.min_regions:
+            raise InputError(
+                f"too few regions of {SMALLEST_REGION} x {SMALLEST_REGION} pixels: {proposed} "
+                f"proposed in an image of {round(size.width / size.factors[0])} x "
+                f"{round(size.height / size.factors[1])}, extract.min_regions is "
+                f"{self.min_regions}; lower it, or leave the image out"
+            )
+
+    def __call__(self, regions: DetectedRegions) -> NDArray[np.int64]:
+        """Return the indices of the selected regions, in caffe's order."""
+        return select_regions(
+            regions.boxes,
+            regions.probabilities,
+            confidence=self.confidence,
+            min_regions=self.min_regions,
+            max_regions=self.max_regions,
+        )
+
+    def with_margin(self) -> "RegionSelection":
+        """Return a selection of more regions, those that are likely to be selected."""
+        fewest, most = (
+            count + MARGIN + count // 10 for count in (self.min_regions, self.max_regions)
+        )
+        return replace(self, min_regions=fewest, max_regions=most)
 
 
 def select_regions(
