@@ -175,9 +175,6 @@ class CaptionerConfig(Protocol):
     def blind(self) -> bool:
         """Report whether all region features are zeroed, as a control."""
 
-    def floats_per_token(self, regions: int) -> int:
-        """Return the activations that a training step keeps for one token, without the logits."""
-
 
 class TrainableCaptioner(Captioner, Protocol):
     """A captioner that the two losses of A2 can train."""

@@ -169,12 +169,6 @@ class TransformerConfig(LayeredSettings):
     relative adds two layers of it, and its encoder sees how each pair of boxes lies and can count;
     none, as in the paper, leaves the model unable to tell left from right."""
 
-    def floats_per_token(self, regions: int) -> int:
-        """Return the activations that a training step keeps for one token, without the logits."""
-        return self.decoder_layers * (
-            12 * self.width + 2 * self.feed_forward + 3 * self.heads * regions
-        )
-
 
 class SpatialConfig(LayeredSettings):
     """Sizes and options of the spatial self-attention Transformer (Springenberg et al. 2018)."""
@@ -206,12 +200,6 @@ class SpatialConfig(LayeredSettings):
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Dropout rate of attention weights."""
 
-    def floats_per_token(self, regions: int) -> int:
-        """Return the activations that a training step keeps for one token, without the logits."""
-        return self.decoder_layers * (
-            12 * self.width + 2 * self.feed_forward + 4 * self.heads * regions
-        )
-
 
 class UpDownConfig(CaptionerSettings):
     """Sizes and options of Up-Down (Anderson et al. 2018); the defaults are the authors' code."""
@@ -234,10 +222,6 @@ class UpDownConfig(CaptionerSettings):
 
     alignment: SingleAlignment = AlignmentConfig()
     """The attention alignment of A2."""
-
-    def floats_per_token(self, regions: int) -> int:
-        """Return the activations that a training step keeps for one token, without the logits."""
-        return 16 * self.width + self.embedding + (2 * self.attention_width + 3) * regions
 
 
 class HardAttentionConfig(BaseModel):
@@ -323,11 +307,6 @@ class ShowAttendTellConfig(CaptionerSettings):
             )
         return self
 
-    def floats_per_token(self, regions: int) -> int:
-        """Return the activations that a training step keeps for one token, without the logits."""
-        weights = 6 if self.attention == "hard" else 3
-        return 9 * self.width + 4 * self.embedding + (2 * self.attention_width + weights) * regions
-
 
 class GruConfig(CaptionerSettings):
     """Sizes and options of the GRU captioner; the defaults are TensorFlow's captioning tutorial."""
@@ -367,11 +346,6 @@ class GruConfig(CaptionerSettings):
             )
         return self
 
-    def floats_per_token(self, regions: int) -> int:
-        """Return the activations that a training step keeps for one token, without the logits."""
-        hidden = self.width * regions if self.attention == "additive" else 0
-        return 12 * self.width + self.embedding + 2 * hidden + 3 * regions
-
 
 class AoaConfig(CaptionerSettings):
     """Sizes and options of AoANet (Huang et al. 2019); the defaults are the authors' code."""
@@ -409,10 +383,6 @@ class AoaConfig(CaptionerSettings):
             )
         return self
 
-    def floats_per_token(self, regions: int) -> int:
-        """Return the activations that a training step keeps for one token, without the logits."""
-        return 22 * self.width + 3 * self.heads * regions
-
 
 class M2Config(LayeredSettings):
     """Sizes and options of M2 (Cornia et al. 2020); the defaults are the authors' code.
@@ -434,12 +404,6 @@ class M2Config(LayeredSettings):
 
     positions: Annotated[Literal["sinusoidal", "table"], _ADDED] = "sinusoidal"
     """Positions of tokens: sinusoidal, or a table that is saved with an imported captioner."""
-
-    def floats_per_token(self, regions: int) -> int:
-        """Return the activations that a training step keeps for one token, without the logits."""
-        level = 8 * self.width + 3 * self.heads * regions
-        own = 8 * self.width + 2 * self.feed_forward
-        return self.decoder_layers * (own + self.encoder_layers * level)
 
 
 def _with_kind(settings: object) -> object:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch.autograd.graph import saved_tensors_hooks
 
 from a2cap.data.errors import WeightsError
+from a2cap.data.files.tensors import skip_init
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import CHUNK_OF_GPU, Detector
@@ -29,6 +31,7 @@ _FIRST_CHANNELS = 64  # of the first layer of a published network
 
 _CLASSIFIER = "roi_heads.box_predictor.cls_score.weight"
 _FLOAT_BYTES = 4
+_FEW = 8  # tokens and numbers of a region, where their count does not matter
 _CHECKPOINTS = 4  # on the disk during a write: the two newest, the best, and the new one
 
 
@@ -70,6 +73,32 @@ def captioner_parameters(config: ModelConfig, *, width: int, vocabulary: int) ->
     return sum(parameter.numel() for parameter in captioner.parameters())
 
 
+def kept_per_token(config: ModelConfig, regions: int) -> int:
+    """Count the floats that back-propagation keeps for one token, without the logits.
+
+    Runs one caption; the parameters stay uninitialised, as only sizes count.
+    """
+    with skip_init():
+        captioner = make_captioner(config, feature_width=_FEW, vocabulary_size=_FEW).train()
+    is_region = torch.zeros(1, regions, dtype=torch.bool)
+    is_region[:, 0] = True  # of one region: spatial rejects images of more regions than cells
+    memory = captioner.encode(torch.zeros(1, regions, _FEW), torch.zeros(1, regions, 5), is_region)
+
+    def kept(tokens: int) -> int:
+        saved: list[torch.Tensor] = []
+        with saved_tensors_hooks(saved.append, torch.as_tensor):
+            captioner.score(memory, torch.full((1, 1, tokens), _FEW - 1))
+        own = {_storage(parameter) for parameter in captioner.parameters()}
+        sizes = {_storage(one): one.untyped_storage().nbytes() for one in saved}
+        return sum(size for storage, size in sizes.items() if storage not in own)
+
+    return (kept(2) - kept(1)) // _FLOAT_BYTES
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
 def training_tokens(config: Config, processes: int = 1) -> int:
     """Return the tokens that a step of training keeps in memory on each of `processes` ranks."""
     train = config.train
@@ -91,7 +120,7 @@ def self_critical_tokens(config: Config, processes: int = 1) -> int:
 def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int) -> int:
     """Return the bytes of a step: weights, gradients, Adam's two moments, and the tokens."""
     regions = config.train.max_regions or config.extract.max_regions
-    per_token = 5 * vocabulary + config.model.floats_per_token(regions)
+    per_token = 5 * vocabulary + kept_per_token(config.model, regions)
     return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
 
 
