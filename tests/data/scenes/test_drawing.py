@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from a2cap.data.scenes.drawing import PATTERNS, TINTS, Background, draw_image, silhouette_mask
+from a2cap.data.scenes.drawing import Background, draw_image, silhouette_mask
 from a2cap.data.scenes.objects import (
     COLOURS,
     MAX_TILT,
@@ -41,14 +41,6 @@ def test_a_silhouette_has_the_area_of_its_shape():
     assert ball == pytest.approx(np.pi * 35**2, rel=0.03)
 
 
-def test_silhouettes_of_different_categories_differ_clearly():
-    masks = [silhouette_mask(obj(category), side=160) for category in OBJECT_CATEGORIES]
-    for i, first in enumerate(masks):
-        for second in masks[:i]:
-            overlap = np.minimum(first, second).sum() / np.maximum(first, second).sum()
-            assert overlap < 0.85
-
-
 @pytest.mark.parametrize("texture", TEXTURES)
 def test_the_drawn_colour_is_nearest_to_its_name(texture):
     for colour in COLOURS:
@@ -58,16 +50,6 @@ def test_the_drawn_colour_is_nearest_to_its_name(texture):
         nearest = np.bincount(distances.argmin(axis=1), minlength=len(COLOURS))
         assert list(COLOURS)[nearest.argmax()] == colour
         assert nearest.max() > 0.5 * nearest.sum(), colour
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_backgrounds_are_muted_and_neither_black_nor_white(pattern):
-    for tint in TINTS:
-        image = draw_image([], Background(pattern, tint, seed=1), side=160).astype(int)
-        assert np.ptp(image, axis=2).mean() < 45, tint
-        assert np.percentile(image, 1) > 90 and np.percentile(image, 99) < 235, tint
-        assert image.std() > 3, tint
 
 
 def test_a_texture_changes_the_image_inside_the_box_only():

@@ -15,7 +15,7 @@ from a2cap.data.scenes.layout import (
     Layout,
     arrange,
 )
-from a2cap.data.scenes.objects import COLOURS, OBJECT_CATEGORIES, SIZES, TEXTURES, SceneObject
+from a2cap.data.scenes.objects import SIZES, SceneObject
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +90,3 @@ def test_the_longer_side_is_within_the_bounds_of_the_size_word(many):
         assert least - 1e-4 <= max(x2 - x1, y2 - y1) <= most + 1e-4
     assert SIZES["small"][1] * 1.25 < SIZES["medium"][0]
     assert SIZES["medium"][1] * 1.25 < SIZES["large"][0]
-
-
-def test_all_categories_colours_sizes_and_textures_occur(many):
-    objects = [obj for objects in many for obj in objects]
-    assert {obj.category for obj in objects} == set(OBJECT_CATEGORIES)
-    assert {obj.colour for obj in objects} == set(COLOURS)
-    assert {obj.size for obj in objects} == set(SIZES)
-    assert {obj.texture for obj in objects} == set(TEXTURES)
-
-
-def test_most_scenes_repeat_a_category_and_colour(many):
-    styles = [Counter((obj.category, obj.colour) for obj in objects) for objects in many]
-    assert sum(max(count.values()) > 1 for count in styles) > len(many) / 2

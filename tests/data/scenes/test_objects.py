@@ -5,12 +5,8 @@ import pytest
 
 from a2cap.data.scenes.objects import (
     CLUTTER,
-    COLOURS,
     MAX_TILT,
-    MUTED,
     OBJECT_CATEGORIES,
-    SIZES,
-    TEXTURES,
     SceneObject,
     extent,
     outline,
@@ -50,24 +46,6 @@ def test_a_positive_tilt_is_clockwise():
     )
     assert np.argmin(upright[:, 1]) == np.argmin(leaning[:, 1]) == 0
     assert leaning[0, 0] > upright[0, 0]
-
-
-def test_there_are_twelve_categories_and_eight_colours_far_apart():
-    assert [len(words) for words in (OBJECT_CATEGORIES, COLOURS, SIZES, TEXTURES)] == [12, 8, 3, 3]
-    colours = np.array(list(COLOURS.values()), dtype=float)
-    distances = np.linalg.norm(colours[:, None] - colours, axis=2)
-    assert distances[~np.eye(len(colours), dtype=bool)].min() > 80
-
-
-def test_clutter_shares_neither_categories_nor_colours_with_objects():
-    assert len(CLUTTER) == 8
-    assert not set(CLUTTER) & set(OBJECT_CATEGORIES) and not set(MUTED) & set(COLOURS)
-    assert {colour for colours in CLUTTER.values() for colour in colours} == set(MUTED)
-    muted = np.array(list(MUTED.values()), dtype=float)
-    spread = muted.max(axis=1) - muted.min(axis=1)
-    assert spread.max() < 50
-    distances = np.linalg.norm(muted[:, None] - np.array(list(COLOURS.values())), axis=2)
-    assert distances.min() > 60
 
 
 def test_a_scaled_box_is_rounded_to_hundredths_of_a_pixel():

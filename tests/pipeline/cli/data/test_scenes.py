@@ -1,7 +1,6 @@
 """Command `a2 scenes`: its files and output, reruns, and interruptions."""
 
 import inspect
-import json
 import shlex
 import signal
 import subprocess
@@ -62,35 +61,6 @@ def test_the_same_arguments_again_do_nothing(tmp_path):
     assert contents(folder) == before
 
 
-def test_other_arguments_for_the_same_folder_are_rejected(tmp_path):
-    a2("scenes", tmp_path / "scenes", "--count", 1)
-    before = contents(tmp_path)
-    answer = a2("scenes", tmp_path / "scenes", "--count", 1, "--seed", 1)
-    assert (answer.exit_code, answer.stdout) == (1, "")
-    assert answer.stderr == (
-        f"a2: {str(tmp_path / 'scenes')!r} already contains "
-        "{'version': 2, 'count': 1, 'seed': 0, 'side': 160, 'spurious': 0.0}, not the scenes "
-        "{'version': 2, 'count': 1, 'seed': 1, 'side': 160, 'spurious': 0.0}; "
-        "delete it, or name another folder\n"
-    )
-    assert contents(tmp_path) == before
-
-
-@pytest.mark.slow
-def test_every_option_but_the_number_of_workers_changes_the_scenes(tmp_path):
-    options = ("--count", 33, "--seed", 7, "--side", 96, "--spurious", 0.5)
-    for workers in (1, 2):
-        answer = a2("scenes", tmp_path / str(workers), *options, "--workers", workers)
-        assert answer.exit_code == 0, answer.stderr
-    one, two = (contents(tmp_path / name) for name in ("1", "2"))
-    assert {name: found for name, (found, _) in one.items()} == {
-        name: found for name, (found, _) in two.items()
-    }
-    made = json.loads((tmp_path / "2" / "scenes.json").read_text())
-    del made["companions"]
-    assert made == {"version": 2, "count": 33, "seed": 7, "side": 96, "spurious": 0.5}
-
-
 def test_the_printed_command_reads_scenes_from_a_path_with_spaces(tmp_path):
     folder = tmp_path / "it's mine, ünd #1"
     use = a2("scenes", folder, "--count", 1).stdout.splitlines()[-1]
@@ -113,12 +83,6 @@ def test_the_options_have_the_defaults_of_write_scenes():
     ("options", "code", "message"),
     [
         (("--count", 0), 1, "a2: number of scenes is 0; give at least 1"),
-        (("--count", 1, "--side", 95), 1, "a2: side of the scenes is 95 pixels; give 96 to 640"),
-        (
-            ("--count", 1, "--spurious", 2),
-            1,
-            "a2: probability of spurious companions is 2.0; give 0 to 1",
-        ),
         (
             ("--count", 1, "--workers", 0),
             2,
