@@ -31,7 +31,7 @@ extract: {boxes: given, roi_size: 7, min_side: 96, max_side: 96}
 preprocess: {min_count: 1}
 model: {width: 16, heads: 2, feed_forward: 32, encoder_layers: 1, decoder_layers: 1,
         box_geometry: linear}
-train: {epochs: 8, batch_size: 8, warmup: 20, validation_beam_size: 2}
+train: {epochs: 8, batch_size: 8, warmup: 12, validation_beam_size: 2}
 evaluate: {beam_size: 2, spice: false}
 runtime: {device: cpu, threads: 1}
 """

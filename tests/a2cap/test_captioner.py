@@ -84,15 +84,6 @@ def test_the_figure_has_two_panels_per_token(captioner, scene, boxes):
     assert found.attention.layers[0].original.shape == (2, len(found.tokens), len(boxes))
 
 
-@pytest.mark.slow
-def test_a_caption_without_attention_has_no_figure(captioner, scene, boxes):
-    found = captioner(scene, boxes=boxes)
-    without = type(found)(found.pixels, found.regions, found.beams, None)
-    assert message_of(without.figure, error=InputError) == (
-        "nothing to draw: this captioner has no attention to regions"
-    )
-
-
 def test_an_unusable_model_or_setting_is_refused(tmp_path, model):
     assert a2cap.A2Error is A2Error
     assert message_of(a2cap.load, tmp_path, error=A2Error).startswith(

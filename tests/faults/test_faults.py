@@ -89,9 +89,9 @@ run._continues = lambda stage, forced: False
 """
 
 STOP_WITHOUT_SAVING = """
-from a2cap.pipeline.training.checkpoints import Checkpoints
-save = Checkpoints.save
-Checkpoints.save = lambda self, step, **what: None if step % 4 else save(self, step, **what)
+from a2cap.pipeline.runtime.distributed import Ranks
+agree = Ranks.agree_to_stop
+Ranks.agree_to_stop = lambda self, stop: stop.raise_if_pending() or agree(self, stop)
 """
 
 TRUST_INPUTS = """

@@ -3,7 +3,6 @@
 test_rerun_matrix.py covers every field; these tests use stages with results on disk.
 """
 
-import json
 import shutil
 
 import pytest
@@ -12,17 +11,8 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.experiment import Experiment, UnfinishedStageError
-from a2cap.pipeline.metrics.java import JavaError
 from tests.data.messages import message_of
 from tests.data.sources.samples import tar_bytes
-
-READERS = {
-    "extract": ("train-xe", "evaluate"),
-    "preprocess": ("train-xe", "evaluate"),
-    "train-xe": ("evaluate",),
-    "evaluate": (),
-}
-"""Stage -> the stages that read what it makes."""
 
 
 def states(opened):
@@ -30,34 +20,10 @@ def states(opened):
         return {name: opened.status(name).state for name in opened.names}
 
 
-def expected_states(opened, rerun):
-    waiting = {reader for name in rerun for reader in READERS[name]}
-    return {
-        name: "to run" if name in rerun else "waiting" if name in waiting else "done"
-        for name in opened.names
-    }
-
-
 def test_every_stage_of_a_finished_experiment_is_done(experiment):
     opened = experiment.open()
     assert opened.names == ["extract", "preprocess", "train-xe", "evaluate"]
     assert states(opened) == dict.fromkeys(opened.names, "done")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "rerun"),
-    [
-        ("extract.dtype=float32", ("extract",)),
-        ("preprocess.min_count=2", ("preprocess",)),
-        ("model.dropout=0.2", ("train-xe",)),
-        ("evaluate.beam_size=3", ("evaluate",)),
-        ("runtime.threads=2", ()),
-    ],
-)
-def test_a_changed_field_reruns_its_stage_and_later_stages_wait(experiment, change, rerun):
-    opened = experiment.open(change)
-    assert states(opened) == expected_states(opened, rerun)
 
 
 def test_a_stage_waits_for_its_input_stage(experiment):
@@ -82,31 +48,6 @@ def test_no_stage_of_a_new_experiment_is_done(experiment, tmp_path):
     }
 
 
-def test_moved_data_reruns_nothing(experiment, copied_scenes):
-    _, overrides = copied_scenes
-    opened = experiment.open(*overrides)
-    assert states(opened) == dict.fromkeys(opened.names, "done")
-
-
-def test_detector_weights_are_identified_by_content(experiment, tmp_path):
-    weights = tmp_path / "my weights.safetensors"
-    shutil.copyfile(experiment.weights, weights)
-    opened = experiment.open(override("extract.weights", weights))
-    assert states(opened) == dict.fromkeys(opened.names, "done")
-
-
-def test_a_baseline_is_identified_by_content_and_reruns_evaluation(experiment, tmp_path):
-    metrics = tmp_path / "metrics.json"
-    metrics.write_text('{"metrics": {"CIDEr": 0.5}}')
-    with experiment.open(override("evaluate.baseline", metrics)) as opened:
-        assert opened.status("evaluate").why == ["inputs.baseline changed"]
-        first = opened.stage("evaluate").made_from.key
-    moved = tmp_path / "moved.json"
-    metrics.rename(moved)
-    with experiment.open(override("evaluate.baseline", moved)) as opened:
-        assert opened.stage("evaluate").made_from.key == first
-
-
 def test_an_ensemble_is_identified_by_content_and_reruns_evaluation(experiment, tmp_path):
     folder = shutil.copytree(experiment.directory("train-xe"), tmp_path / "another captioner")
     with experiment.open(override("evaluate.ensemble", (folder,))) as opened:
@@ -119,44 +60,6 @@ def test_an_ensemble_is_identified_by_content_and_reruns_evaluation(experiment, 
     (moved / "model.json").write_text("{}")
     with experiment.open(override("evaluate.ensemble", (moved,))) as opened:
         assert opened.stage("evaluate").made_from.key != first
-
-
-@pytest.mark.slow
-def test_a_changed_image_reruns_extraction(experiment, copied_scenes):
-    scenes, overrides = copied_scenes
-    with (scenes / "images" / "000000000030.jpg").open("ab") as file:
-        file.write(b" ")
-    with experiment.open(*overrides) as opened:
-        assert opened.status("extract").why == ["inputs.images changed"]
-    opened = experiment.open(*overrides)
-    assert states(opened) == expected_states(opened, ("extract",))
-
-
-def change_caption(content):
-    content["images"][0]["sentences"][0]["tokens"][0] = "one"
-
-
-def change_box(content):
-    content["annotations"][0]["bbox"][2] += 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "change", "rerun"),
-    [
-        ("dataset_coco.json", change_caption, "preprocess"),
-        ("instances.json", change_box, "extract"),
-    ],
-)
-def test_a_changed_caption_or_box_reruns_the_stage_that_reads_it(
-    experiment, copied_scenes, name, change, rerun
-):
-    scenes, overrides = copied_scenes
-    content = json.loads((scenes / name).read_text())
-    change(content)
-    (scenes / name).write_text(json.dumps(content))
-    opened = experiment.open(*overrides)
-    assert states(opened) == expected_states(opened, (rerun,))
 
 
 def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
@@ -257,27 +160,6 @@ def test_an_ensemble_folder_without_a_captioner_is_rejected(experiment, tmp_path
         f"evaluate.ensemble names no trained captioner: {str(tmp_path)!r} has no "
         'model.safetensors; name a directory that "a2 train" has finished'
     )
-
-
-@pytest.mark.slow
-def test_a_problem_of_a_later_stage_is_reported_before_the_first_stage(
-    experiment, tmp_path, monkeypatch
-):
-    artifacts = tmp_path / "new"
-    missing = override("evaluate.baseline", tmp_path / "none.json")
-    for overrides, error in (["data.annotations=null"], ConfigError), ([missing], InputError):
-        with experiment.open(*overrides, artifacts=artifacts) as opened, pytest.raises(error):
-            require_runnable(opened, opened.names)
-    monkeypatch.setattr("a2cap.pipeline.doctor.preflight.find_java", no_java)
-    with experiment.open(artifacts=artifacts) as opened:
-        require_runnable(opened, ["extract", "train-xe"])
-        for name in ("preprocess", "evaluate"):
-            with pytest.raises(JavaError):
-                require_runnable(opened, [name])
-
-
-def no_java():
-    raise JavaError("no java")
 
 
 def test_an_output_path_with_other_content_is_never_replaced(experiment, tmp_path):

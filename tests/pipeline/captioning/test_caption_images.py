@@ -177,13 +177,6 @@ def test_each_caption_is_yielded_before_the_next_image_is_read(experiment, model
         assert image.path == asked[-1]
 
 
-@pytest.mark.slow
-def test_several_models_are_an_ensemble(experiment, model, a2_words):
-    image, text = next(iter(evaluated(experiment).items()))
-    answer = a2_words(image, "--model", experiment.directory("train-xe"))
-    assert answer.stdout == f"{image}: {text}\n"  # twice the same is itself
-
-
 def test_decoding_follows_the_configuration(experiment, a2_words):
     image = next(iter(evaluated(experiment)))
     short = a2_words(image, "--set", "evaluate.max_length=2").stdout
@@ -210,7 +203,7 @@ def test_a_stopped_command_reports_that_it_starts_again(a2_words, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         yield from ()
 
-    monkeypatch.setattr(captioning, "caption_files", stopped)
+    monkeypatch.setattr("a2cap.pipeline.cli.images.caption.caption_files", stopped)
     answer = a2_words("x.jpg")
     assert answer.exit_code == 143
     assert answer.stderr == "a2: stopped; run the same command again to restart\n"
@@ -255,16 +248,6 @@ def test_the_figure_of_one_image_has_the_given_path(experiment, a2_words, tmp_pa
         assert (drawn.format, drawn.width > 1000) == ("PNG", True)
 
 
-@pytest.mark.slow
-def test_figures_of_several_images_are_written_to_a_folder(experiment, a2_words, tmp_path):
-    first, second, *_ = evaluated(experiment)
-    answer = a2_words(first, second, first, "--figure", tmp_path / "figures.v2")
-    assert answer.exit_code == 0, answer.stderr
-    assert sorted(path.name for path in (tmp_path / "figures.v2").iterdir()) == sorted(
-        [f"{first.stem}.png", f"{second.stem}.png", f"{first.stem}-2.png"]
-    )
-
-
 @pytest.mark.parametrize("names", [["a.jpg", "b.jpg"], ["-"], ["{folder}"]])
 def test_one_file_for_figures_of_many_images_is_rejected(a2_words, tmp_path, names):
     (tmp_path / "a.jpg").write_bytes(b"")
@@ -282,21 +265,6 @@ def test_a_head_needs_its_layer_and_a_layer_a_figure(a2_words, options):
     answer = a2_words("a.jpg", *options)
     assert answer.exit_code == 2
     assert "--layer needs --figure, and --head needs --layer; add the option" in answer.stderr
-
-
-@pytest.mark.slow
-def test_attention_is_returned_only_on_request(experiment, model, boxes):
-    images = list(evaluated(experiment))[:2]
-    found = caption(images, model=model, boxes=boxes, attention=True)
-    for _, captioned in found:
-        weights = captioned.attention
-        shape = len(captioned.beams[0].caption.split()), len(captioned.regions)
-        assert weights.original.shape == weights.aligned.shape == weights.keep.shape == shape
-        assert np.allclose(weights.original.sum(axis=1), 1, atol=1e-5)
-        assert (weights.aligned.sum(axis=1) >= 1 - 1e-5).all()  # not renormalised: [1, e]
-        assert ((weights.gate > 0) & (weights.gate < 1)).all()
-    unasked = caption(images, model=model, boxes=boxes)
-    assert [captioned.attention for _, captioned in unasked] == [None, None]
 
 
 @pytest.mark.slow
@@ -330,16 +298,6 @@ def test_unusable_models_and_boxes_are_rejected(model, boxes, tmp_path):
     assert refused(2, model, "--boxes", boxes) == (
         f"a2: the captioner in {str(model)!r} was trained on detected boxes; leave --boxes out\n"
     )
-
-
-@pytest.mark.slow
-def test_a_captioner_of_detected_boxes_captions_any_image(experiment, model, tmp_path):
-    detecting(model)
-    image = tmp_path / "Foto von Émile.jpg"
-    shutil.copyfile(next(iter(evaluated(experiment))), image)
-    answer = a2_caption(image, "--model", model)
-    assert answer.exit_code == 0, answer.stderr
-    assert answer.stdout.startswith(f"{image}: ")
 
 
 @pytest.mark.slow

@@ -1,19 +1,14 @@
 """Errors of commands: one line on stderr and an exit code, before any work."""
 
 import errno
-import json
 import os
 import re
-import shutil
 
 import pytest
 
-from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.features.store import FeatureStore
-from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.stage import StagePaths
-from tests.experiments import NO_JAVA, a2, images_of, settings
+from tests.experiments import NO_JAVA, a2, settings
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
@@ -81,64 +76,6 @@ def test_without_java_external_captions_are_not_scored(tmp_path, without_java):
     assert not (tmp_path / "scores").exists()
 
 
-def test_training_before_extraction_names_the_command(experiment, tmp_path):
-    answer = a2("train", "-c", experiment.config_file, "--artifacts", tmp_path / "new")
-    assert answer.exit_code == 1
-    assert answer.stderr == (
-        'a2: train-xe needs extract, which is not finished; run "a2 extract" or "a2 run"\n'
-    )
-
-
-def without_image(store, image_id):
-    """Replace a store by one that lacks an image."""
-    whole = FeatureStore(store)
-    with FeatureWriter(store.with_name("fewer"), dtype=whole.seal.dtype) as writer:
-        for name in whole:
-            if name != image_id:
-                writer.add(name, whole[name])
-        writer.seal()
-    shutil.rmtree(store)
-    store.with_name("fewer").rename(store)
-    # else the new seal would be damage
-    manifest = store.with_name("manifest.json")
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"checksums": {}}))
-
-
-@pytest.mark.parametrize(
-    ("command", "stages", "split"),
-    [("train", ["train-xe"], "train"), ("train", ["train-xe"], "val"), ("evaluate", [], "test")],
-)
-def test_an_image_without_features_is_reported(copy, command, stages, split):
-    store = copy.directory("extract") / "features.lmdb"
-    lost = images_of(copy.experiment.scenes, split)[0]
-    without_image(store, lost)
-    copy.delete("evaluate", *stages)
-    answer = copy.a2(command)
-    assert answer.exit_code == 1
-    assert answer.stderr == (
-        f'a2: no features for 1 images in {str(store)!r}: {lost!r}; run "a2 extract" first\n'
-    )
-
-
-def give_another_vocabulary(model):
-    """Write another vocabulary beside a model; return the expected message."""
-    trained_with = Vocabulary.load(model / "vocabulary.json")
-    other = Vocabulary.from_counts({"cat": 9, "dog": 9}, "karpathy", min_count=1)
-    other.save(model / "vocabulary.json")
-    return (
-        f"a2: vocabulary does not match the model: {str(model)!r} has vocabulary "
-        f"{other.digest[:12]}, the model was trained with {trained_with.digest[:12]}; "
-        "use the vocabulary.json it was trained with\n"
-    )
-
-
-def test_captioning_rejects_another_vocabulary_than_the_model_s(copy):
-    message = give_another_vocabulary(copy.directory("train-xe"))
-    (copy.directory("train-xe") / "manifest.json").unlink()  # with which it would be damage
-    answer = a2("caption", "x.jpg", "--model", copy.directory("train-xe"))
-    assert (answer.exit_code, answer.stderr) == (1, message)
-
-
 @pytest.mark.slow
 def test_an_error_of_the_model_is_reported_in_one_line(copy):
     slots = ("model.alignment.mask_network=linear", "model.alignment.mask_slots=1")
@@ -183,20 +120,6 @@ def test_a_path_that_cannot_be_written_is_reported(experiment, tmp_path):
     assert answer.exit_code == 1
     assert answer.stderr == (
         f"a2: Not a directory: {str(place)!r}; check the path, then run the command again\n"
-    )
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_reported(experiment, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine").chmod(0o555)
-    answer = a2(
-        "preprocess", "-c", experiment.config_file, "--artifacts", tmp_path / "mine" / "artifacts"
-    )
-    assert answer.exit_code == 1
-    assert answer.stderr.endswith(
-        f"a2: cannot write in {str(tmp_path / 'mine')!r} (Permission denied); "
-        "fix its permissions, or name another folder\n"
     )
 
 

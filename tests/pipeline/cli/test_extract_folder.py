@@ -153,24 +153,6 @@ SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), SIGNALS)
-def test_interrupted_extraction_ends_with_the_store_of_an_uninterrupted_one(
-    experiment, tmp_path, how, code
-):
-    arguments = ["extract", "-c", experiment.config_file, "--artifacts", tmp_path]
-    stopped = interrupt(arguments, image=20, how=how)
-    assert stopped.returncode == code, stopped.stderr
-    assert stopped.stderr.splitlines()[-1] == STOPPED
-    status = a2("status", *arguments[1:]).stdout.splitlines()
-    assert [line.split()[1] for line in status if line.startswith("extract ")] == ["partial"]
-    assert a2(*arguments).exit_code == 0
-    [events] = tmp_path.glob("extract/*/events.jsonl")
-    assert events.read_text().count('"event": "start"') == 2
-    made = read_manifest(events.parent)
-    assert made.digest == read_manifest(experiment.directory("extract")).digest
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "code"), SIGNALS)
 def test_an_interrupted_store_of_any_images_is_resumed(images_and_weights, tmp_path, how, code):
     whole, store = tmp_path / "whole", tmp_path / "store"
     assert a2("extract", *images_and_weights, "--output", whole).exit_code == 0

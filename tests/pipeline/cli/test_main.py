@@ -14,7 +14,6 @@ import yaml
 from a2cap.model.config import MODEL_KINDS
 from a2cap.pipeline.cli import main as commands
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import override
 from tests.experiments import a2, settings
 
 CONTEXT = click.Context(cli)
@@ -150,23 +149,6 @@ def test_options_that_belong_together_are_required(arguments, message):
     assert answer.stderr.endswith(f"Error: {message}\n")
 
 
-@pytest.mark.parametrize("command", ["extract", "run", "status", "train"])
-def test_without_images_the_field_is_reported(tmp_path, command):
-    weights = settings("extract.weights=scenes")
-    captions = tmp_path / "captions.jsonl"
-    lines = (
-        {"image": f"{number}.jpg", "captions": ["a cat"], "split": split}
-        for number, split in enumerate(("train", "val", "test"))
-    )
-    captions.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    annotations = settings(override("data.annotations", captions))
-    answer = a2(command, "--artifacts", tmp_path / "artifacts", *weights, *annotations)
-    assert answer.exit_code == 2
-    assert answer.stderr == (
-        "a2: data.images is not set; name the folder with --set data.images=DIR\n"
-    )
-
-
 # --- stages that run ----------------------------------------------------------------------------
 
 
@@ -219,17 +201,6 @@ def test_a_dry_run_prints_reasons_and_runs_nothing(copy):
     assert copy.finished() == before
 
 
-def test_status_explains_a_changed_field(copy):
-    answer = copy.a2("status", "--explain", *settings("evaluate.beam_size=3"))
-    assert answer.exit_code == 0
-    assert answer.stdout.splitlines()[-2:] == [
-        "evaluate     to run",
-        "             evaluate.beam_size 2 -> 3",
-    ]
-    plain = copy.a2("status", *settings("evaluate.beam_size=3")).stdout.splitlines()
-    assert plain[-1] == "evaluate     to run"
-
-
 def test_status_prints_json(copy):
     rows = json.loads(copy.a2("status", "--json", *settings("evaluate.beam_size=3")).stdout)
     assert rows[-1] == {
@@ -244,33 +215,6 @@ def test_status_prints_json(copy):
         "directory": str(copy.directory("extract")),
         "why": [],
     }
-
-
-@pytest.mark.slow
-def test_another_beam_size_reruns_evaluation_alone(copy, without_meteor):
-    before = copy.finished()
-    answer = copy.a2("run", *settings("evaluate.beam_size=3"))
-    assert answer.exit_code == 0, answer.stderr
-    stages = answer.stdout.splitlines()[:4]
-    assert [line.split(": ")[1].split(" in ")[0] for line in stages] == [
-        *["up to date"] * 3,
-        "done",
-    ]
-    after = copy.finished()
-    assert before.items() < after.items()
-    assert [name.split("/")[0] for name in after.keys() - before.keys()] == ["evaluate"]
-
-
-@pytest.mark.slow
-def test_forced_training_reruns_that_stage_alone(copy):
-    before = copy.finished()
-    forced = copy.a2("train", "--force")
-    assert forced.exit_code == 0
-    assert forced.stdout.startswith("train-xe: done in ")
-    after = copy.finished()
-    assert before.keys() == after.keys()
-    assert [name.split("/")[0] for name in before if before[name] != after[name]] == ["train-xe"]
-    assert "nothing to do" in copy.a2("run").stdout  # the new result is equal
 
 
 REFINED = settings("scst.epochs=1", "scst.samples=2", "scst.max_length=5", "scst.batch_size=16")
@@ -296,12 +240,6 @@ def test_training_runs_the_chosen_phases_and_force_covers_them(copy):
     assert printed["scst"][0][1].startswith("done in")
     dry = copy.a2("run", "--until", "train", "--dry-run", *REFINED).stdout.splitlines()
     assert dry[-1].split()[:2] == ["train-scst", "done"]
-
-
-def test_a_dry_run_of_self_critical_training_shows_its_stage(copy):
-    lines = copy.a2("run", "--dry-run", *REFINED).stdout.splitlines()
-    assert [line.split()[:2] for line in lines[2:4]] == [["train-xe", "done"], ["train-scst", "to"]]
-    assert lines[-2:] == ["evaluate     waiting", "             waits for train-scst"]
 
 
 def test_a_phase_that_the_experiment_lacks_is_rejected(copy):

@@ -9,7 +9,6 @@ import pytest
 from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import read_manifest, write_manifest
-from a2cap.pipeline.captioning import caption_images
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, find_removable, remove_item, select_items
 from a2cap.pipeline.doctor.verify import verify
@@ -280,7 +279,7 @@ def test_a_captioner_is_read_while_it_captions(copy, monkeypatch):
         assert is_read(models[0])
         yield from ()
 
-    monkeypatch.setattr(caption_images, "caption_files", caption)
+    monkeypatch.setattr("a2cap.pipeline.cli.images.caption.caption_files", caption)
     model = copy.directory("train-xe")
     assert a2("caption", "x.jpg", "--model", model).exit_code == 0
     assert not is_read(model)

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from importlib.metadata import version
 
+import h5py
 import pytest
 import torch
 
@@ -336,6 +337,18 @@ def test_images_that_extraction_skipped_are_skipped_and_counted(run, inputs, ski
     report = (run.directory / "report.html").read_text()
     assert "<strong>3 of 4</strong> images scored, 1 skipped" in report
     assert "it was empty" in report
+
+
+def test_an_image_without_features_is_rejected_by_its_id(run, inputs, tmp_path):
+    captions = shutil.copytree(inputs["captions"].path, tmp_path / "captions")
+    with h5py.File(captions / "captions.h5", "r+") as file:
+        of_test = file["splits"].asstr()[...].tolist().index("test")
+        file["image_ids"][of_test] = b"000000999999"
+    references = read_json(captions / "references.json")
+    (captions / "references.json").write_text(json.dumps({**references, "000000999999": ["x"]}))
+    message = message_of(run, captions=Input(captions, "c" * 64), error=A2Error)
+    assert message.startswith("no features for 1 images in ")
+    assert message.endswith(": '000000999999'; run \"a2 extract\" first")
 
 
 def test_a_split_without_features_is_rejected(run, inputs, skipping):
