@@ -6,6 +6,7 @@ the mask is 1. All computations are at least float32, under autocast too.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -320,3 +321,16 @@ class Alignment(nn.Module):
             return fuse_moving(attention, evidence, rate=self.config.moving_rate)
         decay_steps = self.config.decay_steps
         return fuse_decay(attention, evidence, schedule_step=schedule_step, decay_steps=decay_steps)
+
+
+def mask_parameters(network: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield theta_m, the parameters of the mask networks of a captioner."""
+    for module in network.modules():
+        if isinstance(module, Alignment):
+            yield from module.mask_network.parameters()
+
+
+def caption_parameters(network: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield theta, all other parameters of a captioner."""
+    masks = {id(parameter) for parameter in mask_parameters(network)}
+    yield from (parameter for parameter in network.parameters() if id(parameter) not in masks)

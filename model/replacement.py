@@ -1,7 +1,7 @@
 """Other tensors in place of a network's parameters, for a while."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -34,3 +34,12 @@ def replaced(
 def linear_cast(dtype: torch.dtype) -> Callable[[nn.Module, Tensor], Tensor | None]:
     """Return the replacement of the parameters of linear layers by ones of another type."""
     return lambda module, tensor: tensor.to(dtype) if isinstance(module, nn.Linear) else None
+
+
+def frozen(network: nn.Module, parameters: Iterable[nn.Parameter]) -> AbstractContextManager[None]:
+    """Freeze parameters: the graph built inside gives them no gradient, but passes it on."""
+    # decoding comes here at every token: skip the loop over the parameters
+    if not torch.is_grad_enabled():
+        return nullcontext()
+    chosen = set(map(id, parameters))
+    return replaced(network, lambda _, tensor: tensor.detach() if id(tensor) in chosen else None)

@@ -1,20 +1,36 @@
-"""Alignment of a `torch.nn.MultiheadAttention` of an external captioner."""
+"""Alignment of a `torch.nn.MultiheadAttention` of an external captioner.
+
+Each training step runs the captioner twice, in `alignment_pass`: the aligned pass trains the
+captioner, the perturbed pass its mask networks.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2cap.model.alignment import AlignedAttention, Alignment, DecoderPass
+from a2cap.model.alignment import (
+    AlignedAttention,
+    Alignment,
+    DecoderPass,
+    at_least_float32,
+    caption_parameters,
+    mask_parameters,
+)
 from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.errors import ModelError
+from a2cap.model.replacement import frozen
 
 
 class AlignedMultiheadAttention(nn.Module):
     """A multi-head attention over regions with A2's mask network and fusion (Eq. 2-10).
 
     With the fusion `none` its outputs are those of the wrapped attention, bit for bit. The wrapped
-    module keeps its parameters and is trained with them; the masks are trained by a perturbed pass.
+    module keeps its parameters and is trained with them. Outside an `alignment_pass` it aligns as
+    at step 0 and gives the mask network no gradient.
     Raises ModelError for an attention that alignment cannot follow.
     """
 
@@ -22,6 +38,7 @@ class AlignedMultiheadAttention(nn.Module):
         super().__init__()
         _check(attention)
         self.attention = attention
+        self.decoder_pass = DecoderPass(torch.zeros((), dtype=torch.int64))
         self.alignment: Alignment | None = None
         if config.fusion != "none":
             width, heads = attention.embed_dim, attention.num_heads
@@ -29,19 +46,23 @@ class AlignedMultiheadAttention(nn.Module):
             self.alignment = Alignment(config, heads=heads, **widths)
 
     def forward(
-        self,
-        hidden: Tensor,
-        regions: Tensor,
-        *,
-        region_mask: Tensor,
-        decoder_pass: DecoderPass | None = None,
+        self, hidden: Tensor, regions: Tensor, *, region_mask: Tensor
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend over the regions.
 
         hidden: (B, Q, D); regions: (B, R, D), keys and values; region_mask: (B, R) bool, True where
-        a region exists; decoder_pass: the aligned pass at step 0 by default. Returns the states
-        (B, Q, D) and the attention before and after alignment.
+        a region exists. Returns the states (B, Q, D) and the attention before and after alignment.
         """
+        is_perturbed = self.decoder_pass.perturbed
+        others = caption_parameters(self) if is_perturbed else mask_parameters(self)
+        with frozen(self, others):
+            # the loss of the perturbed pass must not reach an encoder outside of the pass
+            regions = regions.detach() if is_perturbed else regions
+            return self._attend(hidden, regions, region_mask)
+
+    def _attend(
+        self, hidden: Tensor, regions: Tensor, region_mask: Tensor
+    ) -> tuple[Tensor, AlignedAttention]:
         states, original = self.attention(
             hidden,
             regions,
@@ -53,14 +74,15 @@ class AlignedMultiheadAttention(nn.Module):
         if self.alignment is None:
             return states, AlignedAttention(original, original)
         aligned: AlignedAttention = self.alignment(
-            original,
+            at_least_float32(original),
             queries=self._project(hidden, part=0),
             hidden=hidden,
             mask_keys=self.alignment.mask_network.project(regions),
             region_mask=region_mask,
-            decoder_pass=decoder_pass or DecoderPass(torch.zeros((), dtype=torch.int64)),
+            decoder_pass=self.decoder_pass,
         )
-        attended = aligned.used @ self._project(regions, part=2)
+        values = self._project(regions, part=2)
+        attended = aligned.used.to(values.dtype) @ values
         return self.attention.out_proj(merge_heads(attended)), aligned
 
     def _project(self, states: Tensor, *, part: int) -> Tensor:
@@ -69,6 +91,30 @@ class AlignedMultiheadAttention(nn.Module):
         bias = self.attention.in_proj_bias
         chosen = None if bias is None else bias.chunk(3)[part]
         return split_heads(functional.linear(states, weight, chosen), self.attention.num_heads)
+
+
+@contextmanager
+def alignment_pass(
+    captioner: nn.Module, step: int = 0, *, perturbed: bool = False
+) -> Iterator[None]:
+    """Run a captioner with wrapped attentions: its graph trains one side of the parameters alone.
+
+    The aligned pass gives the mask networks no gradient, the perturbed pass gives it to nothing
+    else; so `backward()` of the sum of both losses trains each side with its own. step: optimiser
+    updates so far, for the exponential decay (Eq. 8).
+    """
+    wrapped = [one for one in captioner.modules() if isinstance(one, AlignedMultiheadAttention)]
+    before = [one.decoder_pass for one in wrapped]
+    for one in wrapped:
+        device = one.attention.out_proj.weight.device
+        one.decoder_pass = DecoderPass(torch.tensor(step, device=device), perturbed=perturbed)
+    others = caption_parameters(captioner) if perturbed else mask_parameters(captioner)
+    try:
+        with frozen(captioner, others):
+            yield
+    finally:
+        for one, decoder_pass in zip(wrapped, before, strict=True):
+            one.decoder_pass = decoder_pass
 
 
 def _check(attention: nn.MultiheadAttention) -> None:

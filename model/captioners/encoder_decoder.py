@@ -7,7 +7,6 @@ so that one `backward()` of the sum of both losses gives each side the gradient 
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NotRequired, Protocol, TypedDict
 
@@ -17,9 +16,10 @@ from torch.nn import functional
 
 from a2cap.model.alignment import (
     AlignedAttention,
-    Alignment,
     DecoderPass,
     RegionProjection,
+    caption_parameters,
+    mask_parameters,
     padding_bias,
     uniform_average,
 )
@@ -37,7 +37,7 @@ from a2cap.model.captioner import (
     token_positions,
 )
 from a2cap.model.errors import ModelError
-from a2cap.model.replacement import replaced
+from a2cap.model.replacement import frozen
 
 BOX_VALUES = 5
 """Values per box: x1, y1, x2, y2 in [0, 1] of the image's sides, and the box's area share."""
@@ -86,15 +86,6 @@ class Decoder(Protocol):
         decoder_pass: DecoderPass,
     ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
         """Decode one token per row, (N,) int64, from a state of N rows; return the next state."""
-
-
-def frozen(network: nn.Module, parameters: Iterable[nn.Parameter]) -> AbstractContextManager[None]:
-    """Freeze parameters: the graph built inside gives them no gradient, but passes it on."""
-    # decoding comes here at every token: skip the loop over the parameters
-    if not torch.is_grad_enabled():
-        return nullcontext()
-    chosen = set(map(id, parameters))
-    return replaced(network, lambda _, tensor: tensor.detach() if id(tensor) in chosen else None)
 
 
 class Standardisation(nn.Module):
@@ -176,15 +167,12 @@ class EncoderDecoder(nn.Module):
         return any(True for _ in self.mask_parameters())
 
     def mask_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield theta_m, the parameters of the mask networks."""
-        for module in self.modules():
-            if isinstance(module, Alignment):
-                yield from module.mask_network.parameters()
+        """Return theta_m, the parameters of the mask networks."""
+        return mask_parameters(self)
 
     def caption_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield theta, all other parameters."""
-        masks = {id(parameter) for parameter in self.mask_parameters()}
-        yield from (parameter for parameter in self.parameters() if id(parameter) not in masks)
+        """Return theta, all other parameters."""
+        return caption_parameters(self)
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
         """Encode B images and project their regions for every attention of the decoder.

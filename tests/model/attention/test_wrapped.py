@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from a2cap.model.alignment import DecoderPass
-from a2cap.model.attention.wrapped import AlignedMultiheadAttention
+from a2cap.model.alignment import caption_parameters, mask_parameters
+from a2cap.model.attention.wrapped import AlignedMultiheadAttention, alignment_pass
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.errors import ModelError
 from tests.data.messages import message_of
@@ -52,8 +52,8 @@ def test_the_states_are_the_used_weights_times_the_values(inputs, fusion, pertur
     hidden, regions, mask = inputs
     plain = attention()
     wrapped = AlignedMultiheadAttention(plain, AlignmentConfig(fusion=fusion))
-    decoder_pass = DecoderPass(torch.tensor(5), perturbed=perturbed)
-    states, found = wrapped(hidden, regions, region_mask=mask, decoder_pass=decoder_pass)
+    with alignment_pass(wrapped, 5, perturbed=perturbed):
+        states, found = wrapped(hidden, regions, region_mask=mask)
     # in float64, from the parameters alone
     weight, bias = (p.detach().double().numpy() for p in (plain.in_proj_weight, plain.in_proj_bias))
     q, k, v = (
@@ -89,14 +89,43 @@ def test_padding_regions_change_nothing(inputs):
     assert found.used[1, :, :, 3:].abs().max() == 0
 
 
-def test_the_perturbed_pass_trains_the_mask_network(inputs):
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_each_pass_trains_one_side_alone(inputs, perturbed):
     hidden, regions, mask = inputs
     wrapped = AlignedMultiheadAttention(attention(), AlignmentConfig(fusion="gate"))
-    decoder_pass = DecoderPass(torch.tensor(0), perturbed=True)
-    states, _ = wrapped(hidden, regions, region_mask=mask, decoder_pass=decoder_pass)
-    states.sum().backward()
-    gradients = [p.grad for p in wrapped.alignment.mask_network.parameters()]
-    assert all(gradient.abs().max() > 0 for gradient in gradients)
+    captioner = nn.ModuleDict({"first": nn.Linear(D, D), "wrapped": wrapped})
+    regions.requires_grad_()
+    with alignment_pass(captioner, perturbed=perturbed):
+        states, _ = wrapped(captioner["first"](hidden), regions, region_mask=mask)
+        states.square().sum().backward()
+    masks = [parameter.grad for parameter in mask_parameters(captioner)]
+    captions = [parameter.grad for parameter in caption_parameters(captioner)]
+    trained, frozen = (masks, captions) if perturbed else (captions, masks)
+    assert any(gradient is not None and gradient.any() for gradient in trained)
+    assert all(gradient is None for gradient in frozen)
+    assert (regions.grad is None) == perturbed
+
+
+def test_without_a_pass_the_mask_network_has_no_gradient(inputs):
+    hidden, regions, mask = inputs
+    wrapped = AlignedMultiheadAttention(attention(), AlignmentConfig(fusion="gate"))
+    wrapped(hidden, regions, region_mask=mask)[0].sum().backward()
+    assert all(parameter.grad is None for parameter in mask_parameters(wrapped))
+
+
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_it_runs_in_bfloat16(inputs, perturbed):
+    hidden, regions, mask = inputs
+    wrapped = AlignedMultiheadAttention(attention(), AlignmentConfig(fusion="gate"))
+    with alignment_pass(wrapped, perturbed=perturbed):
+        expected, _ = wrapped(hidden, regions, region_mask=mask)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            mixed, found = wrapped(hidden, regions, region_mask=mask)
+        assert found.keep.dtype == found.used.dtype == torch.float32
+        wrapped.bfloat16()
+        states, _ = wrapped(hidden.bfloat16(), regions.bfloat16(), region_mask=mask)
+    for one in (mixed, states):
+        torch.testing.assert_close(one.float(), expected, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -118,12 +147,18 @@ def test_an_attention_that_alignment_cannot_follow_is_refused(options, obstacle)
     )
 
 
-def test_the_example_of_the_guide_runs():
+def test_the_example_of_the_guide_trains_both_sides():
     guide = (ROOT / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
     [example] = [
         code for code in re.findall(r"```python\n(.*?)```", guide, re.S) if "Aligned" in code
     ]
+    torch.manual_seed(0)
     names = {}
     exec(example, names)
-    assert names["states"].shape == (2, 7, 512)
-    assert names["attention"].keep.shape == (2, 8, 7, 36)
+    tokens = torch.randint(1, 50, (4, 7))
+    batch = tokens, tokens.roll(-1, dims=1), torch.randn(4, 5, 32), torch.ones(4, 5, dtype=bool)
+    losses = [
+        names["update"](names["captioner"], batch, step, names["optimisers"]) for step in range(50)
+    ]
+    assert losses[-1][0] < 0.1 * losses[0][0], "the captioner learns"
+    assert min(masks for _, masks in losses) > -10, "the mask loss does not run away"

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from a2cap.model.captioner import SpecialTokens, decoder_input
-from a2cap.model.captioners.encoder_decoder import frozen
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import TransformerConfig
 from a2cap.model.errors import ModelError
+from a2cap.model.replacement import frozen
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 
