@@ -25,7 +25,10 @@ from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.runs import read_run
 from a2cap.pipeline.captioning.decoding import caption_batches
-from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
+from a2cap.pipeline.captioning.saved_captioner import (
+    LoadedCaptioner,
+    load_model,
+)
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.metrics.truth import TRUTH, judge_captions, truth_counts, truth_values

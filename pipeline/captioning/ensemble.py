@@ -10,13 +10,15 @@ from a2cap.data.errors import InputError
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.ensemble import Average, Ensemble
-from a2cap.pipeline.captioning.saved_captioner import (
+from a2cap.pipeline.captioning.model_description import (
     EXTRACTOR,
     VOCABULARY,
-    LoadedCaptioner,
     load_description,
-    load_model,
     require_files,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
+    LoadedCaptioner,
+    load_model,
 )
 
 _ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"

@@ -24,10 +24,12 @@ from a2cap.extract.weights.pickles import load_arrays
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.model.config import AlignmentConfig, M2Config, ModelConfig, TransformerConfig
 from a2cap.model.layers.positions import MAX_POSITIONS, sinusoidal_positions
-from a2cap.pipeline.captioning.saved_captioner import (
+from a2cap.pipeline.captioning.model_description import (
     EXTRACTOR,
     EXTRACTOR_WEIGHTS,
     ModelDescription,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
     new_captioner,
     save_model,
 )

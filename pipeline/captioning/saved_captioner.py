@@ -1,8 +1,4 @@
-"""A trained captioner on disk: one directory with all that captioning needs.
-
-It contains `model.safetensors` (tensors), `model.json` (plain configuration), `vocabulary.json`,
-`extractor.json` (record of the extractor of its training regions) and the extractor's weights.
-"""
+"""A trained captioner with its tensors: saving and loading."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,46 +6,30 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.files.atomic import link_or_copy
-from a2cap.data.files.json_file import read_json, write_json
-from a2cap.data.files.sealed_folder import installed_versions, read_manifest, require_intact
+from a2cap.data.files.json_file import write_json
+from a2cap.data.files.sealed_folder import require_intact
 from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.config import ModelConfig
-from a2cap.pipeline.engine.artifacts import CAPTIONER, MANIFEST
+from a2cap.pipeline.captioning.model_description import (
+    DESCRIPTION,
+    EXTRACTOR,
+    EXTRACTOR_WEIGHTS,
+    TENSORS,
+    VOCABULARY,
+    ModelDescription,
+    load_description,
+    require_files,
+)
+from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.weights import captioners, detectors
-
-TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
-EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"
-
-
-class ModelDescription(BaseModel):
-    """Content of `model.json`: all that rebuilds the captioner."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    model: ModelConfig
-    """The captioner's configuration."""
-    region_width: int
-    """Width of its region features, F."""
-    vocabulary_size: int
-    """Vocabulary size with special tokens, V."""
-    vocabulary_digest: str
-    """Digest of the vocabulary of its training."""
-    max_regions: int | None
-    """Maximum regions per image, None for all."""
-    trained_on: str | None = None
-    """Name that the annotations gave their data, such as "coco"; None if they gave none."""
-
 
 Captioner_co = TypeVar("Captioner_co", bound=Captioner, covariant=True)
 
@@ -88,40 +68,6 @@ def save_model(
     vocabulary.save(directory / VOCABULARY)
 
 
-def require_files(directory: Path, *names: str) -> None:
-    """Raise A2Error if a file of a trained captioner is missing."""
-    for name in names:
-        if not (directory / name).is_file():
-            raise A2Error(
-                f"no trained model in {str(directory)!r}: {name} is missing; "
-                'name a directory that "a2 train" has finished'
-            )
-
-
-def load_description(directory: Path) -> tuple[ModelDescription, Vocabulary]:
-    """Load what a captioner states about itself; raise A2Error for files that do not match."""
-    require_files(directory, TENSORS, DESCRIPTION, VOCABULARY)
-    try:
-        description = ModelDescription.model_validate(read_json(directory / DESCRIPTION))
-    except ValidationError as error:
-        has_manifest = (directory / MANIFEST).is_file()
-        found = read_manifest(directory).versions.get("a2cap") if has_manifest else None
-        raise A2Error(
-            f"model.json cannot be used: {str(directory)!r} ({error.error_count()} wrong fields), "
-            f"written by a2cap {found or 'of unknown version'}, this is "
-            f"{installed_versions().get('a2cap', 'another')}; upgrade with pip install -U a2cap, "
-            "or retrain with this version"
-        ) from error
-    vocabulary = Vocabulary.load(directory / VOCABULARY)
-    if vocabulary.digest != description.vocabulary_digest:
-        raise A2Error(
-            f"vocabulary does not match the model: {str(directory)!r} has vocabulary "
-            f"{vocabulary.digest[:12]}, the model was trained with "
-            f"{description.vocabulary_digest[:12]}; use the vocabulary.json it was trained with"
-        )
-    return description, vocabulary
-
-
 def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[EncoderDecoder]:
     """Load a trained captioner; raise A2Error for files that are missing or do not match."""
     require_files(directory, TENSORS, DESCRIPTION, VOCABULARY)
@@ -156,17 +102,3 @@ def save_captioner(
     shutil.copyfile(features / EXTRACTOR, directory / EXTRACTOR)
     if (features / EXTRACTOR_WEIGHTS).is_file():  # imported features have no extractor
         link_or_copy(features / EXTRACTOR_WEIGHTS, directory / EXTRACTOR_WEIGHTS)
-
-
-def captioner_outputs(features: Path) -> tuple[str, ...]:
-    """Return the files of a captioner that is trained on these features."""
-    has_weights = (features / EXTRACTOR_WEIGHTS).is_file()  # imported features have no extractor
-    return (*CAPTIONER, EXTRACTOR_WEIGHTS) if has_weights else CAPTIONER
-
-
-def extractor_weights(directory: Path) -> Path:
-    """Return the file of the extractor's weights, of a bundled captioner the bundled detector."""
-    for name, folder in captioners.BUNDLED.items():
-        if directory == folder:
-            return detectors.BUNDLED[name].path
-    return directory / EXTRACTOR_WEIGHTS

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,10 +14,8 @@ from a2cap.data.errors import InputError
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.config import Config, load_config
 from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.runtime.launch import launch
-
-if TYPE_CHECKING:
-    from a2cap.pipeline.experiment import Experiment
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -42,10 +39,8 @@ class ExperimentOptions:
         named = config.runtime.model_copy(update={"name": self.config_file.stem})
         return config.model_copy(update={"runtime": named})
 
-    def open(self, *overrides: str) -> "Experiment":
+    def open(self, *overrides: str) -> Experiment:
         """Open the experiment, with further overrides."""
-        from a2cap.pipeline.experiment import Experiment
-
         log(self.verbose)
         return Experiment(self.config(*overrides), self.artifacts)
 

@@ -28,7 +28,9 @@ from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
-from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
+from a2cap.pipeline.captioning.saved_captioner import (
+    LoadedCaptioner,
+)
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     CAPTIONS,

@@ -5,7 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.pipeline.captioning.saved_captioner import captioner_outputs
+from a2cap.pipeline.captioning.model_description import (
+    captioner_outputs,
+)
 from a2cap.pipeline.engine.artifacts import TRAIN_SCST
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields

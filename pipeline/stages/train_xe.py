@@ -6,7 +6,9 @@ from pathlib import Path
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.captioning.saved_captioner import captioner_outputs
+from a2cap.pipeline.captioning.model_description import (
+    captioner_outputs,
+)
 from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields

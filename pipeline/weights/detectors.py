@@ -1,35 +1,29 @@
-"""Detectors by name: the bundled one and the published ones.
+"""Detectors by name, the bundled one and the published ones, and what their files state.
 
-URLs of published checkpoints come from their READMEs. No README states a digest, so the sha256 of
-the first download is recorded and later downloads must match it. A download is converted to
-canonical safetensors without running any code in it, and is then deleted.
+URLs of published checkpoints come from their READMEs.
 """
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+
+from safetensors import SafetensorError, safe_open
 
 from a2cap.data.errors import A2Error, WeightsError
 from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
-from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.paths import require_file
 from a2cap.extract.config import LITE, META_KEY, ExtractConfig, stated_settings
-from a2cap.pipeline.weights.download import DownloadError, download
-
-logger = logging.getLogger(__name__)
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
     "--set extract.weights=FILE (of any known layout: docs/guide/extraction.md)"
 )
 
-DETECTOR, RECORD = "detector.safetensors", "record.json"
+DETECTOR = "detector.safetensors"
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ _AIRSPLAY = "https://nlp.cs.unc.edu/models"  # never http: no digest of the file
 _MILVLG = "https://awma1-my.sharepoint.com/:u:/g/personal/yuz_l0_tn"
 _OLD_HUB = "https://s3.amazonaws.com/models.huggingface.co/bert/unc-nlp"
 
-PUBLISHED: Mapping[str, PublishedDetector] = {
+PUBLISHED: dict[str, PublishedDetector] = {
     "caffe-36": PublishedDetector(
         f"bottom-up attention, caffe, for 36 regions ({_CAFFE_36})",
         (
@@ -130,43 +124,8 @@ PUBLISHED: Mapping[str, PublishedDetector] = {
 
 def downloaded_detector(name: str) -> Path | None:
     """Return the canonical weights of a published detector, None before it is downloaded."""
-    path = _folder(name) / DETECTOR
+    path = weights_folder(name) / DETECTOR
     return path if path.is_file() else None
-
-
-def download_detector(name: str, *, pause: float = 1.0) -> Path:
-    """Download a published detector from its first working URL and return its canonical weights.
-
-    pause: seconds before a URL is tried again. Raises DownloadError, with the answer of every URL,
-    when none of them works.
-    """
-    found = downloaded_detector(name)
-    if found is not None:
-        return found
-    failures = []
-    for number, url in enumerate(PUBLISHED[name].urls):
-        # a dead link may answer with a web page, which must not pass for the next URL's file
-        file = _folder(name) / f"download from URL {number}"
-        try:
-            download(url, file, pause=pause)
-            return _keep(name, file, url)
-        except A2Error as error:
-            logger.warning("%s", error)
-            failures.append(str(error))
-            file.unlink(missing_ok=True)
-    raise DownloadError(
-        f"no URL of {name!r} works: {'; '.join(failures)}; find a copy elsewhere and import it "
-        'with "a2 weights import FILE"'
-    )
-
-
-def import_detector(path: Path) -> Path:
-    """Convert a weights file and return the canonical file; WeightsError for an unknown layout."""
-    # named by content, so that a copy under another name is not converted again
-    target = _folder("imported") / f"{weights_sha256(path)[:12]}.safetensors"
-    if not target.is_file():
-        _convert(path, target)
-    return target
 
 
 def wheel_file(name: str) -> Path:
@@ -222,8 +181,6 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
 
     Empty for a file that is missing or damaged, and for one that is not in canonical safetensors.
     """
-    from safetensors import SafetensorError, safe_open
-
     if name is None:
         return {}
     if name in LITE and not Path(name).is_file():
@@ -234,10 +191,11 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
             found = stated_settings(json.loads(file.metadata()[META_KEY]))
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
         return {}  # reported when the weights are loaded
-    return {**found, **_bundled_settings(path)}
+    return {**found, **bundled_settings(path)}
 
 
-def _bundled_settings(path: Path) -> dict[str, int]:
+def bundled_settings(path: Path) -> dict[str, int]:
+    """Return the fields of `extract` that belong to a bundled detector; none for another file."""
     return dict(next((one.settings for one in BUNDLED.values() if one.path == path), {}))
 
 
@@ -252,27 +210,6 @@ def with_stated_settings(content: Mapping[str, object]) -> dict[str, object]:
     return {**content, "extract": {**stated, **section}}
 
 
-def describe_detector(weights: Path) -> dict[str, str]:
-    """Return the properties of a weights file by name; raise WeightsError for an unknown layout."""
-    from a2cap.extract.weights.load import load_detector
-
-    detector = load_detector(weights)
-    architecture, meta = detector.architecture, detector.meta
-    attributes = f"{architecture.attributes:,}" if architecture.attributes else "none"
-    conventions = meta.model_dump(mode="json", exclude={"origin", "anchors"})
-    conventions |= _bundled_settings(weights)
-    return {
-        "file": str(weights),
-        "sha256": weights_sha256(weights),
-        "origin": meta.origin,
-        "network": f"ResNet-{architecture.depth}, {architecture.feature_width:,} per region",
-        "classes": f"{architecture.classes:,}",
-        "attributes": attributes,
-        "anchors": str(len(meta.anchors)),
-        **{name.replace("_", " "): str(value) for name, value in conventions.items()},
-    }
-
-
 def weights_sha256(path: Path) -> str:
     """Return the sha256 of a weights file; raise WeightsError if it cannot be read."""
     try:
@@ -283,30 +220,6 @@ def weights_sha256(path: Path) -> str:
         ) from error
 
 
-def _folder(name: str) -> Path:
+def weights_folder(name: str) -> Path:
+    """Return the cache folder of a downloaded detector."""
     return cache_folder() / "weights" / name
-
-
-def _keep(name: str, file: Path, url: str) -> Path:
-    """Check a download against the recorded sha256 and convert it to canonical weights."""
-    target, record = _folder(name) / DETECTOR, _folder(name) / RECORD
-    found = {"address": url, "size": file.stat().st_size, "sha256": weights_sha256(file)}
-    if record.is_file():  # trust on first use: no README states a digest
-        first = cast("dict[str, object]", read_json(record))
-        if first["sha256"] != found["sha256"]:
-            raise DownloadError(
-                f"the file at {url} has changed: sha256 {found['sha256']}, at the first download "
-                f"{first['sha256']}; if it was replaced on purpose, remove {str(record)!r}"
-            )
-    _convert(file, target)
-    write_json(record, found)
-    file.unlink()  # canonical weights are enough, and the download has hundreds of MB
-    return target
-
-
-def _convert(file: Path, target: Path) -> None:
-    from a2cap.extract.weights.load import load_detector, save_detector
-
-    detector = load_detector(file)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    save_detector(detector, target)

@@ -20,8 +20,10 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.grid import NO_CLASS, GridExtractor
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import AlignmentConfig, ShowAttendTellConfig
-from a2cap.pipeline.captioning.saved_captioner import (
+from a2cap.pipeline.captioning.model_description import (
     ModelDescription,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
     load_model,
     save_model,
 )

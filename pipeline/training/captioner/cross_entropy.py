@@ -20,8 +20,10 @@ from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import TwoLosses, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
-from a2cap.pipeline.captioning.saved_captioner import (
+from a2cap.pipeline.captioning.model_description import (
     ModelDescription,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
     load_model,
     new_captioner,
 )

@@ -16,7 +16,9 @@ from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
-from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.captioning.saved_captioner import (
+    load_model,
+)
 from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import EventLog

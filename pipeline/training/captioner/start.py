@@ -10,7 +10,12 @@ from a2cap.data.errors import InputError
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.captioning.saved_captioner import EXTRACTOR, LoadedCaptioner
+from a2cap.pipeline.captioning.model_description import (
+    EXTRACTOR,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
+    LoadedCaptioner,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,12 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
-from a2cap.pipeline.captioning.saved_captioner import ModelDescription, save_captioner
+from a2cap.pipeline.captioning.model_description import (
+    ModelDescription,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
+    save_captioner,
+)
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.runtime.config import RuntimeConfig

@@ -14,7 +14,9 @@ from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import AlignmentConfig
 from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
-from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.captioning.saved_captioner import (
+    load_model,
+)
 
 CPU = torch.device("cpu")
 

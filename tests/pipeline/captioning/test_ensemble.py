@@ -13,8 +13,10 @@ from a2cap.model.captioners.gru import GruCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.ensemble import Ensemble
 from a2cap.pipeline.captioning.ensemble import load_captioner
-from a2cap.pipeline.captioning.saved_captioner import (
+from a2cap.pipeline.captioning.model_description import (
     load_description,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
     new_captioner,
     save_model,
 )

@@ -12,8 +12,10 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import Manifest, write_manifest
 from a2cap.model.config import AlignmentConfig, TransformerConfig
-from a2cap.pipeline.captioning.saved_captioner import (
+from a2cap.pipeline.captioning.model_description import (
     ModelDescription,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
     load_model,
     new_captioner,
     save_model,

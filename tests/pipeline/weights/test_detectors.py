@@ -14,14 +14,12 @@ from a2cap.data.errors import WeightsError
 from a2cap.extract.config import META_KEY, ExtractConfig
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.weights import detectors
+from a2cap.pipeline.weights.detector_files import download_detector, import_detector
 from a2cap.pipeline.weights.detectors import (
     BUNDLED,
     PUBLISHED,
     PublishedDetector,
-    download_detector,
     downloaded_detector,
-    import_detector,
     resolve_weights,
     weights_file,
     weights_sha256,
@@ -29,6 +27,8 @@ from a2cap.pipeline.weights.detectors import (
 from a2cap.pipeline.weights.download import DownloadError
 from tests.data.messages import message_of
 from tests.extract.tiny import tiny_meta
+
+URLS = {name: detector.urls for name, detector in PUBLISHED.items()}
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,13 @@ def known(host, monkeypatch, tmp_path):
     """One published detector with three URLs, and an empty cache folder."""
     monkeypatch.setenv("A2_CACHE", str(tmp_path / "cache"))
     urls = tuple(f"{host.url}/{name}" for name in ("dead", "page", "good"))
-    monkeypatch.setattr(detectors, "PUBLISHED", {"theirs": PublishedDetector("a detector", urls)})
     host.files["/page"] = b"<!DOCTYPE html> this file has moved"
+    users = dict(PUBLISHED)
+    PUBLISHED.clear()
+    PUBLISHED["theirs"] = PublishedDetector("a detector", urls)
+    yield
+    PUBLISHED.clear()
+    PUBLISHED.update(users)
 
 
 def test_a_detector_comes_from_its_first_working_url(host, published):
@@ -120,10 +125,10 @@ def test_an_imported_file_is_stored_once_whatever_its_name(published, tmp_path):
 
 def test_every_published_detector_has_https_urls_alone():
     # no digest of these files is known, so the connection itself has to be authenticated
-    assert len(PUBLISHED) == 9
-    for detector in PUBLISHED.values():
-        assert detector.urls
-        assert all(url.startswith("https://") for url in detector.urls)
+    assert len(URLS) == 9
+    for urls in URLS.values():
+        assert urls
+        assert all(url.startswith("https://") for url in urls)
 
 
 @pytest.mark.parametrize("name", BUNDLED)

@@ -15,7 +15,9 @@ from a2cap.data.batches.loader import epoch_batches
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.captioning.saved_captioner import load_model
+from a2cap.pipeline.captioning.saved_captioner import (
+    load_model,
+)
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards

@@ -9,7 +9,12 @@ from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import AlignmentConfig, GruConfig, TransformerConfig
-from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, ModelDescription
+from a2cap.pipeline.captioning.model_description import (
+    ModelDescription,
+)
+from a2cap.pipeline.captioning.saved_captioner import (
+    LoadedCaptioner,
+)
 from a2cap.pipeline.training.captioner.start import start_from, warn_of_another_extractor
 from tests.model.kinds import FEATURE_WIDTH, KINDS
 
