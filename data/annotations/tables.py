@@ -72,17 +72,17 @@ def _header(line: str, name: str) -> tuple[str, dict[str, int]]:
 def _csv_rows(
     lines: Sequence[str], delimiter: str, columns: dict[str, int], skip: Skip
 ) -> Iterator[Row]:
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, skipinitialspace=True)
-    next(reader)
+    below = (f"{line}\n" for line in lines[1:])
+    reader = csv.reader(below, delimiter=delimiter, skipinitialspace=True)
     while True:
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:  # a carriage return outside of quotes, a field above 128 KiB
-            skip(f"line {reader.line_num}", f"not CSV: {str(error).partition(' - ')[0]}")
+            skip(f"line {reader.line_num + 1}", f"not CSV: {str(error).partition(' - ')[0]}")
             continue
-        with skipping(f"line {reader.line_num}", skip) as position:
+        with skipping(f"line {reader.line_num + 1}", skip) as position:
             if not any(map(str.strip, fields)):
                 continue
             if len(fields) <= max(columns.values()):

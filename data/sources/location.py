@@ -5,11 +5,11 @@ A name may come from a list that anyone wrote, and fsspec would follow it anywhe
 files are opened without it.
 """
 
+import errno
 import glob
 import os
 import re
 import stat
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import fsspec
@@ -25,6 +25,8 @@ _BRACES = re.compile(r"\{(?:(\d{1,15})\.\.(\d{1,15})|([^{}]*,[^{}]*))\}")
 _MOST_NAMES = 100_000
 _ONE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)")
 _BLOCK = 1 << 20
+_OF_THE_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
+"""Errors that a name causes, not the disk."""
 
 
 def expand(pattern: str) -> list[str]:
@@ -105,7 +107,7 @@ def matching(pattern: str) -> list[str]:
 def exists(name: str) -> bool:
     """Return True if there is a file or folder of this name; raise A2Error if that is unknown."""
     if not is_url(name):
-        return os.path.exists(name)  # noqa: PTH110  (False for names with a NUL)
+        return os.path.exists(name)  # noqa: PTH110  (False for impossible names)
     system, path = file_system(name)
     try:
         return bool(system.exists(path))
@@ -116,7 +118,7 @@ def exists(name: str) -> bool:
 def is_folder(name: str) -> bool:
     """Return True for a folder."""
     if not is_url(name):
-        return Path(name).is_dir()
+        return os.path.isdir(name)  # noqa: PTH112
     system, path = file_system(name)
     return bool(system.isdir(path))
 
@@ -146,7 +148,7 @@ def _open_regular(path: str) -> BinaryIO:
 def version_of(name: str) -> str:
     """Return the size of a local file; of a URL, what its file system states of its version."""
     if not is_url(name):
-        return str(Path(name).stat().st_size) if Path(name).is_file() else ""
+        return str(os.path.getsize(name)) if os.path.isfile(name) else ""  # noqa: PTH113, PTH202
     system, path = file_system(name)
     return str(system.ukey(path))
 
@@ -185,5 +187,7 @@ def access_error(url: str, error: Exception) -> A2Error:
     """Return the error of a failed access: a missing file, else a failure of the system."""
     if isinstance(error, FileNotFoundError):
         return InputError(f"no file {url!r}; check the path")
+    if isinstance(error, OSError) and error.errno in _OF_THE_NAME:
+        return InputError(f"no file {url!r}: {error.strerror}; check the path")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return UnreadableError(f"cannot read {url!r}: {reason}; check the disk or the network")

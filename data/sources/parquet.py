@@ -124,8 +124,9 @@ class Parquet:
             except Exception as error:
                 # pyarrow raises an OSError without a number for damage
                 if isinstance(error, ArrowException) or getattr(error, "errno", 0) is None:
+                    reason = " ".join(str(error).split())
                     raise InputError(
-                        f"cannot read {self.name!r}: {error}; copy the file again"
+                        f"cannot read {self.name!r}: {reason}; copy the file again"
                     ) from error
                 raise access_error(self.name, error) from error
 

@@ -39,7 +39,13 @@ class M2Source:
         self.path = path
         self._sizes = sizes
         with _open(path) as file:
-            self._names = _image_names(file)
+            try:
+                self._names = _image_names(file)
+            except Exception as error:  # of a damaged tree, HDF5 raises several types
+                reason = " ".join(str(error).split())
+                raise InputError(
+                    f"{path.name!r} is damaged: {reason}; download it again"
+                ) from error
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         with _open(self.path) as file:
