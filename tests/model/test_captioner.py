@@ -2,8 +2,6 @@ import torch
 
 from a2cap.model.captioner import decoder_input, trace_attention
 
-FUSIONS = ["none", "max", "moving", "decay", "gate"]
-
 
 def test_decoder_input_is_the_caption_shifted_right_after_bos():
     captions = torch.tensor([[[4, 5, 2], [6, 2, 0]]])

@@ -96,17 +96,6 @@ def test_the_size_follows_from_the_equations():
     assert sum(parameter.numel() for parameter in captioner.parameters()) == encoder + decoder
 
 
-def test_dropout_is_active_in_training_only(images):
-    captioner = make("aoa", dropout=0.5, attention_dropout=0.1, gate_dropout=0.3)
-
-    def scored():
-        return captioner.score(images.encoded(captioner), images.captions).log_probs
-
-    assert torch.equal(scored(), scored())
-    captioner.train()
-    assert not torch.allclose(scored(), scored())
-
-
 def test_a_width_that_heads_do_not_divide_is_rejected():
     with pytest.raises(ValidationError) as raised:
         AoaConfig(width=100)

@@ -55,16 +55,6 @@ def _comparable(found):
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_batched_images_get_the_same_captions_as_alone(tiny, images, settings):
-    captioner = tiny()
-    batched = search(captioner, images.encoded(captioner), max_length=9, **settings)
-    for number in range(3):
-        memory = encode_alone(captioner, images, number)
-        alone = search(captioner, memory, max_length=9, **settings)
-        assert _comparable(batched[number : number + 1]) == _comparable(alone)
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_search_with_the_cache_equals_search_without_it(tiny, images, fusion, settings):
     captioner = tiny(fusion=fusion)

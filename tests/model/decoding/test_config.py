@@ -57,10 +57,3 @@ def test_settings_that_contradict_each_other_are_rejected(settings, message):
 
 def test_captions_of_one_length_only_may_be_requested():
     assert DecodingConfig(min_length=8, max_length=8).min_length == 8
-
-
-def test_config_is_frozen_and_rejects_unknown_fields():
-    with pytest.raises(ValidationError, match="frozen"):
-        DecodingConfig().beam_size = 3
-    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
-        DecodingConfig(beams=3)

@@ -7,41 +7,10 @@ from a2cap.model.config import TransformerConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.replacement import frozen
 
-FUSIONS = ["none", "max", "moving", "decay", "gate"]
-
 
 def _log_probs(captioner, images):
     tokens = decoder_input(images.captions, bos=1)
     return captioner(images.encoded(captioner), tokens)
-
-
-@pytest.mark.parametrize("average", ["uniform", "heads"])
-@pytest.mark.parametrize("network", ["bilinear", "linear"])
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_padding_regions_do_not_change_the_log_probabilities(
-    tiny, images, fusion, network, average
-):
-    captioner = tiny(fusion=fusion, mask_network=network, average=average, box_geometry="linear")
-    memory = images.encoded(captioner)
-    padding = torch.full((3, 3, 6), torch.nan, dtype=torch.float64)
-    padded = captioner.encode(
-        torch.cat((images.features, padding), dim=1),
-        torch.cat((images.boxes, padding[..., :5]), dim=1),
-        torch.cat((images.region_mask, torch.zeros(3, 3, dtype=torch.bool)), dim=1),
-    )
-    for perturbed in (False, True):
-        expected = captioner.score(memory, images.captions, perturbed=perturbed).log_probs
-        actual = captioner.score(padded, images.captions, perturbed=perturbed).log_probs
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
-
-
-def test_a_blind_captioner_depends_only_on_boxes(tiny, images):
-    captioner = tiny(blind=True, box_geometry="linear")
-    before = _log_probs(captioner, images)
-    images.features = images.features + 5
-    assert torch.equal(_log_probs(captioner, images), before)
-    images.boxes = 1 - images.boxes
-    assert not torch.allclose(_log_probs(captioner, images), before)
 
 
 def test_decay_uses_the_step_of_the_checkpoint(tiny, images):
@@ -54,19 +23,6 @@ def test_decay_uses_the_step_of_the_checkpoint(tiny, images):
     assert restored.schedule_step.dtype == torch.int64
     assert torch.equal(_log_probs(restored, images), _log_probs(captioner, images))
     assert not torch.allclose(_log_probs(restored, images), start)
-
-
-def test_every_parameter_belongs_to_exactly_one_side(tiny):
-    captioner = tiny()
-    masks, captions = set(captioner.mask_parameters()), set(captioner.caption_parameters())
-    assert masks.isdisjoint(captions)
-    assert masks | captions == set(captioner.parameters())
-    names = {name for name, parameter in captioner.named_parameters() if parameter in masks}
-    assert len(names) == 2 * 3
-    assert all(".mask_network." in name for name in names)
-    gates = {name for name, _ in captioner.named_parameters() if ".gate." in name}
-    assert len(gates) == 2 * 2
-    assert not gates & names
 
 
 def test_plain_transformer_has_no_masks_and_no_gate(tiny):
@@ -87,13 +43,6 @@ def test_frozen_parameters_are_trainable_again_afterwards():
     assert weight.grad is None
     assert bias.grad == 1
     assert values.grad == weight
-
-
-def test_dropout_is_active_in_training_only(tiny, images):
-    captioner = tiny(dropout=0.5)
-    assert torch.equal(_log_probs(captioner, images), _log_probs(captioner, images))
-    captioner.train()
-    assert not torch.allclose(_log_probs(captioner, images), _log_probs(captioner, images))
 
 
 def test_equal_seeds_make_equal_captioners(tiny):
