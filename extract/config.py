@@ -77,11 +77,6 @@ class ExtractConfig(Section):
     """Modules that compute: a2's, or detectron2's if it is installed (exact only)."""
     dtype: Literal["float16", "float32"] = "float16"
     """Type of stored features; the detector computes them in float32."""
-    output: Annotated[
-        Literal["lmdb", "tar", "parquet"], Field(json_schema_extra={"added": True})
-    ] = "lmdb"
-    """Form of the finished data files: LMDB, a tar of safetensors, or Parquet with lists of fixed
-    size (extra a2cap[parquet]), which decodes 16 images to read one. a2 reads all of them."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -109,10 +104,10 @@ class ExtractConfig(Section):
         return f"the weights were trained with other settings: {asked}; add {remedy}"
 
     @property
-    def precision_in_key(self) -> str:
-        """The precision that was asked for, which only detection by native modules can vary."""
+    def precision_in_key(self) -> Literal["auto", "exact", "mixed"]:
+        """The precision, which is `exact` unless native modules select detected regions."""
         has_choice = self.boxes == "detect" and self.backend == "native"
-        return "exact" if self.precision == "auto" and not has_choice else self.precision
+        return self.precision if has_choice else "exact"
 
     @property
     def region_counts(self) -> tuple[int, int]:

@@ -8,15 +8,21 @@ import io
 import re
 import warnings
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from a2cap.data.errors import InputError, UnreadableError
-from a2cap.data.files.image_file import FORMAT_NAMES, open_image
+from a2cap.data.errors import InputError
+from a2cap.data.files.image_file import (
+    FORMAT_NAMES,
+    open_image,
+    read_image_file,
+    system_failure,
+)
+from a2cap.extract.jpeg import decode_jpeg
 
 PIXEL_LIMIT = 100_000_000
 """Pixels above which an image is rejected before decoding.
@@ -45,12 +51,7 @@ def read_image(path: Path) -> NDArray[np.uint8]:
     Raises InputError, naming the file without its folder, where it is empty, damaged, in an
     unsupported format, or above PIXEL_LIMIT; UnreadableError where the system cannot read it.
     """
-    try:
-        encoded = path.read_bytes()
-    except (OSError, MemoryError) as error:
-        _raise_if_the_system_failed(path.name, error)
-        raise
-    return decode_image(encoded, path.name)
+    return decode_image(read_image_file(path), path.name)
 
 
 def decode_image(encoded: bytes, name: str) -> NDArray[np.uint8]:
@@ -91,14 +92,9 @@ def image_size(path: Path) -> tuple[int, int]:
 def _raise_if_the_system_failed(name: str, error: Exception) -> None:
     """Raise UnreadableError if memory or the disk failed, which says nothing about the content."""
     no_memory = isinstance(error, cv2.error) and error.code == cv2.Error.StsNoMem
-    if no_memory or isinstance(error, MemoryError):
-        raise UnreadableError(
-            f"out of memory while reading image {name!r}; free memory, and run again"
-        ) from error
-    if isinstance(error, OSError) and error.errno is not None:  # damage has no number
-        raise UnreadableError(
-            f"cannot read image {name!r}: {error.strerror}; check the image folder"
-        ) from error
+    failure = system_failure(name, MemoryError() if no_memory else error)
+    if failure is not None:
+        raise failure from error
 
 
 def _problem(error: Exception, encoded: bytes) -> str:
@@ -128,10 +124,7 @@ def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
     if image.format in _OPENCV_FORMATS and image.mode in {"RGB", "L"}:
         if not _is_complete(encoded):
             raise ValueError("image file is truncated")  # OpenCV would return half of it
-        pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
-        if pixels is None:
-            raise ValueError("OpenCV cannot decode it")
-        return cast(NDArray[np.uint8], pixels)
+        return decode_jpeg(encoded)
     ImageOps.exif_transpose(image, in_place=True)
     bgr = np.empty((image.height, image.width, 3), np.uint8)
     rows = max(1, _STRIP // image.width)

@@ -89,8 +89,7 @@ class ExtractorRecord(BaseModel):
             libraries["threads"] = str(torch.get_num_threads())
         own = {
             "weights_sha256": sha256_of(weights),
-            # the form of data files does not change their features
-            "config": config.model_copy(update={"weights": None, "output": "lmdb"}),
+            "config": config.model_copy(update={"weights": None}),
             "code_version": CODE_VERSION,
             "libraries": libraries,
         }

@@ -10,12 +10,18 @@ from typing import Self
 from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.data.features.shard import Shard
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.image_ids import find_images, list_images
+from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
-from a2cap.data.sources.opening import is_source, open_source, require_image_folder
+from a2cap.data.sources.opening import (
+    image_source,
+    is_source,
+    open_source,
+    require_image_folder,
+)
+from a2cap.extract.config import ExtractConfig
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import (
@@ -34,8 +40,10 @@ from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import Input, result_input
 from a2cap.pipeline.engine.lock import is_locked, lock_holder
 from a2cap.pipeline.engine.run import Outcome, finished, resumed, run_stage
-from a2cap.pipeline.engine.shards import ShardOutcome, run_shard
+from a2cap.pipeline.engine.run_stripe import StripeOutcome, run_stripe
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
+from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.extraction.images import ImageFiles, Source, UnlistedImages
 from a2cap.pipeline.extraction.imported import ImportedFeatures
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 from a2cap.pipeline.stages import (
@@ -146,19 +154,12 @@ class Experiment:
         self._outcomes[name] = outcome
         return outcome
 
-    def run_shard(
-        self, shard: Shard, *, force: bool = False, output: Path | None = None
-    ) -> ShardOutcome:
-        """Run one shard of extraction; the last shard to finish publishes the result."""
+    def run_stripe(self, stripe: Stripe, *, output: Path | None = None) -> StripeOutcome:
+        """Run a stripe of extraction; the process that finds all shards done publishes it."""
         _require_replaceable(output, EXTRACT)
         stage = self.stage(EXTRACT)
-        return run_shard(
-            stage,
-            self._paths(stage, output),
-            shard,
-            resolved_config=self.config.to_yaml(),
-            force=force,
-        )
+        paths = self._paths(stage, output)
+        return run_stripe(stage, paths, stripe, resolved_config=self.config.to_yaml())
 
     def _paths(self, stage: PreparedStage, output: Path | None) -> StagePaths:
         return StagePaths(output) if output else StagePaths.in_artifacts(self.artifacts, stage)
@@ -170,7 +171,7 @@ class Experiment:
         except UnfinishedStageError as error:
             return Status(name, "waiting", None, [f"waits for {error.waits_for}"])
         paths = StagePaths.in_artifacts(self.artifacts, stage)
-        locks = [paths.lock, *paths.shard_locks().values()]
+        locks = [paths.lock, *paths.part_locks()]
         holders = [lock_holder(lock) for lock in locks if is_locked(lock)]
         if holders:
             return Status(name, "running", paths.partial, holders)
@@ -231,18 +232,19 @@ class Experiment:
         data = self.config.data
         if data.features is None:
             return None
-        annotated = self.annotations.images if data.annotations else ()
-        image_ids = {image.image_id for image in annotated}
+        image_ids = self._annotated or set()
         return ImportedFeatures(data.features, data.sizes, image_ids, self.config.extract)
 
     @cached_property
     def images(self) -> dict[str, Path | None]:
-        """Image id -> file of each image, None if the file is missing.
+        """Image id -> file of each image, None if it is missing or not a file of its own.
 
         The images are those of the annotations if they are set, else all of `data.images`.
         """
         if self.config.data.images is None and self.imported is not None:
             return dict.fromkeys(self.imported.image_ids)
+        if image_source(self.config.data.images) is not None:
+            return dict.fromkeys(self._annotated or ())
         folder = require_image_folder(self.config.data.images)
         if self.config.data.annotations is None:
             return dict(find_images(folder, self.config.data.ids))
@@ -257,9 +259,21 @@ class Experiment:
         path = require_annotations(data.annotations)
         return read_annotations(path, split_list=data.split_list, split=data.split, rule=data.ids)
 
-    def _content(self, images: Mapping[str, Path | None]) -> Input:
-        folder = require_image_folder(self.config.data.images)
-        return self._hashes.images(folder, images)
+    @property
+    def _annotated(self) -> set[str] | None:
+        """Ids of the annotated images, None without annotations."""
+        if self.config.data.annotations is None:
+            return None
+        return {image.image_id for image in self.annotations.images}
+
+    def _images(self) -> tuple[UnlistedImages, Input]:
+        """Return the images to extract, and their digest."""
+        source = image_source(self.config.data.images)
+        if source is not None:
+            return Source(source, self._annotated), self._source_images(source)
+        found = self._hashes.images(require_image_folder(self.config.data.images), self.images)
+        unreadable = {path for path in self.images.values() if path and path not in found.files}
+        return ImageFiles(self.images, unreadable), found
 
     def _import(self, imported: ImportedFeatures) -> PreparedStage:
         names = "\n".join(sorted(imported.image_ids))
@@ -275,17 +289,14 @@ class Experiment:
     def _extract(self) -> PreparedStage:
         if self.imported is not None:
             return self._import(self.imported)
-        config, boxes = self.config.extract, None
+        config, boxes = self._computed(self.config.extract), None
         weights = self._file(weights_file(config), "extract.weights")
         if config.boxes == "given":
             boxes = self._file(self.config.data.instances, "data.instances")
         boxes_file = None if boxes is None else boxes.path
         runtime = self.config.runtime
-        images = self._content(self.images)
-        unreadable = {path for path in self.images.values() if path and path not in images.files}
-        inputs = ExtractionInputs(
-            config, weights.path, self.images, boxes_file, runtime, unreadable
-        )
+        files, images = self._images()
+        inputs = ExtractionInputs(config, weights.path, files, boxes_file, runtime)
         return extract.extract_stage(inputs, weights=weights, images=images, boxes=boxes)
 
     def _preprocess(self) -> PreparedStage:
@@ -318,6 +329,27 @@ class Experiment:
             return Input(Path(str(path)), hashlib.sha256(versions.encode()).hexdigest())
         files = {f"{number:09}": Path(name) for number, name in enumerate(names)}
         return self._hashes.images(Path(str(path)), files)
+
+    def _source_images(self, text: str) -> Input:
+        """Return the images of tars, Parquet files or a list with a digest over the wanted ids."""
+        found = self._source(Path(text))
+        lists = [one for one in open_source(text).containers if isinstance(one, ImageList)]
+        files = {name: file for one in lists for name, file in one.local_files().items()}
+        listed = self._hashes.images(Path(text), files)
+        wanted = "\n".join(sorted(self._annotated or ()))
+        content = f"{found.digest}\n{listed.digest}\n{wanted}"
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        return Input(Path(text), digest, {**found.files, **listed.files})
+
+    def _computed(self, config: ExtractConfig) -> ExtractConfig:
+        """Return the configuration with the precision that `auto` is on this processor."""
+        precision = config.precision_in_key
+        if precision == "auto":
+            from a2cap.extract.detector.precision import resolve_precision  # imports torch
+            from a2cap.pipeline.runtime.device import prepare_device
+
+            precision = resolve_precision(config, prepare_device(self.config.runtime))
+        return config.model_copy(update={"precision": precision})
 
     def _train_detector(self) -> PreparedStage:
         """Build the training of a detector, whose output is a file for `extract.weights`."""

@@ -87,8 +87,8 @@ class CaptionDataset(Dataset[Item]):
         )
 
     def parts(self) -> NDArray[np.int64]:
-        """Return the number of the store's part that contains each item."""
-        parts = np.array([self.store.part_of(image_id) for image_id in self.image_ids], np.int64)
+        """Return the number of the store's shard that contains each item."""
+        parts = np.array([self.store.shard_of(image_id) for image_id in self.image_ids], np.int64)
         return parts if self._pairs is None else parts[[image for image, _ in self._pairs]]
 
     def lengths(self) -> NDArray[np.int64]:

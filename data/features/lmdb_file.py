@@ -8,9 +8,10 @@ from weakref import WeakValueDictionary
 
 import lmdb
 
+from a2cap.data.errors import StoreError
+from a2cap.data.features.facts import DATA_FILE, REMEDY, damage_error, read_store_manifest
 from a2cap.data.features.lmdb_check import find_damage
 from a2cap.data.features.record import Record
-from a2cap.data.features.seal import DATA_FILE, StoreSeal, damage_error
 
 # LMDB refuses to open a file twice in one process, so all readers share one environment per file.
 # Key: process, device and inode of the data file, because a rewritten store is another file.
@@ -21,14 +22,15 @@ _checked_files: set[tuple[int, int, int, int]] = set()
 
 
 class LmdbFile:
-    """The records in the data file of folder `path`, by key; iterates over the keys in order.
+    """The records in the data file of a sealed folder, by key; iterates over the keys in order.
 
-    The environment is opened at the first read and again after a fork, and is not pickled.
+    digest: of the folder as a shard of a store, None if it is the store. The environment is opened
+    at the first read and again after a fork, and is not pickled.
     """
 
-    def __init__(self, path: Path, seal: StoreSeal) -> None:
+    def __init__(self, path: Path, digest: str | None = None) -> None:
         self.path = path
-        self.seal = seal
+        self._digest = digest
         self._environment: lmdb.Environment | None = None
         self._process = os.getpid()
 
@@ -52,10 +54,6 @@ class LmdbFile:
         with self._transaction() as transaction, transaction.cursor() as cursor:
             yield from cursor
 
-    def __len__(self) -> int:
-        with self._transaction() as transaction:
-            return int(transaction.stat()["entries"])
-
     def close(self) -> None:
         """Close the file until the next read."""
         self._environment = None
@@ -68,7 +66,7 @@ class LmdbFile:
         """Open a read transaction; its memory is valid inside the `with` block."""
         # an environment does not survive a fork
         if self._environment is None or self._process != os.getpid():
-            self._environment = _open_environment(self.path, self.seal)
+            self._environment = _open_environment(self.path, self._digest)
             self._process = os.getpid()
         try:
             with self._environment.begin(buffers=True) as transaction:
@@ -77,9 +75,11 @@ class LmdbFile:
             raise damage_error(self.path, error) from error
 
 
-def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
+def _open_environment(path: Path, digest: str | None) -> lmdb.Environment:
     """Return the environment of this process for a data file."""
-    status = (path / DATA_FILE).stat()
+    file = path / DATA_FILE
+    _require_sealed_size(path, digest)
+    status = file.stat()
     key = (os.getpid(), status.st_dev, status.st_ino)
     # an environment inherited through a fork counts as open in the child, but must not be used
     for (process, *_), inherited in list(_environments.items()):
@@ -87,7 +87,6 @@ def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
             inherited.close()
     environment = _environments.get(key)
     if environment is None:
-        file = seal.data_file(path)
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         damage = None if version in _checked_files else find_damage(file)
         if damage is not None:
@@ -101,3 +100,20 @@ def _open_environment(path: Path, seal: StoreSeal) -> lmdb.Environment:
             raise damage_error(path, error) from error
         _environments[key] = environment
     return environment
+
+
+def _require_sealed_size(path: Path, digest: str | None) -> None:
+    """Raise StoreError unless the folder is the one that was sealed and its file has that size."""
+    manifest = read_store_manifest(path)
+    if digest is not None and manifest.digest != digest:
+        raise StoreError(
+            f"{str(path)!r} is not the shard that was sealed with the others; "
+            f"copy it again, or {REMEDY}"
+        )
+    # reading beyond the end of a mapped file would kill the process
+    found = (path / DATA_FILE).stat().st_size
+    if found != manifest.size:
+        raise StoreError(
+            f"{str(path)!r} has {found} bytes, its manifest {manifest.size}; "
+            f"copy it again, or {REMEDY}"
+        )

@@ -1,45 +1,65 @@
 """The reader of a finished feature store, in one data file or in shards."""
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from heapq import merge
 from pathlib import Path
 
-from a2cap.data.errors import StoreError
-from a2cap.data.features.feature_file import FeatureFile, open_file, verify_file
-from a2cap.data.features.record import Record, decode_regions, record_key
-from a2cap.data.features.seal import StoreSeal, logical_digest, read_seal
-from a2cap.data.features.shard import Shard, complete_shards, owner
+import numpy as np
+from numpy.typing import NDArray
+
+from a2cap.data.errors import A2Error, StoreError
+from a2cap.data.features.facts import (
+    DATA_FILE,
+    REMEDY,
+    StoreFacts,
+    facts_of,
+    joint_digest,
+    read_store_manifest,
+    shard_name,
+)
+from a2cap.data.features.lmdb_file import LmdbFile
+from a2cap.data.features.record import decode_regions, record_key
+from a2cap.data.files.sealed_folder import problems, seal
 from a2cap.data.regions import Regions
 
 _NAMED_MISSING = 5
+_OPEN_SHARDS = 128
+"""Shards that are kept open; a process may have few open files."""
 
 
 class FeatureStore:
     """The regions of every image of a sealed store by image id, in key order.
 
-    Raises StoreError if there is no store at `path`, its extraction is unfinished, or shards are
-    missing or were not sealed together.
+    Raises StoreError if there is no store at `path` or its extraction is unfinished.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        shards = complete_shards(path)
-        self.seal = read_seal(path)
-        self._files = _open_files(path, self.seal, shards)
+        manifest = read_store_manifest(path)
+        self.facts = facts_of(manifest, path)
+        shards = map(shard_name, range(self.facts.shards))
+        names = [path / name for name in shards] or [path]
+        digests = {path / name: output.sha256 for name, output in manifest.outputs.items()}
+        self._files = [LmdbFile(name, digests.get(name)) for name in names]
+        self._open: OrderedDict[int, None] = OrderedDict()
 
     @property
     def feature_width(self) -> int:
         """F, the features per region."""
-        return self.seal.feature_width
+        return self.facts.feature_width
 
     @property
     def digest(self) -> str:
-        """sha256 of the records: equal for stores of equal content, in shards or not."""
-        return self.seal.digest
+        """Digest of the records: equal for stores of equal content, in shards or not."""
+        return self.facts.digest
 
     def __getitem__(self, image_id: str) -> Regions:
         key = record_key(image_id)
-        for file in self._candidates(image_id):
+        for file in self._candidates(key):
             record = file.get(key)
             if record is not None:
                 return decode_regions(record, image_id)
@@ -52,18 +72,17 @@ class FeatureStore:
             key = record_key(str(image_id))
         except StoreError:
             return False
-        return any(key in file for file in self._candidates(str(image_id)))
+        return any(key in file for file in self._candidates(key))
 
     def __len__(self) -> int:
-        return self.seal.count
+        return self.facts.count
 
     def __iter__(self) -> Iterator[str]:
         return map(bytes.decode, merge(*map(iter, self._files)))
 
-    def part_of(self, image_id: str) -> int:
-        """Return the number of the data file that contains an image; 0 if none does."""
-        key = record_key(image_id)
-        return next((number for number, file in enumerate(self._files) if key in file), 0)
+    def shard_of(self, image_id: str) -> int:
+        """Return the number of the shard that contains an image; 0 in a store without shards."""
+        return next(self._index.find(record_key(image_id)), 0) if self.facts.shards else 0
 
     def require(self, image_ids: Iterable[str]) -> None:
         """Raise StoreError, naming the first few, unless every image has features."""
@@ -87,45 +106,89 @@ class FeatureStore:
 
     def verify(self, data: bool = False) -> list[str]:
         """Return the problems found; with `data`, read every byte."""
-        problems = [problem for file in self._files for problem in verify_file(file, data)]
-        if problems or len(self._files) == 1:
-            return problems
-        count = sum(file.seal.count for file in self._files)
-        if count != len(self):
-            problems.append(self._problem(f"have {count} images, their seal {len(self)}"))
-        if data and logical_digest(merge_records(self._files)) != self.digest:
-            problems.append(self._problem("contain other records than were sealed"))
-        return problems
+        try:
+            found = problems(self.path, digests=data)
+        except A2Error as error:
+            return [str(error)]
+        return [f"{problem}; {REMEDY}" for problem in found]
 
-    def _problem(self, what: str) -> str:
-        return f'shards of {str(self.path)!r} {what}; run "a2 extract --force"'
+    @cached_property
+    def _index(self) -> "_ShardIndex":
+        return _ShardIndex.of(self._files)
 
-    def _candidates(self, image_id: str) -> list[FeatureFile]:
-        """Return the files that may contain an image, the most likely first."""
-        # with given boxes an image can be in another shard: that of its batch
-        first = owner(image_id, len(self._files))
-        return self._files[first:] + self._files[:first]
+    def _candidates(self, key: bytes) -> Iterator[LmdbFile]:
+        """Yield the data files that may contain a key: one, but for ids of equal hash."""
+        return map(self._file, self._index.find(key) if self.facts.shards else (0,))
 
-
-def merge_records(files: Iterable[FeatureFile]) -> Iterator[Record]:
-    """Merge the records of several files in key order, each valid until the next one."""
-    # as bytes, because memoryviews cannot be ordered
-    return merge(*(file.records() for file in files), key=lambda record: bytes(record[0]))
+    def _file(self, number: int) -> LmdbFile:
+        """Return the data file of a shard, and close the one that was not used for longest."""
+        self._open[number] = None
+        self._open.move_to_end(number)
+        if len(self._open) > _OPEN_SHARDS:
+            self._files[self._open.popitem(last=False)[0]].close()
+        return self._files[number]
 
 
-def _open_files(path: Path, seal: StoreSeal, shards: Sequence[Shard]) -> list[FeatureFile]:
-    if len(shards) != len(seal.shards):
+@dataclass(frozen=True)
+class _ShardIndex:
+    """The shard of each image: sorted hashes of ids with its number, 12 bytes per image."""
+
+    hashes: NDArray[np.uint64]
+    numbers: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, files: Sequence[LmdbFile]) -> "_ShardIndex":
+        """Read the ids of all shards."""
+        hashes, numbers = [], []
+        for number, file in enumerate(files):
+            found = np.fromiter(map(_hash, file), np.uint64)
+            hashes.append(found)
+            numbers.append(np.full(len(found), number, np.int32))
+            file.close()
+        every = np.concatenate(hashes)
+        order = np.argsort(every, kind="stable")
+        return cls(every[order], np.concatenate(numbers)[order])
+
+    def find(self, key: bytes) -> Iterator[int]:
+        """Return the shards that may contain a key."""
+        wanted = np.uint64(_hash(key))
+        first = np.searchsorted(self.hashes, wanted, side="left")
+        last = np.searchsorted(self.hashes, wanted, side="right")
+        return map(int, self.numbers[first:last])
+
+
+def _hash(key: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
+
+
+def seal_shards(store: Path, count: int) -> StoreFacts:
+    """Seal a store as the list of its `count` sealed shards, which stay where they are.
+
+    Raises StoreError, naming them, if shards are missing or differ in feature width or dtype.
+    """
+    names = list(map(shard_name, range(count)))
+    missing = [name for name in names if not (store / name / DATA_FILE).is_file()]
+    if missing:
         raise StoreError(
-            f"{str(path)!r} has {len(shards)} shards, its seal {len(seal.shards)}; "
-            'copy it again, or run "a2 extract --force"'
+            f"{len(missing)} of {len(names)} shards of {str(store)!r} are missing: "
+            f'{", ".join(missing[:_NAMED_MISSING])}; run "a2 extract" again'
         )
-    if not shards:
-        return [open_file(path)]
-    files = [open_file(path / shard.folder) for shard in shards]
-    for file, digest in zip(files, seal.shards, strict=True):
-        if file.seal.digest != digest:
-            raise StoreError(
-                f"{str(file.path)!r} is not the shard that was sealed with the others; "
-                'copy it again, or run "a2 extract --force"'
-            )
-    return files
+    found = {name: facts_of(read_store_manifest(store / name), store / name) for name in names}
+    used = {name: facts for name, facts in found.items() if facts.count} or found
+    shapes = {(facts.feature_width, facts.dtype): name for name, facts in used.items()}
+    if len(shapes) > 1:
+        (((width, dtype), first), ((other_width, other_dtype), second)) = list(shapes.items())[:2]
+        raise StoreError(
+            f"shards {first} and {second} of {str(store)!r} differ: features of "
+            f"{width} {dtype} and of {other_width} {other_dtype}; extract all with one extractor"
+        )
+    ((width, dtype),) = shapes
+    facts = StoreFacts(
+        count=sum(one.count for one in found.values()),
+        feature_width=width,
+        dtype=dtype,
+        digest=joint_digest(one.digest for one in found.values()),
+        shards=count,
+    )
+    seal(store, names, facts=facts.model_dump(mode="json"))
+    return facts

@@ -4,15 +4,15 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import lmdb
 
 from a2cap.data.errors import StoreError
+from a2cap.data.features.facts import DATA_FILE, StoreFacts, records_digest
 from a2cap.data.features.lmdb_check import find_damage
-from a2cap.data.features.parquet_file import write_parquet
 from a2cap.data.features.record import (
     FeatureType,
     Record,
@@ -21,18 +21,7 @@ from a2cap.data.features.record import (
     encode_regions,
     record_key,
 )
-from a2cap.data.features.seal import (
-    DATA_FILE,
-    DATA_FILES,
-    SEAL_FILE,
-    Form,
-    StoreSeal,
-    logical_digest,
-    write_seal,
-)
-from a2cap.data.features.tar_file import write_tar
-from a2cap.data.files.atomic import replacing
-from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, seal
 from a2cap.data.regions import Regions
 
 logger = logging.getLogger(__name__)
@@ -55,8 +44,7 @@ class FeatureWriter:
 
     Commits after `commit_every` images, at the first image `commit_seconds` after the last commit,
     and at the end of the `with` block, also by an exception. Then it calls `on_commit` with the
-    number of stored images. `map_size`, in bytes, doubles when it is full. The data file is LMDB's
-    until it is sealed, and then has another `form`.
+    number of stored images. `map_size`, in bytes, doubles when it is full.
     """
 
     def __init__(
@@ -64,7 +52,6 @@ class FeatureWriter:
         path: Path,
         *,
         dtype: FeatureType = "float16",
-        form: Form = "lmdb",
         map_size: int = 1 << 30,
         commit_every: int = 64,
         commit_seconds: float = 30.0,
@@ -72,15 +59,19 @@ class FeatureWriter:
     ) -> None:
         self.path = path
         self._dtype: FeatureType = dtype
-        self._form: Form = form
         self._commit_every = commit_every
         self._commit_seconds = commit_seconds
         self._on_commit = on_commit
         self._pending: dict[bytes, bytes] = {}
         self._environment: lmdb.Environment | None = _open(path, map_size)
-        self._ids = {bytes(key).decode() for key, _ in self._records()}
+        self._ids = {bytes(key).decode() for key, _ in self.records()}
         self._width = self._read_width()
         self._committed_at = time.monotonic()
+
+    @property
+    def width(self) -> int:
+        """F, the features per region; 0 before the first image."""
+        return self._width
 
     def __enter__(self) -> "FeatureWriter":
         return self
@@ -130,37 +121,25 @@ class FeatureWriter:
             except lmdb.MapFullError:  # the transaction was rolled back, all images are pending
                 self._double_map()
 
-    def seal(self) -> StoreSeal:
+    def seal(self, skipped: Sequence[SkippedItem] = ()) -> StoreFacts:
         """Seal the store, which makes it readable and final.
 
-        Raises StoreError if a record on the disk does not match its checksum.
+        skipped: images without features. Raises StoreError if a record on the disk does not match
+        its checksum.
         """
         self.flush()
-        # from the disk and not from memory, so that the seal covers the stored bytes
-        digest = logical_digest(checked_records(self._records()))
-        data = self.path / DATA_FILES[self._form]
-        if self._form != "lmdb":
-            with self._write_errors(), replacing(data) as temporary:
-                if self._form == "tar":
-                    write_tar(temporary, self._records())
-                else:
-                    write_parquet(temporary, self._records(), self._dtype, self._width)
-        self.close()
-        seal = StoreSeal(
+        facts = StoreFacts(
             count=len(self._ids),
             feature_width=self._width,
             dtype=self._dtype,
-            bytes=data.stat().st_size,
-            digest=digest,
-            file_sha256=sha256_of(data),
-            form=self._form,
+            # from the disk and not from memory, so that it covers the stored bytes
+            digest=records_digest(checked_records(self.records())),
         )
+        self.close()
         with self._write_errors():
-            write_seal(self.path, seal)
-        if self._form != "lmdb":
-            for name in (DATA_FILE, _LOCK_FILE):
-                (self.path / name).unlink(missing_ok=True)
-        return seal
+            (self.path / _LOCK_FILE).unlink(missing_ok=True)
+            seal(self.path, [DATA_FILE], facts=facts.model_dump(mode="json"), skipped=skipped)
+        return facts
 
     def close(self) -> None:
         """Close the store without committing; it can be resumed unless it is sealed."""
@@ -213,7 +192,7 @@ class FeatureWriter:
 
     def _read_width(self) -> int:
         """Return F of the records of an earlier run, 0 if there are none; check their dtype."""
-        for key, value in self._records():
+        for key, value in self.records():
             regions = decode_regions(bytes(value), bytes(key).decode())
             break  # all records have the same
         else:
@@ -227,15 +206,15 @@ class FeatureWriter:
             )
         return int(regions.features.shape[1])
 
-    def _records(self) -> Iterator[Record]:
-        """Yield the records in key order, each valid until the next one."""
+    def records(self) -> Iterator[Record]:
+        """Yield the committed records in key order, each valid until the next one."""
         environment = self._require_open()
         with environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
             yield from cursor
 
 
 def _open(path: Path, map_size: int) -> lmdb.Environment:
-    if (path / SEAL_FILE).exists():
+    if (path / MANIFEST).exists():
         raise StoreError(
             f"{str(path)!r} is sealed and cannot be changed; "
             'read it, or run "a2 extract --force" to replace it'

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -79,6 +80,16 @@ class ImageList:
                     identity, place = f"{PurePosixPath(self.name).stem}/line-{number}", ""
                 size = 0 if is_url(place) else int(version_of(place) or 0)
                 yield SourceItem(identity, self.name, member), size
+
+    def local_files(self) -> dict[str, Path]:
+        """Map the ids of the images on this machine to their files."""
+        found = {}
+        for item, _ in self.listing():
+            with suppress(InputError):
+                _, place = self._place(item.member)
+                if not is_url(place):
+                    found[item.image_id] = Path(place)
+        return found
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read each file."""

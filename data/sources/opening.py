@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.errors import InputError
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.folder import Folder, ImageList
@@ -44,13 +44,14 @@ def is_source(path: Path | None) -> bool:
     return "://" in text or PurePosixPath(text).suffix in (".tar", ".parquet")
 
 
+def image_source(path: Path | None) -> str | None:
+    """Return data.images if it names tars, Parquet files, a list or a URL; None for a folder."""
+    is_list = path is not None and path.suffix == ".txt"
+    return as_url(str(path)) if is_list or is_source(path) else None
+
+
 def require_image_folder(path: Path | None) -> Path:
-    """Return data.images; raise ConfigError unless it is a folder on this machine."""
-    if is_source(path):
-        raise ConfigError(
-            f"data.images is not a folder: {as_url(str(path))!r}; extract it with "
-            '"a2 extract --plan DIR", and name DIR as data.features'
-        )
+    """Return data.images; raise ConfigError or InputError unless it is a folder."""
     return require_folder(path, "data.images")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.parquet_file import require_pyarrow
+from a2cap.data.features.formats.parquet import require_pyarrow
 from a2cap.data.files.atomic import replacing, write_durably
 
 SIDECARS = "sidecars"

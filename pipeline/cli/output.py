@@ -10,7 +10,7 @@ from a2cap.pipeline.engine.progress import format_duration
 
 if TYPE_CHECKING:
     from a2cap.pipeline.engine.run import Outcome
-    from a2cap.pipeline.engine.shards import ShardOutcome
+    from a2cap.pipeline.engine.run_stripe import StripeOutcome
     from a2cap.pipeline.experiment import Experiment
 
 _SKIPPED_SHOWN = 10  # the manifest lists all
@@ -32,15 +32,13 @@ def print_outcome(name: str, outcome: "Outcome") -> None:
         click.echo(f"  and {len(items) - _SKIPPED_SHOWN} more", err=True)
 
 
-def print_shard(outcome: "ShardOutcome") -> None:
-    """Print the outcome of a shard: the finished stage, or the unfinished shards."""
+def print_stripe(outcome: "StripeOutcome") -> None:
+    """Print the outcome of a stripe: the finished stage, or the shards that are missing."""
     if outcome.stage is not None:
         print_outcome("extract", outcome.stage)
-        return
-    waiting = ", ".join(map(str, outcome.waiting))
-    click.echo(f"extract: shard {outcome.shard} finished, waiting for {waiting}")
-    if outcome.skipped:
-        click.echo(f"extract: {outcome.skipped} skipped in shard {outcome.shard}", err=True)
+    else:
+        left = f"{outcome.missing} shards of others are missing"
+        click.echo(f"extract: stripe {outcome.stripe} done, {left}")
 
 
 def print_status(

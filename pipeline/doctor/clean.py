@@ -263,9 +263,10 @@ def _in_use(name: str, lock: Path) -> LockedError:
 
 
 def _held(final: Path, *, but: Path | None = None) -> Path | None:
-    """Return a lock of a result or its shards that a process holds, or None."""
+    """Return a lock of a result or its parts that a process holds, or None."""
     names = {path.name for path in _locks(final) if path.suffix == ".lock"}
-    locks = (lock_folder(final) / name for name in sorted(names))
+    locks = [lock_folder(final) / name for name in sorted(names)]
+    locks += [lock for path in _of_key(final) for lock in path.glob("*/*.lock")]
     return next((lock for lock in locks if lock != but and is_locked(lock)), None)
 
 

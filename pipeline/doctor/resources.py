@@ -25,7 +25,7 @@ from a2cap.pipeline.engine.artifacts import (
     VOCABULARY,
 )
 from a2cap.pipeline.engine.stage import StagePaths
-from a2cap.pipeline.extraction.inputs import check_feature_space
+from a2cap.pipeline.extraction.inputs import check_feature_space, given_boxes
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.memory import available_memory
 from a2cap.pipeline.stages import preprocess
@@ -130,8 +130,6 @@ class Resources:
     @cached_property
     def given_regions(self) -> int:
         """Number of given boxes of the images with a file; InputError if an image has none."""
-        from a2cap.pipeline.extraction.extract import given_boxes
-
         path = require_file(self._config.data.instances, "data.instances")
         images = _known(lambda: self._experiment.images)
         given = given_boxes(path, images) or {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.features.seal import SEAL_FILE
+from a2cap.data.features.facts import DATA_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.sealed_folder import KEY_LENGTH, MANIFEST, problems, read_manifest
@@ -84,7 +84,7 @@ def _verify_below(path: Path, data: bool) -> Iterator[VerifiedItem]:
         return
     if (path / MANIFEST).is_file() or _must_be_sealed(path):
         yield _verify_sealed(path, data)
-    elif (path / SEAL_FILE).is_file():
+    elif (path / DATA_FILE).is_file():
         yield VerifiedItem("store", path, tuple(_store_damages(path, data)))
         return
     elif (path / CAPTIONER[0]).is_file() and not path.name.endswith(_UNFINISHED):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from a2cap.data.errors import A2Error, LockedError
-from a2cap.data.features.shard import Shard
 from a2cap.data.files.atomic import discard, rename_durably, write_durably
 from a2cap.data.files.sealed_folder import (
     MANIFEST,
@@ -80,7 +79,6 @@ def run_stage(
         found = published(stage, paths, force=force)
         if found is not None:
             return found
-        require_no_running_shard(stage, paths)
         paths = prepare_forced(stage, resumed(stage, paths, force=force))
         return complete(stage, paths, resolved_config=resolved_config)
 
@@ -96,18 +94,16 @@ def resumed(stage: PreparedStage, paths: StagePaths, *, force: bool = False) -> 
     return forced if force or _continues(stage, forced) else paths
 
 
-def prepare_forced(
-    stage: PreparedStage, paths: StagePaths, *, but: Shard | None = None
-) -> StagePaths:
-    """Make room for a run with --force; raise LockedError if a shard except `but` is running."""
+def prepare_forced(stage: PreparedStage, paths: StagePaths) -> StagePaths:
+    """Make room for a run with --force; raise LockedError if a part of the stage is running."""
     plain = replace(paths, forced=False)
-    obsolete = [plain.partial] if paths.forced else []
+    obsolete = [plain] if paths.forced else []
     if paths.forced and not _continues(stage, paths):
-        obsolete.append(paths.partial)
-    for folder in obsolete:
-        if folder.exists():
-            require_no_running_shard(stage, paths, but=but)
-            discard(folder)
+        obsolete.append(paths)
+    for found in obsolete:
+        if found.partial.exists():
+            _require_no_running_part(stage, found)
+            discard(found.partial)
     # a run may have been killed between the two renames of _publish
     if paths.forced and paths.replaced.exists() and not paths.final.exists():
         rename_durably(paths.replaced, paths.final)
@@ -124,16 +120,12 @@ def _continues(stage: PreparedStage, forced: StagePaths) -> bool:
     return earlier is not None and earlier == stage.made_from
 
 
-def require_no_running_shard(
-    stage: PreparedStage, paths: StagePaths, *, but: Shard | None = None
-) -> None:
-    """Raise LockedError if a process works on any shard of the stage except `but`."""
-    for shard, lock in paths.shard_locks().items():
-        if shard != but and is_locked(lock):
-            raise LockedError(
-                f"shard {shard} of {stage.name} is already running: {lock_holder(lock)}; "
-                "wait for it, or stop it"
-            )
+def _require_no_running_part(stage: PreparedStage, paths: StagePaths) -> None:
+    for lock in filter(is_locked, paths.part_locks()):
+        raise LockedError(
+            f"a part of {stage.name} is already running: {lock_holder(lock)}; "
+            "wait for it, or stop it"
+        )
 
 
 def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -> Outcome:

@@ -6,27 +6,15 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from a2cap.data.features.shard import Shard
 from a2cap.data.files.sealed_folder import MadeFrom, SkippedItem
 from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
 from a2cap.pipeline.engine.inputs import Input as Input  # noqa: PLC0414
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.lock import lock_folder
+from a2cap.pipeline.engine.stripe import Stripe
 
 Work = Callable[[Path, Inputs, EventLog], Sequence[SkippedItem]]
 """Fills a partial directory, resuming the work found there; returns the skipped items."""
-
-
-@dataclass(frozen=True)
-class ShardWork:
-    """The part of a stage that one process does for one shard.
-
-    output: name of the output made in shards; fill: writes and seals the folder of a shard in a
-    partial directory, and returns the skipped items. The stage's `work` joins the shards.
-    """
-
-    output: str
-    fill: Callable[[Shard, Path, EventLog], Sequence[SkippedItem]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +23,8 @@ class PreparedStage:
 
     outputs: names of the files and sealed folders that the work leaves.
     work: bound to its own settings, so that it cannot read any other.
-    shards: set if the stage can run in shards; their number is not part of the key.
+    share: set if several processes can share the work; it does a stripe and returns the number of
+    parts that are then missing. The number of processes is not part of the key.
     note: how a first run starts, for status and log; begin: copies the
     checkpoints of a shorter training. With --force, both are ignored.
     """
@@ -46,7 +35,7 @@ class PreparedStage:
     inputs: Mapping[str, Input]
     outputs: Sequence[str]
     work: Work
-    shards: ShardWork | None = None
+    share: Callable[[Stripe, Path, Inputs, EventLog], int] | None = None
     note: str = ""
     begin: Callable[[Path], None] | None = None
 
@@ -97,24 +86,13 @@ class StagePaths:
         return self._lock("lock")
 
     @property
-    def shards_lock(self) -> Path:
-        """Lock file that the processes of shards wait for."""
-        return self._lock("shards.lock")
+    def stripes_lock(self) -> Path:
+        """Lock file that the processes of stripes wait for."""
+        return self._lock("stripes.lock")
 
-    def shard_lock(self, shard: Shard) -> Path:
-        """Return the lock file of one shard."""
-        return self._lock(f"{shard.folder}.lock")
-
-    def shard_locks(self) -> dict[Shard, Path]:
-        """Find the lock files of all shards ever started here, held or not."""
-        # found by name, because the number of shards is in no setting
-        prefix, found = f"{self.final.name}.", {}
-        folder = self.locks or self.final.parent
-        for name in sorted(path.name for path in folder.glob("*.lock")):
-            shard = Shard.of_folder(name.removesuffix(".lock").removeprefix(prefix))
-            if shard is not None and name.startswith(prefix):
-                found[shard] = self.shard_lock(shard)
-        return found
+    def part_locks(self) -> list[Path]:
+        """Return the lock files of the parts that processes work on, held or not."""
+        return sorted(self.partial.glob("*/*.lock"))
 
     def _lock(self, ending: str) -> Path:
         return (self.locks or self.final.parent) / f"{self.final.name}.{ending}"

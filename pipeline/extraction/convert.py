@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.facts import DATA_FILE, is_store
 from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
     ImageFeatures,
@@ -29,19 +31,26 @@ from a2cap.data.features.formats.npz import (
     milvlg_files,
     read_milvlg,
 )
+from a2cap.data.features.formats.parquet import ParquetSource, require_pyarrow, write_parquet
+from a2cap.data.features.formats.tar import TarSource, write_tar
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
 from a2cap.data.features.record import FeatureType
-from a2cap.data.features.seal import DATA_FILE, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
-from a2cap.data.files.atomic import write_durably
+from a2cap.data.files.atomic import replacing, write_durably
+from a2cap.data.files.sealed_folder import MANIFEST
 from a2cap.data.regions import Regions
 from a2cap.pipeline.engine.progress import track
 
-Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2"]
+Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2", "tar", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
+_HALF: tuple[Format, ...] = ("a2", "tar", "parquet")
+"""Formats that can have float16."""
+
+_HDF5, _PARQUET, _TAR = b"\x89HDF\r\n\x1a\n", b"PAR1", b"ustar"
+_TAR_AT = 257
+"""Position of its mark in a tar."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,32 @@ class StoreTarget:
         """Commit the added images."""
         self._writer.flush()
         self._writer.close()
+
+
+class FileTarget(StoreTarget):
+    """The writer of a tar or Parquet file, by way of a store at `path.partial`."""
+
+    def __init__(self, path: Path, *, form: Format, dtype: FeatureType) -> None:
+        if form == "parquet":
+            require_pyarrow()
+        super().__init__(path.with_name(f"{path.name}.partial"), dtype=dtype)
+        self._path, self._form, self._dtype = path, form, dtype
+
+    def finish(self) -> None:
+        """Write the file, and remove the store."""
+        self._writer.flush()
+        with replacing(self._path) as temporary:
+            if self._form == "tar":
+                write_tar(temporary, self._writer.records())
+            else:
+                write_parquet(temporary, self._writer.records(), self._dtype, self._writer.width)
+        self._writer.close()
+        shutil.rmtree(self._writer.path)
+
+    def close(self) -> None:
+        """Commit the added images, unless they are in the file."""
+        if self._writer.path.exists():
+            super().close()
 
 
 class StoreSource:
@@ -119,7 +154,7 @@ def convert(
     opened = open_source(source, read_sizes(sizes))
     writer = _open_target(target, form, dtype=dtype, prefix=prefix)
     # the checksum is that of the rounded features, because float16 loses precision as intended
-    stored = np.dtype(dtype if form == "a2" else "float32")
+    stored = np.dtype(dtype if form in _HALF else "float32")
     done = _ConvertedImages()
     try:
         with track("convert", total=len(opened)) as progress:
@@ -174,19 +209,27 @@ def _record_file(target: Path) -> Path:
 def open_source(path: Path, sizes: Sizes) -> Source:
     """Open a file or folder by its format; raise InputError for an unknown one."""
     if path.is_dir():
-        if (path / SEAL_FILE).exists():
+        if is_store(path):
             return StoreSource(path)
         if any(path.glob("*_att")):
             return att_box_source(path, sizes=sizes)
         if any(path.glob("*.npz")):
             return NpzSource(path, read_milvlg)
     elif path.is_file():
-        with path.open("rb") as file:
-            is_hdf5 = file.read(len(_HDF5)) == _HDF5
-        return M2Source(path, sizes=sizes) if is_hdf5 else TsvSource(path)
+        return _open_file(path, sizes)
     raise InputError(
         f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, or a folder of npz"
     )
+
+
+def _open_file(path: Path, sizes: Sizes) -> Source:
+    with path.open("rb") as file:
+        head = file.read(_TAR_AT + len(_TAR))
+    if head.startswith(_HDF5):
+        return M2Source(path, sizes=sizes)
+    if head.startswith(_PARQUET):
+        return ParquetSource(path)
+    return TarSource(path) if head.endswith(_TAR) else TsvSource(path)
 
 
 @dataclass
@@ -227,7 +270,7 @@ class _ConvertedImages:
 
 def _require_new(target: Path) -> None:
     # an unsealed store is an interrupted conversion, which can be resumed
-    if (target / SEAL_FILE).exists() or (target.exists() and not (target / DATA_FILE).exists()):
+    if (target / MANIFEST).exists() or (target.exists() and not (target / DATA_FILE).exists()):
         raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
 
 
@@ -242,6 +285,8 @@ def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str)
     target.parent.mkdir(parents=True, exist_ok=True)
     if form == "a2":
         return StoreTarget(target, dtype=dtype)
+    if form == "tar" or form == "parquet":  # noqa: PLR1714  (mypy narrows no tuple)
+        return FileTarget(target, form=form, dtype=dtype)
     if form == "att-box":
         return NpzTarget(target, name=att_name, files=att_box_files)
     if form == "milvlg":

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
+from a2cap.data.features.facts import DATA_FILE, is_store
 from a2cap.data.features.formats.feature_format import ImageFeatures
-from a2cap.data.features.seal import DATA_FILES, SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import link_or_copy
+from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
 from a2cap.data.image_ids import find_images, image_id, sample_ids
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.record import CODE_VERSION, ExtractorRecord
-from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, SKIPPED, WEIGHTS
-from a2cap.pipeline.engine.run import read_skipped
+from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.extraction.convert import convert, open_source, read_sizes, skipped_file
 
@@ -48,9 +48,9 @@ class ImportedFeatures:
     def files(self) -> dict[str, Path]:
         """Return the files that determine the result, by name."""
         source = self.source
-        if (source / SEAL_FILE).is_file():  # a seal contains the digest of the features
-            beside = [source.parent / name for name in (EXTRACTOR, SKIPPED)]
-            return {file.name: file for file in (source / SEAL_FILE, *beside) if file.is_file()}
+        if is_store(source):  # its manifest contains the digest of the features
+            beside = source.parent / EXTRACTOR
+            return {file.name: file for file in (source / MANIFEST, beside) if file.is_file()}
         files = [source, *source.rglob("*")]
         # relative, because another name or place of the same content is no reason to run again
         return {file.relative_to(source).as_posix(): file for file in files if file.is_file()}
@@ -63,7 +63,7 @@ class ImportedFeatures:
 
     def feature_width(self) -> int:
         """Return F of the first readable image; InputError if there is none."""
-        if (self.source / SEAL_FILE).is_file():
+        if is_store(self.source):
             return FeatureStore(self.source).feature_width
         reason = "it is empty"
         for item in islice(open_source(self.source, read_sizes(self.sizes)), _TRIED):
@@ -74,7 +74,7 @@ class ImportedFeatures:
 
 
 def import_features(
-    imported: ImportedFeatures, directory: Path, events: EventLog
+    imported: ImportedFeatures, directory: Path, inputs: Inputs, events: EventLog
 ) -> Sequence[SkippedItem]:
     """Fill `directory` with the store and the record of where it came from.
 
@@ -82,11 +82,11 @@ def import_features(
     without features.
     """
     target, source = directory / FEATURES, imported.source
-    (target / SEAL_FILE).unlink(missing_ok=True)  # the last run died between seal and manifest
-    if (source / SEAL_FILE).is_file():
+    (target / MANIFEST).unlink(missing_ok=True)  # the last run died before the stage's manifest
+    if is_store(source):
         _link_files(source, target)
-        has_list = (source.parent / SKIPPED).is_file()
-        found = read_skipped(source.parent) if has_list else {}
+        is_result = (source.parent / MANIFEST).is_file()
+        found = read_manifest(source.parent if is_result else source).reasons
     else:
         config = imported.config
         made = convert(source, target, form="a2", dtype=config.dtype, sizes=imported.sizes)
@@ -119,7 +119,7 @@ def _identity(name: str) -> str:
 
 def _link_files(source: Path, target: Path) -> None:
     for file in source.rglob("*"):
-        if file.name in (*DATA_FILES.values(), SEAL_FILE, SKIPPED):
+        if file.name in (DATA_FILE, MANIFEST):
             copy = target / file.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(file, copy)

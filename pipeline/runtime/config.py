@@ -18,5 +18,8 @@ class RuntimeConfig(Section):
     """Loader processes of training, and threads of extraction that decode images (at least one)."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads of torch; null keeps torch's default."""
+    ray: str | None = None
+    """Address of the Ray cluster that runs the shards of an extraction as tasks, or `auto` for that
+    of RAY_ADDRESS, or else a new one on this machine; null extracts in this process."""
     name: Annotated[str, Field(max_length=60)] | None = None
     """Name of the run in tables and titles; null takes that of the configuration file."""

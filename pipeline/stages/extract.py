@@ -1,25 +1,21 @@
-"""Stage extract: images to region features in an LMDB store."""
+"""Stage extract: images to region features in a store of shards."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from a2cap.data.features.shard import Shard, shards_in
-from a2cap.data.features.store import FeatureStore
-from a2cap.data.files.sealed_folder import SkippedItem, seal
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.record import CODE_VERSION as RECORDED_VERSION
 from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage, ShardWork
+from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
+from a2cap.pipeline.engine.stripe import Stripe
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
 
-CODE_VERSION = 5 + RECORDED_VERSION
-IMPORT_VERSION = 1
-
-# The key contains the digest of the weights instead of the path.
-_WEIGHTS_FIELDS = {"weights"}
+CODE_VERSION = 6 + RECORDED_VERSION
+IMPORT_VERSION = 2
 
 
 def extract_stage(
@@ -32,16 +28,12 @@ def extract_stage(
     return PreparedStage(
         name=EXTRACT,
         version=CODE_VERSION,
-        fields={
-            "extract": {
-                **key_fields(extraction.config, exclude=_WEIGHTS_FIELDS),
-                "precision": extraction.config.precision_in_key,
-            }
-        },
+        # the digest of the weights in place of their name
+        fields={"extract": key_fields(extraction.config, exclude={"weights"})},
         inputs=inputs,
         outputs=(FEATURES, EXTRACTOR, WEIGHTS),
         work=partial(_extract, extraction),
-        shards=ShardWork(FEATURES, partial(_extract_shard, extraction)),
+        share=partial(_extract_stripe, extraction),
     )
 
 
@@ -53,43 +45,23 @@ def import_stage(imported: ImportedFeatures, *, inputs: Mapping[str, Input]) -> 
         fields={"features": {"dtype": imported.config.dtype}},
         inputs=inputs,
         outputs=(FEATURES, EXTRACTOR),
-        work=partial(_import, imported),
-    )
-
-
-def _import(
-    imported: ImportedFeatures, directory: Path, inputs: Inputs, events: EventLog
-) -> Sequence[SkippedItem]:
-    skipped = import_features(imported, directory, events)
-    _seal_store(directory / FEATURES)
-    return skipped
-
-
-def _seal_store(store: Path) -> None:
-    files = [path.relative_to(store).as_posix() for path in sorted(store.rglob("*"))]
-    seal(
-        store,
-        [name for name in files if (store / name).is_file() and not name.endswith("lock.mdb")],
-        facts={"digest": FeatureStore(store).digest},
+        work=partial(import_features, imported),
     )
 
 
 def _extract(
-    extraction: ExtractionInputs, directory: Path, inputs: Inputs, events: EventLog
+    extraction: ExtractionInputs, folder: Path, inputs: Inputs, events: EventLog
 ) -> Sequence[SkippedItem]:
-    """Join the shards in the partial directory if there are any, else extract all images."""
-    from a2cap.pipeline.extraction.extract import extract_features
-    from a2cap.pipeline.extraction.shards import join_shards
+    from a2cap.pipeline.extraction.engine import Fill, extract_images, fill_here  # imports torch
+    from a2cap.pipeline.extraction.ray_engine import fill_on_ray
 
-    work = join_shards if shards_in(directory / FEATURES) else extract_features
-    skipped = work(extraction, directory=directory, events=events)
-    _seal_store(directory / FEATURES)
-    return skipped
+    fill: Fill = fill_here if extraction.runtime.ray is None else fill_on_ray
+    return extract_images(extraction, folder, inputs, events, fill=fill)
 
 
-def _extract_shard(
-    extraction: ExtractionInputs, shard: Shard, directory: Path, events: EventLog
-) -> Sequence[SkippedItem]:
-    from a2cap.pipeline.extraction.shards import extract_shard
+def _extract_stripe(
+    extraction: ExtractionInputs, stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog
+) -> int:
+    from a2cap.pipeline.extraction.engine import extract_stripe
 
-    return extract_shard(extraction, shard, directory=directory, events=events)
+    return extract_stripe(extraction, stripe, folder, inputs, events)

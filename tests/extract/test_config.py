@@ -43,7 +43,7 @@ def test_detectron2_computes_in_float32_only():
         ({}, "auto"),
         ({"precision": "exact"}, "exact"),
         ({"boxes": "given"}, "exact"),
-        ({"boxes": "given", "precision": "mixed"}, "mixed"),
+        ({"boxes": "given", "precision": "mixed"}, "exact"),
         ({"boxes": "grid"}, "exact"),
         ({"backend": "detectron2"}, "exact"),
     ],

@@ -100,7 +100,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.data.features.writer:FeatureWriter._commit"),
         Point("a2cap.data.features.writer:FeatureWriter.seal"),
         Point("a2cap.data.features.writer:FeatureWriter.close"),
-        Point("a2cap.data.features.seal:write_seal"),
+        Point("a2cap.data.files.sealed_folder:write_manifest"),
     ),
     "preprocess": (
         *_ENGINE,

@@ -21,7 +21,7 @@ from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.extraction import engine as extraction
 from tests.experiments import DETECTOR, SECTIONS, TinyExperiment, make_experiment
 from tests.faults import processes, run_log
 from tests.faults.digests import Digests, differences, file_digests, result_digests

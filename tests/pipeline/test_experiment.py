@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
+from a2cap.extract.detector import precision
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.experiment import Experiment, UnfinishedStageError
@@ -176,3 +177,50 @@ def test_an_output_path_with_other_content_is_never_replaced(experiment, tmp_pat
                 "name a path that does not exist"
             )
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "exact", "mixed"),
+    [
+        (("extract.boxes=detect",), "exact", "mixed"),
+        (("extract.boxes=detect", "extract.precision=mixed"), "mixed", "mixed"),
+        (("extract.boxes=given",), "exact", "exact"),
+    ],
+)
+def test_the_key_has_the_precision_that_the_processor_computes(
+    experiment, monkeypatch, settings, exact, mixed
+):
+    made = []
+    for has_bfloat16 in (False, True):
+        monkeypatch.setattr(precision, "has_bfloat16", lambda device, has=has_bfloat16: has)
+        with experiment.open("extract.precision=auto", *settings) as opened:
+            made.append(opened.stage("extract").made_from)
+    assert [one.fields["extract"]["precision"] for one in made] == [exact, mixed]
+    assert (made[0].key == made[1].key) is (exact == mixed)
+
+
+def test_images_of_tars_are_part_of_the_key_with_their_content(experiment, tmp_path):
+    def key():
+        tars = override("data.images", f"{tmp_path}/{{0..1}}.tar")
+        with experiment.open(tars, "extract.boxes=detect") as opened:
+            return opened.stage("extract").made_from.key
+
+    (tmp_path / "0.tar").write_bytes(tar_bytes({"1.jpg": b"one"}))
+    (tmp_path / "1.tar").write_bytes(tar_bytes({"2.jpg": b"two"}))
+    keys = [key(), key()]
+    (tmp_path / "1.tar").write_bytes(tar_bytes({"2.jpg": b"new"}))
+    keys.append(key())
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_list_of_images_is_part_of_the_key_with_the_files_that_it_names(experiment, tmp_path):
+    def key():
+        images = override("data.images", tmp_path / "list.txt")
+        with experiment.open(images, "extract.boxes=detect") as opened:
+            return opened.stage("extract").made_from.key
+
+    (tmp_path / "list.txt").write_text("a.jpg\n")
+    (tmp_path / "a.jpg").write_bytes(b"one")
+    first = key()
+    (tmp_path / "a.jpg").write_bytes(b"two")
+    assert key() != first

@@ -144,7 +144,7 @@ def make(folder):
 
 def of_extract(directory):
     store = FeatureStore(directory / "features.lmdb")
-    found = {"pictures": len(store), "width": store.feature_width, "dtype": store.seal.dtype}
+    found = {"pictures": len(store), "width": store.feature_width, "dtype": store.facts.dtype}
     for image_id in list(store)[::5]:
         regions = store[image_id]
         found[image_id] = {

@@ -111,7 +111,7 @@ detector: {layout: coco, depth: 50, width: 16, norms: frozen, anchor_sizes: [32.
 extract: {boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
   min_side: 90, max_side: 1200, procedure: detectron2, precision: mixed, grid_backbone: vgg16,
   grid_layer: layer3, grid_size: 7, grid_crop: centre, backend: detectron2, roi_size: 5,
-  confidence: 0.3, dtype: float32, output: tar}
+  confidence: 0.3, dtype: float32}
 preprocess: {vocabulary: m2, tokenizer: ptb, min_count: 2, max_length: 10}
 model: {width: 32, heads: 4, feed_forward: 16, encoder_layers: 2, decoder_layers: 2, dropout: 0.2,
   feature_dropout: 0.5, attention_dropout: 0.2, norm: pre, box_geometry: linear, blind: true}

@@ -28,7 +28,7 @@ from a2cap.pipeline.extraction.convert import convert as converted
     type=click.Choice(["float16", "float32"]),
     default="float16",
     show_default=True,
-    help="Data type of an a2 feature store; the third-party formats use float32.",
+    help="Data type of an a2 feature store, tar or Parquet; the third-party formats use float32.",
 )
 @click.option(
     "--sizes",
@@ -44,8 +44,9 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
 
     The format of SOURCE is recognised by its content: an a2 feature store, TSV of caffe's
     bottom-up-attention or of LXMERT, npz folders of ImageCaptioning.pytorch (att-box) or MILVLG,
-    HDF5 of M2. Unreadable items are listed beside TARGET, and the exit code is then 3. Run the same
-    command again to resume an interrupted conversion; a finished one is up to date.
+    HDF5 of M2, tar or Parquet of a2. Unreadable items are listed beside TARGET, and the exit code
+    is then 3. Run the same command again to resume an interrupted conversion; a finished one is up
+    to date.
 
     \b
     Example:

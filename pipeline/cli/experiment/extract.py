@@ -6,19 +6,13 @@ from pathlib import Path
 import click
 
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
-from a2cap.pipeline.cli.options import (
-    FOLDER,
-    PATH,
-    ExperimentOptions,
-    experiment_options,
-    force_option,
-)
-from a2cap.pipeline.cli.output import print_shard
+from a2cap.pipeline.cli.options import PATH, ExperimentOptions, experiment_options, force_option
+from a2cap.pipeline.cli.output import print_stripe
 from a2cap.pipeline.cli.run_stages import run_stages
 from a2cap.pipeline.config import override
 from a2cap.pipeline.doctor.preflight import require_runnable
+from a2cap.pipeline.engine.stripe import Stripe
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.extraction.cluster import shard_of
 
 
 @click.command()
@@ -26,8 +20,8 @@ from a2cap.pipeline.extraction.cluster import shard_of
 @force_option
 @click.option(
     "--images",
-    type=FOLDER,
-    help="Extract this folder of images, without an experiment; needs --output.",
+    type=PATH,
+    help="Extract this folder, list, tars or Parquet files, without an experiment; needs --output.",
 )
 @click.option(
     "--output",
@@ -37,8 +31,15 @@ from a2cap.pipeline.extraction.cluster import shard_of
 @click.option(
     "--shard",
     metavar="i/N",
-    help="Extract part i of N (0/4 to 3/4), one process per part; auto: take i and N from a Slurm "
-    "job array 0-(N-1) or torchrun. The last process to finish joins the parts.",
+    help="Extract every N-th shard of 1,024 images from the i-th on (0/4 to 3/4), one process per "
+    "stripe; auto: take i and N from a Slurm job array 0-(N-1) or torchrun. The process that finds "
+    "all shards done publishes the result.",
+)
+@click.option(
+    "--engine", type=click.Choice(["ray"]), help="Run the shards as tasks on a Ray cluster."
+)
+@click.option(
+    "--address", help="Address of the Ray cluster, RAY_ADDRESS without it, or else this machine."
 )
 def extract(
     options: ExperimentOptions,
@@ -46,6 +47,8 @@ def extract(
     images: Path | None,
     output: Path | None,
     shard: str | None,
+    engine: str | None,
+    address: str | None,
 ) -> None:
     """Extract region features of images into a store.
 
@@ -56,21 +59,27 @@ def extract(
     """
     if (images is None) != (output is None):
         raise click.UsageError("--images and --output belong together; name both or neither")
-    folder: tuple[str, ...] = ()
-    if images is not None:  # all of the folder's images, not those of an annotation file
+    if engine is None and address is not None:
+        raise click.UsageError("--address belongs to --engine ray; name it, or leave --address out")
+    if shard is not None and (force or engine is not None):
+        option = "--force" if force else "--engine"
+        raise click.UsageError(f"{option} does not go with --shard; leave one of them out")
+    settings: list[str] = []
+    if images is not None:  # all of them, not those of an annotation file
         unset = ("data.annotations=null", "data.features=null")
-        folder = (override("data.images", images), *unset)
-    with options.open(*folder) as experiment:
+        settings += [override("data.images", images), *unset]
+    if engine is not None:
+        settings.append(override("runtime.ray", address or "auto"))
+    with options.open(*settings) as experiment:
         if shard is None:
             run_stages(experiment, ["extract"], force=force, output=output)
         else:
-            _run_shard(experiment, shard, force=force, output=output)
+            _run_stripe(experiment, Stripe.parse(shard, os.environ), output=output)
 
 
-def _run_shard(experiment: Experiment, named: str, *, force: bool, output: Path | None) -> None:
-    shard = shard_of(named, os.environ)
-    require_runnable(experiment, ["extract"], force=force, output=output)
-    outcome = experiment.run_shard(shard, force=force, output=output)
-    print_shard(outcome)
-    if outcome.skipped or (outcome.stage and outcome.stage.manifest.skipped):
+def _run_stripe(experiment: Experiment, stripe: Stripe, *, output: Path | None) -> None:
+    require_runnable(experiment, ["extract"], output=output)
+    outcome = experiment.run_stripe(stripe, output=output)
+    print_stripe(outcome)
+    if outcome.stage and outcome.stage.manifest.skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)

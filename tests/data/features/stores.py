@@ -1,6 +1,5 @@
 """Small feature stores."""
 
-import json
 from functools import partial
 
 import numpy as np
@@ -30,18 +29,11 @@ def make_regions(image_id, *, count=None, width=8, attributes=False):
 
 
 def write_store(path, ids, *, width=8, sealed=True, **options):
-    """Write a store and return its seal, None if it is not sealed."""
+    """Write a store and return its facts, None if it is not sealed."""
     with FeatureWriter(path, **options) as writer:
         for image_id in ids:
             writer.add(image_id, make_regions(image_id, width=width))
         return writer.seal() if sealed else None
-
-
-def change_seal(store, **changes):
-    """Change fields of a store's seal and return the former ones."""
-    seal = json.loads((store / "seal.json").read_text())
-    (store / "seal.json").write_text(json.dumps({**seal, **changes}))
-    return seal
 
 
 def flip_byte(file, content):

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features import lmdb_file
-from a2cap.data.features.seal import logical_digest, read_seal
-from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.facts import joint_digest, records_digest
+from a2cap.data.features.store import FeatureStore, seal_shards
+from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
 from tests.data.features.stores import (
-    change_seal,
     flip_byte,
     make_regions,
     refusal,
@@ -28,6 +28,9 @@ from tests.data.features.stores import (
 from tests.data.messages import message_of
 
 IDS = ["000000000139", "000000391895", "000000391896", "own/straße"]
+DAMAGED = (
+    "'features.lmdb/data.mdb' differs from its sha256 in the manifest; run \"a2 extract --force\""
+)
 
 
 @pytest.fixture
@@ -48,9 +51,16 @@ def has_features(store, *ids):
     )
 
 
-def test_a_digest_is_of_lengths_keys_and_values():
-    lengths = (1).to_bytes(8, "little") + (2).to_bytes(8, "little")
-    assert logical_digest([(b"k", b"vw")]) == hashlib.sha256(lengths + b"kvw").hexdigest()
+def test_a_digest_is_the_sum_of_those_of_the_records():
+    def of(key, value):
+        return hashlib.sha256(len(key).to_bytes(8, "little") + key + value).digest()
+
+    records = [(b"k", b"vw"), (b"kv", b"w"), (b"l", b"")]
+    total = sum(int.from_bytes(of(*record), "big") for record in records)
+    assert records_digest(records) == f"{total % 2**256:064x}"
+    assert records_digest(reversed(records)) == records_digest(records)
+    parts = records_digest(records[:1]), records_digest(records[1:])
+    assert joint_digest(parts) == records_digest(records)
 
 
 def test_a_store_is_a_mapping_in_key_order(path):
@@ -85,11 +95,12 @@ def test_any_set_of_ids_is_read_in_sorted_order(tmp_path_factory, ids):
     assert has_features(store, *ids)
 
 
-def test_a_store_has_the_properties_of_its_seal(path):
+def test_a_store_has_the_facts_of_its_manifest(path):
     store = FeatureStore(path)
-    assert store.seal == read_seal(path)
-    assert (store.feature_width, store.seal.dtype) == (8, "float32")
-    assert store.digest == store.seal.digest
+    manifest = read_manifest(path)
+    assert store.facts.model_dump(mode="json") == manifest.facts
+    assert (store.feature_width, store.facts.dtype) == (8, "float32")
+    assert store.digest == store.facts.digest == manifest.digest
 
 
 def test_up_to_five_missing_images_are_named_with_their_count(path):
@@ -115,17 +126,17 @@ def test_a_missing_or_unfinished_store_is_refused(path):
     assert refusal(FeatureStore, Path("none")) == (
         "no feature store at 'none'; run \"a2 extract\" first"
     )
-    (path / "seal.json").unlink()
+    (path / MANIFEST).unlink()
     assert refusal(FeatureStore, path) == (
         "extraction into 'features.lmdb' is unfinished; run \"a2 extract\" again to resume it"
     )
 
 
-@pytest.mark.parametrize("text", ["", "{}", "not json", b"\xff"], ids=repr)
-def test_a_damaged_seal_is_refused(path, text):
-    (path / "seal.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+def test_a_damaged_manifest_is_rejected(path):
+    (path / MANIFEST).write_text((path / MANIFEST).read_text().replace('"count": 4', '"count": 5'))
     assert refusal(FeatureStore, path) == (
-        "seal of 'features.lmdb' is invalid; run \"a2 extract --force\""
+        "manifest is unreadable: 'features.lmdb/manifest.json' (it differs from its checksum); "
+        'copy the store again, or run "a2 extract --force"'
     )
 
 
@@ -135,18 +146,23 @@ def test_a_file_of_another_size_is_refused_before_it_is_mapped(path):
     for found in (size + 1, size - 1, size // 2, 10, 0):
         os.truncate(path / "data.mdb", found)
         message = (
-            f"'features.lmdb' has {found} bytes, its seal {size}; "
+            f"'features.lmdb' has {found} bytes, its manifest {size}; "
             'copy it again, or run "a2 extract --force"'
         )
         assert len(store) == 4
         assert refusal(store.__getitem__, IDS[0]) == message
-        assert FeatureStore(path).verify() == [message]
+        assert FeatureStore(path).verify() == [
+            f"'features.lmdb/data.mdb' has {found} bytes, {size} in the manifest; "
+            'run "a2 extract --force"'
+        ]
 
 
 def test_a_file_that_is_not_lmdb_is_refused(path):
     (path / "data.mdb").write_bytes(b"x" * (path / "data.mdb").stat().st_size)
     message = "'features.lmdb' is damaged: features.lmdb: MDB_INVALID: File is not an LMDB file"
-    assert FeatureStore(path).verify() == [f'{message}; run "a2 extract --force"']
+    assert refusal(FeatureStore(path).__getitem__, IDS[0]) == (
+        f'{message}; run "a2 extract --force"'
+    )
 
 
 def test_a_damaged_tree_is_refused(path, monkeypatch):
@@ -166,12 +182,7 @@ def test_a_flipped_byte_is_found_and_its_image_named(path):
     flip_byte(path / "data.mdb", make_regions(IDS[1]).features.tobytes())
     store = FeatureStore(path)
     assert store.verify() == []  # sizes and counts are unchanged
-    file, record, digest = store.verify(data=True)
-    remedy = 'run "a2 extract --force"'
-    assert file == f"'features.lmdb' is not the file that was sealed; {remedy}"
-    assert record.startswith(f"record of image {IDS[1]!r} is damaged: checksum ")
-    assert record.endswith(f"; {remedy}")
-    assert digest == f"'features.lmdb' contains other records than were sealed; {remedy}"
+    assert store.verify(data=True) == [DAMAGED]
     assert f"record of image '{IDS[1]}' is damaged" in refusal(store.__getitem__, IDS[1])
     assert has_features(store, IDS[0])
 
@@ -180,16 +191,7 @@ def test_a_byte_flipped_outside_of_the_records_is_found(path):
     data = bytearray((path / "data.mdb").read_bytes())
     data[4096 - 1] ^= 1  # the unused end of LMDB's first page
     (path / "data.mdb").write_bytes(data)
-    assert FeatureStore(path).verify(data=True) == [
-        "'features.lmdb' is not the file that was sealed; run \"a2 extract --force\""
-    ]
-
-
-def test_a_wrong_count_in_the_seal_is_found(path):
-    change_seal(path, count=5)
-    assert FeatureStore(path).verify() == [
-        "'features.lmdb' has 4 images, its seal 5; run \"a2 extract --force\""
-    ]
+    assert FeatureStore(path).verify(data=True) == [DAMAGED]
 
 
 def test_two_stores_read_one_file_in_one_process(path):
@@ -252,8 +254,71 @@ def test_an_opened_store_is_pickled_and_read_in_a_spawned_process(path):
 
 
 def test_reading_neither_changes_the_files_nor_adds_one(path):
-    (path / "lock.mdb").unlink()  # only a writer needs it
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
     assert FeatureStore(path).verify() == FeatureStore(path).verify(data=True) == []
     after = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
     assert after == before
+
+
+# --- shards --------------------------------------------------------------------------------------
+
+
+def in_shards(path, *parts, **options):
+    """Write one shard per list of ids and seal their list."""
+    for number, ids in enumerate(parts):
+        write_store(path / f"{number:05}", ids, **{"dtype": "float32", **options})
+    return seal_shards(path, len(parts))
+
+
+@pytest.mark.parametrize(
+    "parts", [[IDS], [IDS[:2], IDS[2:]], [IDS[1::2], [], IDS[::2]]], ids=["1", "2", "unordered"]
+)
+def test_a_store_in_shards_reads_as_one_of_equal_digest(path, parts):
+    facts = in_shards(Path("shards"), *parts)
+    store, whole = FeatureStore(Path("shards")), FeatureStore(path)
+    assert (facts.count, facts.shards, store.digest) == (4, len(parts), whole.digest)
+    assert list(store) == IDS
+    assert has_features(store, *IDS)
+    assert "nobody" not in store and IDS[2] in store
+    assert all(image_id in parts[store.shard_of(image_id)] for image_id in IDS)
+    assert whole.shard_of(IDS[3]) == 0
+    assert store.verify(data=True) == []
+
+
+def test_few_shards_are_open_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("a2cap.data.features.store._OPEN_SHARDS", 1)
+    in_shards(tmp_path, IDS[:2], IDS[2:])
+    store = FeatureStore(tmp_path)
+    assert has_features(store, *IDS, *IDS)
+    assert [file._environment is None for file in store._files] == [True, False]
+
+
+def test_shards_that_are_missing_or_differ_are_named(tmp_path):
+    with_width = partial_shards(tmp_path / "a", width=9)
+    assert refusal(seal_shards, with_width, 2) == (
+        f"shards 00000 and 00001 of {str(with_width)!r} differ: features of 8 float32 and of "
+        "9 float32; extract all with one extractor"
+    )
+    assert refusal(seal_shards, with_width, 4) == (
+        f'2 of 4 shards of {str(with_width)!r} are missing: 00002, 00003; run "a2 extract" again'
+    )
+
+
+def partial_shards(path, **options):
+    write_store(path / "00000", IDS[:2], dtype="float32")
+    write_store(path / "00001", IDS[2:], dtype="float32", **options)
+    return path
+
+
+def test_another_shard_than_was_sealed_is_rejected(tmp_path):
+    in_shards(tmp_path, IDS[:2], IDS[2:])
+    shutil.rmtree(tmp_path / "00001")
+    write_store(tmp_path / "00001", IDS[2:3], dtype="float32")
+    assert refusal(FeatureStore(tmp_path).__getitem__, IDS[3]) == (
+        f"{str(tmp_path / '00001')!r} is not the shard that was sealed with the others; "
+        'copy it again, or run "a2 extract --force"'
+    )
+    assert FeatureStore(tmp_path).verify(data=True)[0] == (
+        f"{str(tmp_path / '00001')!r} differs from its digest in the manifest; "
+        'run "a2 extract --force"'
+    )

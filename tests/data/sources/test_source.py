@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.data.errors import ConfigError, InputError, TruncatedError, UnreadableError
+from a2cap.data.errors import InputError, TruncatedError, UnreadableError
 from a2cap.data.sources import tar
 from a2cap.data.sources.location import expand
-from a2cap.data.sources.opening import open_source, require_image_folder
+from a2cap.data.sources.opening import image_source, open_source, require_image_folder
 from a2cap.data.sources.source import SourceItem
-from tests.data.messages import message_of
 from tests.data.sources.samples import jpeg, tar_bytes, write_parquet
 
 A, B = jpeg(10), jpeg(20)
@@ -209,12 +208,10 @@ def test_what_is_no_source_is_an_error(tmp_path):
     assert error_of(text) == f"no images in {text!r}; check the path"
 
 
-def test_a_folder_in_place_of_a_source_is_asked_for_with_the_way_to_extract_it(tmp_path):
-    message = message_of(require_image_folder, Path("s3://a/{0..1}.tar"), error=ConfigError)
-    assert message == (
-        "data.images is not a folder: 's3://a/{0..1}.tar'; extract it with "
-        '"a2 extract --plan DIR", and name DIR as data.features'
-    )
+def test_a_folder_is_no_source_and_a_list_is_one(tmp_path):
+    assert image_source(tmp_path) is None and image_source(None) is None
+    assert image_source(Path("s3://a/{0..1}.tar")) == "s3://a/{0..1}.tar"
+    assert image_source(Path("images.txt")) == "images.txt"
     assert require_image_folder(tmp_path) == tmp_path
 
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from a2cap.data.features.seal import StoreSeal, write_seal
 from a2cap.data.files.atomic import discard, rename_durably, replacing, write_durably
 from a2cap.data.files.sealed_folder import seal
 from a2cap.pipeline.engine.run import run_stage
@@ -25,12 +24,10 @@ def replace_file(path):
         temporary.write_text("content")
 
 
-SEAL = StoreSeal(count=0, feature_width=0, dtype="float16", bytes=0, digest="", file_sha256="")
 WRITERS = {
     "a file": lambda folder: write_durably(folder / "x", b"content"),
     "x": lambda folder: replace_file(folder / "x"),
     "manifest.json": lambda folder: seal(folder, []),
-    "seal.json": lambda folder: write_seal(folder, SEAL),
 }
 
 

@@ -375,7 +375,7 @@ def test_features_of_another_width_are_rejected(inputs, experiment):
     width = load_model(inputs["model"].path, device=torch.device("cpu")).description.region_width
     store = FeatureStore(inputs["features"].path / "features.lmdb")
     store.require_width(width)
-    object.__setattr__(store.seal, "__dict__", {**store.seal.__dict__, "feature_width": 32})
+    object.__setattr__(store.facts, "__dict__", {**store.facts.__dict__, "feature_width": 32})
     assert message_of(store.require_width, width, error=StoreError) == (
         f"region width of {str(store.path)!r} is 32, the model expects 64; "
         "retrain, or extract with the checkpoint that it was trained on"

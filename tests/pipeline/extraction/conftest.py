@@ -4,13 +4,15 @@ import shutil
 
 import pytest
 
-from a2cap.data.features.shard import Shard
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.engine.inputs import Input, Inputs, file_state
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.extraction.extract import extract_features
+from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.extraction import engine
+from a2cap.pipeline.extraction.engine import extract_images, extract_stripe
+from a2cap.pipeline.extraction.images import ImageFiles
 from a2cap.pipeline.extraction.inputs import ExtractionInputs
-from a2cap.pipeline.extraction.shards import extract_shard, join_shards
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
 GIVEN = ExtractConfig(
@@ -19,17 +21,22 @@ GIVEN = ExtractConfig(
 DETECT = GIVEN.model_copy(
     update={"boxes": "detect", "min_regions": 4, "max_regions": 8, "proposals": 20}
 )
-IDS = [f"{number:012d}" for number in range(1, 41)]
+IDS = [f"{number:012d}" for number in range(1, 21)]
 
 
 class Run:
     """An extraction into one directory, which can be repeated."""
 
-    def __init__(self, directory, weights, images, boxes, config=None):
+    def __init__(self, directory, weights, images, boxes, config=None, **runtime):
         self.directory = directory
         config = config or (DETECT if boxes is None else GIVEN)
-        runtime = RuntimeConfig(device="cpu", threads=1)
+        runtime = RuntimeConfig(device="cpu", threads=1, **runtime)
+        if isinstance(images, dict):
+            images = ImageFiles(images)
         self.inputs = ExtractionInputs(config, weights, images, boxes, runtime)
+        paths = getattr(images, "paths", {}).values()
+        found = {path: ("", file_state(path)) for path in paths if path and path.exists()}
+        self.promised = Inputs({"images": Input(directory, "", found)})
 
     @property
     def path(self):
@@ -42,24 +49,14 @@ class Run:
     def extract(self):
         self.directory.mkdir(exist_ok=True)
         events = EventLog(self.directory)
-        return extract_features(self.inputs, directory=self.directory, events=events)
-
-    def folder(self, number, count):
-        return self.path / Shard(number, count).folder
+        fill = engine.fill_here
+        return extract_images(self.inputs, self.directory, self.promised, events, fill=fill)
 
     def fill(self, number, count):
-        folder = self.folder(number, count)
-        folder.mkdir(parents=True, exist_ok=True)
-        shard, events = Shard(number, count), EventLog(folder)
-        return extract_shard(self.inputs, shard, directory=self.directory, events=events)
-
-    def fill_all(self, count):
-        for number in range(count):
-            self.fill(number, count)
-
-    def join(self):
-        events = EventLog(self.directory)
-        return join_shards(self.inputs, directory=self.directory, events=events)
+        """Fill a stripe; return how many shards are missing."""
+        self.directory.mkdir(exist_ok=True)
+        events, stripe = EventLog(self.directory), Stripe(number, count)
+        return extract_stripe(self.inputs, stripe, self.directory, self.promised, events)
 
 
 @pytest.fixture
@@ -69,7 +66,7 @@ def weights(experiment):
 
 @pytest.fixture
 def scenes(experiment, tmp_path):
-    """A copy of the generated scenes: forty images by id, and the file of their boxes."""
+    """A copy of the generated scenes: twenty images by id, and the file of their boxes."""
     folder = shutil.copytree(experiment.scenes, tmp_path / "scenes")
     images = {image_id: folder / "images" / f"{image_id}.jpg" for image_id in IDS}
     return images, folder / "instances.json"
@@ -79,9 +76,15 @@ def scenes(experiment, tmp_path):
 def new(tmp_path, weights, scenes):
     """Prepare an extraction into a new directory, of given boxes or of detected regions."""
 
-    def make(name="run", *, images=None, given=True, **options):
+    def make(name="run.partial", *, images=None, given=True, **options):
         all_images, boxes = scenes
         arguments = {"weights": weights, "boxes": boxes if given else None, **options}
         return Run(tmp_path / name, images=all_images if images is None else images, **arguments)
 
     return make
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    """Make shards of eight images: three of the twenty."""
+    monkeypatch.setattr(engine, "SHARD_SIZE", 8)

