@@ -32,7 +32,8 @@ class AlignmentConfig(BaseModel):
 
     mask_network: Literal["bilinear", "linear"] = "bilinear"
     """Mask network of Eq. 2: bilinear compares the decoder's state with each region, in any order
-    (Lu); linear is the letter of Eq. 2, one output per region slot, regions sorted by score."""
+    (Lu); linear is Eq. 2 as printed, one output per region slot, in the order of the feature store:
+    that of proposals or of scores, as its extractor ordered them."""
 
     mask_slots: Annotated[int, Field(gt=0, le=10**6)] = 100
     """Maximum regions per image for the linear mask network; bilinear has no limit."""
@@ -366,7 +367,7 @@ class AoaConfig(CaptionerSettings):
     """Dropout rate of embedded regions and tokens, of the context, and before the output layer."""
 
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Dropout rate of the refiner's attention weights and of what its layers add."""
+    """Dropout rate of all attention weights and of what the refiner's layers add."""
 
     gate_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
     """Dropout rate of the input of the refiner's attention on attention."""

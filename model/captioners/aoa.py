@@ -6,6 +6,7 @@ its train.sh sets them: layer norm first, no feed-forward and no output projecti
 the query beside the attended values is the layer's input, not its projection.
 """
 
+import copy
 from typing import Unpack
 
 import torch
@@ -71,7 +72,9 @@ class RegionRefiner(nn.Module):
         self.features = RegionFeatures(blind=config.blind)
         self.embedding = nn.Linear(feature_width, config.width)
         self.dropout = nn.Dropout(config.region_dropout(config.dropout))
-        self.layers = nn.ModuleList(RefiningLayer(config) for _ in range(config.refiner_layers))
+        # copies of one layer: the authors' layers start with equal values
+        layer = RefiningLayer(config)
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(config.refiner_layers))
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
@@ -93,6 +96,8 @@ class AoaDecoder(RecurrentDecoder):
         self.heads = config.heads
         self.embedding = nn.Embedding(vocabulary_size, width)
         self.gates = nn.Linear(3 * width, 4 * width)
+        for parameter in self.gates.parameters():  # the range of torch's LSTMCell
+            nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
         self.norm = nn.LayerNorm(width)
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)
@@ -170,4 +175,3 @@ class AoaCaptioner(EncoderDecoder):
         encoder = RegionRefiner(config, feature_width=sizes["feature_width"])
         decoder = AoaDecoder(config, vocabulary_size=sizes["vocabulary_size"])
         super().__init__(config, encoder, decoder, **sizes)
-        self.attention_dropout = 0.0  # the rate is the refiner's: the decoder's weights are kept

@@ -153,8 +153,18 @@ class EncoderDecoder(nn.Module):
 
     @property
     def compiled_methods(self) -> list[tuple[nn.Module, str]]:
-        """Methods of layers that torch.compile speeds up in training, none by default."""
-        return []
+        """Methods of layers that torch.compile speeds up in training: those their classes name."""
+        return [
+            (module, name)
+            for module in self.modules()
+            if module is not self
+            for name in getattr(module, "compiled_methods", ())
+        ]
+
+    @property
+    def samples_regions(self) -> bool:
+        """Report whether training samples the regions that tokens read."""
+        return False
 
     @property
     def moving_averages(self) -> list[Tensor]:

@@ -45,6 +45,8 @@ from a2cap.model.layers.positions import (
 class MemoryLayer(nn.Module):
     """Self-attention over regions and learned memory slots, then a feed-forward block; post-LN."""
 
+    compiled_methods = ("forward",)
+
     def __init__(self, config: M2Config):
         super().__init__()
         self.heads, self.attention_dropout = config.heads, config.attention_dropout
@@ -55,7 +57,7 @@ class MemoryLayer(nn.Module):
         nn.init.xavier_uniform_(self.memory_values)
         self.output = xavier_linear(config.width, config.width)
         self.attention_norm = nn.LayerNorm(config.width)
-        self.feed_forward = FeedForward(config.width, config.feed_forward)
+        self.feed_forward = FeedForward(config.width, config.feed_forward, dropout=config.dropout)
         self.feed_forward_norm = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
 
@@ -112,6 +114,8 @@ class MeshedLayer(nn.Module):
     The attention has one set of weights for all encoder layers, and a mask network for each.
     """
 
+    compiled_methods = ("mesh",)
+
     def __init__(self, config: M2Config, *, aligned: bool):
         super().__init__()
         width, levels = config.width, config.encoder_layers
@@ -126,7 +130,7 @@ class MeshedLayer(nn.Module):
         self.cross_attention_norm = nn.LayerNorm(width)
         # the only weights of their own that the levels have, beside their masks
         self.gates = nn.ModuleList(xavier_linear(2 * width, width) for _ in range(levels))
-        self.feed_forward = FeedForward(width, config.feed_forward)
+        self.feed_forward = FeedForward(width, config.feed_forward, dropout=config.dropout)
         self.feed_forward_norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(config.dropout)
         widths = {"hidden_width": width, "region_width": width, "head_width": width // self.heads}

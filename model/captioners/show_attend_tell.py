@@ -129,6 +129,11 @@ class ShowAttendTellCaptioner(EncoderDecoder):
         self.penalty_names = ("doubly_stochastic",) if self.hard is None else self.hard.names
 
     @property
+    def samples_regions(self) -> bool:
+        """True for hard attention."""
+        return self.hard is not None
+
+    @property
     def moving_averages(self) -> list[Tensor]:
         """The baseline of hard attention, if it is a moving average."""
         return [] if self.hard is None else list(self.hard.buffers())

@@ -79,6 +79,21 @@ class DecodingConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _check_sampling(self) -> Self:
+        ignored = [
+            name
+            for name in ("temperature", "top_k", "top_p")
+            if getattr(self, name) != type(self).model_fields[name].default
+        ]
+        if self.method != "sampling" and ignored:
+            name = ignored[0]
+            raise ValueError(
+                f"{name} is {getattr(self, name)}, but method is {self.method!r}; leave {name} "
+                "out, or set method to sampling"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_groups(self) -> Self:
         if self.beam_size % self.groups:
             raise ValueError(

@@ -6,15 +6,16 @@ from a2cap.model.layers.linear import xavier_linear
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between them; the layer around it adds dropout."""
+    """Two linear layers with a ReLU and dropout between them; the layer around it has its own."""
 
-    def __init__(self, width: int, inner_width: int):
+    def __init__(self, width: int, inner_width: int, *, dropout: float = 0.0):
         super().__init__()
         self.inner = xavier_linear(width, inner_width)
         self.outer = xavier_linear(inner_width, width)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, states: Tensor) -> Tensor:
         """Transform each state; (..., D) -> (..., D)."""
         # in place: the gradient of ReLU needs its output alone
-        transformed: Tensor = self.outer(self.inner(states).relu_())
+        transformed: Tensor = self.outer(self.dropout(self.inner(states).relu_()))
         return transformed

@@ -252,7 +252,7 @@ def _transformer(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCa
     fields = content if isinstance(content, dict) else {}
     words = fields.get("ix_to_word", fields.get("vocab"))
     if not isinstance(words, dict) or {str(number + 1) for number in range(len(words))} != {*words}:
-        raise _vocabulary_error(vocabulary, "infos_*.pkl, or cocotalk.json with ix_to_word")
+        raise _vocabulary_error(vocabulary, "infos_*.pkl")
     # 0 is the first input, the end and the padding; a row of None is never read or generated
     ids = {str(word): int(number) for number, word in words.items()}
     rows: list[int | None] = [None, 0, 0, ids.pop("UNK", None)]
@@ -270,7 +270,12 @@ def _transformer(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCa
         # their deviation is that of a sample: divided by n - 1
         found[name] = found[name] * math.sqrt((width - 1) / width)
     options = fields.get("opt")
-    heads = options.get("num_att_heads", 8) if isinstance(options, dict) else 8
+    if not isinstance(options, dict):
+        raise WeightsError(
+            f"vocabulary {vocabulary.name!r} does not state the number of attention heads, "
+            "opt.num_att_heads; name infos_*.pkl of the checkpoint"
+        )
+    heads = options.get("num_att_heads", 8)  # theirs without the option
     model = TransformerConfig(
         width=width,
         heads=heads,

@@ -1,9 +1,6 @@
 """The A2 captioner (Fei, "Attention-Aligned Transformer for Image Captioning", AAAI 2022)."""
 
-from itertools import product
 from typing import Unpack
-
-from torch import nn
 
 from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder, Sizes
@@ -38,10 +35,3 @@ class TransformerCaptioner(EncoderDecoder):
             ),
         )
         super().__init__(config, encoder, decoder, **sizes)
-
-    @property
-    def compiled_methods(self) -> list[tuple[nn.Module, str]]:
-        """Methods of the layers; what they share is compiled once for all of them."""
-        encoder = [(layer, "forward") for layer in self.encoder.layers]
-        decoder = product(self.decoder.layers, ("self_attend", "cross_attend"))
-        return [*encoder, *decoder]

@@ -119,7 +119,7 @@ def import_weights(
     file is run.
 
     A captioner is M2's .pth with vocab.pkl, or the Transformer of ImageCaptioning.pytorch with
-    infos_*.pkl or cocotalk.json; --set extract.weights names the detector of its regions.
+    infos_*.pkl; --set extract.weights names the detector of its regions.
 
     \b
     Example:

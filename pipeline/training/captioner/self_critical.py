@@ -59,6 +59,11 @@ def refine_captioner(
             f"model and captions do not match: {str(job.model)!r} has another vocabulary than "
             f'{str(job.captions)!r}; run "a2 train --phase xe" again'
         )
+    if config.dropout == "rescore" and loaded.captioner.samples_regions:
+        raise A2Error(
+            "scst.dropout is 'rescore', which samples other regions than the captions were sampled "
+            "with: hard attention; set scst.dropout to off"
+        )
     torch.manual_seed(config.seed)
     compile_captioner(loaded.captioner, config.compile, warn=logger.warning)
     rewards = ImageRewards.read(job.captions, config, device=device)
@@ -143,10 +148,12 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
                 memory = self._encode(batch)
             scored = self._captioner.score(memory, rollouts.captions)
             loss = self_critical_loss(scored.log_probs, rollouts.advantages)
+            is_token = rollouts.captions != self._captioner.special.pad
+            # penalties are per token of the part
+            loss = loss + sum(scored.penalties.values()) * is_token.sum()
             mask_loss, true_tokens = self._mask_loss(memory, batch)
         # sums, not means: `step` divides by the tokens of all ranks
         torch.autograd.backward(loss + mask_loss * true_tokens)
-        is_token = rollouts.captions != self._captioner.special.pad
         exists = is_token.any(dim=-1)  # beam search may find fewer captions than beams
         sums = {
             "loss": loss,

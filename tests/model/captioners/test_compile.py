@@ -4,6 +4,7 @@ import torch
 from a2cap.model.captioners import compile as compilation
 from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.losses import two_losses
+from tests.model.kinds import make
 from tests.model.searching import search
 
 
@@ -63,6 +64,27 @@ def test_compilation_keeps_parameter_names_and_covers_every_layer(tiny, images, 
     encoder, aligned, perturbed = 2, 4, 4
     assert len(calls) == encoder + aligned + perturbed
     assert warnings == []
+
+
+@pytest.mark.parametrize(("kind", "layers"), [("m2", 2 + 2), ("spatial", 1 + 2 * 2)])
+def test_the_layers_of_m2_and_spatial_are_compiled(images, compiler, kind, layers):
+    calls = compiler()
+    captioner = make(kind, alignment={"fusion": "none"})
+    expected = _losses(captioner, images).total()
+    compile_captioner(captioner, True, warn=pytest.fail)
+    assert torch.equal(_losses(captioner, images).total(), expected)
+    assert len(calls) == layers
+
+
+def test_a_kind_without_layers_warns(images, compiler):
+    calls, warnings = compiler(), []
+    captioner = make("gru")
+    compile_captioner(captioner, True, warn=warnings.append)
+    _losses(captioner, images)
+    assert calls == []
+    assert warnings == [
+        "train.compile has no effect: this kind of captioner has no layers to compile"
+    ]
 
 
 def test_decoding_is_not_compiled(tiny, images, compiler):

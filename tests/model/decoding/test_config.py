@@ -44,6 +44,10 @@ def test_values_out_of_range_are_rejected(settings):
             "min_length 9 is above max_length 8; lower min_length, or raise max_length",
         ),
         (
+            {"top_k": 3},
+            "top_k is 3, but method is 'beam-search'; leave top_k out, or set method to sampling",
+        ),
+        (
             {"method": "sampling", "groups": 5},
             "groups is 5, but method is 'sampling'; leave groups out, or set method to beam-search",
         ),

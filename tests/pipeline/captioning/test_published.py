@@ -135,8 +135,20 @@ def transformer_tensors(folder):
     tensors |= {"model.generator.proj.bias": (7,)}
     path = folder / "cocotalk.json"
     words = {str(number): word for number, word in enumerate([*WORDS, "UNK"], start=1)}
-    path.write_text(json.dumps({"ix_to_word": words}))
+    path.write_text(json.dumps({"ix_to_word": words, "opt": {"num_att_heads": 4}}))
     return {name: torch.zeros(shape) for name, shape in tensors.items()}, path
+
+
+def test_the_number_of_heads_is_stated_and_not_guessed(tmp_path):
+    tensors, vocabulary = transformer_tensors(tmp_path)
+    assert convert_captioner(tensors, vocabulary).model.heads == 4
+    content = json.loads(vocabulary.read_text())
+    del content["opt"]
+    vocabulary.write_text(json.dumps(content))
+    assert message_of(convert_captioner, tensors, vocabulary, error=WeightsError) == (
+        "vocabulary 'cocotalk.json' does not state the number of attention heads, "
+        "opt.num_att_heads; name infos_*.pkl of the checkpoint"
+    )
 
 
 @pytest.mark.parametrize("kind", ["m2", "transformer"])
