@@ -9,6 +9,7 @@ from a2cap.model.alignment import (
     DecoderPass,
     Gate,
     LinearMask,
+    at_least_float32,
     evidence,
     fuse_decay,
     fuse_gate,
@@ -65,6 +66,33 @@ def _run(alignment, *, schedule_step=30_000, perturbed=False):
         region_mask=REGION_MASK,
         decoder_pass=DecoderPass(torch.tensor(schedule_step), perturbed),
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_raised_to_float32_and_float64_kept(dtype):
+    assert at_least_float32(torch.ones(1, dtype=dtype)).dtype == torch.float32
+    assert at_least_float32(torch.ones(1, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("detaches", [True, False])
+@pytest.mark.parametrize("perturbed", [False, True])
+def test_only_a_detached_mask_of_the_aligned_pass_gives_state_and_regions_no_gradient(
+    detaches, perturbed
+):
+    alignment = _alignment(detach_mask=detaches)
+    hidden = HIDDEN.clone().requires_grad_()
+    keys = alignment.mask_network.project(REGIONS).detach().requires_grad_()
+    found = alignment(
+        ATTENTION,
+        queries=QUERIES,
+        hidden=hidden,
+        mask_keys=keys,
+        region_mask=REGION_MASK,
+        decoder_pass=DecoderPass(torch.tensor(0), perturbed),
+    )
+    (found.used * torch.rand_like(found.used)).sum().backward()
+    has_gradient = perturbed or not detaches
+    assert [leaf.grad is not None for leaf in (hidden, keys)] == [has_gradient] * 2
 
 
 def test_max_fusion_equals_the_evidence():

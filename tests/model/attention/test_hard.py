@@ -1,5 +1,6 @@
 """Hard attention: its estimator against exact enumeration of all locations, in float64."""
 
+import math
 from itertools import product
 
 import pytest
@@ -7,7 +8,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from a2cap.model.attention.hard import Locations
+from a2cap.model.alignment import AlignedAttention
+from a2cap.model.attention.hard import LocationLosses, Locations
 from a2cap.model.captioner import trace_attention
 from a2cap.model.config import HardAttentionConfig, ShowAttendTellConfig
 from a2cap.model.losses import two_losses
@@ -123,6 +125,24 @@ def test_the_entropy_loss_is_minus_lambda_e_times_the_entropy_per_token():
     entropy = -(used * used.log()).sum() / 2
     torch.testing.assert_close(scored.penalties["entropy"], -2 * entropy)
     assert not scored.penalties["reinforce"]
+
+
+def test_losses_of_captions_of_two_lengths_are_those_of_their_tokens():
+    losses = LocationLosses(HardAttentionConfig(lambda_r=1, lambda_e=1))
+    losses.moving.fill_(-2.0)
+    log_probs = torch.tensor([[[-1.0, -3.0, -2.0], [-4.0, 0.0, 0.0]]])
+    is_token = torch.tensor([[[True, True, True], [True, False, False]]])
+    used = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5], [0.7, 0.3]])
+    chosen = torch.eye(2)[[0, 0, 1, 1, 0, 1]]
+    attention = AlignedAttention(used[None, None], used[None, None], chosen=chosen[None, None])
+    found = losses(log_probs, attention, is_token, None)
+    logs = [math.log(weight) for weight in (0.5, 0.9, 0.8, 0.4)]
+    # the baseline of a caption is the moving average times its tokens: -6 and -2
+    score = (-6 + 6) * sum(logs[:3]) + (-4 + 2) * logs[3]
+    entropy = -sum(p * math.log(p) for row in used[:4].tolist() for p in row)
+    assert found["reinforce"].item() == pytest.approx(-score / 4)
+    assert found["entropy"].item() == pytest.approx(-entropy / 4)
+    assert losses.moving.item() == pytest.approx(0.9 * -2 + 0.1 * -10 / 4)
 
 
 def test_locations_are_drawn_in_proportion_to_the_weights_and_never_on_padding():

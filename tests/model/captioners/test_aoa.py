@@ -96,6 +96,19 @@ def test_the_size_follows_from_the_equations():
     assert sum(parameter.numel() for parameter in captioner.parameters()) == encoder + decoder
 
 
+def test_initial_values_are_those_of_the_authors():
+    torch.manual_seed(0)
+    config = AoaConfig(width=64, heads=2, refiner_layers=3)
+    captioner = AoaCaptioner(config, feature_width=8, vocabulary_size=9)
+    first, *others = captioner.encoder.layers
+    for other in others:
+        for one, same in zip(first.parameters(), other.parameters(), strict=True):
+            assert torch.equal(one, same)
+            assert one is not same
+    for parameter in captioner.decoder.gates.parameters():  # as torch.nn.LSTMCell
+        assert parameter.abs().max().item() == pytest.approx(64**-0.5, rel=0.02)
+
+
 def test_a_width_that_heads_do_not_divide_is_rejected():
     with pytest.raises(ValidationError) as raised:
         AoaConfig(width=100)

@@ -230,7 +230,13 @@ def test_label_smoothing_is_cross_entropy_against_a_smoothed_target(kind, images
     )
     expected = -(target * log_probs).sum(-1)[captions != 0].mean()
     losses = two_losses(captioner, memory, captions, teaching=Teaching(label_smoothing=0.2))
-    assert_close(losses.caption + losses.penalties["label_smoothing"], expected)
+    found = losses.caption + losses.penalties["label_smoothing"]
+    assert_close(found, expected)
+    weight = captioner.decoder.output.weight
+    gradients = [
+        torch.autograd.grad(one, weight, retain_graph=True)[0] for one in (found, expected)
+    ]
+    assert_close(*gradients)
     assert_close(losses.caption, two_losses(captioner, memory, captions).caption)
 
 

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-import torch
 from torch import nn
 from torch.nn import functional
 

@@ -73,6 +73,7 @@ def test_both_passes_equal_the_equations(images, attention, order, fusion):
     [
         {"initial": "mean"},
         {"scale": "sqrt"},
+        {"attention": "general", "scale": "sqrt"},
         {"attention": "none"},
         {"attention": "none", "initial": "mean", "order": "bahdanau"},
     ],

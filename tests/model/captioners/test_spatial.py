@@ -47,7 +47,8 @@ def log_probs(captioner, align, regions, fed):
         output = linear(attend_by_heads(*parts, length, weigh), f"{name}.{part}.output")
         return norm(states + output, f"{name}.{part}_norm")
 
-    cells = norm(linear(regions, "encoder.projection"))
+    cells = linear(regions, "encoder.projection")
+    cells = norm(cells) if config.feature_norm == "layer" else cells
     cells = cells + sinusoidal_positions(len(cells), width).numpy()
     for number in range(config.encoder_layers):
         name = f"encoder.layers.{number}"
@@ -86,6 +87,11 @@ def test_both_passes_equal_the_equations(images, fusion):
     assert_equal_to_transcription(make("spatial", alignment={"fusion": fusion}), images, log_probs)
 
 
+def test_cells_that_are_not_normalised_follow_the_equations(images):
+    captioner = make("spatial", alignment={"fusion": "none"}, feature_norm="none")
+    assert_equal_to_transcription(captioner, images, log_probs)
+
+
 def test_the_published_size_and_temperatures():
     config = SpatialConfig(alignment=AlignmentConfig(fusion="none"))
     with torch.device("meta"):
@@ -110,15 +116,6 @@ def test_cells_moved_with_their_positions_change_nothing_and_without_them_someth
     captioner.encoder.positions = captioner.encoder.positions[order]
     torch.testing.assert_close(scored(features[:, order]), expected, rtol=0, atol=1e-10)
     assert not torch.allclose(moved, expected)
-
-
-def test_dropout_changes_cells_tokens_and_weights_and_nothing_else(images):
-    captioner = make("spatial", dropout=0.5, attention_dropout=0.4).train()
-    rates = {name: m.p for name, m in captioner.named_modules() if isinstance(m, torch.nn.Dropout)}
-    dropped = {name for name, rate in rates.items() if rate}
-    assert dropped == {"encoder.dropout", "decoder.embedding.dropout"}
-    assert captioner.encoder.layers[0].attention.dropout == captioner.attention_dropout == 0.4
-    assert captioner.decoder.layers[0].self_attention.dropout == 0.4
 
 
 def test_more_regions_than_cells_are_an_error(images):

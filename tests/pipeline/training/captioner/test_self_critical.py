@@ -15,9 +15,8 @@ from a2cap.data.batches.loader import epoch_batches
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.captioning.saved_captioner import (
-    load_model,
-)
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
@@ -122,6 +121,36 @@ def test_dropout_is_off_unless_rescoring_uses_it(ready):
     captioner, batch, optimizer = ready("scst.dropout=rescore")
     optimizer.step(batch, 1)
     assert captioner.training
+
+
+def test_penalties_of_the_captioner_have_a_gradient(ready, monkeypatch):
+    """Gradients with a penalty differ by the penalty's, which is per token of the samples."""
+    found = []
+    for weight in (0.0, 0.5):
+        captioner, batch, optimizer = ready()
+        bias = captioner.decoder.output.bias
+
+        def penalties(scored, memory, captions, weight=weight, bias=bias):
+            return {"further": weight * bias.sum()}
+
+        monkeypatch.setattr(captioner, "penalties", penalties)
+        monkeypatch.setattr(optimizer, "_apply", lambda lr: None)
+        monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_, **__: torch.ones(()))
+        optimizer.step(batch, 1)
+        found.append(bias.grad.clone())
+    torch.testing.assert_close(
+        found[1] - found[0], torch.full_like(found[0], 0.5), atol=1e-5, rtol=0
+    )
+
+
+def test_hard_attention_is_not_rescored_with_dropout(refine, tmp_path, monkeypatch):
+    monkeypatch.setattr(EncoderDecoder, "samples_regions", True)
+    with pytest.raises(A2Error) as error:
+        refine(tmp_path / "out", "scst.dropout=rescore")
+    assert str(error.value) == (
+        "scst.dropout is 'rescore', which samples other regions than the captions were sampled "
+        "with: hard attention; set scst.dropout to off"
+    )
 
 
 def test_an_update_reports_rewards_losses_and_length(ready):
