@@ -4,24 +4,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
 from a2cap.images import AnyImage, Channels, as_boxes, as_pixels
+from a2cap.pipeline.captioning.attention_figure import attention_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.config import config_from
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.pipeline.runs import find_trainings
 
 _TOGETHER = 16  # images that are decoded together by `Captioner.many`
 
@@ -39,7 +37,7 @@ class Caption:
     pixels: NDArray[np.uint8]
     regions: Regions
     beams: list[Beam]
-    attention: "CaptionAttention | None"
+    attention: CaptionAttention | None
 
     @property
     def caption(self) -> str:
@@ -61,14 +59,12 @@ class Caption:
         """Boxes of the regions, (R, 4) x1 y1 x2 y2 in pixels."""
         return self.regions.boxes
 
-    def figure(self, *, layer: int | None = None, head: int | None = None) -> "Figure":
+    def figure(self, *, layer: int | None = None, head: int | None = None) -> Figure:
         """Draw the attention at each token, of all layers and heads or of one, counted from 1.
 
         Raises InputError for a captioner without attention, and for no such layer or head. The
         figure shows itself in a notebook; `figure().savefig("dog.png")` writes it.
         """
-        from a2cap.pipeline.captioning.attention_figure import attention_figure
-
         if self.attention is None:
             raise InputError("nothing to draw: this captioner has no attention to regions")
         captioned = CaptionedImage(self.beams, self.regions, self.attention)
@@ -114,3 +110,19 @@ class Captioner:
         for (pixels, _), captioned in zip(images, found, strict=True):
             shown = self._captioner.add_attention(captioned)
             yield Caption(pixels[:, :, ::-1], shown.regions, shown.beams, shown.attention)
+
+
+def load(
+    model: str | Path | Sequence[str | Path], *, device: str = "auto", **decoding: object
+) -> Captioner:
+    """Load a trained captioner, or several directories as an ensemble.
+
+    model: a directory that `a2 train` wrote, a folder above it, a name, the start of a key or
+    "latest" of `a2 runs`, or "scenes", the bundled captioner of generated scenes. device: auto,
+    cpu, cuda or cuda:N. decoding: fields of the section `evaluate`, such as beam_size=3. Raises
+    A2Error for an unusable directory or field.
+
+    >>> captioner = load("artifacts/demo/train-xe/0123456789ab", beam_size=3)  # doctest: +SKIP
+    """
+    models = [model] if isinstance(model, str | Path) else list(model)
+    return Captioner(find_trainings(map(Path, models)), device=device, **decoding)

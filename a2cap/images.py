@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageOps
 
 from a2cap.data.errors import InputError
+from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extractor import load_extractor
@@ -86,3 +87,27 @@ class RegionExtractor:
         InputError for an unusable image or unusable boxes.
         """
         return self._extractor(as_pixels(image, channels=channels), as_boxes(boxes))
+
+
+def extractor(weights: str | Path, *, device: str = "auto", **settings: object) -> RegionExtractor:
+    """Load an extractor of region features.
+
+    weights: a weights file, or the name of a bundled or downloaded detector, such as "scenes".
+    settings: other fields of the section `extract`, such as max_regions=36. Raises A2Error for
+    unusable weights or settings.
+
+    >>> extract = extractor("scenes")  # doctest: +SKIP
+    >>> extract("house.png").boxes.shape  # doctest: +SKIP
+    (11, 4)
+    """
+    return RegionExtractor(str(weights), device=device, **settings)
+
+
+def features(path: str | Path) -> FeatureStore:
+    """Open the store of `a2 extract`: a mapping of image id to Regions; StoreError if it is none.
+
+    >>> store = features("artifacts/extract/0123456789ab/features.lmdb")  # doctest: +SKIP
+    >>> store["000000000042"].features.shape  # doctest: +SKIP
+    (36, 2048)
+    """
+    return FeatureStore(Path(path))

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.batches.collate import Batch, Item, collate
+from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.extract.config import ExtractConfig
@@ -18,6 +18,7 @@ from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.image import read_image
 from a2cap.extract.record import ExtractorRecord
+from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
@@ -28,9 +29,6 @@ from a2cap.pipeline.captioning.model_description import (
 )
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-
-if TYPE_CHECKING:
-    from a2cap.data.captions.attention_file import CaptionAttention
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class CaptionedImage:
 
     beams: list[Beam]  # best first
     regions: Regions
-    attention: "CaptionAttention | None" = None  # of the first beam, on request
+    attention: CaptionAttention | None = None  # of the first beam, on request
 
 
 def caption_files(
@@ -139,8 +137,6 @@ class ImageCaptioner:
 
     def add_attention(self, captioned: CaptionedImage) -> CaptionedImage:
         """Add the attention at each word of the top-scoring caption, of each layer and head too."""
-        from a2cap.pipeline.captioning.attention import attention_of_captions  # loads h5py
-
         traced = attention_of_captions(
             self._loaded.captioner,
             [_batch([captioned.regions])],

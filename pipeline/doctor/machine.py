@@ -3,10 +3,13 @@
 import shutil
 from pathlib import Path
 
+import torch
+
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.sealed_folder import installed_versions
 from a2cap.pipeline.metrics.java import JavaError, find_java
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.memory import available_memory
 
 
@@ -25,10 +28,6 @@ def describe_machine(runtime: RuntimeConfig, artifacts: Path) -> dict[str, str]:
 
 
 def _device(runtime: RuntimeConfig) -> str:
-    import torch
-
-    from a2cap.pipeline.runtime.device import prepare_device
-
     try:
         device = prepare_device(runtime)
     except ConfigError:
