@@ -7,18 +7,8 @@ from a2cap.model.alignment import (
     Alignment,
     BilinearMask,
     DecoderPass,
-    Gate,
     LinearMask,
     at_least_float32,
-    evidence,
-    fuse_decay,
-    fuse_gate,
-    fuse_max,
-    fuse_moving,
-    head_average,
-    perturb,
-    renormalise,
-    uniform_average,
 )
 from a2cap.model.config import AlignmentConfig
 from a2cap.model.errors import ModelError
@@ -39,7 +29,6 @@ def _attention() -> torch.Tensor:
 
 
 ATTENTION = _attention()
-KEEP = torch.sigmoid(_random(B, H, Q, R, seed=1)).masked_fill(~REGION_MASK[:, None, None], 1.0)
 QUERIES, HIDDEN, REGIONS = (
     _random(B, H, Q, HEAD, seed=2),
     _random(B, Q, D, seed=3),
@@ -95,70 +84,6 @@ def test_only_a_detached_mask_of_the_aligned_pass_gives_state_and_regions_no_gra
     assert [leaf.grad is not None for leaf in (hidden, keys)] == [has_gradient] * 2
 
 
-def test_max_fusion_equals_the_evidence():
-    gathered = evidence(ATTENTION, KEEP)
-    assert torch.equal(fuse_max(ATTENTION, gathered), gathered)
-
-
-def _fused_and_bias():
-    gathered, surplus = evidence(ATTENTION, KEEP), torch.exp(1 - KEEP)
-    gate = torch.sigmoid(_random(B, H, Q, 1, seed=6))
-    step, weight = torch.tensor(40_000), math.exp(-0.4)
-    return {
-        "max": (fuse_max(ATTENTION, gathered), 1 - KEEP),
-        "moving": (fuse_moving(ATTENTION, gathered, rate=0.1), torch.log(1 + 0.1 * surplus)),
-        "decay": (
-            fuse_decay(ATTENTION, gathered, schedule_step=step, decay_steps=1e5),
-            torch.log(weight + (1 - weight) * surplus),
-        ),
-        "gate": (fuse_gate(ATTENTION, gathered, gate=gate), torch.log(gate + (1 - gate) * surplus)),
-    }
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_renormalised_fusion_is_a_softmax_with_an_additive_bias(fusion):
-    fused, bias = _fused_and_bias()[fusion]
-    expected = (ATTENTION.log() + bias).softmax(-1)
-    torch.testing.assert_close(renormalise(fused), expected, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_fused_rows_sum_to_between_one_and_e(fusion):
-    low, high = (1.1, 1 + 0.1 * math.e) if fusion == "moving" else (1, math.e)
-    sums = _fused_and_bias()[fusion][0].sum(-1)
-    assert (sums >= low - 1e-12).all()
-    assert (sums <= high + 1e-12).all()
-
-
-def test_decay_starts_at_the_attention_and_ends_at_the_evidence():
-    gathered = evidence(ATTENTION, KEEP)
-    first, last = (
-        fuse_decay(ATTENTION, gathered, schedule_step=torch.tensor(step), decay_steps=1e5)
-        for step in (0, 10**8)
-    )
-    assert torch.equal(first, ATTENTION)
-    torch.testing.assert_close(last, gathered)
-
-
-def test_a_mask_of_one_keeps_the_attention_and_a_mask_of_zero_gives_the_average():
-    average = uniform_average(REGION_MASK, dtype=torch.float64)
-    assert torch.equal(perturb(ATTENTION, torch.ones_like(KEEP), average), ATTENTION)
-    assert torch.equal(
-        perturb(ATTENTION, torch.zeros_like(KEEP), average), average.expand(B, H, Q, R)
-    )
-
-
-def test_averages_sum_to_one_over_existing_regions():
-    for average in (uniform_average(REGION_MASK, dtype=torch.float64), head_average(ATTENTION)):
-        torch.testing.assert_close(average.sum(-1), torch.ones_like(average.sum(-1)))
-        assert not average.masked_select(~REGION_MASK[:, None, None]).any()
-
-
-def test_the_head_average_of_equal_heads_makes_the_mask_irrelevant():
-    agreed = ATTENTION[:, :1].expand(B, H, Q, R)
-    torch.testing.assert_close(perturb(agreed, KEEP, head_average(agreed)), agreed)
-
-
 @pytest.mark.parametrize("perturbed", [False, True])
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_padding_receives_no_weight_and_is_never_masked(fusion, perturbed):
@@ -207,16 +132,6 @@ def test_linear_mask_accepts_at_most_as_many_regions_as_slots():
         "an image has 5 regions, the linear mask network has 4 slots; raise "
         "model.alignment.mask_slots and retrain, or set model.alignment.mask_network to bilinear"
     )
-
-
-def test_gate_has_its_own_weights_for_each_head():
-    gate = Gate(heads=H, head_width=HEAD).double()
-    before = gate(QUERIES)
-    assert before.shape == (B, H, Q, 1)
-    gate.weight.data[1] = 0
-    after = gate(QUERIES)
-    assert torch.equal(after[:, 0], before[:, 0])
-    assert (after[:, 1] == 0.5).all()
 
 
 @pytest.mark.parametrize("detach_mask", [True, False])

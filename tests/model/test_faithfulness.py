@@ -38,15 +38,6 @@ def test_kendall_tau_equals_counting_pairs_with_ties_and_padding():
         assert found[row].item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_kendall_tau_of_known_rankings():
-    # example of the documentation of scipy.stats.kendalltau
-    first, second = torch.tensor([[12.0, 2, 1, 12, 2]]), torch.tensor([[1.0, 4, 7, 1, 0]])
-    every = torch.ones(1, 5, dtype=torch.bool)
-    assert kendall_tau(first, second, every).item() == pytest.approx(-0.47140452079103173)
-    assert kendall_tau(first, 3 * first + 1, every).item() == pytest.approx(1)
-    assert kendall_tau(first, -first, every).item() == pytest.approx(-1)
-
-
 def test_a_constant_ranking_has_no_tau():
     values = torch.tensor([[1.0, 1, 1], [1, 2, 3], [1, 2, 3]])
     other = torch.tensor([[1.0, 2, 3]] * 3)
@@ -219,26 +210,11 @@ def test_layer_values_are_means_over_tokens_of_head_averages(tiny, images, fusio
     assert [layer.layer for layer in layers] == [1, 2]
 
 
-def test_batch_size_does_not_change_the_measurement(tiny, images):
-    captioner = tiny()
-    together = _measured(captioner, images)
-    for layer, other in zip(
-        together, _measured(captioner, images, slice(0, 1), slice(1, 3)), strict=True
-    ):
-        assert vars(layer) == pytest.approx(vars(other), abs=1e-12)
-
-
 def test_a_plain_transformer_has_only_attention_values(tiny, images):
     for layer in _measured(tiny(fusion="none"), images):
         assert -1 <= layer.attention <= 1
         others = (layer.aligned, layer.evidence, layer.divergence, layer.keep, layer.gate)
         assert others == (None,) * 5
-
-
-def test_only_aligned_layers_have_masks(tiny, images):
-    lower, upper = _measured(tiny(aligned_layers=(2,)), images)
-    assert lower.evidence is None
-    assert upper.evidence is not None
 
 
 def test_constant_masks_are_counted_and_have_no_tau(tiny, images):

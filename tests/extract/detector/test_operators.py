@@ -29,13 +29,6 @@ def test_nms_equals_torchvisions(dtype, threshold):
     assert torch.equal(kept, torchvision.ops.nms(boxes, scores, threshold))
 
 
-def test_pooling_rounds_region_edges_to_cells_and_takes_the_maximum():
-    maps = torch.arange(16.0).reshape(1, 1, 4, 4)
-    # 7 / 16 rounds to cell 0, 39 / 16 to cell 2 (of 0 to 3), both included.
-    (pooled,) = roi_pool(maps, torch.tensor([[0.0, 7, 7, 39, 39]]), size=1, scale=1 / 16, chunk=1)
-    assert pooled.tolist() == [[[[maps[0, 0, 2, 2].item()]]]]
-
-
 def test_pooling_has_a_gradient():
     maps = torch.arange(16.0).reshape(1, 1, 4, 4).requires_grad_()
     rois = torch.tensor([[0.0, 0, 0, 39, 39], [0, 0, 0, 20, 20], [0, 0, 0, 39, 39]])

@@ -49,26 +49,9 @@ def test_detectron2_drops_only_empty_boxes_and_after_ranking(monkeypatch):
     assert found == [[0, 0, 3, 3]]
 
 
-@pytest.mark.parametrize(("minus1", "edges"), [(True, (199, 99)), (False, (200, 100))])
-def test_proposals_end_at_the_last_pixel(minus1, edges):
-    meta = META.model_copy(update={"clip_minus1": minus1})
-    assert select([[-50, -50, 500, 500]], meta=meta) == [[0, 0, *edges]]
-
-
-def test_sides_below_16_original_pixels_are_dropped_before_ranking():
-    # A side of x2 - x1 + 1 = 16 * scale stays; zero deltas move x2 by one.
-    assert select([[0, 0, 30, 30], [50, 0, 80, 30]], scale=2) == [[0, 0, 31, 31], [50, 0, 81, 31]]
-    assert select([[0, 0, 29, 30]], scale=2) == []
-
-
 @pytest.mark.parametrize(("plus1", "kept"), [(True, 1), (False, 2)])
 def test_overlap_is_measured_on_boxes_that_include_their_last_pixel(plus1, kept):
     # 20 and 29 wide: 20/29 = 0.690 with edges as decoded, 21/30 = 0.7 + with the last pixel.
     meta = META.model_copy(update={"nms_plus1": plus1})
     anchors = [[0, 0, 28, 39], [0, 0, 19.1, 39]]
     assert len(select(anchors, meta=meta)) == kept
-
-
-def test_equal_scores_keep_their_order():
-    anchors = [[0, 0, 30, 30], [60, 0, 90, 30], [120, 0, 150, 30]]
-    assert [box[0] for box in select(anchors, step=0)[:2]] == [0, 60]

@@ -32,15 +32,6 @@ def test_beam_of_one_equals_greedy_decoding(tiny, images, fusion):
         assert best.log_prob == best.score == pytest.approx(log_prob, abs=1e-10)
 
 
-@pytest.mark.slow
-def test_wider_beams_find_captions_at_least_as_probable(tiny, images):
-    captioner = tiny()
-    memory = images.encoded(captioner)
-    greedy, wide = (search(captioner, memory, beam_size=size) for size in (1, 5))
-    for narrow, broad in zip(greedy, wide, strict=True):
-        assert broad[0].log_prob >= narrow[0].log_prob - 1e-12
-
-
 SETTINGS = [
     {},
     {"length_penalty": 0.7},
@@ -161,13 +152,6 @@ def test_blocked_ngrams_are_not_repeated(tiny, images, length):
             assert len(set(runs)) == len(runs)
 
 
-def test_blocking_ngrams_that_do_not_repeat_changes_nothing(tiny, images):
-    captioner = _repetitive(tiny)
-    memory = images.encoded(captioner)
-    expected = search(captioner, memory, max_length=7)
-    assert search(captioner, memory, max_length=7, no_repeat_ngram=7) == expected
-
-
 def test_greedy_decoding_with_blocked_trigrams_takes_the_best_remaining_token(tiny, images):
     captioner = _repetitive(tiny)
     (found,) = search(
@@ -181,22 +165,6 @@ def test_greedy_decoding_with_blocked_trigrams_takes_the_best_remaining_token(ti
         words.append(max(left, key=lambda token: log_probs[token].item()))
     assert found[0].tokens == tuple(words)
     assert len(set(_ngrams(words, 2))) < len(_ngrams(words, 2))
-
-
-@pytest.mark.slow
-def test_one_group_is_plain_beam_search(tiny, images):
-    captioner = tiny()
-    memory = images.encoded(captioner)
-    assert search(captioner, memory, groups=1, diversity=9.0) == search(captioner, memory)
-
-
-def test_groups_without_diversity_equal_a_smaller_beam(tiny, images):
-    captioner = tiny()
-    memory = images.encoded(captioner)
-    alone = search(captioner, memory, beam_size=2, max_length=6)
-    found = search(captioner, memory, beam_size=6, max_length=6, groups=3, diversity=0.0)
-    for one, three in zip(alone, found, strict=True):
-        assert [h.tokens for h in three] == [h.tokens for h in one for _ in range(3)]
 
 
 def _diverse(captioner, memory, *, groups, size, max_length, diversity):
@@ -245,13 +213,6 @@ def test_diverse_groups_equal_an_uncached_reference_search(tiny, images, groups,
         assert [h.log_prob for h in found[number]] == pytest.approx(
             [total for _, total in expected], abs=1e-10
         )
-
-
-def test_very_diverse_groups_of_one_start_with_different_tokens(tiny, images):
-    captioner = tiny()
-    memory = images.encoded(captioner)
-    for image in search(captioner, memory, beam_size=6, groups=6, diversity=1e3):
-        assert len({h.tokens[0] for h in image}) == 6
 
 
 class Scripted:
