@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from reprlib import Repr
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from pydantic import BaseModel, ValidationError, model_validator
@@ -62,6 +62,20 @@ class Config(Section):
         if not isinstance(content, Mapping):
             return content
         return with_stated_settings(with_recipe(content))
+
+    @model_validator(mode="after")
+    def _resolve_precision(self) -> Self:
+        sections = {name: getattr(self, name) for name in ("train", "scst", "detector")}
+        chosen = {name: one for name, one in sections.items() if one.precision == "auto"}
+        if not chosen:
+            return self
+        from a2cap.pipeline.runtime.precision import resolve_precision  # imports torch
+
+        precision = resolve_precision("auto", self.runtime.device)
+        for name, section in chosen.items():
+            # the model is frozen for its users, who never see `auto`
+            vars(self)[name] = section.model_copy(update={"precision": precision})
+        return self
 
     def to_yaml(self) -> str:
         """Dump the resolved configuration, which is written beside each output."""

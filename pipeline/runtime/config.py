@@ -6,7 +6,7 @@ from pydantic import Field
 
 from a2cap.data.config import Section
 
-Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16", "auto"]
 
 
 class RuntimeConfig(Section):

@@ -16,6 +16,17 @@ from a2cap.pipeline.runtime.config import Precision
 logger = logging.getLogger(__name__)
 
 
+def resolve_precision(precision: Precision, device: str) -> Precision:
+    """Return what `auto` is on a device of `runtime.device`, by the kind of its processor."""
+    if precision != "auto":
+        return precision
+    has_gpu = torch.cuda.is_available()
+    if device == "auto":
+        device = "cuda" if has_gpu else "cpu"
+    is_missing = device.startswith("cuda") and not has_gpu  # which is reported when training starts
+    return "bf16" if not is_missing and has_bfloat16(torch.device(device)) else "fp32"
+
+
 def forward_precision(
     precision: Precision, device: torch.device, network: nn.Module | None = None
 ) -> AbstractContextManager[None]:

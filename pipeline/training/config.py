@@ -28,7 +28,8 @@ class TrainingConfig(Section):
     precision: Precision = "fp32"
     """fp32. tf32: float32 matrix products are rounded to 10 bits on a GPU; same as fp32 on a CPU.
     bf16: matrix products in bfloat16; parameters, masks and losses stay in float32, and validation
-    computes in float32. bf16 is slower on a CPU without AMX."""
+    computes in float32. auto: bf16 on a GPU of CUDA 8.0 or later and on a CPU with AVX512_BF16 (all
+    with AMX have it), otherwise fp32; stages, keys and results contain the choice."""
     deterministic: Annotated[bool, Field(json_schema_extra={"added": True})] = False
     """Use only operations of torch that give equal bits each time, which resuming bit for bit on a
     GPU needs; slower there. An operation without such a form is an error. A CPU needs no switch."""

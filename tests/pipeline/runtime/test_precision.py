@@ -2,16 +2,53 @@
 
 import pytest
 import torch
+import yaml
 
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.runtime import precision as precision_module
 from a2cap.pipeline.runtime.precision import (
     deterministic_operations,
     forward_precision,
     matrix_precision,
+    resolve_precision,
     warn_about_emulation,
 )
 
 CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "has_gpu", "is_fast", "expected"),
+    [
+        ("auto", "cpu", False, True, "bf16"),
+        ("auto", "cpu", True, False, "fp32"),
+        ("auto", "auto", True, True, "bf16"),
+        ("auto", "auto", False, False, "fp32"),
+        ("auto", "cuda:1", True, True, "bf16"),
+        ("auto", "cuda", False, True, "fp32"),
+        ("fp32", "cpu", False, True, "fp32"),
+        ("bf16", "cpu", False, False, "bf16"),
+    ],
+)
+def test_auto_follows_from_the_kind_of_processor(
+    monkeypatch, precision, device, has_gpu, is_fast, expected
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(precision_module, "has_bfloat16", lambda device: is_fast)
+    assert resolve_precision(precision, device) == expected
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_configuration_contains_the_precision_that_auto_is(monkeypatch, is_fast):
+    monkeypatch.setattr(precision_module, "has_bfloat16", lambda device: is_fast)
+    fields = [f"{name}.precision=auto" for name in ("train", "detector")]
+    config = load_config(overrides=[*fields, "runtime.device=cpu"])
+    expected = "bf16" if is_fast else "fp32"
+    sections = (config.train, config.scst, config.detector)
+    assert [one.precision for one in sections] == [expected, "fp32", expected]
+    assert yaml.safe_load(config.to_yaml())["train"]["precision"] == expected
+    assert key_fields(config.train).get("precision", "fp32") == expected
 
 
 @pytest.mark.parametrize(
