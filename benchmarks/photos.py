@@ -1,0 +1,161 @@
+"""The bundled captioner of photographs: its training, and its figures on unseen photographs.
+
+`train` resumes: finished stages are not repeated. `score` captions the photographs of a table and
+compares with its captions; docs/photos.md has the figures.
+"""
+
+import csv
+import shutil
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import torch
+from safetensors.torch import load_file
+
+import a2cap
+from a2cap.data.annotations.split_list import read_ids
+from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.files.tensors import save_tensors
+from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.engine.artifacts import EVALUATE, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.weights.captioners import BUNDLED
+from benchmarks.measure import print_machine, print_table
+from benchmarks.photos_data import (
+    Photo,
+    read_photos,
+    read_texts,
+    similar_captions,
+    write_annotations,
+    write_images,
+)
+
+CONFIG = Path(__file__).parents[1] / "configs" / "captioner-photos.yaml"
+FIRST = ("model.alignment.fusion=none", "train.epochs=6", "train.lr=0.001", "train.warmup=200")
+"""Settings of the first training, on the captions of similar photographs too."""
+LEAST, MOST = 0.12, 15
+"""Similarity of such captions, and their number per photograph."""
+SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) -> None:
+    """Write images and annotations of both trainings, unless they are there."""
+    write_images(photos, source, folder / "images")
+    if (folder / "dataset_coco.json").is_file():
+        return
+    training = [photo for photo in photos if photo.split == "train"]
+    texts = read_texts(_jar(), without=without)
+    similar = similar_captions(training, texts, least=LEAST, most=MOST)
+    write_annotations(folder / "similar.json", photos, similar)
+    write_annotations(folder / "dataset_coco.json", photos, {})
+
+
+def trained(folder: Path, *, blind: bool) -> tuple[Path, Path]:
+    """Train in both steps; return the folders of the captioner and of its evaluation."""
+    first = _config(folder, "similar", *FIRST, f"model.blind={blind}")
+    with Experiment(first, folder / "artifacts") as opened:
+        start = opened.run(TRAIN_XE).directory
+    second = _config(folder, "dataset_coco", override("train.start", start), f"model.blind={blind}")
+    with Experiment(second, folder / "artifacts") as opened:
+        done = {stage: opened.run(stage).directory for stage in opened.names}
+    return done[TRAIN_SCST], done[EVALUATE]
+
+
+def write_captioner(training: Path, target: Path, provenance: dict[str, object]) -> None:
+    """Write a captioner as the package has it: without extractor weights, in float16."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("model.json", "vocabulary.json", "extractor.json"):
+        shutil.copyfile(training / name, target / name)
+    tensors = load_file(training / "model.safetensors")
+    halves = {
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
+    save_tensors(target / "model.safetensors", halves)
+    write_json(target / "provenance.json", provenance)
+
+
+def _config(folder: Path, annotations: str, *fields: str) -> Config:
+    data = {"images": folder / "images", "annotations": folder / f"{annotations}.json"}
+    places = [override(f"data.{name}", path) for name, path in data.items()]
+    return load_config(CONFIG, [*places, *fields])
+
+
+def _jar() -> Path:
+    """Return SPICE's jar, in which pycocoevalcap has the captions of COCO."""
+    found = find_spec("pycocoevalcap")
+    if found is None or found.origin is None:
+        raise click.UsageError("the captions of COCO lie in pycocoevalcap; install it with pip")
+    return Path(found.origin).parent / "spice" / "spice-1.0.jar"
+
+
+@click.group()
+def main() -> None:
+    """Train and measure the bundled captioner of photographs."""
+
+
+@main.command()
+@click.option("--photos", required=True, type=_FOLDER, help="Folder of captions.csv and images/.")
+@click.option(
+    "--without", multiple=True, type=_FILE, help="Images whose captions are not read as text."
+)
+@click.option("--folder", type=_FOLDER, default=Path("captioner-photos"), show_default=True)
+@click.option("--blind", is_flag=True, help="Train the control, which sees no photograph.")
+def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) -> None:
+    """Train the captioner and write it into FOLDER/captioner."""
+    print_machine()
+    found = read_photos(photos / "captions.csv")
+    held_out = {int(name) for path in without for name in read_ids(path)}
+    held_out |= {photo.number for photo in found if photo.split != "train"}
+    prepare(found, photos / "images", folder, held_out)
+    captioner, evaluation = trained(folder, blind=blind)
+    figures = read_json(evaluation / "metrics.json")
+    provenance = {
+        "photographs": sum(photo.split == "train" for photo in found),
+        "captions": "COCO 2014, CC BY 4.0",
+        "without": sorted(path.name for path in without),
+        "first": list(FIRST),
+        "metrics": figures["metrics"] if isinstance(figures, dict) else {},
+    }
+    write_captioner(captioner, folder / ("blind" if blind else "captioner"), provenance)
+
+
+@main.command()
+@click.option("--photos", required=True, type=_FOLDER, help="Folder of captions.csv and images/.")
+@click.option("--split", default="val", show_default=True)
+@click.option("--model", type=_FOLDER, default=BUNDLED["photos"].folder, help="A captioner.")
+@click.option("--count", type=click.IntRange(1), help="Caption only so many photographs.")
+@click.option("--output", type=_FILE.__class__(path_type=Path), help="Write the captions here.")
+def score(photos: Path, split: str, model: Path, count: int | None, output: Path | None) -> None:
+    """Caption photographs and compare with their captions; time each photograph."""
+    print_machine()
+    references: dict[str, list[str]] = {}
+    with (photos / "captions.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["split"] == split:
+                references.setdefault(row["image"], []).append(row["caption"])
+    names = list(references)[:count]
+    started = time.perf_counter()
+    captioner = a2cap.load(model, device="cpu")
+    loaded = time.perf_counter()
+    captions = {name: captioner(photos / "images" / name).caption for name in names}
+    seconds = (time.perf_counter() - loaded) / len(names)
+    found = a2cap.score(captions, {name: references[name] for name in names})
+    cells = [f"{found.metrics[name]:.3f}" for name in SHOWN]
+    low, high = found.confidence["CIDEr"]
+    print_table(
+        f"{len(names)} photographs of {split!r}, {torch.get_num_threads()} threads",
+        [*SHOWN, "CIDEr, 95 %", "s to load", "s a photograph"],
+        [[*cells, f"{low:.3f} to {high:.3f}", f"{loaded - started:.2f}", f"{seconds:.2f}"]],
+    )
+    if output is not None:
+        write_json(output, captions)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Data for the bundled captioner of photographs: mirrored images, and captions of similar images.
+
+COCO has 616,767 captions; of its photographs only 5,697 can be had without a download. Captions of
+other images that say nearly what the five of a photograph say are further captions of it: the
+decoder learns COCO's language without the images behind the text.
+"""
+
+import csv
+import json
+import math
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from a2cap.data.files.json_file import write_json
+from a2cap.pipeline.engine.progress import track
+
+_WORD = re.compile(r"[a-z0-9']+")
+_MIRRORED_WORDS = {"left": "right", "right": "left"}
+_MOST_TERMS = 16_000
+_CHUNK = 8192  # captions compared at once
+_CANDIDATES = 40  # captions found for each photograph, before its own are left out
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photograph, its file below the image folder, its split and the words of its captions."""
+
+    file: Path
+    split: str
+    captions: list[list[str]]
+
+    @property
+    def number(self) -> int:
+        """COCO's id."""
+        return int(self.file.stem[-12:])
+
+    def mirrored(self) -> "Photo":
+        """Return the mirror image; what is said of left and right is exchanged too."""
+        words = [[_MIRRORED_WORDS.get(word, word) for word in caption] for caption in self.captions]
+        return Photo(Path("mirrored", f"mirrored_{self.file.name}"), self.split, words)
+
+
+def words_of(caption: str) -> list[str]:
+    """Return the words of a caption in lower case."""
+    return _WORD.findall(caption.lower())
+
+
+def read_photos(table: Path) -> list[Photo]:
+    """Read captions.csv with the columns image, caption and split."""
+    found: dict[str, Photo] = {}
+    with table.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            photo = found.setdefault(row["image"], Photo(Path(row["image"]), row["split"], []))
+            photo.captions.append(words_of(row["caption"]))
+    return list(found.values())
+
+
+def read_texts(jar: Path, *, without: Collection[int]) -> dict[str, int]:
+    """Return the captions of COCO 2014 in SPICE's jar with the image of each.
+
+    Leaves out images by id, captions that another image has too, and very short and long ones.
+    """
+    found: dict[str, int] = {}
+    with zipfile.ZipFile(jar) as archive:
+        for part in ("train2014", "val2014"):
+            document = json.loads(archive.read(f"coco/annotations/captions_{part}.json"))
+            for item in document["annotations"]:
+                words = words_of(item["caption"])
+                if item["image_id"] not in without and 6 <= len(words) <= 18:
+                    found.setdefault(" ".join(words), item["image_id"])
+    return found
+
+
+def write_images(photos: Iterable[Photo], source: Path, target: Path) -> None:
+    """Link the folders of images into `target`, and write the mirror images of training."""
+    (target / "mirrored").mkdir(parents=True, exist_ok=True)
+    for folder in sorted({photo.file.parts[0] for photo in photos}):
+        if not (target / folder).exists():
+            (target / folder).symlink_to((source / folder).resolve(), target_is_directory=True)
+    training = [photo for photo in photos if photo.split == "train"]
+    with track("mirror", total=len(training)) as progress:
+        for photo in training:
+            path = target / photo.mirrored().file
+            if not path.exists():
+                ImageOps.mirror(Image.open(source / photo.file)).save(path, quality=92)
+            progress.advance(1)
+
+
+def write_annotations(
+    path: Path, photos: Iterable[Photo], further: Mapping[int, list[list[str]]]
+) -> None:
+    """Write Karpathy's layout: each photograph, and for training its mirror image.
+
+    further: more captions of training photographs by id.
+    """
+    images = []
+    for photo in photos:
+        more = further.get(photo.number, []) if photo.split == "train" else []
+        whole = Photo(photo.file, photo.split, [*photo.captions, *more])
+        images += [whole, whole.mirrored()] if photo.split == "train" else [whole]
+    write_json(path, {"dataset": "coco-photos", "images": list(map(_item, images))})
+
+
+def _item(photo: Photo) -> dict[str, object]:
+    return {
+        "filepath": photo.file.parent.as_posix(),
+        "filename": photo.file.name,
+        "split": photo.split,
+        "sentences": [{"raw": " ".join(words), "tokens": words} for words in photo.captions],
+    }
+
+
+def similar_captions(
+    photos: Iterable[Photo], texts: Mapping[str, int], *, least: float, most: int
+) -> dict[int, list[list[str]]]:
+    """Return for each photograph the texts that are most similar to its captions.
+
+    Similarity is the mean cosine of tf-idf vectors of words and pairs of words; least: similarity
+    below which a text is not taken; most: texts per photograph.
+    """
+    photos, lines = list(photos), list(texts)
+    grams = [Counter(_grams(line.split())) for line in lines]
+    frequencies: Counter[str] = Counter()
+    for counts in grams:
+        frequencies.update(counts.keys())
+    idf = {term: math.log(len(lines) / count) for term, count in frequencies.items()}
+    terms = _terms(photos, frequencies, texts=len(lines))
+    queries = _queries(photos, terms, idf, texts=len(lines))
+    scores = torch.full((len(photos), _CANDIDATES), -1.0)
+    rows = torch.zeros(len(photos), _CANDIDATES, dtype=torch.int64)
+    with track("compare captions", total=len(lines)) as progress:
+        for start in range(0, len(lines), _CHUNK):
+            chunk = grams[start : start + _CHUNK]
+            found = (_sparse(chunk, terms, idf) @ queries).T.topk(min(_CANDIDATES, len(chunk)))
+            both = torch.cat((scores, found.values), 1), torch.cat((rows, found.indices + start), 1)
+            scores, order = both[0].topk(_CANDIDATES, dim=1)
+            rows = both[1].gather(1, order)
+            progress.advance(len(chunk))
+    chosen: dict[int, list[list[str]]] = {}
+    for photo, values, numbers in zip(photos, scores.tolist(), rows.tolist(), strict=True):
+        own = {" ".join(words) for words in photo.captions}
+        other = (
+            lines[number]
+            for value, number in zip(values, numbers, strict=True)
+            if value >= least and texts[lines[number]] != photo.number and lines[number] not in own
+        )
+        chosen[photo.number] = [line.split() for line in list(other)[:most]]
+    return chosen
+
+
+def _grams(words: list[str]) -> Iterator[str]:
+    yield from words
+    yield from (f"{one} {next_one}" for one, next_one in pairwise(words))
+
+
+def _terms(photos: Iterable[Photo], frequencies: Counter[str], *, texts: int) -> dict[str, int]:
+    """Return the terms that photographs share with the texts, frequent ones first."""
+    used: Counter[str] = Counter()
+    for photo in photos:
+        used.update({gram for words in photo.captions for gram in _grams(words)})
+    known = [
+        term
+        for term, count in used.most_common()
+        if count >= 2 and 2 <= frequencies[term] < 0.3 * texts
+    ]
+    return {term: number for number, term in enumerate(known[:_MOST_TERMS])}
+
+
+def _weights(
+    counts: Counter[str], terms: Mapping[str, int], idf: Mapping[str, float], rarest: float
+) -> dict[int, float]:
+    """Return the normalised tf-idf of the known terms of a caption."""
+    weights = {term: count * idf.get(term, rarest) for term, count in counts.items()}
+    norm = math.sqrt(sum(weight**2 for weight in weights.values())) or 1.0
+    return {terms[term]: weight / norm for term, weight in weights.items() if term in terms}
+
+
+def _queries(
+    photos: list[Photo], terms: Mapping[str, int], idf: Mapping[str, float], *, texts: int
+) -> Tensor:
+    """Return the mean vector of each photograph's captions, (terms, photographs)."""
+    queries = torch.zeros(len(terms), len(photos))
+    for column, photo in enumerate(photos):
+        for words in photo.captions:
+            counts = Counter(_grams(words))
+            for row, weight in _weights(counts, terms, idf, math.log(texts)).items():
+                queries[row, column] += weight / len(photo.captions)
+    return queries
+
+
+def _sparse(
+    chunk: list[Counter[str]], terms: Mapping[str, int], idf: Mapping[str, float]
+) -> Tensor:
+    """Return the vectors of texts, (texts, terms)."""
+    rows, columns, values = list[int](), list[int](), list[float]()
+    for row, counts in enumerate(chunk):
+        weights = _weights(counts, terms, idf, 0.0)
+        rows += [row] * len(weights)
+        columns += weights.keys()
+        values += weights.values()
+    size = (len(chunk), len(terms))
+    return torch.sparse_coo_tensor(
+        torch.tensor([rows, columns]), torch.tensor(values), size, check_invariants=True
+    )

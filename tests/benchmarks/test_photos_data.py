@@ -1,0 +1,95 @@
+"""Data of the bundled captioner of photographs: mirror images and captions of similar images."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from a2cap.data.annotations.read import read_annotations
+from benchmarks import photos_data
+from benchmarks.photos_data import Photo
+
+
+def photo(number, *captions, split="train"):
+    file = Path("train2014", f"COCO_train2014_{number:012}.jpg")
+    return Photo(file, split, [caption.split() for caption in captions])
+
+
+CAT = photo(1, "a cat to the left of a lamp", "a cat sleeps on a red bed")
+DOG = photo(2, "a dog runs on the grass", "a brown dog runs after a ball")
+BOTH = photo(4, "a dog runs after a cat", "a cat on a red bed")
+
+
+def test_similar_captions_say_nearly_the_same_and_are_of_other_images(monkeypatch):
+    monkeypatch.setattr(photos_data, "_CHUNK", 2)
+    texts = {
+        "a cat sleeps on a bed": 1,
+        "a grey cat sleeps on a red bed": 7,
+        "a red bed and a lamp": 8,
+        "a train in a station": 9,
+        "a dog runs after a red ball": 10,
+        "a dog sleeps on the grass": 11,
+        **{f"plane number {n} in the sky": 20 + n for n in range(20)},
+    }
+    found = photos_data.similar_captions([CAT, DOG, BOTH], texts, least=0.05, most=1)
+    lines = {number: [" ".join(words) for words in chosen] for number, chosen in found.items()}
+    assert lines[1][0] == "a grey cat sleeps on a red bed"
+    assert "dog" in lines[2][0]
+    more = photos_data.similar_captions([CAT, DOG, BOTH], texts, least=0.05, most=9)[1]
+    assert "a cat sleeps on a bed".split() not in more  # of the same image
+
+
+def test_texts_are_read_from_the_jar_without_the_images_held_out(tmp_path):
+    captions = {
+        "train2014": [(1, "A Cat, asleep on a bed."), (2, "too short")],
+        "val2014": [(3, "a dog runs on the grass"), (4, "a cat asleep on a bed")],
+    }
+    with zipfile.ZipFile(tmp_path / "spice.jar", "w") as archive:
+        for part, pairs in captions.items():
+            annotations = [{"image_id": number, "caption": text} for number, text in pairs]
+            name = f"coco/annotations/captions_{part}.json"
+            archive.writestr(name, json.dumps({"annotations": annotations}))
+    found = photos_data.read_texts(tmp_path / "spice.jar", without={3})
+    assert found == {"a cat asleep on a bed": 1}
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "photos" / "train2014").mkdir(parents=True)
+    pixels = np.zeros((40, 40, 3), np.uint8)
+    pixels[:, :20] = 255
+    Image.fromarray(pixels).save(tmp_path / "photos" / CAT.file, quality=95)
+    return tmp_path / "photos"
+
+
+def test_images_are_linked_and_mirrored(source, tmp_path):
+    photos_data.write_images([CAT], source, tmp_path / "images")
+    whole, mirror = (
+        np.asarray(Image.open(tmp_path / "images" / file)).astype(int)
+        for file in (CAT.file, CAT.mirrored().file)
+    )
+    assert np.abs(whole - mirror[:, ::-1]).max() < 10
+
+
+def test_annotations_have_a_mirror_image_of_each_training_image(tmp_path):
+    held_out = photo(3, "a man to the right", split="val")
+    further = {1: [["a", "cat"]], 3: [["never"]]}
+    photos_data.write_annotations(tmp_path / "a.json", [CAT, held_out], further)
+    found = read_annotations(tmp_path / "a.json")
+    texts = [[caption.raw for caption in image.captions] for image in found.images]
+    assert [image.split for image in found.images] == ["train", "train", "val"]
+    assert texts[1] == ["a cat to the right of a lamp", "a cat sleeps on a red bed", "a cat"]
+    assert texts[2] == ["a man to the right"]
+    assert found.dataset == "coco-photos"
+
+
+def test_the_table_is_read_image_by_image(tmp_path):
+    path = tmp_path / "captions.csv"
+    path.write_text(
+        f'image,caption,split\n{CAT.file},"A cat, asleep.",train\n{CAT.file},Its bed,train\n'
+    )
+    [found] = photos_data.read_photos(path)
+    assert (found.number, found.captions) == (1, [["a", "cat", "asleep"], ["its", "bed"]])
