@@ -1,7 +1,7 @@
 """A2 Transformer: attention-aligned image captioning (AAAI 2022), as a library.
 
 >>> import a2cap
->>> captioner = a2cap.load("artifacts/demo/train-xe/0123456789ab")  # doctest: +SKIP
+>>> captioner = a2cap.load()  # doctest: +SKIP
 >>> captioner("dog.jpg").caption  # doctest: +SKIP
 'a dog on a lawn'
 

@@ -20,6 +20,7 @@ from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.config import config_from
 from a2cap.pipeline.runs import find_trainings
+from a2cap.pipeline.weights.captioners import DEFAULT
 
 _TOGETHER = 16  # images that are decoded together by `Captioner.many`
 
@@ -113,14 +114,14 @@ class Captioner:
 
 
 def load(
-    model: str | Path | Sequence[str | Path], *, device: str = "auto", **decoding: object
+    model: str | Path | Sequence[str | Path] = DEFAULT, *, device: str = "auto", **decoding: object
 ) -> Captioner:
     """Load a trained captioner, or several directories as an ensemble.
 
     model: a directory that `a2 train` wrote, a folder above it, a name, the start of a key or
-    "latest" of `a2 runs`, or "scenes", the bundled captioner of generated scenes. device: auto,
-    cpu, cuda or cuda:N. decoding: fields of the section `evaluate`, such as beam_size=3. Raises
-    A2Error for an unusable directory or field.
+    "latest" of `a2 runs`, or a bundled captioner, "photos" or "scenes". device: auto, cpu, cuda or
+    cuda:N. decoding: fields of the section `evaluate`, such as beam_size=3. Raises A2Error for an
+    unusable directory or field.
 
     >>> captioner = load("artifacts/demo/train-xe/0123456789ab", beam_size=3)  # doctest: +SKIP
     """

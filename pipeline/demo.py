@@ -44,11 +44,13 @@ Report = Callable[[str, Outcome], None]
 
 @dataclass(frozen=True)
 class Demo:
-    """Results of the demo: directories of evaluation and captioner, and an image of the test."""
+    """Results of the demo: directories of evaluation and captioner, a test scene, a photograph."""
 
     evaluation: Path
     captioner: Path
     image: Path
+    photo: Path = Path(str(files("a2cap.pipeline") / "chelsea.jpg"))
+    """Chelsea, by Stefan van der Walt, CC0 (from scikit-image)."""
 
 
 def run_demo(
@@ -64,7 +66,7 @@ def run_demo(
         override("data.instances", drawn / "instances.json"),
         override("data.word_groups", drawn / "words.json"),
         override("data.scenes", drawn / "instances.json"),
-        override("train.start", BUNDLED["scenes"]),
+        override("train.start", BUNDLED["scenes"].folder),
     )
     fields = (*inputs, _ONE_THREAD, *overrides)
     training = (TRAIN_XE, TRAIN_SCST) if _config(fields).scst.epochs else (TRAIN_XE,)

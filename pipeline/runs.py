@@ -138,7 +138,7 @@ def find_result(named: Path, part: Part) -> Path:
 def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
     """Return the trainings that a user names, each a bundled one or by `find_result`."""
     return tuple(
-        BUNDLED[str(path)]
+        BUNDLED[str(path)].folder
         if str(path) in BUNDLED and not path.is_dir()
         else find_result(path, "training")
         for path in named

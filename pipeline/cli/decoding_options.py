@@ -10,15 +10,17 @@ from a2cap.data.errors import ConfigError
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.cli.options import FOLDER, log, set_option, verbose_option
 from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.weights.captioners import DEFAULT
 
 model_option = click.option(
     "--model",
     "models",
-    required=True,
     multiple=True,
+    default=[DEFAULT],
+    show_default=True,
     type=FOLDER,
     help="Use this captioner: the folder of a training or one above it, a name, the start of a "
-    'key or "latest" of "a2 runs", or "scenes", the bundled one. Repeat for an ensemble.',
+    'key or "latest" of "a2 runs", or a bundled one, "photos" or "scenes". Repeat for an ensemble.',
 )
 
 

@@ -1,17 +1,32 @@
 """Folders of trained captioners: the bundled ones by name, and those that a setting names."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 
-BUNDLED: Mapping[str, Path] = {
-    "scenes": Path(str(files("a2cap.pipeline.weights") / "scenes_captioner"))
+
+@dataclass(frozen=True)
+class BundledCaptioner:
+    """A folder without `weights.safetensors`; weights: `extract.weights` of its regions."""
+
+    folder: Path
+    weights: str
+
+
+BUNDLED: Mapping[str, BundledCaptioner] = {
+    name: BundledCaptioner(
+        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), weights
+    )
+    for name, weights in (("photos", "efficientnet-lite2"), ("scenes", "scenes"))
 }
-"""Folders of a captioner without `weights.safetensors`: its regions come from the bundled
-detector of the same name (docs/scenes-detector.md)."""
+"""Of photographs (docs/photos.md) and of generated scenes (docs/scenes-detector.md)."""
+
+DEFAULT = "photos"
+"""The bundled captioner that is used where none is named."""
 
 
 def captioner_folder(path: Path, field: str) -> Path:

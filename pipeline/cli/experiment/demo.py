@@ -7,6 +7,7 @@ from shutil import which
 
 import click
 
+import a2cap
 from a2cap.pipeline.cli.options import FOLDER, log, set_option, verbose_option
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.scores import print_evaluation
@@ -25,9 +26,10 @@ from a2cap.pipeline.engine.artifacts import REPORT
 @set_option
 @verbose_option
 def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
-    """Draw scenes, train a captioner and a blind control.
+    """Draw scenes, train a captioner and a blind control; caption a photograph.
 
-    Prints the scores, and two commands to copy: one opens the report, one captions an image.
+    Prints the scores, the caption of a photograph by the bundled captioner, and three commands to
+    copy: one opens the report, the others caption a scene and the photograph.
 
     \b
     Example:
@@ -36,16 +38,18 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     log(verbose)
     done = run_demo(folder, overrides, report=print_outcome)
     print_evaluation(done.evaluation)
+    click.echo(f"{done.photo.name}: {a2cap.load(device='cpu')(done.photo).caption}")
     _print_next_steps(done)
 
 
 def _print_next_steps(demo: Demo) -> None:
-    """Print the command that opens the demo's report, and one that captions an image."""
+    """Print the commands that open the demo's report and caption images."""
     program = "a2" if which("a2") == sys.argv[0] else sys.argv[0]
     report = (demo.evaluation / REPORT).resolve().as_uri()
     caption = [program, "caption", demo.image, "--model", demo.captioner]
     for words in (
         [sys.executable, "-m", "webbrowser", report],
         [*caption, "--figure", "attention.png"],
+        [program, "caption", demo.photo, "--figure", "photo.png"],
     ):
         click.echo(shlex.join(map(str, words)))

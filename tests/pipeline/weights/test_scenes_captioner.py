@@ -21,7 +21,7 @@ from a2cap.pipeline.weights import captioners, detectors
 from tests.test_structure import ROOT
 
 CONFIG = "configs/captioner-scenes.yaml"
-FOLDER = captioners.BUNDLED["scenes"]
+FOLDER = captioners.BUNDLED["scenes"].folder
 UNSEEN = 5152
 """Seed of the scenes; that of training is in the config's header."""
 LEAST_TRUE = {"category": 0.9, "colour": 0.85, "count": 0.8}

