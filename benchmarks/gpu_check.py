@@ -30,7 +30,7 @@ from a2cap.extract.image import read_image
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.config import TransformerConfig
 from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
-from a2cap.pipeline.training.optimizer import Optimizer
+from a2cap.pipeline.training.loop import Optimizer
 from benchmarks import extract, self_critical, train
 from benchmarks.measure import machine, print_machine
 from benchmarks.throughput import (

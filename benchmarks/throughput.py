@@ -25,7 +25,7 @@ from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
-from a2cap.pipeline.training.optimizer import Optimizer
+from a2cap.pipeline.training.loop import Optimizer
 from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
 from benchmarks.self_critical import QUICK, SMALL, Corpus, Sizes, make_corpus
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import Config, load_config, override
-from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.engine.artifacts import (
     EVALUATE,
     EXTRACT,
@@ -28,6 +27,7 @@ from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.evaluation.results import read_results
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.stages.checks import require_runnable
 from a2cap.pipeline.weights.captioners import BUNDLED
 
 logger = logging.getLogger(__name__)

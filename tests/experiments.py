@@ -21,8 +21,8 @@ from a2cap.extract.image import read_image
 from a2cap.extract.weights.load import save_detector
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor.preflight import Check, PlannedRun, run_checks
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.stages.checks import Checked, check_stages
 from tests.random_detector import random_detector
 
 SECTIONS: dict[str, Any] = yaml.safe_load(
@@ -205,14 +205,14 @@ def settings(*overrides: str) -> list[str]:
 def problems(opened: Experiment, *names: str, **options: Any) -> list[str]:
     """List the problems of the stages, by default of all, each text once."""
     with opened:
-        checks = run_checks(PlannedRun(opened, names or opened.names, **options))
+        checks = check_stages(opened, names or opened.names, **options)
     return list(dict.fromkeys(check.found for check in checks if check.problem))
 
 
-def found(opened: Experiment, stage: str, need: str, **options: Any) -> Check:
+def found(opened: Experiment, stage: str, need: str, **options: Any) -> Checked:
     """Return the check of one requirement of a stage."""
     with opened:
-        checks = run_checks(PlannedRun(opened, opened.names, **options))
+        checks = check_stages(opened, opened.names, **options)
     [check] = (check for check in checks if (check.stage, check.need) == (stage, need))
     return check
 

@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 
@@ -13,9 +13,9 @@ import click
 from a2cap.data.errors import InputError
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.config import Config, load_config
-from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.runtime.launch import launch
+from a2cap.pipeline.runtime.torchrun import RankGroup, connected
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -30,6 +30,8 @@ class ExperimentOptions:
     overrides: tuple[str, ...]
     artifacts: Path
     verbose: bool
+    group: RankGroup | None = None
+    """The ranks that run the command under torchrun."""
 
     def config(self, *overrides: str) -> Config:
         """Load the experiment's configuration, with further overrides."""
@@ -42,7 +44,9 @@ class ExperimentOptions:
     def open(self, *overrides: str) -> Experiment:
         """Open the experiment, with further overrides."""
         log(self.verbose)
-        return Experiment(self.config(*overrides), self.artifacts)
+        if self.group is not None and not self.group.is_main:
+            logging.getLogger().setLevel(logging.WARNING)  # rank 0 reports progress for all
+        return Experiment(self.config(*overrides), self.artifacts, group=self.group)
 
 
 config_option = click.option(
@@ -75,7 +79,7 @@ def experiment_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of an experiment to a command, which receives them as its first argument.
 
-    distributed: run the command on rank 0 of torchrun; the other ranks join its trainings.
+    distributed: under torchrun, every rank runs the command.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -91,13 +95,9 @@ def experiment_options(
             started = launch()
             if not distributed or started.ranks == 1:
                 command(options, **others)
-            elif started.rank > 0:
-                _join_trainings(options)
-            else:
-                from a2cap.pipeline.runtime.torchrun import main_rank
-
-                with main_rank(options.config().runtime), _exit_of_a_rank():
-                    command(options, **others)
+                return
+            with connected(options.config().runtime) as group, _exit_of_a_rank():
+                command(replace(options, group=group), **others)
 
         shared = set_option(artifacts_option(verbose_option(with_experiment)))
         return config_option(shared)
@@ -113,15 +113,6 @@ def _exit_of_a_rank() -> Iterator[None]:
     except click.exceptions.Exit as done:
         if done.exit_code != EXIT_SKIPPED:
             raise
-
-
-def _join_trainings(options: ExperimentOptions) -> None:
-    from a2cap.pipeline.runtime.torchrun import join_jobs
-    from a2cap.pipeline.stages import train_detector, train_scst, train_xe
-
-    stages = {TRAIN_XE: train_xe, TRAIN_SCST: train_scst, TRAIN_DETECTOR: train_detector}
-    log(options.verbose)
-    join_jobs(options.config().runtime, lambda job, runtime: stages[job.stage].join(job, runtime))
 
 
 def require_existing(named: Mapping[str, Iterable[Path | None]]) -> None:

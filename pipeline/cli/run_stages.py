@@ -1,5 +1,6 @@
-"""Check, run and print stages of an experiment one after the other."""
+"""Stages of a command: run and printed, with the exit code of all."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -7,7 +8,8 @@ import click
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.scores import print_evaluation
-from a2cap.pipeline.doctor.preflight import require_runnable
+from a2cap.pipeline.engine.artifacts import EVALUATE
+from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
 
 
@@ -15,19 +17,22 @@ def run_stages(
     experiment: Experiment, names: list[str], *, force: bool = False, output: Path | None = None
 ) -> None:
     """Run the stages; exit with code 3 if a stage skipped items or SPICE could not run."""
-    require_runnable(experiment, names, force=force, output=output)
-    skipped = ran = False
-    for number, name in enumerate(names, start=1):
-        if len(names) > 1:
-            click.echo(f"stage {number} of {len(names)}: {name}", err=True)
-        outcome = experiment.run(name, force=force, output=output)
-        print_outcome(name, outcome)
-        skipped = skipped or bool(outcome.manifest.skipped)
-        ran = ran or outcome.ran
-    if not ran:
+    outcomes = experiment.run_all(names, print_outcome, force=force, output=output)
+    end_stages(outcomes, spice=experiment.config.evaluate.spice)
+
+
+def end_stages(outcomes: Sequence[Outcome], *, spice: bool = False) -> None:
+    """Print the scores of an evaluation; exit with 3 if items were skipped or SPICE could not run.
+
+    outcomes: none on a rank other than 0. spice: True if SPICE was requested.
+    """
+    if not outcomes:
+        return
+    if not any(outcome.ran for outcome in outcomes):
         click.echo("nothing to do: every result exists; --force reruns a stage")
-    if names[-1] == "evaluate":
-        spice = experiment.config.evaluate.spice
-        skipped = not print_evaluation(outcome.directory, spice=spice) or skipped
+    skipped = any(outcome.manifest.skipped for outcome in outcomes)
+    last = outcomes[-1]
+    if last.manifest.origin.stage == EVALUATE:
+        skipped = not print_evaluation(last.directory, spice=spice) or skipped
     if skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)

@@ -32,7 +32,8 @@ from a2cap.pipeline.engine.lock import is_locked, is_read, lock_folder, lock_hol
 from a2cap.pipeline.engine.progress import format_duration
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
-from a2cap.pipeline.experiment import Experiment, captioner_digest
+from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.stages.files import captioner_digest
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
 COSTLY, RESUMABLE, UNDECIDED, SCORES = "costly", "resumable", "undecided", "scores"

@@ -19,14 +19,11 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from pathlib import Path
 
 from a2cap.pipeline.engine.artifacts import EVENTS
 
 logger = logging.getLogger(__name__)
-
-_running: ContextVar["EventLog | None"] = ContextVar("_running", default=None)
 
 
 class EventLog:
@@ -57,13 +54,11 @@ class EventLog:
     def running(self, **fields: object) -> Iterator[dict[str, object]]:
         """Write `start` before the block and `end` after it.
 
-        The fields that the caller puts into the yielded dict become part of `end`. Inside the
-        block, `current_events` returns this log.
+        The fields that the caller puts into the yielded dict become part of `end`.
         """
         self.write("start", **fields, pid=os.getpid(), host=socket.gethostname())
         started = time.monotonic()
         end: dict[str, object] = {}
-        token = _running.set(self)  # progress deep inside the work finds the log here
         try:
             yield end
         except BaseException as error:
@@ -74,15 +69,8 @@ class EventLog:
             with suppress(OSError):  # on a full disk the first error is the one to report
                 self._end("stopped" if stopped else "failed", started, more)
             raise
-        finally:
-            _running.reset(token)
         self._end("done", started, end)
 
     def _end(self, outcome: str, started: float, more: dict[str, object]) -> None:
         seconds = round(time.monotonic() - started, 3)
         self.write("end", outcome=outcome, seconds=seconds, **more)
-
-
-def current_events() -> EventLog | None:
-    """Return the log of the stage that this process runs, or None outside a stage."""
-    return _running.get()

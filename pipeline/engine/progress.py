@@ -11,7 +11,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from a2cap.pipeline.engine.events import EventLog, current_events
+from a2cap.pipeline.engine.events import EventLog
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +66,18 @@ class TrackedWork:
 
 
 @contextmanager
-def track(what: str, *, total: int, done: int = 0, shown: bool = True) -> Iterator[TrackedWork]:
+def track(
+    what: str,
+    *,
+    total: int,
+    done: int = 0,
+    shown: bool = True,
+    events: EventLog | None = None,
+) -> Iterator[TrackedWork]:
     """Show the progress of the block, which calls `advance(count)` on the yielded object.
 
-    shown: False on ranks other than 0, which must not draw a bar.
+    shown: False on ranks other than 0, which must not draw a bar. events: of the stage that does
+    the work, which get a line now and then.
     """
     with ExitStack() as drawing:
         bar = None
@@ -78,7 +86,7 @@ def track(what: str, *, total: int, done: int = 0, shown: bool = True) -> Iterat
             left = TextColumn("{task.fields[left]}")
             bar = Progress(*columns, left, console=Console(stderr=True), transient=True)
             drawing.enter_context(bar).add_task(what, total=total, completed=done, left="")
-        tracked = TrackedWork(what, total, done, bar, current_events())
+        tracked = TrackedWork(what, total, done, bar, events)
         tracked.write()
         yield tracked
         tracked.write()

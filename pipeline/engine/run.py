@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from a2cap.data.errors import A2Error, LockedError
+from a2cap.data.errors import A2Error, InputError, LockedError
 from a2cap.data.files.atomic import discard, rename_durably, write_durably
 from a2cap.data.files.sealed_folder import (
     MANIFEST,
@@ -154,6 +154,21 @@ def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -
         )
     _publish(paths)
     return Outcome(paths.final, read_manifest(paths.final), ran=True)
+
+
+def require_replaceable(output: Path | None, stage: str) -> None:
+    """Raise InputError if `output` exists and is not a result of this stage."""
+    if output is None or not output.exists():
+        return
+    try:
+        made = read_manifest(output).made_from if output.is_dir() else None
+    except A2Error:
+        made = None
+    if made is None or made.stage != stage:
+        raise InputError(
+            f"output {str(output)!r} exists and is not a result of {stage}; "
+            "name a path that does not exist"
+        )
 
 
 @contextmanager

@@ -1,19 +1,17 @@
-"""Training under torchrun: rank 0 runs the command, the other ranks join its trainings.
+"""Ranks of a command under torchrun: each runs the same command.
 
-Only rank 0 runs stages, so that locks, keys and results are those of a single process. It
-broadcasts each training as a job; the other ranks run the same job without writing anything.
+Rank 0 takes the locks, publishes and writes. When the work of a training begins, it announces the
+folder and the inputs to the other ranks, which enter the same work and write nothing.
 """
 
 import json
-import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.launch import launch
@@ -28,78 +26,53 @@ _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
-class Job:
-    """A training that all ranks run: its stage, its settings as plain JSON, and its directory."""
+class Announcement:
+    """The work that rank 0 begins: a stage, its partial directory, and its inputs by name."""
 
     stage: str
-    settings: dict[str, Any]
-    directory: str
-
-    @property
-    def path(self) -> Path:
-        """The directory of the training."""
-        return Path(self.directory)
+    folder: str
+    inputs: Mapping[str, str]
 
 
-class JobQueue:
-    """Jobs of rank 0 in order, kept in a store of torch.distributed; None ends the queue."""
+class RankGroup:
+    """The ranks of one command, with the announcements of rank 0 in torch's key-value store."""
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: "Store", rank: int) -> None:
         self._store = store
+        self.is_main = rank == 0
         self._count = 0
 
-    def put(self, job: Job | None) -> None:
-        """Append a job."""
-        self._store.set(self._next_key(), json.dumps(job and asdict(job)))
+    def announce(self, stage: str, folder: Path, inputs: Mapping[str, Path]) -> None:
+        """Let the other ranks enter the work of a stage."""
+        paths = {name: str(path) for name, path in inputs.items()}
+        self._put(Announcement(stage, str(folder), paths))
 
-    def wait(self) -> Job | None:
-        """Return the next job as soon as it is there."""
-        # polls, since a signal would not end a blocking wait of the store
-        key = self._next_key()
-        while not self._store.check([key]):
-            time.sleep(_SECONDS_BETWEEN_POLLS)
-        content = json.loads(self._store.get(key))
-        return None if content is None else Job(**content)
+    def end(self) -> None:
+        """Let the other ranks end their command."""
+        self._put(None)
+
+    def announced(self) -> Iterator[Announcement]:
+        """Yield the announcements of rank 0 as they come, until its command ends."""
+        while True:
+            # polls: a wait may last hours, and a signal would not end one of the store
+            key = self._next_key()
+            while not self._store.check([key]):
+                time.sleep(_SECONDS_BETWEEN_POLLS)
+            content = json.loads(self._store.get(key))
+            if content is None:
+                return
+            yield Announcement(**content)
+
+    def _put(self, found: Announcement | None) -> None:
+        self._store.set(self._next_key(), json.dumps(found and asdict(found)))
 
     def _next_key(self) -> str:
         self._count += 1
-        return f"job {self._count}"
-
-
-_QUEUE: ContextVar[JobQueue | None] = ContextVar("queue", default=None)
+        return f"announcement {self._count}"
 
 
 @contextmanager
-def main_rank(runtime: RuntimeConfig) -> Iterator[None]:
-    """Let the other ranks join the trainings of the block; they end with it."""
-    with _connected(runtime) as queue:
-        token = _QUEUE.set(queue)
-        try:
-            yield
-        finally:
-            _QUEUE.reset(token)
-            queue.put(None)
-
-
-def broadcast_job(job: Job) -> None:
-    """Start a job on the other ranks; do nothing on them, or if there are none."""
-    # stages call it everywhere; only `main_rank` sets a queue
-    queue = _QUEUE.get()
-    if queue is not None:
-        queue.put(job)
-
-
-def join_jobs(runtime: RuntimeConfig, run: Callable[[Job, RuntimeConfig], None]) -> None:
-    """Run every job that rank 0 broadcasts, until its queue ends."""
-    # rank 0 reports progress for all
-    logging.getLogger().setLevel(logging.WARNING)
-    with _connected(runtime) as queue:
-        while (job := queue.wait()) is not None:
-            run(job, runtime)
-
-
-@contextmanager
-def _connected(runtime: RuntimeConfig) -> Iterator[JobQueue]:
+def connected(runtime: RuntimeConfig) -> Iterator[RankGroup]:
     """Connect all ranks in torch's default process group for the block."""
     import torch
     import torch.distributed as dist
@@ -112,7 +85,7 @@ def _connected(runtime: RuntimeConfig) -> Iterator[JobQueue]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, count = next(iter(rendezvous("env://", timeout=_CONNECTION_TIMEOUT)))
-    # torchrun keeps its store when it starts the ranks again, with addresses and jobs of the dead
+    # torchrun keeps its store when it starts the ranks again, with the keys of the dead
     attempt = PrefixStore(f"attempt {launch().restarts}", store)
     dist.init_process_group(
         # values are exchanged on the CPU, gradients on the GPU
@@ -122,6 +95,11 @@ def _connected(runtime: RuntimeConfig) -> Iterator[JobQueue]:
         world_size=count,
         timeout=_COLLECTIVE_TIMEOUT,
     )
-    yield JobQueue(PrefixStore("jobs", attempt))
+    group = RankGroup(PrefixStore("announcements", attempt), rank)
+    try:
+        yield group
+    finally:
+        if group.is_main:
+            group.end()
     # not after an error: it could wait for ranks that are gone, and the process ends anyway
     dist.destroy_process_group()

@@ -5,71 +5,175 @@ unless `evaluate.attention` is none `attention.h5`: the attention at each token 
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from a2cap.data.annotations.instances import read_instances
+from a2cap.data.annotations.word_groups import read_word_groups
+from a2cap.data.config import DataConfig
+from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.scenes.truth import read_scenes
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     EVALUATE,
+    EXTRACT,
+    FURTHER_MODEL,
     METRICS,
     PER_IMAGE,
+    PREPROCESS,
     REPORT,
     RESULTS,
 )
-from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
 from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.evaluation.scores import read_baseline
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.preprocess import check_java
+from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.weights.captioners import captioner_folder
 
-CODE_VERSION = 7
 
+@dataclass(frozen=True)
+class Evaluate(Stage):
+    """Evaluation of one trained captioner or an ensemble.
 
-def evaluate_stage(
-    config: EvaluateConfig,
-    *,
-    inputs: Mapping[str, Input],
-    images: Mapping[str, Path | None],
-    runtime: RuntimeConfig,
-) -> PreparedStage:
-    """Return the stage for one trained captioner or an ensemble.
-
-    inputs: `features`, `captions`, `model`, `model.2` and so on for an ensemble; optionally
-    `baseline`, `instances` to measure the grounding of attention, `word_groups`, and `scenes` to
-    judge the truth of captions.
-    images: for the report only, so they are not inputs.
+    model: the stage that trains the captioner. shown: the experiment's files, whose images are for
+    the report only, so they are not inputs.
     """
-    # Imported late, with NumPy: the commands of other stages load this module too.
-    from a2cap.pipeline.metrics.score import spice_obstacle
 
-    no_spice = spice_obstacle(requested=config.spice)
-    # Without this field a result that lacks SPICE would stay the result once SPICE is installed;
-    # absent without SPICE, it leaves the keys of such results as they were.
-    spice = {} if no_spice else {"spice_installed": True}
-    attention = () if config.attention == "none" else (ATTENTION,)
-    return PreparedStage(
-        name=EVALUATE,
-        version=CODE_VERSION,
-        fields={"evaluate": key_fields(config, exclude={"baseline", "ensemble"}) | spice},
-        inputs=inputs,
-        outputs=(RESULTS, METRICS, PER_IMAGE, REPORT, *attention),
-        work=partial(_evaluate, config, images, runtime, no_spice),
-    )
+    evaluate: EvaluateConfig
+    data: DataConfig
+    runtime: RuntimeConfig
+    model: str
+    shown: ExperimentFiles
 
+    name = EVALUATE
+    version = 8
 
-def _evaluate(
-    config: EvaluateConfig,
-    images: Mapping[str, Path | None],
-    runtime: RuntimeConfig,
-    no_spice: str | None,
-    directory: Path,
-    inputs: Inputs,
-    events: EventLog,
-) -> Sequence[SkippedItem]:
-    # imported late, with torch: `a2 status` builds stages too
-    from a2cap.pipeline.evaluation.evaluate import evaluate_captioner
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All fields but paths, and whether SPICE can run."""
+        fields = key_fields(self.evaluate, exclude={"baseline", "ensemble"})
+        # else a result that lacks SPICE would stay the result once SPICE is installed
+        return {"evaluate": {**fields, "has_spice": self._no_spice is None}}
 
-    return evaluate_captioner(
-        config, inputs, images, runtime, directory=directory, events=events, no_spice=no_spice
-    )
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """Features, references and the captioner."""
+        return {"features": EXTRACT, "captions": PREPROCESS, "model": self.model}
+
+    def files(self, files: ExperimentFiles) -> dict[str, Input]:
+        """Return the further captioners of an ensemble, and what the captions are compared with."""
+        data = self.data
+        # without attention there is no grounding, and the boxes are not read
+        instances = None if self.evaluate.attention == "none" else data.instances
+        inputs = {
+            f"{FURTHER_MODEL}{number}": files.captioner(folder, "evaluate.ensemble")
+            for number, folder in enumerate(self.evaluate.ensemble, start=2)
+        }
+        inputs |= files.optional("evaluate", baseline=self.evaluate.baseline)
+        return inputs | files.optional(
+            "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
+        )
+
+    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
+        """Return captions, scores and the report."""
+        attention = () if self.evaluate.attention == "none" else (ATTENTION,)
+        return (RESULTS, METRICS, PER_IMAGE, REPORT, *attention)
+
+    def checks(self, plan: Plan) -> dict[str, Check]:
+        """Check what the captions are compared with, and the images of the report."""
+        return {
+            "java": lambda: check_java(is_pending=plan.is_pending(self.name)),
+            "spice": lambda: self._spice(plan),
+            "baseline": self._baseline,
+            "word groups": self._word_groups,
+            "ensemble": lambda: self._ensemble(plan),
+            "images": plan.images,
+        }
+
+    def work_checks(self, plan: Plan) -> dict[str, Check]:
+        """Check large files, the device and the folder."""
+        return {
+            "instances": self._instances,
+            "scenes": self._scenes,
+            "device": plan.device,
+            **super().work_checks(plan),
+        }
+
+    def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
+        """Caption, score and report."""
+        # imported late, with torch: `a2 status` declares stages too
+        from a2cap.pipeline.evaluation.evaluate import evaluate_captioner
+
+        return evaluate_captioner(
+            self.evaluate,
+            inputs,
+            self.shown.images,
+            self.runtime,
+            directory=folder,
+            events=events,
+            no_spice=self._no_spice,
+        )
+
+    @cached_property
+    def _no_spice(self) -> str | None:
+        from a2cap.pipeline.metrics.score import spice_obstacle
+
+        return spice_obstacle(requested=self.evaluate.spice)
+
+    def _spice(self, plan: Plan) -> str:
+        """Report if SPICE can run; the stage runs without it too."""
+        if not self.evaluate.spice:
+            return "not requested"
+        if plan.config.preprocess.tokenizer == "unicode":
+            return "left out, it reads English alone"
+        no_spice = self._no_spice
+        return "ready" if no_spice is None else f"will not run, exit code 3: {no_spice}"
+
+    def _baseline(self) -> str:
+        path = self.evaluate.baseline
+        if path is None:
+            return "none"
+        metrics = read_baseline(require_file(path, "evaluate.baseline")).metrics
+        return f"{path}, {len(metrics)} metrics"
+
+    def _word_groups(self) -> str:
+        path = self.data.word_groups
+        if path is None:
+            return "none"
+        return ", ".join(read_word_groups(require_file(path, "data.word_groups")))
+
+    def _instances(self) -> str:
+        path = self.data.instances
+        if path is None or self.evaluate.attention == "none":
+            return "none"
+        # the report reads them last, after METEOR
+        return f"of {len(read_instances(require_file(path, 'data.instances'))):,} images"
+
+    def _scenes(self) -> str:
+        path = self.data.scenes
+        if path is None:
+            return "none"
+        return f"of {len(read_scenes(require_file(path, 'data.scenes'))):,} images"
+
+    def _ensemble(self, plan: Plan) -> str:
+        """Check that the captioners of an ensemble exist and fit each other and the experiment."""
+        if not self.evaluate.ensemble:
+            return "none"
+        from a2cap.pipeline.captioning.ensemble import require_compatible, require_vocabulary
+
+        found = [captioner_folder(path, "evaluate.ensemble") for path in self.evaluate.ensemble]
+        own = plan.stages.folder_of(self.model)
+        require_compatible([*([] if own is None else [own]), *found])
+        preprocessed = plan.stages.folder_of(PREPROCESS)  # known long before the captioner is
+        if preprocessed is not None:
+            require_vocabulary(found[0], preprocessed)
+        return ", ".join(map(str, found))

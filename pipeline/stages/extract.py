@@ -1,67 +1,203 @@
-"""Stage extract: images to region features in a store of shards."""
+"""Stage extract: images to region features in a store of shards, or features from elsewhere."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from a2cap.data.config import DataConfig
+from a2cap.data.errors import ConfigError
+from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.extract.config import ExtractConfig
 from a2cap.extract.record import CODE_VERSION as RECORDED_VERSION
+from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
-from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
+from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.engine.stripe import Stripe
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
-from a2cap.pipeline.extraction.inputs import ExtractionInputs
-
-CODE_VERSION = 6 + RECORDED_VERSION
-IMPORT_VERSION = 2
-
-
-def extract_stage(
-    extraction: ExtractionInputs, *, weights: Input, images: Input, boxes: Input | None
-) -> PreparedStage:
-    """Build the stage; `weights`, `images` and `boxes` carry the digests of the inputs."""
-    inputs = {"images": images, "weights": weights}
-    if boxes is not None:
-        inputs["instances"] = boxes
-    return PreparedStage(
-        name=EXTRACT,
-        version=CODE_VERSION,
-        # the digest of the weights in place of their name
-        fields={"extract": key_fields(extraction.config, exclude={"weights"})},
-        inputs=inputs,
-        outputs=(FEATURES, EXTRACTOR, WEIGHTS),
-        work=partial(_extract, extraction),
-        share=partial(_extract_stripe, extraction),
-    )
+from a2cap.pipeline.extraction.inputs import ExtractionInputs, given_boxes
+from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.stages.checks import Check, Plan, known
+from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.weights.detectors import settings_of_weights, weights_file
 
 
-def import_stage(imported: ImportedFeatures, *, inputs: Mapping[str, Input]) -> PreparedStage:
-    """Build the stage that imports features instead; `inputs` carry the digests of its files."""
-    return PreparedStage(
-        name=EXTRACT,
-        version=IMPORT_VERSION,
-        fields={"features": {"dtype": imported.config.dtype}},
-        inputs=inputs,
-        outputs=(FEATURES, EXTRACTOR),
-        work=partial(import_features, imported),
-    )
+@dataclass(frozen=True)
+class Extract(Stage):
+    """Extraction of region features."""
+
+    extract: ExtractConfig
+    data: DataConfig
+    runtime: RuntimeConfig
+    images: ExperimentFiles
+
+    name = EXTRACT
+    version = 6 + RECORDED_VERSION
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The section, with the digest of the weights instead of the path."""
+        return {"extract": key_fields(self._computed, exclude={"weights"})}
+
+    @cached_property
+    def _computed(self) -> ExtractConfig:
+        """The section with the precision that `auto` is on this processor."""
+        precision = self.extract.precision_in_key
+        if precision == "auto":
+            from a2cap.extract.detector.precision import resolve_precision  # imports torch
+            from a2cap.pipeline.runtime.device import prepare_device
+
+            precision = resolve_precision(self.extract, prepare_device(self.runtime))
+        return self.extract.model_copy(update={"precision": precision})
+
+    def files(self, files: ExperimentFiles) -> dict[str, Input]:
+        """Return images, weights and given boxes."""
+        inputs = {
+            "images": files.extracted(),
+            "weights": files.file(weights_file(self.extract), "extract.weights"),
+        }
+        if self.extract.boxes == "given":
+            inputs["instances"] = files.file(self.data.instances, "data.instances")
+        return inputs
+
+    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
+        """Return the store, and what extracts equal features."""
+        return (FEATURES, EXTRACTOR, WEIGHTS)
+
+    def checks(self, plan: Plan) -> dict[str, Check]:
+        """Check that the images exist."""
+        return {"images": plan.images}
+
+    def work_checks(self, plan: Plan) -> dict[str, Check]:
+        """Check weights, boxes, device, memory, disk and folder."""
+        return {
+            "weights": lambda: self._weights(plan),
+            "boxes": lambda: self._boxes(plan),
+            "device": plan.device,
+            "memory": lambda: self._memory(plan),
+            "disk": lambda: self._disk(plan),
+            **super().work_checks(plan),
+        }
+
+    def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
+        """Return the stage, which several processes can share."""
+        found = self._inputs(inputs)
+
+        def share(stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog) -> int:
+            from a2cap.pipeline.extraction.engine import extract_stripe
+
+            return extract_stripe(found, stripe, folder, inputs, events)
+
+        return replace(super().prepare(inputs, results), share=share)
+
+    def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
+        """Extract the shards that are missing, here or on a Ray cluster, and seal the store."""
+        from a2cap.pipeline.extraction.engine import Fill, extract_images, fill_here
+        from a2cap.pipeline.extraction.ray_engine import fill_on_ray
+
+        fill: Fill = fill_here if self.runtime.ray is None else fill_on_ray
+        return extract_images(self._inputs(inputs), folder, inputs, events, fill=fill)
+
+    def remarks(self, result: Path) -> list[str]:
+        """Return what makes features that are extracted now differ by rounding."""
+        threads = self.runtime.threads
+        changed = ExtractorRecord.read(result / EXTRACTOR).changed_libraries(threads=threads)
+        return [f"{', '.join(changed)}: only rounding would differ"] if changed else []
+
+    def _inputs(self, inputs: Mapping[str, Input]) -> ExtractionInputs:
+        images = self.images.listed(inputs["images"])
+        boxes = inputs["instances"].path if "instances" in inputs else None
+        return ExtractionInputs(self._computed, inputs["weights"].path, images, boxes, self.runtime)
+
+    def _weights(self, plan: Plan) -> str:
+        """Check that detector weights are named, readable, and not contradicted by the settings."""
+        from a2cap.pipeline.stages.estimates import feature_width_of
+
+        path = weights_file(self.extract)
+        if conflict := self.extract.conflict(settings_of_weights(self.extract.weights)):
+            raise ConfigError(conflict)
+        return f"{path}, feature width {feature_width_of(plan):,}"
+
+    def _boxes(self, plan: Plan) -> str:
+        """Check that every image has boxes, if they are given."""
+        boxes = self.extract.boxes
+        return f"{self._given_regions(plan):,} given" if boxes == "given" else boxes
+
+    def _given_regions(self, plan: Plan) -> int:
+        path = require_file(self.data.instances, "data.instances")
+        images = known(lambda: plan.files.images)
+        given = given_boxes(path, images) or {}
+        return sum(len(given[name]) for name, file in images.items() if file is not None)
+
+    def _memory(self, plan: Plan) -> str:
+        from a2cap.pipeline.stages.estimates import detector_memory, feature_width_of
+
+        width = known(lambda: feature_width_of(plan))
+        needed = detector_memory(self.extract, weights_file(self.extract).stat().st_size, width)
+        return plan.memory(needed, "the detector", "lower extract.roi_size or extract.max_side")
+
+    def _disk(self, plan: Plan) -> str:
+        from a2cap.pipeline.stages.estimates import feature_width_of
+
+        width = known(lambda: feature_width_of(plan))
+        if self.extract.boxes == "given":
+            count = known(lambda: self._given_regions(plan))
+        else:
+            images = known(lambda: plan.files.images).values()
+            # detection decides how many, image by image
+            count = self.extract.region_counts[0] * sum(file is not None for file in images)
+        return plan.disk(
+            self.name, count * width * np.dtype(self.extract.dtype).itemsize, "features"
+        )
 
 
-def _extract(
-    extraction: ExtractionInputs, folder: Path, inputs: Inputs, events: EventLog
-) -> Sequence[SkippedItem]:
-    from a2cap.pipeline.extraction.engine import Fill, extract_images, fill_here  # imports torch
-    from a2cap.pipeline.extraction.ray_engine import fill_on_ray
+@dataclass(frozen=True)
+class ImportFeatures(Stage):
+    """Stage extract with `data.features`: features of another program."""
 
-    fill: Fill = fill_here if extraction.runtime.ray is None else fill_on_ray
-    return extract_images(extraction, folder, inputs, events, fill=fill)
+    imported: ImportedFeatures
 
+    name = EXTRACT
+    version = 2
 
-def _extract_stripe(
-    extraction: ExtractionInputs, stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog
-) -> int:
-    from a2cap.pipeline.extraction.engine import extract_stripe
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The type of the stored features."""
+        return {"features": {"dtype": self.imported.config.dtype}}
 
-    return extract_stripe(extraction, stripe, folder, inputs, events)
+    def files(self, files: ExperimentFiles) -> dict[str, Input]:
+        """Return the features, the ids of the images that need some, and image sizes."""
+        imported = self.imported
+        names = "\n".join(sorted(imported.image_ids))
+        inputs = {
+            "features": files.hashes.images(imported.path, imported.files()),
+            # images whose features are missing are rejected
+            "images": Input(imported.path, hashlib.sha256(names.encode()).hexdigest()),
+        }
+        if imported.sizes is not None:
+            inputs["sizes"] = files.hashes.images(imported.sizes, imported.size_files())
+        return inputs
+
+    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
+        """Return the store and the record of where it comes from."""
+        return (FEATURES, EXTRACTOR)
+
+    def work_checks(self, plan: Plan) -> dict[str, Check]:
+        """Check that the features can be read."""
+        return {"features": self._features, **super().work_checks(plan)}
+
+    def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
+        """Import the features."""
+        return import_features(self.imported, folder, inputs, events)
+
+    def _features(self) -> str:
+        return f"{self.imported.path}, feature width {self.imported.feature_width():,}"

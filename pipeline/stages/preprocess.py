@@ -1,26 +1,23 @@
 """Stage preprocess: vocabulary, token ids, references and document frequencies of annotations."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from pydantic import JsonValue
-
-from a2cap.data.annotations.layouts import IN_NO_SPLIT
-from a2cap.data.annotations.read import (
-    Annotations,
-    Caption,
-    SkippedItem,
-    check_skip_limit,
-)
+from a2cap.data.annotations.layouts import IN_NO_SPLIT, require_annotations
+from a2cap.data.annotations.read import Annotations, Caption, check_skip_limit
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.document_frequencies import count_document_frequencies
 from a2cap.data.captions.presets import count_words
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.config import PreprocessConfig
+from a2cap.data.config import DataConfig, PreprocessConfig
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
+from a2cap.data.files.paths import require_file
+from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.image_ids import list_images
+from a2cap.data.sources.opening import is_source
 from a2cap.pipeline.engine.artifacts import (
     CAPTIONS,
     DOCUMENT_FREQUENCIES,
@@ -28,51 +25,91 @@ from a2cap.pipeline.engine.artifacts import (
     REFERENCES,
     VOCABULARY,
 )
-from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
-from a2cap.pipeline.metrics.java import find_java
-from a2cap.pipeline.metrics.tokenization import tokenize
+from a2cap.pipeline.metrics.java import find_java, run_java
+from a2cap.pipeline.metrics.meteor import HEAP
+from a2cap.pipeline.metrics.tokenization import require_metric_files, tokenize
+from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.stage import Stage
 
-CODE_VERSION = 3
+
+@dataclass(frozen=True)
+class Preprocess(Stage):
+    """Preprocessing of captions; read: returns the content of the annotations."""
+
+    preprocess: PreprocessConfig
+    data: DataConfig
+    read: Callable[[], Annotations]
+
+    name = PREPROCESS
+    version = 4
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The section, and the rules by which annotations are read."""
+        rules = self.data.model_dump(mode="json", include={"split", "ids"})
+        return {"preprocess": key_fields(self.preprocess), "data": rules}
+
+    def files(self, files: ExperimentFiles) -> dict[str, Input]:
+        """Return the annotations, and the list of the split if it is set."""
+        path, split = self.data.annotations, self.data.split_list
+        if path is not None and path.is_dir():
+            texts = {str(file): path / file.with_suffix(".txt") for file in list_images(path)}
+            inputs = {"annotations": files.hashes.images(path, texts)}
+        elif is_source(path):
+            inputs = {"annotations": files.source(path)}
+        else:
+            inputs = {"annotations": files.file(path, "data.annotations")}
+        if split is not None and split.is_dir():
+            lists = {file.name: file for file in sorted(split.glob("*.txt"))}
+            return {**inputs, "split_list": files.hashes.images(split, lists)}
+        return inputs | files.optional("data", split_list=split)
+
+    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
+        """Return vocabulary, token ids, references and document frequencies."""
+        return (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)
+
+    def checks(self, plan: Plan) -> dict[str, Check]:
+        """Check the annotations and the JVM of the tokenizer."""
+        return {
+            "annotations": self._annotations,
+            "java": lambda: check_java(is_pending=plan.is_pending(self.name)),
+        }
+
+    def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
+        """Write the outputs; return the skipped captions and images."""
+        return preprocess(self.preprocess, self.read(), inputs["annotations"].path, folder, events)
+
+    def _annotations(self) -> str:
+        """Check that captions can be read, that splits have images, and the limit of skips."""
+        path = require_annotations(self.data.annotations)
+        if self.data.split_list is not None and not self.data.split_list.is_dir():
+            require_file(self.data.split_list, "data.split_list")
+        found = self.read()
+        unusable = require_usable(found, path)
+        return f"{len(found.images):,} images, {len(unusable):,} items skipped"
 
 
-def preprocess_stage(
-    config: PreprocessConfig,
-    *,
-    inputs: Mapping[str, Input],
-    read: Callable[[], Annotations],
-    rules: Mapping[str, str],
-) -> PreparedStage:
-    """Return the stage; inputs: the file of `annotations` and optionally a `split_list`.
-
-    read: returns their content, which the checks before the stage have read already. rules: the
-    fields of `data`, without defaults, by which it is read.
-    """
-    fields: dict[str, JsonValue] = {"preprocess": key_fields(config)}
-    if rules:
-        fields["data"] = dict(rules)
-    return PreparedStage(
-        name=PREPROCESS,
-        version=CODE_VERSION,
-        fields=fields,
-        inputs=inputs,
-        outputs=(VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES),
-        work=partial(preprocess, config, inputs["annotations"].path, read),
-    )
+def check_java(*, is_pending: bool) -> str:
+    """Check that Java starts, and that it can tokenize and score captions."""
+    java, _ = find_java(), require_metric_files()
+    if is_pending:
+        run_java(["-version"], heap=HEAP, text="", purpose="a test of Java")
+    return str(java)
 
 
 def preprocess(
     config: PreprocessConfig,
+    found: Annotations,
     annotations: Path,
-    read: Callable[[], Annotations],
     directory: Path,
-    inputs: Inputs,
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     """Write the outputs into `directory`; return the skipped captions and images."""
     find_java()  # fails before any work
-    found = read()
     unusable = require_usable(found, annotations)
     kept = (replace(p, captions=p.captions[: config.references]) for p in found.images)
     found = replace(found, images=tuple(kept))

@@ -1,9 +1,11 @@
 """Stage train-detector: labelled images to the weights of a detector, for `a2 extract`."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.engine.artifacts import (
     DETECTOR,
@@ -11,14 +13,17 @@ from a2cap.pipeline.engine.artifacts import (
     DETECTOR_NAMES,
     TRAIN_DETECTOR,
 )
-from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
+from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
+from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.training.continuation import continued
 from a2cap.pipeline.training.detector.config import DetectorConfig
-
-CODE_VERSION = 1
+from a2cap.pipeline.training.detector.data import image_files, input_files
 
 _PATHS = {
     "images",
@@ -35,41 +40,79 @@ _PATHS = {
 """Fields that are paths: the key contains the digests of their files instead."""
 
 
-def train_detector_stage(
-    config: DetectorConfig, *, inputs: Mapping[str, Input], runtime: RuntimeConfig
-) -> PreparedStage:
-    """Return the stage over the configured files; inputs: by the field that names them."""
-    return PreparedStage(
-        name=TRAIN_DETECTOR,
-        version=CODE_VERSION,
-        fields={"detector": key_fields(config, exclude=_PATHS)},
-        inputs=dict(inputs),
-        outputs=(DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES),
-        work=partial(_train, config, runtime),
-    )
+@dataclass(frozen=True)
+class TrainDetector(Stage):
+    """Training of a detector; its weights are a file for `extract.weights`."""
 
+    detector: DetectorConfig
+    runtime: RuntimeConfig
 
-def join(job: Job, runtime: RuntimeConfig) -> None:
-    """Take part in the training of the main rank, without writing anything."""
-    _train(
-        DetectorConfig.model_validate(job.settings),
-        runtime,
-        job.path,
-        Inputs({}),
-        EventLog(job.path),
-    )
+    name = TRAIN_DETECTOR
+    version = 2
+    is_distributed = True
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All fields but paths."""
+        return {"detector": key_fields(self.detector, exclude=_PATHS)}
 
-def _train(
-    config: DetectorConfig,
-    runtime: RuntimeConfig,
-    directory: Path,
-    inputs: Inputs,
-    events: EventLog,
-) -> Sequence[SkippedItem]:
-    from a2cap.pipeline.training.detector.train import train_detector
+    def files(self, files: ExperimentFiles) -> dict[str, Input]:
+        """Return the files of the section, and its images, by the field that names them."""
+        named = {**dict(input_files(self.detector)), "start": self.detector.start}
+        inputs = files.optional("detector", **named)
+        for field, images in image_files(self.detector).items():
+            inputs[field] = files.hashes.images(getattr(self.detector, field), images)
+        return inputs
 
-    # as JSON: ranks on other machines receive it over the network, never as a pickle
-    broadcast_job(Job(TRAIN_DETECTOR, config.model_dump(mode="json"), str(directory)))
-    data = train_detector(config, runtime, directory=directory, events=events)
-    return [*data.training.skipped, *data.validation.skipped]
+    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
+        """Return the detector, its figures and the names of its classes."""
+        return (DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES)
+
+    def checks(self, plan: Plan) -> dict[str, Check]:
+        """Check that labels, names, lists and images exist."""
+        return {
+            "labels": lambda: ", ".join(str(path) for _, path in input_files(self.detector)),
+            "labelled images": self._images,
+        }
+
+    def work_checks(self, plan: Plan) -> dict[str, Check]:
+        """Check the weights to start from, the device and the disk."""
+        return {
+            "start": self._start,
+            "device": plan.device,
+            "disk": lambda: self._disk(plan),
+            **super().work_checks(plan),
+        }
+
+    def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
+        """Return the stage, or the finished one that would end at the same epoch."""
+        stage = super().prepare(inputs, results)
+        return continued(stage, results, self.detector, score="AP50", rate_falls=True)
+
+    def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
+        """Train the detector; return the images that cannot be used."""
+        from a2cap.pipeline.runtime.distributed import Ranks
+        from a2cap.pipeline.training.detector.train import train_detector
+        from a2cap.pipeline.training.task import TrainingRun
+
+        run = TrainingRun(folder, inputs, events, self.runtime, Ranks.current())
+        data = train_detector(self.detector, run)
+        return [*data.training.skipped, *data.validation.skipped]
+
+    def _images(self) -> str:
+        folders = image_files(self.detector).items()
+        return ", ".join(f"{len(files):,} in detector.{field}" for field, files in folders)
+
+    def _start(self) -> str:
+        from a2cap.pipeline.training.detector.train import start_tensors
+
+        start = self.detector.start
+        if start is None:
+            return "random"
+        tensors = start_tensors(require_file(start, "detector.start"))
+        return f"{start}, {len(tensors):,} tensors"
+
+    def _disk(self, plan: Plan) -> str:
+        from a2cap.pipeline.stages.estimates import detector_training_disk
+
+        return plan.disk(self.name, detector_training_disk(self.detector), "checkpoints")

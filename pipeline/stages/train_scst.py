@@ -1,55 +1,78 @@
 """Stage train-scst: self-critical training of the captioner from train-xe."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.pipeline.captioning.model_description import (
-    captioner_outputs,
-)
-from a2cap.pipeline.engine.artifacts import TRAIN_SCST
-from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.captioning.model_description import captioner_outputs
+from a2cap.pipeline.engine.artifacts import EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
+from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
-from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
-
-CODE_VERSION = 2
-
-
-def train_scst_stage(
-    config: ScstConfig, *, inputs: Mapping[str, Input], runtime: RuntimeConfig
-) -> PreparedStage:
-    """Return the stage; inputs: those of train-xe, and `model`, its captioner."""
-    job = SelfCriticalJob(scst=config, **{name: found.path for name, found in inputs.items()})
-    return PreparedStage(
-        name=TRAIN_SCST,
-        version=CODE_VERSION,
-        fields={"scst": key_fields(config)},
-        inputs=inputs,
-        outputs=captioner_outputs(inputs["features"].path),
-        work=partial(_refine, job, runtime),
-    )
+from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.training.captioner.config import ScstConfig
+from a2cap.pipeline.training.continuation import continued
 
 
-def join(job: Job, runtime: RuntimeConfig) -> None:
-    """Take part in the training of the main rank, without writing anything."""
-    _refine(
-        SelfCriticalJob.model_validate(job.settings),
-        runtime,
-        job.path,
-        Inputs({}),
-        EventLog(job.path),
-    )
+@dataclass(frozen=True)
+class TrainScst(Stage):
+    """Self-critical training."""
 
+    scst: ScstConfig
+    runtime: RuntimeConfig
 
-def _refine(
-    job: SelfCriticalJob, runtime: RuntimeConfig, directory: Path, inputs: Inputs, events: EventLog
-) -> Sequence[SkippedItem]:
-    from a2cap.pipeline.training.captioner.self_critical import refine_captioner
+    name = TRAIN_SCST
+    version = 3
+    is_distributed = True
 
-    broadcast_job(Job(TRAIN_SCST, job.model_dump(mode="json"), str(directory)))
-    refine_captioner(job, runtime, directory=directory, events=events)
-    return []
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All fields of the section."""
+        return {"scst": key_fields(self.scst)}
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """The data of cross-entropy training, and its captioner."""
+        return {"features": EXTRACT, "captions": PREPROCESS, "model": TRAIN_XE}
+
+    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
+        """Return the files of a captioner."""
+        return captioner_outputs(inputs["features"].path)
+
+    def work_checks(self, plan: Plan) -> dict[str, Check]:
+        """Check device, memory, disk and folder."""
+        # imported late, with torch: `a2 status` declares stages too
+        from a2cap.pipeline.stages.estimates import (
+            check_checkpoints,
+            check_step,
+            self_critical_tokens,
+        )
+
+        return {
+            "device": plan.device,
+            "memory": lambda: check_step(
+                plan, self_critical_tokens, "self-critical training", "raise scst.accumulate"
+            ),
+            "disk": lambda: check_checkpoints(plan, TRAIN_SCST),
+            **super().work_checks(plan),
+        }
+
+    def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
+        """Return the stage with what finished trainings have done of it."""
+        return continued(super().prepare(inputs, results), results, self.scst, score="CIDEr")
+
+    def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
+        """Train the captioner further."""
+        from a2cap.pipeline.runtime.distributed import Ranks
+        from a2cap.pipeline.training.captioner.self_critical import refine_captioner
+        from a2cap.pipeline.training.task import TrainingRun
+
+        refine_captioner(
+            self.scst, TrainingRun(folder, inputs, events, self.runtime, Ranks.current())
+        )
+        return []

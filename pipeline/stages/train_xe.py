@@ -1,64 +1,83 @@
 """Stage train-xe: a captioner trained by cross-entropy and the mask loss."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.captioning.model_description import (
-    captioner_outputs,
-)
-from a2cap.pipeline.engine.artifacts import TRAIN_XE
-from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.captioning.model_description import captioner_outputs
+from a2cap.pipeline.engine.artifacts import EXTRACT, PREPROCESS, TRAIN_XE
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog, Input, PreparedStage
+from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.torchrun import Job, broadcast_job
-from a2cap.pipeline.training.captioner.config import CrossEntropyJob, TrainConfig
-
-CODE_VERSION = 4
-
-
-def train_stage(
-    config: TrainConfig,
-    model: ModelConfig,
-    *,
-    inputs: Mapping[str, Input],
-    runtime: RuntimeConfig,
-) -> PreparedStage:
-    """Return the stage.
-
-    inputs: `features`, a feature store, preprocessed `captions` and optionally `start`.
-    """
-    paths = {name: inputs[name].path for name in ("features", "captions")}
-    job = CrossEntropyJob(train=config, model=model, **paths)
-    return PreparedStage(
-        name=TRAIN_XE,
-        version=CODE_VERSION,
-        fields={"train": key_fields(config, exclude={"start"}), "model": key_fields(model)},
-        inputs=inputs,
-        outputs=captioner_outputs(inputs["features"].path),
-        work=partial(_train, job, runtime),
-    )
+from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.training.captioner.config import TrainConfig
+from a2cap.pipeline.training.continuation import continued
 
 
-def join(job: Job, runtime: RuntimeConfig) -> None:
-    """Take part in the training of the main rank, without writing anything."""
-    _train(
-        CrossEntropyJob.model_validate(job.settings),
-        runtime,
-        job.path,
-        Inputs({}),
-        EventLog(job.path),
-    )
+@dataclass(frozen=True)
+class TrainXe(Stage):
+    """Cross-entropy training."""
 
+    train: TrainConfig
+    model: ModelConfig
+    runtime: RuntimeConfig
 
-def _train(
-    job: CrossEntropyJob, runtime: RuntimeConfig, directory: Path, inputs: Inputs, events: EventLog
-) -> Sequence[SkippedItem]:
-    from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
+    name = TRAIN_XE
+    version = 5
+    is_distributed = True
 
-    broadcast_job(Job(TRAIN_XE, job.model_dump(mode="json"), str(directory)))
-    train_captioner(job, runtime, directory=directory, events=events)
-    return []
+    @property
+    def fields(self) -> dict[str, Any]:
+        """All fields but a path, whose captioner is an input."""
+        return {"train": key_fields(self.train, exclude={"start"}), "model": key_fields(self.model)}
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """Features and preprocessed captions."""
+        return {"features": EXTRACT, "captions": PREPROCESS}
+
+    def files(self, files: ExperimentFiles) -> dict[str, Input]:
+        """Return the captioner to start from, if one is named."""
+        start = self.train.start
+        return {} if start is None else {"start": files.captioner(start, "train.start")}
+
+    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
+        """Return the files of a captioner."""
+        return captioner_outputs(inputs["features"].path)
+
+    def work_checks(self, plan: Plan) -> dict[str, Check]:
+        """Check device, memory, disk and folder."""
+        # imported late, with torch: `a2 status` declares stages too
+        from a2cap.pipeline.stages.estimates import check_checkpoints, check_step, training_tokens
+
+        return {
+            "device": plan.device,
+            "memory": lambda: check_step(
+                plan, training_tokens, "training", "raise train.accumulate"
+            ),
+            "disk": lambda: check_checkpoints(plan, TRAIN_XE),
+            **super().work_checks(plan),
+        }
+
+    def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
+        """Return the stage with what finished trainings have done of it."""
+        stage = super().prepare(inputs, results)
+        rate_falls = self.train.rate_depends_on_epochs
+        return continued(stage, results, self.train, score="CIDEr", rate_falls=rate_falls)
+
+    def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
+        """Train the captioner."""
+        from a2cap.pipeline.runtime.distributed import Ranks
+        from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
+        from a2cap.pipeline.training.task import TrainingRun
+
+        run = TrainingRun(folder, inputs, events, self.runtime, Ranks.current())
+        train_captioner(self.train, self.model, run)
+        return []

@@ -21,7 +21,6 @@ from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import MANIFEST, problems, publish, seal
 from a2cap.data.files.tensors import save_tensors
 from a2cap.pipeline.engine.artifacts import checkpoint_name
-from a2cap.pipeline.engine.inputs import check_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,6 @@ class Checkpoints:
         best_step: int | None,
     ) -> None:
         """Write a checkpoint under a temporary name, rename it, and drop old ones."""
-        check_inputs()  # a resumed run trusts that its checkpoint is of the promised inputs
         # left by a run that was killed during a save
         for left in self._folder.glob(".step-*.partial"):
             shutil.rmtree(left)

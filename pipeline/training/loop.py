@@ -1,78 +1,229 @@
 """Training in epochs, validated and resumable, for any training task.
 
-Resume is exact: the order of images, the choice of captions and dropout depend only on the seed
-and on the checkpoint, so an interrupted run ends with the same tensors, bit for bit, as an
-uninterrupted one.
+An update is `Optimizer.step`; a training gives its losses. Resume is exact: the order of images,
+the choice of captions and dropout depend only on the seed and on the checkpoint, so an interrupted
+run ends with the same tensors, bit for bit, as an uninterrupted one.
 """
 
 import logging
+import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Generic
 
 import torch
+from torch import Tensor, nn
 
 from a2cap.data.batches.loader import loader_error
 from a2cap.data.errors import A2Error, LoaderError
-from a2cap.pipeline.engine.artifacts import CHECKPOINTS
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
-from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.distributed import RankError, Ranks
+from a2cap.pipeline.runtime.gradients import GradientSum
 from a2cap.pipeline.runtime.precision import (
     deterministic_operations,
     matrix_precision,
     warn_about_emulation,
 )
-from a2cap.pipeline.training.checkpoints import (
-    Checkpoint,
-    Checkpoints,
-    environment,
-    environment_changes,
-    restore_rng_states,
-    rng_states,
-    seed_rngs,
-)
-from a2cap.pipeline.training.optimizer import Part, Update, derived_seed
+from a2cap.pipeline.training.average import WeightAverage
+from a2cap.pipeline.training.config import TrainingConfig
 from a2cap.pipeline.training.record import TrainingRecord, training_record
-from a2cap.pipeline.training.task import TrainingTask
+from a2cap.pipeline.training.resume import Position, SavedTraining
+from a2cap.pipeline.training.task import Batches, Part, TrainingRun, Update, Validation
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass
-class Position:
-    """Progress of a training, part of every checkpoint."""
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0  # of this epoch, like the next three
-    sums: dict[str, float] = field(default_factory=dict)  # of `Update.means`
-    amount: int = 0
-    seconds: float = 0.0
-    best: float = -1.0  # the highest validation score
-    best_step: int | None = None
-    stale: int = 0  # epochs since the best one
+Side = tuple[Sequence[nn.Parameter], torch.optim.Optimizer]
 
 
-def run_training(
-    task: TrainingTask[Part], *, ranks: Ranks, directory: Path, events: EventLog
-) -> dict[str, torch.Tensor]:
+@dataclass(frozen=True)
+class _Measured:
+    """An update whose measurements have not been read yet."""
+
+    number: int
+    image_ids: tuple[str, ...]
+    values: Tensor  # (M,), this rank's share
+    amount: int
+    lr: float
+    gradient_norm: Tensor  # a scalar, of all ranks
+
+
+class Optimizer(ABC, Generic[Part]):
+    """Updates of a network by batches: the gradient is that of the global batch."""
+
+    read_interval = 1
+    """Updates between two reads of their measurements."""
+    value_type = torch.float32
+
+    def __init__(
+        self, sides: Sequence[Side], config: TrainingConfig, ranks: Ranks, *, ema: float = 0.0
+    ) -> None:
+        self.sides = sides  # disjoint sets of parameters
+        parameters = [parameter for side, _ in sides for parameter in side]
+        self._average = WeightAverage(parameters, ema) if ema else None
+        self._clip_norm = math.inf if config.clip_norm is None else config.clip_norm
+        self._ranks = ranks
+        self._gradients = GradientSum((side for side, _ in sides), ranks)
+        self._device = sides[0][0][0].device
+        self._unread: list[_Measured] = []
+
+    def step(self, parts: Sequence[Part], number: int) -> list[Update]:
+        """Make update `number` (1 is the first) by this rank's parts of a batch.
+
+        Returns the updates measured by now. An update with a loss or gradient that is not finite
+        changes nothing; with a `read_interval` it is found before the next checkpoint.
+        """
+        self.begin(number)
+        # counted before the parts are on a GPU, so that nothing waits for it
+        counts = [self.count(part) for part in parts]
+        amount = int(self._ranks.sum(torch.tensor(sum(counts))))
+        values = torch.zeros(len(self.names), device=self._device, dtype=self.value_type)
+
+        for _, optimizer in self.sides:
+            optimizer.zero_grad(set_to_none=True)
+        for index, part in enumerate(self._overlapped(parts)):
+            loss, measured = self.losses(part, number, index)
+            # losses are means, so parts count by their share of the tokens or images
+            weight = self.weight(counts[index], amount)
+            torch.autograd.backward(loss * weight)
+            values += measured * weight
+        self._gradients.wait()  # for their sums over the ranks
+        gradient_norm = self._clip(self.divisors(values))
+
+        lr, image_ids = self.lr(number), tuple(name for part in parts for name in part.image_ids)
+        self._unread.append(_Measured(number, image_ids, values, amount, lr, gradient_norm))
+        updates = self.flush() if len(self._unread) >= self.read_interval else []
+        if all(update.finite for update in updates):
+            for _, optimizer in self.sides:
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                optimizer.step()
+            self.end()
+            if self._average is not None:
+                self._average.update()
+        return updates
+
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """Names of the measurements, equal on a rank without a part of the batch."""
+
+    @abstractmethod
+    def count(self, part: Part) -> int:
+        """Return the tokens or images of a part."""
+
+    @abstractmethod
+    def losses(self, part: Part, number: int, index: int) -> tuple[Tensor, Tensor]:
+        """Return the loss of part `index` of an update, and its measurements by `names`."""
+
+    @abstractmethod
+    def lr(self, number: int) -> float:
+        """Return the learning rate of an update."""
+
+    def begin(self, number: int) -> None:
+        """Prepare the network for an update."""
+
+    def end(self) -> None:
+        """Share between the ranks what changed in the network without a gradient."""
+
+    def weight(self, count: int, amount: int) -> float:
+        """Return the weight of a part with `count` of the `amount` tokens or images of all."""
+        return count / max(amount, 1)
+
+    def divisors(self, values: Tensor) -> Sequence[Tensor]:
+        """Return a scalar per side that divides its gradient; none divides nothing."""
+        return ()
+
+    def report(
+        self, found: dict[str, float], amount: int
+    ) -> tuple[int, dict[str, float], dict[str, float]]:
+        """Return `amount`, `means` and `scalars` of an Update from its measurements."""
+        return amount, found, found
+
+    def flush(self) -> list[Update]:
+        """Read the measurements of the updates that have not been read yet."""
+        if not self._unread:
+            return []
+        unread, self._unread = self._unread, []
+        values = self._ranks.sum(torch.stack([update.values for update in unread])).tolist()
+        norms = torch.stack([update.gradient_norm for update in unread]).tolist()
+        updates = []
+        for update, measured, norm in zip(unread, values, norms, strict=True):
+            found = dict(zip(self.names, measured, strict=True))
+            amount, means, scalars = self.report(found, update.amount)
+            scalars = {**scalars, "lr": update.lr}
+            updates.append(Update(update.number, update.image_ids, amount, means, scalars, norm))
+        return updates
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Put the average of the weights into the network, to validate and to save it."""
+        return nullcontext() if self._average is None else self._average.applied()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next update needs besides the averaged network and the RNG states."""
+        average = {} if self._average is None else {"average": self._average.state_dict()}
+        return {"optimizers": [optimizer.state_dict() for _, optimizer in self.sides], **average}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore such a state, once the network is loaded."""
+        for (_, optimizer), saved in zip(self.sides, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        if self._average is not None:
+            self._average.load_state_dict(state["average"])
+
+    def _overlapped(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """Yield the parts; gradients are summed over ranks during the backward pass of the last."""
+        yield from parts[:-1]
+        with self._gradients.overlapped():
+            yield from parts[-1:]
+
+    def _clip(self, divisors: Sequence[Tensor]) -> Tensor:
+        """Divide and clip the gradients; return the norm of all sides before clipping."""
+        norms: list[Tensor] = []
+        for number, (parameters, _) in enumerate(self.sides):
+            for parameter in parameters if divisors else ():
+                if parameter.grad is not None:
+                    parameter.grad /= divisors[number].to(parameter.grad.dtype)
+            # each side by itself: a large mask gradient must not shrink the caption gradient
+            norms.append(nn.utils.clip_grad_norm_(parameters, self._clip_norm))
+        return torch.stack(norms).square().sum().sqrt()
+
+
+@dataclass(frozen=True)
+class TrainingTask(Generic[Part]):
+    """One training: the network, its data, its updates and its validation."""
+
+    section: str  # of the configuration; for error messages, like the command
+    command: str
+    unit: str  # of `Update.amount`, for the reported speed
+    config: TrainingConfig
+    network: nn.Module
+    batches: Batches[Any, Part]
+    optimizer: Optimizer[Part]
+    validation: Validation
+
+
+def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor]:
     """Train from the newest checkpoint; return the best epoch's tensors, on the main rank only.
 
     Raises A2Error on a loss that is not finite, Interrupted after saving a checkpoint.
     """
-    recorded = training_record(directory, events) if ranks.is_main else nullcontext()
-    precision = matrix_precision(task.config.precision)
+    ranks, config = run.ranks, task.config
+    recorded = training_record(run.folder, run.events) if ranks.is_main else nullcontext()
     device = next(task.network.parameters()).device
-    is_fixed = task.config.deterministic
-    switch = deterministic_operations(device) if is_fixed else nullcontext()
-    with precision, switch, recorded as record, stop_between_steps() as stop:
-        training = Training(task, ranks=ranks, directory=directory, record=record)
-        training.resume()
+    switch = deterministic_operations(device) if config.deterministic else nullcontext()
+    if ranks.is_main:
+        warn_about_emulation(config.precision, device)
+    with (
+        matrix_precision(config.precision),
+        switch,
+        recorded as record,
+        stop_between_steps() as stop,
+    ):
+        training = Training(task, run, record)
         while not training.finished:
             try:
                 training.run_epoch(stop)
@@ -81,7 +232,8 @@ def run_training(
                 # handles it; then any operation fails here, and nothing more can be saved.
                 stop.raise_if_pending()
                 raise (loader_error(error) or error) from error.__cause__
-        best = training.best_tensors() if ranks.is_main else {}
+        position, saved = training.position, training.saved
+        best = saved.best_tensors(position, section=task.section) if ranks.is_main else {}
         stop.raise_if_pending()  # safe alone: no rank waits for this one any more
         return best
 
@@ -90,58 +242,20 @@ class Training(Generic[Part]):
     """One training over its epochs; record: None on ranks that do not write."""
 
     def __init__(
-        self,
-        task: TrainingTask[Part],
-        *,
-        ranks: Ranks,
-        directory: Path,
-        record: TrainingRecord | None,
+        self, task: TrainingTask[Part], run: TrainingRun, record: TrainingRecord | None
     ) -> None:
-        self._task = task
-        self._config = task.config
-        self._ranks = ranks
-        self._device = next(task.network.parameters()).device
-        if ranks.is_main:
-            warn_about_emulation(task.config.precision, self._device)
-        self._environment = environment(self._device, ranks=ranks.count)
-        self._checkpoints = Checkpoints(directory / CHECKPOINTS, command=task.command)
+        self._task, self._config, self._run = task, task.config, run
         self._record = record
-        self.position = Position()
+        self.saved = SavedTraining(
+            task.network, task.optimizer, task.config, run, command=task.command
+        )
+        self.position = self.saved.resume()
 
     @property
     def finished(self) -> bool:
         """Return True after the last epoch, or when patience has run out."""
-        return (
-            self.position.epoch >= self._config.epochs
-            or self.position.stale >= self._config.patience
-        )
-
-    def resume(self) -> None:
-        """Restore the newest checkpoint that verifies, if there is one."""
-        seed_rngs(self._config.seed)
-        if not self._ranks.is_main:  # otherwise all ranks would draw the same dropout
-            torch.manual_seed(derived_seed(self._config.seed, self._ranks.rank, 0))
-        found = self._newest_checkpoint()
-        if found is None:
-            return
-        state: dict[str, Any] = found.state
-        self._task.network.load_state_dict(found.tensors)
-        self._task.optimizer.load_state_dict(state["optimisation"])
-        self.position = Position(**state["position"])
-        self._restore_rng(state["random"])
-        if self._record is None:
-            return
-        # the killed run may have died before its own clean-up, and this one may be at its end
-        self._checkpoints.drop_old(self.position.best_step)
-        self._record.events.write("resume", step=found.step)
-        logger.info("train: resuming at step %d, epoch %d", found.step, self.position.epoch + 1)
-        changes = environment_changes(state["surroundings"], self._environment)
-        if changes:
-            logger.warning(
-                "train: %s since the checkpoint; the result will not equal that of an "
-                "uninterrupted run bit for bit",
-                ", ".join(changes),
-            )
+        position = self.position
+        return position.epoch >= self._config.epochs or position.stale >= self._config.patience
 
     def run_epoch(self, stop: StopRequest) -> None:
         """Train to the end of the epoch, validate, and write a checkpoint.
@@ -149,13 +263,15 @@ class Training(Generic[Part]):
         Raises Interrupted when all ranks agree to stop: after an update, which is saved first, or
         at the end.
         """
-        self._task.network.train()
+        task, ranks = self._task, self._run.ranks
+        task.network.train()
         title = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
-        steps, batch = len(self._task.batches), self.position.batch
-        with track(title, total=steps, done=batch, shown=self._ranks.is_main) as progress:
+        steps, batch = len(task.batches), self.position.batch
+        events = self._run.events if ranks.is_main else None
+        with track(title, total=steps, done=batch, shown=ranks.is_main, events=events) as progress:
             started = time.monotonic()
-            for parts in self._task.batches.epoch(self.position.epoch, start=batch):
-                self._add(self._task.optimizer.step(parts, self.position.step + 1))
+            for parts in task.batches.epoch(self.position.epoch, start=batch):
+                self._add(task.optimizer.step(parts, self.position.step + 1))
                 self.position.step += 1
                 self.position.batch += 1
                 now = time.monotonic()
@@ -165,45 +281,21 @@ class Training(Generic[Part]):
                 if self._record is not None:
                     self._record.progress(self.position.step, total=self._config.epochs * steps)
                 # a rank that stopped alone would leave the others waiting for its gradients
-                stopping = self._ranks.agree_to_stop(stop)
+                stopping = ranks.agree_to_stop(stop)
                 if self.position.step % self._config.checkpoint_every == 0 or stopping:
                     self._save()
                 if stopping:
                     stop.raise_if_pending()
         self._end_epoch()
-        if self._ranks.agree_to_stop(stop):
+        if ranks.agree_to_stop(stop):
             stop.raise_if_pending()
-
-    def best_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the network's tensors after the epoch with the best validation score."""
-        best = self.position.best_step
-        if best is None:
-            raise A2Error(
-                "no epoch has ended yet: nothing to save; "
-                f"set {self._task.section}.epochs to 1 or more"
-            )
-        return self._checkpoints.load(best).tensors
-
-    def _newest_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint that the main rank chooses; all ranks read it from one disk."""
-        found = self._checkpoints.latest() if self._ranks.is_main else None
-        step = self._ranks.broadcast(None if found is None else found.step)
-        return found if found is not None or step is None else self._checkpoints.load(step)
-
-    def _restore_rng(self, saved: list[dict[str, Any]]) -> None:
-        """Restore this rank's RNG states; seed a rank that the checkpoint does not contain."""
-        rank = self._ranks.rank
-        if rank < len(saved):
-            restore_rng_states(saved[rank])
-        else:
-            torch.manual_seed(derived_seed(self._config.seed, rank, self.position.step))
 
     def _add(self, updates: Sequence[Update]) -> None:
         """Add measurements to the epoch's sums; raise A2Error if one is not finite."""
         for update in updates:
             if not update.finite:
                 # the images of all ranks, since losses are summed before anyone reads them
-                shares = self._ranks.all_gather(update.image_ids)
+                shares = self._run.ranks.all_gather(update.image_ids)
                 images = ", ".join(name for share in shares for name in share)
                 raise A2Error(
                     f"loss is not finite at step {update.number}: {update.summary()} "
@@ -215,6 +307,10 @@ class Training(Generic[Part]):
             self.position.amount += update.amount
             if self._record is not None:
                 self._record.update(update)
+
+    def _save(self) -> None:
+        self._add(self._task.optimizer.flush())
+        self.saved.save(self.position)
 
     def _end_epoch(self) -> None:
         """Validate, write the epoch's line and a checkpoint, and log the result."""
@@ -257,27 +353,6 @@ class Training(Generic[Part]):
             _format_epoch(line, task, better=better),
             f", at most {format_duration(left)} left" if left else "",
         )
-
-    def _save(self) -> None:
-        """Write a checkpoint; all ranks wait until it is on disk."""
-        self._add(self._task.optimizer.flush())
-        random = self._ranks.all_gather(rng_states())  # each rank has its own dropout
-        if self._record is not None:
-            with self._task.optimizer.averaged():
-                self._checkpoints.save(
-                    self.position.step,
-                    tensors=self._task.network.state_dict(),
-                    # the names of an earlier version, kept so that its checkpoints still resume
-                    state={
-                        "optimisation": self._task.optimizer.state_dict(),
-                        "position": asdict(self.position),
-                        "random": random,
-                        "surroundings": self._environment,
-                    },
-                    best_step=self.position.best_step,
-                )
-            self._record.events.write("checkpoint", step=self.position.step)
-        self._ranks.all_gather(None)  # a barrier: other ranks may read the checkpoint next
 
 
 def _format_epoch(line: Mapping[str, float], task: TrainingTask[Part], *, better: bool) -> str:

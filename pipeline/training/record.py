@@ -9,8 +9,8 @@ from typing import Any
 
 from a2cap.data.files.atomic import write_durably
 from a2cap.pipeline.engine.artifacts import EPOCHS, TENSORBOARD
-from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.training.optimizer import Update
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.training.task import Update
 
 _BOARD_EVERY = 20  # updates between TensorBoard scalars
 _SECONDS_BETWEEN_EVENTS = 10.0

@@ -1,18 +1,66 @@
-"""The interface between the training loop and what it trains: a captioner or a detector."""
+"""What a training hands to the loop: where it runs, its batches, updates and validation."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from a2cap.data.batches.loader import EpochDataset, Share, batches_per_epoch, epoch_batches
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.training.config import TrainingConfig
-from a2cap.pipeline.training.optimizer import Optimizer, Part
+
+
+class BatchPart(Protocol):
+    """This rank's share of a batch, or a part of it."""
+
+    @property
+    def image_ids(self) -> tuple[str, ...]:
+        """Ids of its images."""
+
 
 Element = TypeVar("Element")
+Part = TypeVar("Part", bound=BatchPart)
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """Where a training runs; only the main rank writes into `folder` and `events`."""
+
+    folder: Path
+    inputs: Inputs
+    events: EventLog
+    runtime: RuntimeConfig
+    ranks: Ranks = SINGLE
+
+
+@dataclass(frozen=True)
+class Update:
+    """Measurements of one update over the global batch: all its parts on all ranks."""
+
+    number: int  # 1 is the first
+    image_ids: tuple[str, ...]  # of this rank
+    amount: int  # tokens or images learnt from
+    means: dict[str, float]  # averaged over the epoch for metrics.jsonl, among them `loss`
+    scalars: dict[str, float]  # for TensorBoard
+    gradient_norm: float  # before clipping
+
+    @property
+    def finite(self) -> bool:
+        """Return False if a loss or the gradient is NaN or infinite."""
+        # a finite loss can have a gradient of NaN
+        return all(map(math.isfinite, (*self.means.values(), self.gradient_norm)))
+
+    def summary(self) -> str:
+        """Format losses and gradient norm for an error message."""
+        losses = ", ".join(f"{name} {value}" for name, value in self.means.items())
+        return f"{losses}, gradient norm {self.gradient_norm}"
 
 
 @dataclass(frozen=True)
@@ -71,17 +119,3 @@ class Validation(Protocol):
 
     def warn(self, line: Mapping[str, float]) -> None:
         """Log a warning if the epoch's figures show a failing training; on the main rank only."""
-
-
-@dataclass(frozen=True)
-class TrainingTask(Generic[Part]):
-    """One training: the network, its data, its updates and its validation."""
-
-    section: str  # of the configuration; for error messages, like the command
-    command: str
-    unit: str  # of `Update.amount`, for the reported speed
-    config: TrainingConfig
-    network: nn.Module
-    batches: Batches[Any, Part]
-    optimizer: Optimizer[Part]
-    validation: Validation

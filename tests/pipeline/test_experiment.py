@@ -10,7 +10,6 @@ import pytest
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.extract.detector import precision
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.experiment import Experiment, UnfinishedStageError
 from tests.data.messages import message_of
 from tests.data.sources.samples import tar_bytes

@@ -24,19 +24,17 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages import (
-    evaluate,
-    extract,
-    preprocess,
-    train_detector,
-    train_scst,
-    train_xe,
-)
+from a2cap.pipeline.stages.evaluate import Evaluate
+from a2cap.pipeline.stages.extract import Extract
+from a2cap.pipeline.stages.preprocess import Preprocess
+from a2cap.pipeline.stages.train_detector import TrainDetector
+from a2cap.pipeline.stages.train_scst import TrainScst
+from a2cap.pipeline.stages.train_xe import TrainXe
 from tests.experiments import write_detector
 
 GOLDEN = Path(__file__).with_name("golden_outputs.json")
-STAGES = (extract, preprocess, train_xe, train_scst, evaluate, train_detector)
-MODULES = {module.__name__.rpartition(".")[2].replace("_", "-"): module for module in STAGES}
+DECLARED = (Extract, Preprocess, TrainXe, TrainScst, Evaluate, TrainDetector)
+STAGES = {stage.name: stage for stage in DECLARED}
 READS = {
     "extract": (),
     "preprocess": (),
@@ -270,14 +268,14 @@ def test_the_output_of_a_stage_matches_its_golden_values(directories, stage):
     found = changes(stage, directories)
     assert not found, (
         f"the output of stage {stage} has changed: {'; '.join(found[:5])}; if intended, raise "
-        f"CODE_VERSION in {module_of(stage)}, then record it: {how_to_record()}"
+        f"its version in {module_of(stage)}, then record it: {how_to_record()}"
     )
 
 
 @pytest.mark.parametrize("stage", MEASURED)
 def test_the_golden_values_have_the_current_code_version(stage):
-    recorded = json.loads(GOLDEN.read_text())[stage]["code_version"]
-    version = MODULES[stage].CODE_VERSION
+    recorded = json.loads(GOLDEN.read_text())[stage]["version"]
+    version = STAGES[stage].version
     assert recorded == version, (
         f"golden values of stage {stage} are of code version {recorded}, {module_of(stage)} has "
         f"{version}; record them: {how_to_record()}"
@@ -297,7 +295,7 @@ def test_changed_and_missing_outputs_are_differences():
 
 
 def module_of(stage):
-    return f"pipeline/stages/{Path(MODULES[stage].__file__).name}"
+    return f"pipeline/stages/{stage.replace('-', '_')}.py"
 
 
 def how_to_record():
@@ -310,7 +308,7 @@ def record():
         directories = make(Path(folder) / "data")
         values = {
             stage: {
-                "code_version": MODULES[stage].CODE_VERSION,
+                "version": STAGES[stage].version,
                 "values": measure(directories[stage]),
             }
             for stage, measure in MEASURED.items()

@@ -8,7 +8,6 @@ from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option, log
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.scores import print_detector
-from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
 from a2cap.pipeline.training.detector.evaluate import evaluate_detector
 
@@ -41,13 +40,13 @@ def train(options: ExperimentOptions, force: bool) -> None:
       a2 detector train -c configs/detector-visual-genome.yaml --set detector.images=VG
     """
     with options.open() as experiment:
-        require_runnable(experiment, [TRAIN_DETECTOR], force=force)
-        outcome = experiment.run(TRAIN_DETECTOR, force=force)
-    print_outcome(TRAIN_DETECTOR, outcome)
-    print_detector(json.loads((outcome.directory / DETECTOR_FIGURES).read_text(encoding="utf-8")))
-    click.echo(f"weights: {outcome.directory / DETECTOR}")
-    if outcome.manifest.skipped:
-        raise click.exceptions.Exit(EXIT_SKIPPED)
+        outcomes = experiment.run_all([TRAIN_DETECTOR], print_outcome, force=force)
+    for outcome in outcomes:
+        figures = (outcome.directory / DETECTOR_FIGURES).read_text(encoding="utf-8")
+        print_detector(json.loads(figures))
+        click.echo(f"weights: {outcome.directory / DETECTOR}")
+        if outcome.manifest.skipped:
+            raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
 @detector.command()

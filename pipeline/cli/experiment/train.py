@@ -3,7 +3,8 @@
 import click
 
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option
-from a2cap.pipeline.cli.run_stages import run_stages
+from a2cap.pipeline.cli.output import print_outcome
+from a2cap.pipeline.cli.run_stages import end_stages
 
 
 @click.command()
@@ -30,4 +31,5 @@ def train(options: ExperimentOptions, force: bool, phase: str) -> None:
       a2 train -c configs/a2-gate.yaml --phase scst --set scst.epochs=15
     """
     with options.open() as experiment:
-        run_stages(experiment, experiment.phase(phase), force=force)
+        outcomes = experiment.run_all(experiment.phase(phase), print_outcome, force=force)
+    end_stages(outcomes)

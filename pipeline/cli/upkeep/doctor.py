@@ -8,7 +8,7 @@ import click
 from a2cap.pipeline.cli.commands import EXIT_ERROR
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
 from a2cap.pipeline.doctor.machine import describe_machine
-from a2cap.pipeline.doctor.preflight import PlannedRun, run_checks
+from a2cap.pipeline.stages.checks import check_stages
 
 
 @click.command()
@@ -25,7 +25,7 @@ def doctor(options: ExperimentOptions) -> None:
     """
     with options.open() as experiment:
         machine = describe_machine(experiment.config.runtime, experiment.artifacts)
-        checks = run_checks(PlannedRun(experiment, experiment.shown))
+        checks = check_stages(experiment, experiment.shown)
     marks = _marks(sys.stdout)
     others = [f"{name:<11} {found}" for name, found in machine.items()]
     problems: dict[str, str] = {}  # two stages may share one

@@ -5,8 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from a2cap.data.config import Section
-from a2cap.model.config import CompileMode, ModelConfig
+from a2cap.model.config import CompileMode
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -131,21 +130,3 @@ class ScstConfig(CaptionerTrainingConfig):
                 "scst.samples to 2 or more, or choose another scst.baseline"
             )
         return self
-
-
-class CrossEntropyJob(Section):
-    """Everything that cross-entropy training reads: settings and input directories."""
-
-    train: TrainConfig
-    model: ModelConfig
-    features: Path
-    captions: Path
-
-
-class SelfCriticalJob(Section):
-    """Everything that self-critical training reads: settings and input directories."""
-
-    scst: ScstConfig
-    features: Path
-    captions: Path
-    model: Path

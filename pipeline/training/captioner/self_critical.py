@@ -16,48 +16,43 @@ from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
-from a2cap.pipeline.captioning.saved_captioner import (
-    load_model,
-)
+from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
 from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
-from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
+from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.task import (
     CaptionValidation,
-    train_and_save,
+    caption_task,
     training_batches,
 )
 from a2cap.pipeline.training.continuation import read_epochs
-from a2cap.pipeline.training.optimizer import Optimizer, Update, adam_sides, derived_seed
+from a2cap.pipeline.training.loop import Optimizer, run_training
+from a2cap.pipeline.training.resume import derived_seed
+from a2cap.pipeline.training.task import TrainingRun
 
 logger = logging.getLogger(__name__)
 
-_SUMS = ("loss", "reward", "baseline", "samples", "tokens", "mask_loss", "true_tokens")
 
-
-def refine_captioner(
-    job: SelfCriticalJob, runtime: RuntimeConfig, *, directory: Path, events: EventLog
-) -> None:
-    """Train a captioner further; write it, checkpoints and `metrics.jsonl` into `directory`.
+def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
+    """Train a captioner further; write it, checkpoints and `metrics.jsonl` into the run's folder.
 
     Every rank calls this; only the main rank writes. Raises A2Error for unusable inputs, for a
     model that does not fit them, and on a loss that is not finite, Interrupted after saving.
     """
-    config, ranks, device = job.scst, Ranks.current(), prepare_device(runtime)
-    data = read_training_data(job.features, job.captions)
-    loaded = load_model(job.model, device=device)
+    features, captions, model = (run.inputs[n].path for n in ("features", "captions", "model"))
+    ranks, device = run.ranks, prepare_device(run.runtime)
+    data = read_training_data(features, captions)
+    loaded = load_model(model, device=device)
     data.store.require_width(loaded.description.region_width)
     if loaded.vocabulary.digest != data.vocabulary.digest:
         raise A2Error(
-            f"model and captions do not match: {str(job.model)!r} has another vocabulary than "
-            f'{str(job.captions)!r}; run "a2 train --phase xe" again'
+            f"model and captions do not match: {str(model)!r} has another vocabulary than "
+            f'{str(captions)!r}; run "a2 train --phase xe" again'
         )
     if config.dropout == "rescore" and loaded.captioner.samples_regions:
         raise A2Error(
@@ -66,24 +61,29 @@ def refine_captioner(
         )
     torch.manual_seed(config.seed)
     compile_captioner(loaded.captioner, config.compile, warn=logger.warning)
-    rewards = ImageRewards.read(job.captions, config, device=device)
+    rewards = ImageRewards.read(captions, config, device=device)
     optimizer = SelfCriticalOptimizer(loaded.captioner, config, rewards, ranks)
     validation = CaptionValidation(
-        loaded.captioner, data, config, loaded.description, ranks, start_score(job)
+        loaded.captioner, data, config, loaded.description, ranks, start_score(model, config)
     )
-    batches = training_batches(validation, runtime)
-    train_and_save("scst", optimizer, batches, validation, directory=directory, events=events)
+    batches = training_batches(validation, run.runtime)
+    best = run_training(caption_task("scst", optimizer, batches, validation), run)
+    if ranks.is_main:
+        save_captioner(run.folder, best, loaded.description, data.vocabulary, features=features)
 
 
-def start_score(job: SelfCriticalJob) -> float | None:
-    """Return the best CIDEr of cross-entropy training; None for other validation settings."""
-    scores = [line["CIDEr"] for line in read_epochs(job.model)]
-    if not scores or not (job.model / MANIFEST).is_file():
+def start_score(model: Path, config: ScstConfig) -> float | None:
+    """Return the best validation CIDEr of cross-entropy training.
+
+    None if it did not use the same validation settings.
+    """
+    scores = [line["CIDEr"] for line in read_epochs(model)]
+    if not scores or not (model / MANIFEST).is_file():
         return None
-    train = read_manifest(job.model).origin.fields["train"]
+    train = read_manifest(model).origin.fields["train"]
     same = isinstance(train, Mapping) and all(
         train.get(name) == value
-        for name, value in key_fields(job.scst).items()
+        for name, value in key_fields(config).items()
         if name in ("validation_beam_size", "max_validation_images", "max_length")
     )
     return max(scores) if same else None
@@ -91,6 +91,9 @@ def start_score(job: SelfCriticalJob) -> float | None:
 
 class SelfCriticalOptimizer(Optimizer[Batch]):
     """Updates of a captioner by the rewards of sampled captions."""
+
+    value_type = torch.float64
+    names = ("loss", "reward", "baseline", "samples", "tokens", "mask_loss", "true_tokens")
 
     def __init__(
         self,
@@ -100,49 +103,29 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         ranks: Ranks = SINGLE,
     ) -> None:
         self._trains_masks = config.mask == "continued" and captioner.has_masks
-        masks = captioner.mask_parameters() if self._trains_masks else ()
-        sides = adam_sides((captioner.caption_parameters(), masks), betas=config.betas)
-        super().__init__(sides, config, ranks, ema=config.ema)
+        masks = list(captioner.mask_parameters()) if self._trains_masks else []
+        sides = [side for side in (list(captioner.caption_parameters()), masks) if side]
+        adams = [torch.optim.Adam(side, lr=0.0, betas=config.betas, fused=True) for side in sides]
+        super().__init__(list(zip(sides, adams, strict=True)), config, ranks, ema=config.ema)
         self._captioner = captioner
         self._config = config
         self._rewards = rewards
+        self._generator = torch.Generator(self._device)
 
-    def step(self, parts: Sequence[Batch], number: int) -> list[Update]:
-        """Make update `number` (1 is the first); each one is returned at once."""
-        # the schedule step (s of Eq. 8) keeps the value of cross-entropy training
-        self._zero_grad()
+    def begin(self, number: int) -> None:
+        """Seed the samples; the schedule step (s of Eq. 8) keeps that of cross-entropy training."""
         # an RNG of its own, so that samples depend on nothing else; the global one is for dropout
-        generator = torch.Generator(self._device)
-        seed = derived_seed(self._config.seed, number, self._ranks.rank)
-        generator.manual_seed(seed >> 1)  # 63 bits, as in earlier versions
-        sums = torch.zeros(len(_SUMS), dtype=torch.float64)
-        for part in self._overlapped(parts):
-            sums += self._backward(part.to(self._device, non_blocking=True), generator)
-        found = dict(zip(_SUMS, self._ranks.sum(sums).tolist(), strict=True))
-        tokens, true_tokens = (max(found[name], 1.0) for name in ("tokens", "true_tokens"))
-        samples = max(found["samples"], 1.0)
-        divisors = [torch.tensor(count, device=self._device) for count in (tokens, true_tokens)]
-        norm = self._reduce_gradients(divisors).item()
-        means = {
-            "loss": found["loss"] / tokens,  # Eq. 12 per token
-            "reward": found["reward"] / samples,
-            "baseline": found["baseline"] / samples,
-        }
-        if self._trains_masks:
-            means["mask_loss"] = found["mask_loss"] / true_tokens
-        scalars = {**means, "length": found["tokens"] / samples, "lr": self._config.lr}
-        image_ids = tuple(name for part in parts for name in part.image_ids)
-        update = Update(number, image_ids, int(found["tokens"]), means, scalars, norm)
-        if update.finite:
-            self._apply(self._config.lr)
-        return [update]
+        self._generator.manual_seed(
+            derived_seed(self._config.seed, number, self._ranks.rank) >> 1  # 63 bits
+        )
 
-    def _backward(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """Add the gradients of a part, summed over tokens; return its sums by `_SUMS`."""
+    def losses(self, part: Batch, number: int, index: int) -> tuple[Tensor, Tensor]:
+        """Return the losses of a part, summed over tokens, and its sums by `names`."""
+        batch = part.to(self._device, non_blocking=True)
         self._captioner.eval()
         with forward_precision(self._config.precision, self._device, self._captioner):
             memory = self._encode(batch)
-            rollouts = self._sample(memory, batch, generator)
+            rollouts = self._sample(memory, batch, self._generator)
             if self._config.dropout == "rescore":
                 self._captioner.train()
                 memory = self._encode(batch)
@@ -152,8 +135,6 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
             # penalties are per token of the part
             loss = loss + sum(scored.penalties.values()) * is_token.sum()
             mask_loss, true_tokens = self._mask_loss(memory, batch)
-        # sums, not means: `step` divides by the tokens of all ranks
-        torch.autograd.backward(loss + mask_loss * true_tokens)
         exists = is_token.any(dim=-1)  # beam search may find fewer captions than beams
         sums = {
             "loss": loss,
@@ -164,7 +145,39 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
             "mask_loss": mask_loss * true_tokens,
             "true_tokens": true_tokens,
         }
-        return torch.stack([sums[name].detach().double() for name in _SUMS]).cpu()
+        measured = torch.stack([sums[name].detach().double() for name in self.names])
+        return loss + mask_loss * true_tokens, measured
+
+    def count(self, part: Batch) -> int:
+        """Return nothing: the tokens are those that will be sampled."""
+        return 0
+
+    def weight(self, count: int, amount: int) -> float:
+        """Return 1: the losses are sums, which `divisors` divide by the tokens of all ranks."""
+        return 1.0
+
+    def divisors(self, values: Tensor) -> Sequence[Tensor]:
+        """Return the sampled tokens of all ranks, and those of the ground truth."""
+        found = dict(zip(self.names, self._ranks.sum(values.clone()), strict=True))
+        return [found[name].clamp(min=1) for name in ("tokens", "true_tokens")]
+
+    def lr(self, number: int) -> float:
+        """Return the constant rate."""
+        return self._config.lr
+
+    def report(
+        self, found: dict[str, float], amount: int
+    ) -> tuple[int, dict[str, float], dict[str, float]]:
+        """Return the sampled tokens, the loss per token, rewards, and the length of captions."""
+        tokens, samples = max(found["tokens"], 1.0), max(found["samples"], 1.0)
+        means = {
+            "loss": found["loss"] / tokens,  # Eq. 12 per token
+            "reward": found["reward"] / samples,
+            "baseline": found["baseline"] / samples,
+        }
+        if self._trains_masks:
+            means["mask_loss"] = found["mask_loss"] / max(found["true_tokens"], 1.0)
+        return int(found["tokens"]), means, {**means, "length": found["tokens"] / samples}
 
     def _sample(self, memory: Memory, batch: Batch, generator: torch.Generator) -> Rollouts:
         return generate_rollouts(

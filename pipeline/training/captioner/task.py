@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -20,21 +19,14 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
-from a2cap.pipeline.captioning.model_description import (
-    ModelDescription,
-)
-from a2cap.pipeline.captioning.saved_captioner import (
-    save_captioner,
-)
-from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.captioning.model_description import ModelDescription
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner.config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.data import TrainingData
-from a2cap.pipeline.training.loop import run_training
-from a2cap.pipeline.training.optimizer import Optimizer
-from a2cap.pipeline.training.task import Batches, TrainingTask
+from a2cap.pipeline.training.loop import Optimizer, TrainingTask
+from a2cap.pipeline.training.task import Batches
 
 logger = logging.getLogger(__name__)
 
@@ -77,27 +69,17 @@ def training_batches(
     )
 
 
-def train_and_save(
+def caption_task(
     section: str,
     optimizer: Optimizer[Batch],
     batches: Batches[Item, Batch],
     validation: "CaptionValidation",
-    *,
-    directory: Path,
-    events: EventLog,
-) -> None:
-    """Train the validated captioner, and write that of the best epoch into `directory`.
-
-    section: of the configuration, for error messages.
-    """
-    ranks, data, config = validation.ranks, validation.data, validation.config
-    task = TrainingTask(
-        section, "a2 train", "tokens", config, validation.captioner, batches, optimizer, validation
+) -> TrainingTask[Batch]:
+    """Return the training of the validated captioner; section: of the configuration."""
+    captioner, config = validation.captioner, validation.config
+    return TrainingTask(
+        section, "a2 train", "tokens", config, captioner, batches, optimizer, validation
     )
-    best = run_training(task, ranks=ranks, directory=directory, events=events)
-    if ranks.is_main:
-        features = data.store.path.parent  # the extractor's files are beside the store
-        save_captioner(directory, best, validation.description, data.vocabulary, features=features)
 
 
 @dataclass(frozen=True)

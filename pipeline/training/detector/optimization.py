@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +11,8 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.detector.batches import DetectorPart
 from a2cap.pipeline.training.detector.config import DetectorConfig
-from a2cap.pipeline.training.optimizer import Optimizer, Update, derived_seed
-
-LOSSES = ("objectness", "proposal_boxes", "classes", "boxes", "attributes")
-"""Fields of DetectorLosses."""
+from a2cap.pipeline.training.loop import Optimizer
+from a2cap.pipeline.training.resume import derived_seed
 
 
 class DetectorOptimizer(Optimizer[DetectorPart]):
@@ -24,6 +21,8 @@ class DetectorOptimizer(Optimizer[DetectorPart]):
     Only the sampled anchors and regions and the statistics of learnt normalisations, each of one
     part, depend on the number of parts and ranks.
     """
+
+    names = ("loss", "objectness", "proposal_boxes", "classes", "boxes", "attributes")
 
     def __init__(
         self,
@@ -48,52 +47,29 @@ class DetectorOptimizer(Optimizer[DetectorPart]):
             roi_size=config.roi_size,
         )
 
-    def step(self, parts: Sequence[DetectorPart], number: int) -> list[Update]:
-        """Make update `number` (1 is the first); each one is returned at once."""
-        self._zero_grad()
-        counts = [len(part.batch) for part in parts]
-        images = int(self._ranks.sum(torch.tensor(sum(counts))))
-        values = torch.zeros(1 + len(LOSSES), device=self._device)
-        for index, (part, count) in enumerate(zip(self._overlapped(parts), counts, strict=True)):
-            # losses are means over images, so parts count by their share of the images
-            values += self._backward(part, count / images, self._generator(number, index))
-        norm = float(self._reduce_gradients())
-        means = dict(zip(("loss", *LOSSES), self._ranks.sum(values).tolist(), strict=True))
-        lr = detector_learning_rate(self._config, number, steps=self._steps)
-        image_ids = tuple(name for part in parts for name in part.image_ids)
-        update = Update(number, image_ids, images, means, {**means, "lr": lr}, norm)
-        if update.finite:
-            self._apply(lr)
-            self._average_statistics()
-        return [update]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the optimizer."""
-        return self.sides[0][1].state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the optimizer."""
-        self.sides[0][1].load_state_dict(state)
-
-    def _backward(self, part: DetectorPart, weight: float, generator: torch.Generator) -> Tensor:
-        """Add the gradients of a part; return its weighted loss and the five losses, (6,)."""
+    def losses(self, part: DetectorPart, number: int, index: int) -> tuple[Tensor, Tensor]:
+        """Return the weighted sum of the five losses of a part, and all six."""
+        seed = derived_seed(self._config.seed, self._ranks.rank, number, index)
+        generator = torch.Generator().manual_seed(seed >> 1)  # 63 bits
         with forward_precision(self._config.precision, self._device):
             losses = self._detector.losses(
                 part.batch.to(self._device), sampling=self._sampling, generator=generator
             )
         total = losses.total(attribute_weight=self._config.attribute_weight)
-        torch.autograd.backward(total * weight)
         named = losses.named()
-        found = torch.stack([total, *(named[name] for name in LOSSES)])
-        return found.detach().float() * weight
+        found = torch.stack([total, *(named[name] for name in self.names[1:])])
+        return total, found.detach().float()
 
-    def _generator(self, number: int, index: int) -> torch.Generator:
-        """Return the RNG that samples anchors and regions in one part of an update."""
-        seed = derived_seed(self._config.seed, self._ranks.rank, number, index)
-        return torch.Generator().manual_seed(seed >> 1)  # 63 bits, as in earlier versions
+    def count(self, part: DetectorPart) -> int:
+        """Return the images of a part."""
+        return len(part.batch)
 
-    def _average_statistics(self) -> None:
-        # running statistics have no gradient to share, and all ranks must keep the same network
+    def lr(self, number: int) -> float:
+        """Return the rate of the schedule."""
+        return detector_learning_rate(self._config, number, steps=self._steps)
+
+    def end(self) -> None:
+        """Average the running statistics: they have no gradient to share."""
         if self._ranks.count > 1:
             for statistic in self._statistics:
                 statistic.copy_(self._ranks.sum(statistic) / self._ranks.count)

@@ -21,33 +21,28 @@ from a2cap.extract.weights.initial import initialise_from, random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
-from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.attribute_accuracy import family_ids
 from a2cap.pipeline.training.detector.batches import DetectorDataset, DetectorPart, collate
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
 from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
-from a2cap.pipeline.training.loop import run_training
-from a2cap.pipeline.training.task import Batches, TrainingTask
+from a2cap.pipeline.training.loop import TrainingTask, run_training
+from a2cap.pipeline.training.task import Batches, TrainingRun
 
 logger = logging.getLogger(__name__)
 
 _TORCHVISION_KEYS = ("conv1.weight", "layer1.0.conv1.weight")  # in all of its ResNets
 
 
-def train_detector(
-    config: DetectorConfig, runtime: RuntimeConfig, *, directory: Path, events: EventLog
-) -> DetectorData:
-    """Train a detector; write it, its figures, checkpoints and `metrics.jsonl` into `directory`.
+def train_detector(config: DetectorConfig, run: TrainingRun) -> DetectorData:
+    """Train a detector; write it, its figures, checkpoints and `metrics.jsonl`.
 
     Every rank calls this; only the main rank writes. Returns the data it was trained on. Raises
     A2Error for unusable data or weights and on a loss that is not finite, Interrupted after saving.
     """
-    device, ranks = prepare_device(runtime), Ranks.current()
+    device, ranks = prepare_device(run.runtime), run.ranks
     torch.manual_seed(config.seed)  # nothing draws from it, but its state is in each checkpoint
     data = read_detector_data(config)
     families = family_ids(config, data.training.attributes)
@@ -61,11 +56,10 @@ def train_detector(
     detector.to(memory_format=torch.channels_last)
     if ranks.is_main:
         _log_data(data)
-    task = _task(config, runtime, detector, data, ranks)
-    best = run_training(task, ranks=ranks, directory=directory, events=events)
+    best = run_training(_task(config, run, detector, data), run)
     if ranks.is_main:
         detector.load_state_dict(best)
-        _save(detector, config, data, directory)
+        _save(detector, config, data, run.folder)
     return data
 
 
@@ -113,18 +107,15 @@ def start_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _task(
-    config: DetectorConfig,
-    runtime: RuntimeConfig,
-    detector: TrainableDetector,
-    data: DetectorData,
-    ranks: Ranks,
+    config: DetectorConfig, run: TrainingRun, detector: TrainableDetector, data: DetectorData
 ) -> TrainingTask[DetectorPart]:
+    ranks = run.ranks
     batches = Batches(
         DetectorDataset(data.training, flip=config.flip, seed=config.seed),
         partial(collate, meta=detector.meta),
         config,
         share=Share(ranks.rank, ranks.count, config.accumulate),
-        workers=runtime.workers,
+        workers=run.runtime.workers,
     )
     return TrainingTask(
         section="detector",

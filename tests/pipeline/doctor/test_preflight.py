@@ -14,12 +14,12 @@ from a2cap.data.errors import A2Error, ConfigError, InputError, WeightsError
 from a2cap.pipeline.cli.upkeep.doctor import _marks
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor import machine
-from a2cap.pipeline.doctor.estimates import detector_training_disk
-from a2cap.pipeline.doctor.preflight import PlannedRun, require_runnable, run_checks
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics import tokenization
 from a2cap.pipeline.metrics.java import JavaError
+from a2cap.pipeline.stages.checks import PlannedRun, require_runnable, run_checks
+from a2cap.pipeline.stages.estimates import detector_training_disk
 from tests.experiments import NO_JAVA, a2, found, free, problems
 
 STAGES_WITH_JAVA = ("preprocess ", "evaluate   ")

@@ -9,10 +9,10 @@ import torch
 from a2cap.data.errors import StoreError
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor import preflight, resources
-from a2cap.pipeline.doctor.estimates import training_disk
-from a2cap.pipeline.doctor.preflight import require_runnable
 from a2cap.pipeline.doctor.resources import Resources
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.stages.checks import require_runnable
+from a2cap.pipeline.stages.estimates import training_disk
 from tests.experiments import TRANSIENT, found, free, problems
 
 # --- disk ---------------------------------------------------------------------------------------

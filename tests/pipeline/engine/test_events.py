@@ -10,7 +10,7 @@ import pytest
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.engine.events import EventLog, current_events
+from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.run import run_stage
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
@@ -124,11 +124,3 @@ def test_an_event_starts_a_new_line_after_a_truncated_one(tmp_path):
     cut, *whole = (tmp_path / "events.jsonl").read_text().splitlines()
     assert cut == '{"event": "sta'
     assert [json.loads(line)["event"] for line in whole] == ["start", "end"]
-
-
-def test_the_current_log_exists_only_inside_a_running_stage(tmp_path):
-    found = []
-    assert current_events() is None
-    run(tmp_path, lambda log: found.append(current_events() is log) or [])
-    assert found == [True]
-    assert current_events() is None

@@ -112,7 +112,7 @@ def test_time_left_is_named_after_a_tenth_of_the_work_or_15_seconds(
 
 def test_progress_inside_a_stage_is_written_to_its_events(clock, tmp_path):
     log = EventLog(tmp_path)
-    with log.running(stage="draw"), track("draw", total=100, done=10) as shown:
+    with track("draw", total=100, done=10, events=log) as shown:
         clock.started_with(shown)
         for _ in range(40):
             clock.now += 1.0

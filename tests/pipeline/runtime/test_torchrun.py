@@ -1,15 +1,15 @@
-"""Tests of jobs under torchrun: rank 0 broadcasts them, the other ranks run them."""
+"""Ranks of a command under torchrun: rank 0 announces its work, the others enter it."""
 
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
-from a2cap.pipeline.runtime import torchrun
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.launch import Launch, launch
-from a2cap.pipeline.runtime.torchrun import Job, JobQueue, broadcast_job
+from a2cap.pipeline.runtime.torchrun import Announcement, RankGroup, connected
 
 STARTED = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -19,8 +19,9 @@ STARTED = {
     "LOCAL_WORLD_SIZE": "4",
     "TORCHELASTIC_RESTART_COUNT": "2",
 }
-ONE, TWO = Job("one", {}, "a"), Job("two", {"features": "a/b", "seed": 1}, "b")
 CPU = RuntimeConfig(device="cpu")
+WORK = ("train-xe", Path("a"), {"features": Path("b")})
+ANNOUNCED = Announcement("train-xe", "a", {"features": "b"})
 
 
 def test_torchrun_sets_rank_and_number_of_ranks():
@@ -34,70 +35,55 @@ def test_without_torchrun_there_is_one_rank_even_if_a_shell_inherited_its_variab
     assert Launch().ranks == 1
 
 
-def test_jobs_arrive_in_order():
+def test_announcements_arrive_in_order_until_the_command_of_rank_0_ends():
     store = dist.HashStore()
-    main, other = JobQueue(store), JobQueue(store)
-    for job in (ONE, TWO, None):
-        main.put(job)
-    assert [other.wait() for _ in range(3)] == [ONE, TWO, None]
+    main, other = RankGroup(store, 0), RankGroup(store, 1)
+    main.announce(*WORK)
+    main.announce("train-scst", Path("c"), {})
+    main.end()
+    assert list(other.announced()) == [ANNOUNCED, Announcement("train-scst", "c", {})]
+    assert (main.is_main, other.is_main) == (True, False)
 
 
 @pytest.mark.slow
-def test_a_rank_waits_for_the_next_job():
+def test_a_rank_waits_for_the_next_announcement():
     store, found = dist.HashStore(), []
-    waiting = threading.Thread(target=lambda: found.append(JobQueue(store).wait()))
+    waiting = threading.Thread(target=lambda: found.append(next(RankGroup(store, 1).announced())))
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
-    JobQueue(store).put(ONE)
+    RankGroup(store, 0).announce(*WORK)
     waiting.join(20)
-    assert found == [ONE]
-
-
-def test_a_single_process_broadcasts_to_nobody(monkeypatch):
-    sent = []
-    monkeypatch.setattr(JobQueue, "put", lambda queue, job: sent.append(job))
-    broadcast_job(ONE)
-    assert sent == []
+    assert found == [ANNOUNCED]
 
 
 @pytest.fixture
-def jobs(monkeypatch):
-    """Make a rendezvous of this process alone, once restarted, and return the queue of its jobs."""
+def other(monkeypatch):
+    """Make a rendezvous of this process alone, once restarted; return another rank's view."""
     for name, value in {**STARTED, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, value)
     store = dist.HashStore()
-    for attempt in range(2):  # the queue of each attempt that died is still there
-        JobQueue(dist.PrefixStore("jobs", dist.PrefixStore(f"attempt {attempt}", store))).put(None)
+    for number in range(2):  # the announcements of each attempt that died are still there
+        attempt = dist.PrefixStore(f"attempt {number}", store)
+        RankGroup(dist.PrefixStore("announcements", attempt), 0).end()
     monkeypatch.setattr(
         sys.modules["torch.distributed.rendezvous"],
         "rendezvous",
         lambda *_, **__: iter([(store, 0, 1)]),
     )
-    return JobQueue(dist.PrefixStore("jobs", dist.PrefixStore("attempt 2", store)))
+    return RankGroup(dist.PrefixStore("announcements", dist.PrefixStore("attempt 2", store)), 1)
 
 
-def test_rank_0_broadcasts_its_jobs_and_then_the_end(jobs):
-    with torchrun.main_rank(CPU):
+def test_rank_0_announces_its_work_and_then_the_end(other):
+    with connected(CPU) as group:
         assert dist.is_initialized()
-        broadcast_job(ONE)
-        broadcast_job(TWO)
+        group.announce(*WORK)
     assert not dist.is_initialized()
-    broadcast_job(Job("three", {}, "c"))
-    assert [jobs.wait() for _ in range(3)] == [ONE, TWO, None]
+    assert list(other.announced()) == [ANNOUNCED]
 
 
-def test_rank_0_broadcasts_the_end_after_an_error_too(jobs):
-    with pytest.raises(ZeroDivisionError), torchrun.main_rank(CPU):
+def test_the_other_ranks_end_after_an_error_of_rank_0_too(other):
+    with pytest.raises(ZeroDivisionError), connected(CPU):
         raise ZeroDivisionError
     dist.destroy_process_group()
-    assert jobs.wait() is None
-
-
-def test_the_other_ranks_run_each_job_until_the_end(jobs, caplog):
-    for job in (ONE, TWO, None):
-        jobs.put(job)
-    joined = []
-    torchrun.join_jobs(CPU, lambda job, runtime: joined.append((job, runtime)))
-    assert joined == [(ONE, CPU), (TWO, CPU)]
-    assert not dist.is_initialized()
+    assert list(other.announced()) == []

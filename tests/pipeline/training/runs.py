@@ -13,13 +13,15 @@ import torch
 
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.interruption import Interrupted
-from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner import cross_entropy, self_critical
-from a2cap.pipeline.training.captioner.config import CrossEntropyJob, SelfCriticalJob
 from a2cap.pipeline.training.checkpoints import Checkpoint, Checkpoints
 from a2cap.pipeline.training.detector.train import train_detector
+from a2cap.pipeline.training.task import TrainingRun
 from tests.pipeline.conftest import Labelled
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")
@@ -30,6 +32,12 @@ SMALL_SCST = (
 STEPS_PER_EPOCH, STEPS = 6, 12  # of the 32 training images
 CAPTIONER = ("model.safetensors", "model.json", "vocabulary.json", "extractor.json")
 DETECTOR = ("detector.safetensors", "figures.json", "names.json")
+
+
+def run_in(folder: Path, runtime: RuntimeConfig, **inputs: Path) -> TrainingRun:
+    """Return the run of a training on the current ranks, with inputs that nothing checks."""
+    found = Inputs({name: Input(path, "") for name, path in inputs.items()})
+    return TrainingRun(folder, found, EventLog(folder), runtime, Ranks.current())
 
 
 @dataclass(frozen=True)
@@ -45,15 +53,15 @@ class CaptionerTraining:
         """Train into a directory and return it."""
         directory.mkdir(exist_ok=True)
         config = load_config(self.config_file, (*SMALL, *SMALL_SCST, *overrides))
-        data: dict[str, Any] = {"features": self.features, "captions": self.captions}
+        data = {"features": self.features, "captions": self.captions}
+        if self.model is not None:
+            data["model"] = self.model
         runtime = config.runtime.model_copy(update={"workers": workers})
-        written: dict[str, Any] = {"directory": directory, "events": EventLog(directory)}
+        run = run_in(directory, runtime, **data)
         if self.model is None:
-            job = CrossEntropyJob(train=config.train, model=config.model, **data)
-            cross_entropy.train_captioner(job, runtime, **written)
+            cross_entropy.train_captioner(config.train, config.model, run)
         else:
-            refinement = SelfCriticalJob(scst=config.scst, model=self.model, **data)
-            self_critical.refine_captioner(refinement, runtime, **written)
+            self_critical.refine_captioner(config.scst, run)
         return directory
 
 
@@ -66,12 +74,8 @@ class DetectorTraining:
     def __call__(self, directory: Path, *, workers: int = 0, **changes: object) -> Path:
         """Train into a directory and return it."""
         directory.mkdir(exist_ok=True)
-        train_detector(
-            self.labelled.config(**changes),
-            RuntimeConfig(device="cpu", threads=1, workers=workers),
-            directory=directory,
-            events=EventLog(directory),
-        )
+        runtime = RuntimeConfig(device="cpu", threads=1, workers=workers)
+        train_detector(self.labelled.config(**changes), run_in(directory, runtime))
         return directory
 
 
@@ -135,7 +139,7 @@ def assert_equal_results(one: Path, other: Path) -> None:
     found, expected = last_checkpoint(one), last_checkpoint(other)
     assert found.step == expected.step
     torch.testing.assert_close(found.tensors, expected.tensors, rtol=0, atol=0)
-    for name in ("optimisation", "random"):
+    for name in ("optimizer", "random"):
         states = (found.state[name], expected.state[name])
         torch.testing.assert_close(*map(_tensors, states), rtol=0, atol=0)
     assert _python_states(found) == _python_states(expected)

@@ -217,11 +217,11 @@ def test_the_state_of_a_whole_training_loads_as_weights_only(checkpoints):
     optimiser = torch.optim.Adam([parameter])
     parameter.sum().backward()
     optimiser.step()
-    state = {"random": rng_states(), "optimisers": [optimiser.state_dict()]}
+    state = {"random": rng_states(), "optimizers": [optimiser.state_dict()]}
     checkpoints.save(1, tensors={}, state=state, best_step=None)
     loaded = torch.load(checkpoints.directory(1) / "state.pt", weights_only=True)
     assert loaded["random"]["python"] == state["random"]["python"]
-    assert loaded["optimisers"][0]["state"][0].keys() == {"step", "exp_avg", "exp_avg_sq"}
+    assert loaded["optimizers"][0]["state"][0].keys() == {"step", "exp_avg", "exp_avg_sq"}
 
 
 def test_equal_states_are_equal_bytes_in_any_folder(tmp_path):

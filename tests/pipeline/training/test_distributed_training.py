@@ -122,7 +122,7 @@ def test_each_rank_draws_its_own_dropout(uninterrupted_ranks):
     state = Checkpoints(uninterrupted_ranks / "checkpoints").latest().state
     first, other = state["random"]
     assert not torch.equal(first["torch"], other["torch"])
-    assert state["surroundings"]["processes"] == "2"
+    assert state["environment"]["processes"] == "2"
 
 
 def test_another_number_of_ranks_resumes_and_warns(train, together, tmp_path, signals, caplog):

@@ -21,7 +21,7 @@ from a2cap.pipeline.training.captioner import cross_entropy, self_critical, task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.checkpoints import Checkpoints
-from a2cap.pipeline.training.detector.optimization import LOSSES
+from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
     CAPTIONER,
@@ -106,7 +106,7 @@ def test_longer_training_describes_the_validation_scenes(experiment, tmp_path):
 METRICS = {
     "cross-entropy": ["loss", "mask_loss", "mean_mask", "CIDEr", "tokens_per_second"],
     "self-critical": ["loss", "reward", "baseline", "CIDEr", "tokens_per_second"],
-    "detector": ["loss", *LOSSES, "AP", "AP50", "AP75", "images_per_second"],
+    "detector": [*DetectorOptimizer.names, "AP", "AP50", "AP75", "images_per_second"],
 }
 
 

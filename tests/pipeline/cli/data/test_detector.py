@@ -141,7 +141,7 @@ def test_under_torchrun_two_ranks_train_and_one_prints(labelled, tmp_path):
     [weights] = (tmp_path / "artifacts").glob("train-detector/*/detector.safetensors")
     assert ended.stdout.endswith(f"weights: {weights}\n")
     state = Checkpoints(weights.parent / "checkpoints").latest().state
-    assert state["surroundings"]["processes"] == "2"
+    assert state["environment"]["processes"] == "2"
 
 
 # evaluation

@@ -151,7 +151,7 @@ def test_masks_have_an_optimizer_and_measurements_only_with_fusion(
 ):
     optimizer = CrossEntropyOptimizer(captioner(fusion=fusion), CONSTANT)
     found = update(optimizer, batch, 1)
-    assert len(optimizer.state_dict()["optimisers"]) == optimizers
+    assert len(optimizer.state_dict()["optimizers"]) == optimizers
     assert found.scalars.keys() == {"caption_loss", "lr", *reported}
     means = {name: found.scalars[name] for name in ("mask_loss", "mean_mask") if reported}
     assert found.means == {"loss": found.scalars["caption_loss"], "mask_loss": 0.0, **means}
@@ -282,7 +282,7 @@ def test_bf16_gives_close_losses_and_keeps_state_in_float32(batch):
     assert found.scalars == pytest.approx(exact.scalars, rel=0.02, abs=0.02)
     assert found.scalars != exact.scalars
     assert {parameter.dtype for parameter in other.parameters()} == {torch.float32}
-    saved = [state["state"].values() for state in kept.state_dict()["optimisers"]]
+    saved = [state["state"].values() for state in kept.state_dict()["optimizers"]]
     assert {state["exp_avg"].dtype for states in saved for state in states} == {torch.float32}
 
 

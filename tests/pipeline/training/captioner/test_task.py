@@ -7,7 +7,7 @@ import pytest
 
 from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import self_critical
-from a2cap.pipeline.training.captioner.config import ScstConfig, SelfCriticalJob
+from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.task import CaptionValidation
 from tests.pipeline.training.runs import metrics
 
@@ -73,6 +73,5 @@ def test_self_critical_training_starts_at_the_best_score_of_the_same_validation(
 ):
     model = experiment.directory("train-xe")
     scst = ScstConfig(epochs=1, validation_beam_size=beams)
-    job = SelfCriticalJob(scst=scst, features=model, captions=model, model=model)
     best = max(line["CIDEr"] for line in metrics(model))
-    assert self_critical.start_score(job) == (best if is_same else None)
+    assert self_critical.start_score(model, scst) == (best if is_same else None)

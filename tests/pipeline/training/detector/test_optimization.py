@@ -16,7 +16,6 @@ from a2cap.pipeline.runtime.gradients import GradientSum
 from a2cap.pipeline.training.detector.batches import DetectorDataset, collate
 from a2cap.pipeline.training.detector.data import read_detector_data
 from a2cap.pipeline.training.detector.optimization import (
-    LOSSES,
     DetectorOptimizer,
     detector_learning_rate,
 )
@@ -73,8 +72,8 @@ def gradients(detector):
 def test_an_update_reports_five_losses_and_their_weighted_sum(started, parts_of):
     _, optimizer = started(attribute_weight=0.25, lr=0.5, warmup=4)
     [update] = optimizer.step(parts_of(), 2)
-    assert list(update.means) == ["loss", *LOSSES]
-    parts = {name: update.means[name] for name in LOSSES}
+    assert list(update.means) == list(DetectorOptimizer.names)
+    parts = {name: update.means[name] for name in DetectorOptimizer.names[1:]}
     weighted = sum(parts.values()) - 0.75 * parts["attributes"]
     assert update.means["loss"] == pytest.approx(weighted, rel=1e-5)
     assert (update.number, update.amount) == (2, 4)
@@ -126,8 +125,7 @@ def test_sampling_depends_only_on_seed_update_part_and_rank(labelled, started, p
         ranks = Ranks(rank=rank, count=1)
         optimizer = DetectorOptimizer(detector, config, steps=100, ranks=ranks)
         [part] = parts_of()
-        draws = optimizer._generator(number, index)
-        return optimizer._backward(part, 1.0, draws).tolist()
+        return optimizer.losses(part, number, index)[1].tolist()
 
     first = loss()
     torch.manual_seed(5)

@@ -224,14 +224,13 @@ def test_training_starts_from_a_detector_and_keeps_the_heads_that_fit(
 
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_the_training(train_detector, tmp_path, monkeypatch):
-    compute = DetectorOptimizer._backward
+    compute = DetectorOptimizer.losses
 
-    def poisoned(self, part, weight, draws):
-        found = compute(self, part, weight, draws)
-        return found * torch.nan if len(poisons) == 2 else (poisons.append(1), found)[1]
+    def poisoned(self, part, number, index):
+        loss, found = compute(self, part, number, index)
+        return loss, found * torch.nan if number == 3 else found
 
-    poisons = []
-    monkeypatch.setattr(DetectorOptimizer, "_backward", poisoned)
+    monkeypatch.setattr(DetectorOptimizer, "losses", poisoned)
     text = message_of(train_detector, tmp_path / "poisoned", error=A2Error)
     assert text.startswith("loss is not finite at step 3: loss nan, objectness nan, ")
     assert text.endswith("; the last good checkpoint is kept, lower detector.lr and train again")

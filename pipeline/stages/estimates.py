@@ -1,5 +1,7 @@
 """Estimates of the disk space and memory of stages, computed from the configuration.
 
+This module imports torch; declarations of stages import it when they check.
+
 Peaks measured with one process on a CPU and torch 2.15, minus 0.54 GiB for the libraries; the
 estimate is in parentheses:
 
@@ -8,12 +10,14 @@ estimate is in parentheses:
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch.autograd.graph import saved_tensors_hooks
 
+from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.tensors import skip_init
 from a2cap.extract.config import ExtractConfig
@@ -24,7 +28,12 @@ from a2cap.extract.grid import grid_width
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.config import ModelConfig
 from a2cap.pipeline.config import Config
+from a2cap.pipeline.engine.artifacts import PREPROCESS, VOCABULARY
+from a2cap.pipeline.runtime.launch import launch
+from a2cap.pipeline.stages.checks import Plan, known
+from a2cap.pipeline.stages.preprocess import make_vocabulary
 from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.weights.detectors import weights_file
 
 PUBLISHED_WIDTH = 2048  # for weights without a width in their header
 _FIRST_CHANNELS = 64  # of the first layer of a published network
@@ -122,6 +131,42 @@ def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int
     regions = config.train.max_regions or config.extract.max_regions
     per_token = 5 * vocabulary + kept_per_token(config.model, regions)
     return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
+
+
+def check_step(plan: Plan, tokens: Callable[[Config, int], int], what: str, remedy: str) -> str:
+    """Check that a step of a captioner's training fits into memory."""
+    started = launch()
+    size = {"parameters": _parameters(plan), "vocabulary": _vocabulary_size(plan)}
+    needed = step_memory(plan.config, tokens=tokens(plan.config, started.ranks), **size)
+    # the ranks on a CPU share its memory, each GPU has its own
+    needed *= started.local_ranks if plan.torch_device.type == "cpu" else 1
+    return plan.memory(needed, what, remedy)
+
+
+def check_checkpoints(plan: Plan, stage: str) -> str:
+    """Check that the checkpoints of a captioner's training fit on the disk."""
+    return plan.disk(stage, training_disk(_parameters(plan)), "checkpoints")
+
+
+def feature_width_of(plan: Plan) -> int:
+    """Return the width of the features that the experiment extracts or imports."""
+    imported, config = plan.files.imported, plan.config.extract
+    if imported is not None:
+        return imported.feature_width()
+    return feature_width(config, weights_file(config))
+
+
+def _parameters(plan: Plan) -> int:
+    width, size = known(lambda: feature_width_of(plan)), _vocabulary_size(plan)
+    return captioner_parameters(plan.config.model, width=width, vocabulary=size)
+
+
+def _vocabulary_size(plan: Plan) -> int:
+    """Return V of the preprocessed captions, else that of the annotations."""
+    done = plan.stages.folder_of(PREPROCESS)
+    if done is not None:
+        return len(Vocabulary.load(done / VOCABULARY))
+    return len(known(lambda: make_vocabulary(plan.files.annotations, plan.config.preprocess)))
 
 
 def training_disk(parameters: int) -> int:

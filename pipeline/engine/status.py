@@ -1,0 +1,46 @@
+"""Status of a stage: done, running, partial or to run, and why."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2cap.pipeline.engine.explain import nearest_difference
+from a2cap.pipeline.engine.lock import is_locked, lock_holder
+from a2cap.pipeline.engine.run import finished, resumed
+from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
+
+
+@dataclass(frozen=True)
+class Status:
+    """Status of a stage.
+
+    state: done, running, partial, to run, or waiting; why: reasons for a run, or remarks about the
+    result.
+    """
+
+    stage: str
+    state: str
+    directory: Path | None
+    why: list[str]
+
+
+def status_of(
+    stage: PreparedStage, paths: StagePaths, results: Path, *, remarks: Callable[[Path], list[str]]
+) -> Status:
+    """Return the status of a stage and the reasons for a run.
+
+    results: folder of its results; remarks: returns what is to say about one.
+    """
+    name, locks = stage.name, [paths.lock, *paths.part_locks()]
+    holders = [lock_holder(lock) for lock in locks if is_locked(lock)]
+    if holders:
+        return Status(name, "running", paths.partial, holders)
+    paths = resumed(stage, paths)
+    if paths.forced:
+        return Status(name, "partial", paths.partial, ["interrupted run with --force"])
+    if finished(stage, paths) is not None:
+        return Status(name, "done", paths.final, remarks(paths.final))
+    why = nearest_difference(results, stage.made_from) or ["no earlier result"]
+    if paths.partial.is_dir():
+        return Status(name, "partial", paths.partial, why)
+    return Status(name, "to run", None, [*why, stage.note] if stage.note else why)

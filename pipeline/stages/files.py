@@ -1,0 +1,127 @@
+"""Files that the stages of an experiment read, with the digests of their content."""
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from a2cap.data.annotations.layouts import require_annotations
+from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
+from a2cap.data.files.paths import require_file
+from a2cap.data.image_ids import find_images
+from a2cap.data.sources.folder import ImageList
+from a2cap.data.sources.location import version_of
+from a2cap.data.sources.opening import image_source, open_source, require_image_folder
+from a2cap.pipeline.config import Config
+from a2cap.pipeline.engine.artifacts import CAPTIONER
+from a2cap.pipeline.engine.hash_cache import HashCache
+from a2cap.pipeline.engine.inputs import Input
+from a2cap.pipeline.extraction.images import ImageFiles, Source, UnlistedImages
+from a2cap.pipeline.extraction.imported import ImportedFeatures
+from a2cap.pipeline.weights.captioners import captioner_folder
+
+
+class ExperimentFiles:
+    """The files that a configuration names, read once for all stages of a command."""
+
+    def __init__(self, config: Config, artifacts: Path) -> None:
+        self._config = config
+        self.artifacts = artifacts
+        self.hashes = HashCache(artifacts / "hashes.sqlite")
+
+    def file(self, path: Path | None, field: str) -> Input:
+        """Return the file that a config field names, with its digest."""
+        return self.hashes.file(require_file(path, field), what=f"file of {field}")
+
+    def optional(self, section: str, **paths: Path | None) -> dict[str, Input]:
+        """Return those files of a section that are set, by field."""
+        named = {field: path for field, path in paths.items() if path is not None}
+        return {field: self.file(path, f"{section}.{field}") for field, path in named.items()}
+
+    def captioner(self, folder: Path, field: str) -> Input:
+        """Return the trained captioner that a config field names."""
+        named = captioner_folder(folder, field)
+        # without the manifest, so that a captioner may be copied to another folder
+        found = {name: self.hashes.file(named / name, what=name) for name in CAPTIONER}
+        digest = captioner_digest({name: file.digest for name, file in found.items()})
+        files = {path: known for file in found.values() for path, known in file.files.items()}
+        return Input(named, digest, files)
+
+    def source(self, path: Path | None) -> Input:
+        """Return tars or Parquet files with their digest; of URLs, that of their versions."""
+        names = [container.name for container in open_source(str(path)).containers]
+        if any("://" in name for name in names):
+            versions = "\n".join(map(version_of, names))
+            return Input(Path(str(path)), hashlib.sha256(versions.encode()).hexdigest())
+        files = {f"{number:09}": Path(name) for number, name in enumerate(names)}
+        return self.hashes.images(Path(str(path)), files)
+
+    @cached_property
+    def imported(self) -> ImportedFeatures | None:
+        """The features of `data.features`, None if regions are extracted."""
+        data = self._config.data
+        if data.features is None:
+            return None
+        image_ids = self.annotated or set()
+        return ImportedFeatures(data.features, data.sizes, image_ids, self._config.extract)
+
+    @cached_property
+    def images(self) -> dict[str, Path | None]:
+        """Image id -> file of each image, None if it is missing or not a file of its own.
+
+        The images are those of the annotations if they are set, else all of `data.images`.
+        """
+        data = self._config.data
+        if data.images is None and self.imported is not None:
+            return dict.fromkeys(self.imported.image_ids)
+        if image_source(data.images) is not None:
+            return dict.fromkeys(self.annotated or ())
+        folder = require_image_folder(data.images)
+        if data.annotations is None:
+            return dict(find_images(folder, data.ids))
+        named = {image.image_id: image.file for image in self.annotations.images}
+        files = resolve_files(named, folder, data.ids)
+        return {image_id: files.get(image_id) for image_id in named}
+
+    @property
+    def annotated(self) -> set[str] | None:
+        """Ids of the annotated images, None without annotations."""
+        if self._config.data.annotations is None:
+            return None
+        return {image.image_id for image in self.annotations.images}
+
+    def extracted(self) -> Input:
+        """Return the images to extract with their digest."""
+        named = self._config.data.images
+        source = image_source(named)
+        if source is None:
+            return self.hashes.images(require_image_folder(named), self.images)
+        found = self.source(Path(source))
+        lists = [one for one in open_source(source).containers if isinstance(one, ImageList)]
+        files = {name: file for one in lists for name, file in one.local_files().items()}
+        listed = self.hashes.images(Path(source), files)
+        wanted = "\n".join(sorted(self.annotated or ()))
+        content = f"{found.digest}\n{listed.digest}\n{wanted}"
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        return Input(Path(source), digest, {**found.files, **listed.files})
+
+    def listed(self, found: Input) -> UnlistedImages:
+        """Return the images that `extracted` has found."""
+        source = image_source(self._config.data.images)
+        if source is not None:
+            return Source(source, self.annotated)
+        paths = self.images
+        unreadable = {path for path in paths.values() if path and path not in found.files}
+        return ImageFiles(paths, unreadable)
+
+    @cached_property
+    def annotations(self) -> Annotations:
+        """Content of the annotation file."""
+        data = self._config.data
+        path = require_annotations(data.annotations)
+        return read_annotations(path, split_list=data.split_list, split=data.split, rule=data.ids)
+
+
+def captioner_digest(outputs: Mapping[str, str]) -> str:
+    """Return the digest of a captioner as part of an ensemble, from the digests of its files."""
+    return hashlib.sha256("\n".join(outputs[name] for name in CAPTIONER).encode()).hexdigest()

@@ -1,0 +1,96 @@
+"""An update: the losses of its parts, divided and clipped side by side, then one step."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from a2cap.pipeline.runtime.distributed import SINGLE
+from a2cap.pipeline.training.captioner.config import TrainConfig
+from a2cap.pipeline.training.loop import Optimizer
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A part of a batch: numbers whose mean, times a parameter, is the loss."""
+
+    values: torch.Tensor
+
+    @property
+    def image_ids(self):
+        return ("7",)
+
+
+class Sides(Optimizer[Numbers]):
+    """Two parameters that a loss multiplies by the mean of the numbers, and by its double."""
+
+    names = ("loss",)
+
+    def __init__(self, config, *, divided=()):
+        self.parameters = [nn.Parameter(torch.ones(1)) for _ in range(2)]
+        sides = [([one], torch.optim.SGD([one], lr=0.0)) for one in self.parameters]
+        super().__init__(sides, config, SINGLE)
+        self.divided = divided
+
+    def count(self, part):
+        return len(part.values)
+
+    def losses(self, part, number, index):
+        one, other = self.parameters
+        loss = (part.values.mean() * (one + 2 * other)).sum()
+        return loss, loss.detach().reshape(1)
+
+    def lr(self, number):
+        return number / 10
+
+    def divisors(self, values):
+        return [torch.tensor(one) for one in self.divided]
+
+
+def test_parts_count_by_their_share_of_the_batch():
+    parts = [Numbers(torch.tensor([1.0, 2.0, 3.0])), Numbers(torch.tensor([6.0]))]
+    whole, parted = (Sides(TrainConfig(clip_norm=None)) for _ in range(2))
+    [expected] = whole.step([Numbers(torch.cat([part.values for part in parts]))], 2)
+    [found] = parted.step(parts, 2)
+    assert (found.amount, found.image_ids) == (4, ("7", "7"))
+    assert found.means == expected.means == {"loss": pytest.approx(9.0)}
+    assert found.scalars["lr"] == 0.2
+    for one, other in zip(parted.parameters, whole.parameters, strict=True):
+        torch.testing.assert_close(one, other)
+    assert [one.item() for one in whole.parameters] == pytest.approx([1 - 0.6, 1 - 1.2])
+
+
+@pytest.mark.parametrize(
+    ("clip_norm", "clipped"), [(1.0, [1.0, 0.5]), (None, [3.0, 0.5]), (1e6, [3.0, 0.5])]
+)
+def test_each_side_is_divided_and_clipped_by_itself(clip_norm, clipped):
+    optimizer = Sides(TrainConfig(clip_norm=clip_norm), divided=(2.0, 24.0))
+    [found] = optimizer.step([Numbers(torch.tensor([6.0]))], 1)
+    assert found.gradient_norm == pytest.approx(math.hypot(3.0, 0.5))
+    gradients = [parameter.grad.item() for parameter in optimizer.parameters]
+    assert gradients == pytest.approx(clipped, rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_update_that_is_not_finite_changes_nothing(value):
+    optimizer = Sides(TrainConfig())
+    [found] = optimizer.step([Numbers(torch.tensor([value]))], 1)
+    assert not found.finite
+    assert [one.item() for one in optimizer.parameters] == [1.0, 1.0]
+
+
+def test_measurements_are_read_in_intervals_and_before_a_checkpoint():
+    optimizer = Sides(TrainConfig())
+    optimizer.read_interval = 3
+    found = [optimizer.step([Numbers(torch.tensor([1.0]))], number) for number in range(1, 6)]
+    assert [[update.number for update in updates] for updates in found] == [
+        [],
+        [],
+        [1, 2, 3],
+        [],
+        [],
+    ]
+    assert [update.number for update in optimizer.flush()] == [4, 5]
+    assert optimizer.flush() == []
