@@ -11,6 +11,7 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.extract.detector import precision
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.experiment import Experiment, UnfinishedStageError
+from a2cap.pipeline.stages.checks import require_runnable
 from tests.data.messages import message_of
 from tests.data.sources.samples import tar_bytes
 
@@ -67,7 +68,7 @@ def test_coco_captions_take_their_splits_from_a_list(experiment, tmp_path):
     split_list = tmp_path / "splits.txt"
     split_list.write_text("1 train\n2 val\n3 test\n")
     with experiment.open(captions, override("data.split_list", split_list)) as opened:
-        assert sorted(opened.images) == [f"{number:012d}" for number in (1, 2, 3)]
+        assert sorted(opened.files.images) == [f"{number:012d}" for number in (1, 2, 3)]
         assert "split_list" in opened.stage("preprocess").inputs
 
 
@@ -108,7 +109,7 @@ def test_without_annotations_the_images_are_those_of_the_folder(experiment, tmp_
     (tmp_path / "own" / "sub" / "7.png").write_bytes(b"y")
     images = override("data.images", tmp_path / "own")
     with experiment.open(images, "data.annotations=null") as opened:
-        assert opened.images == {
+        assert opened.files.images == {
             "000000000007": tmp_path / "own" / "sub" / "7.png",
             "b": tmp_path / "own" / "b.jpg",
         }

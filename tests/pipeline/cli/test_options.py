@@ -11,12 +11,8 @@ from a2cap.data.errors import ConfigError
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
 from a2cap.pipeline.cli.options import experiment_options
-from a2cap.pipeline.engine.artifacts import TRAIN_XE
 from a2cap.pipeline.runtime import torchrun
-from a2cap.pipeline.runtime.torchrun import Job
-from a2cap.pipeline.stages import train_xe as train
 
-JOB = Job(TRAIN_XE, {}, "directory")
 OPTIONS = {
     "config_file": None,
     "overrides": ("runtime.device=cpu",),
@@ -27,20 +23,16 @@ OPTIONS = {
 
 @pytest.fixture
 def events(monkeypatch):
-    """Record the roles of this process in order; torchrun itself is replaced."""
+    """Record what this process does in order; torchrun itself is replaced."""
     found = []
 
     @contextmanager
-    def main_rank(runtime):
-        found.append(f"main rank on {runtime.device}")
-        yield
-        found.append("trainings end")
+    def connected(runtime):
+        found.append(f"connects on {runtime.device}")
+        yield "ranks"
+        found.append("disconnects")
 
-    monkeypatch.setattr(torchrun, "main_rank", main_rank)
-    monkeypatch.setattr(torchrun, "join_jobs", lambda runtime, join: join(JOB, runtime))
-    monkeypatch.setattr(
-        train, "join", lambda what, runtime: found.append(f"joins {what} on {runtime.device}")
-    )
+    monkeypatch.setattr(torchrun, "connected", connected)
     return found
 
 
@@ -55,7 +47,9 @@ def start(request, monkeypatch, events):
         for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
             monkeypatch.setenv(name, str(processes))
         distributed = experiment_options(distributed=True)
-        command = distributed(lambda options, force: end(f"runs, force {force}"))
+        command = distributed(
+            lambda options, force: end(f"runs with {options.group}, force {force}")
+        )
         command(**OPTIONS | changes, force=True)
         return events
 
@@ -68,22 +62,15 @@ def start(request, monkeypatch, events):
     return run
 
 
-def test_rank_0_runs_the_command_as_the_main_rank(start):
-    assert start(0, 2) == ["main rank on cpu", "runs, force True", "trainings end"]
-
-
-@pytest.mark.parametrize("start", [EXIT_SKIPPED], indirect=True)
-def test_skipped_items_are_no_failure_of_rank_0(start):
-    """Else torchrun would stop the other ranks, and start all of them again."""
-    assert start(0, 2) == ["main rank on cpu", "runs, force True", "trainings end"]
-
-
-def test_the_other_ranks_join_its_trainings(start):
-    assert start(1, 2) == [f"joins {JOB} on cpu"]
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("start", [None, EXIT_SKIPPED], indirect=True)
+def test_every_rank_runs_the_command_and_skipped_items_are_no_failure(start, rank):
+    """With exit code 3, torchrun would stop the other ranks, and start all of them again."""
+    assert start(rank, 2) == ["connects on cpu", "runs with ranks, force True", "disconnects"]
 
 
 def test_a_single_rank_of_torchrun_runs_the_command(start):
-    assert start(0, 1) == ["runs, force True"]
+    assert start(0, 1) == ["runs with None, force True"]
 
 
 def test_without_torchrun_the_command_runs(monkeypatch, events):

@@ -14,7 +14,8 @@ from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, find_removable, remove_ite
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import is_read, lock_folder, reading, stage_lock
 from a2cap.pipeline.engine.stage import StagePaths
-from a2cap.pipeline.experiment import Experiment, captioner_digest
+from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.stages.files import captioner_digest
 from tests.experiments import CopiedExperiment, a2
 
 

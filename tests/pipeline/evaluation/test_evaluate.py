@@ -61,7 +61,7 @@ def run(experiment, inputs, tmp_path, without_jvm):
 
     def evaluate(config=CONFIG, **changed):
         with experiment.open() as opened:
-            images = opened.images
+            images = opened.files.images
         found = {**inputs, **changed}
         events = EventLog(directory)
         return evaluate_captioner(

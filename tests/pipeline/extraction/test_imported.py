@@ -160,7 +160,7 @@ def test_images_without_captions_are_imported_and_counted(opened, lines, store, 
     ids = list(FeatureStore(store))
     convert(lines({}), store_path := lines({}).with_name("all"), form="a2")
     experiment = opened(store_path)
-    experiment.imported.image_ids.difference_update(ids[:3])
+    experiment.files.imported.image_ids.difference_update(ids[:3])
     found = experiment.run("extract").directory
     events = [json.loads(line) for line in (found / "events.jsonl").read_text().splitlines()]
     [counts] = (event for event in events if event["event"] == "imported")

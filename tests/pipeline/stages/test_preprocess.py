@@ -1,7 +1,6 @@
 """Stage preprocess: its outputs, skipped items, and rejected inputs."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -32,8 +31,8 @@ def run(tmp_path):
     directory.mkdir()
 
     def preprocess_into(annotations, config=CONFIG, split_list=None):
-        read = partial(read_annotations, annotations, split_list=split_list)
-        return preprocess(config, annotations, read, directory, EventLog(directory))
+        found = read_annotations(annotations, split_list=split_list)
+        return preprocess(config, found, annotations, directory, EventLog(directory))
 
     preprocess_into.directory = directory
     return preprocess_into

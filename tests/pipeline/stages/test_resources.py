@@ -6,13 +6,13 @@ import tempfile
 import pytest
 import torch
 
-from a2cap.data.errors import StoreError
+from a2cap.data.annotations.instances import read_instances
+from a2cap.data.errors import A2Error
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor import preflight, resources
-from a2cap.pipeline.doctor.resources import Resources
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.checks import require_runnable
-from a2cap.pipeline.stages.estimates import training_disk
+from a2cap.pipeline.stages import checks
+from a2cap.pipeline.stages.checks import Plan, require_runnable
+from a2cap.pipeline.stages.estimates import _parameters, _vocabulary_size, training_disk
 from tests.experiments import TRANSIENT, found, free, problems
 
 # --- disk ---------------------------------------------------------------------------------------
@@ -28,10 +28,10 @@ def test_features_take_images_times_regions_times_width(new, monkeypatch):
     free(monkeypatch, least - 1)
     [problem] = problems(new(*detection, *wide), "extract")
     assert problem == (
-        "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
-        "free disk space, or lower extract.min_regions"
+        "disk too small for features: at least 0.0 GB needed, 0.0 GB free after the earlier "
+        "stages; free disk space"
     )
-    with new(*detection, *wide) as opened, pytest.raises(StoreError):
+    with new(*detection, *wide) as opened, pytest.raises(A2Error):
         require_runnable(opened, ["extract"])
 
 
@@ -40,7 +40,7 @@ def test_an_existing_result_needs_no_disk_space(experiment, monkeypatch):
     assert problems(experiment.open()) == []
     assert found(experiment.open(), "extract", "disk").found == "the result exists"
     [problem] = problems(experiment.open(), "extract", force=True)
-    assert problem.startswith("disk too small for the features: ")
+    assert problem.startswith("disk too small for features: ")
 
 
 @pytest.mark.slow
@@ -63,13 +63,17 @@ def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp
 
     with opened() as found:
         key = found.stage("train-xe").made_from.key
-        needed = training_disk(Resources(found)._parameters)
+        needed = training_disk(_parameters(Plan(found)))
     free(monkeypatch, 0)
     assert len(problems(opened(), "train-xe")) == 1
     checkpoints = artifacts / "train-xe" / f"{key}.partial" / "checkpoints"
     checkpoints.mkdir(parents=True)
     (checkpoints / "tensors").write_bytes(bytes(needed))
     assert problems(opened(), "train-xe") == []
+
+
+def given_boxes(opened):
+    return [one.boxes for one in read_instances(opened.config.data.instances).values()]
 
 
 MANY = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=100")
@@ -79,17 +83,17 @@ MANY = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=10
 @pytest.mark.parametrize(("overrides", "phases"), [(MANY, 1), (("scst.epochs=1",), 2)])
 def test_checkpoints_of_all_phases_come_after_the_features(new, monkeypatch, overrides, phases):
     with new(*overrides) as opened:
-        features = Resources(opened)._feature_bytes()[0]
-        checkpoints = phases * training_disk(Resources(opened)._parameters)
-    assert features == 40 * 100 * 64 * 2 or overrides != MANY
+        regions = sum(len(boxes) for boxes in given_boxes(opened)) if phases == 2 else 40 * 100
+        features = regions * 64 * 2
+        checkpoints = phases * training_disk(_parameters(Plan(opened)))
     free(monkeypatch, checkpoints // phases)
     assert problems(new(*overrides), "train-xe") == []
     free(monkeypatch, features + checkpoints)
     assert problems(new(*overrides)) == []
     free(monkeypatch, features + checkpoints - 1)
     assert problems(new(*overrides)) == [
-        "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
-        "free disk space"
+        "disk too small for checkpoints: at least 0.0 GB needed, 0.0 GB free after the earlier "
+        "stages; free disk space"
     ]
 
 
@@ -99,7 +103,7 @@ def test_checkpoints_of_all_phases_come_after_the_features(new, monkeypatch, ove
 @pytest.fixture
 def memory(monkeypatch):
     def available(count):
-        monkeypatch.setattr(resources, "available_memory", lambda: count)
+        monkeypatch.setattr(checks, "available_memory", lambda: count)
 
     return available
 
@@ -132,7 +136,7 @@ def test_unknown_memory_rejects_nothing(new, memory):
     memory(None)
     assert problems(new()) == []
     assert found(new(), "extract", "memory").found == (
-        "the detector takes about 0.0 GB; the system does not report its free memory"
+        "the detector takes about 0.0 GB; the system hides its free memory"
     )
 
 
@@ -147,9 +151,9 @@ def test_the_paper_s_captioner_needs_more_than_a_gigabyte(experiment, tmp_path, 
 
 
 def test_the_vocabulary_is_that_of_preprocessing(experiment, new):
-    done = Resources(experiment.open())._vocabulary_size
-    assert Resources(new())._vocabulary_size == done
-    assert Resources(new("preprocess.min_count=100"))._vocabulary_size < done
+    done = _vocabulary_size(Plan(experiment.open()))
+    assert _vocabulary_size(Plan(new())) == done
+    assert _vocabulary_size(Plan(new("preprocess.min_count=100"))) < done
 
 
 @pytest.mark.slow
@@ -169,7 +173,7 @@ def test_the_folder_of_a_result_must_be_writable(new, monkeypatch):
             return create()
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(preflight.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(checks.tempfile, "TemporaryFile", refuse)
     opened = new()
     assert problems(opened) == [
         f"cannot write in {str(opened.artifacts)!r} (Permission denied); "

@@ -1,4 +1,4 @@
-"""Preflight: all problems at once, each with its remedy, before any work."""
+"""Checks before a run: all problems at once, each with its remedy, before any work."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics import tokenization
 from a2cap.pipeline.metrics.java import JavaError
-from a2cap.pipeline.stages.checks import PlannedRun, require_runnable, run_checks
+from a2cap.pipeline.stages.checks import check_stages, require_runnable
 from a2cap.pipeline.stages.estimates import detector_training_disk
 from tests.experiments import NO_JAVA, a2, found, free, problems
 
@@ -147,7 +147,7 @@ def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch, wit
     def refuse(path, **how):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("a2cap.pipeline.experiment.read_annotations", refuse)
+    monkeypatch.setattr("a2cap.pipeline.stages.files.read_annotations", refuse)
     opened = new("extract.boxes=detect")
     path = str(opened.config.data.annotations)
     assert problems(opened, "preprocess") == [
@@ -385,7 +385,7 @@ def detector_plan(labelled, artifacts, **changes):
 
 def of_detector(opened, **options):
     with opened:
-        checks = run_checks(PlannedRun(opened, ["train-detector"], **options))
+        checks = check_stages(opened, ["train-detector"], **options)
     return {check.need: check.found for check in checks}
 
 
@@ -396,7 +396,7 @@ def test_the_inputs_of_a_detector_s_training_are_checked(labelled, tmp_path):
     assert found["labels"] == ", ".join(labels)
     assert found["labelled images"] == ("12 in detector.images, 6 in detector.validation_images")
     assert found["start"] == "random"
-    assert found["disk"].startswith("checkpoints take 0.0 GB, ")
+    assert found["disk"].startswith("checkpoints take at least 0.0 GB, ")
     assert found["folder"] == str(tmp_path / "new")
 
 
@@ -423,12 +423,11 @@ def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
     needed = detector_training_disk(opened.config.detector)
     free(monkeypatch, needed)
     assert of_detector(opened)["disk"] == (
-        f"checkpoints take {needed / 1e9:.1f} GB, {needed / 1e9:.1f} GB free "
-        "after the earlier stages"
+        f"checkpoints take at least {needed / 1e9:.1f} GB, {needed / 1e9:.1f} GB free"
     )
     free(monkeypatch, needed - 1)
     assert of_detector(opened)["disk"] == (
-        f"disk too small for checkpoints: {needed / 1e9:.1f} GB needed, "
+        f"disk too small for checkpoints: at least {needed / 1e9:.1f} GB needed, "
         f"{needed / 1e9:.1f} GB free after the earlier stages; free disk space"
     )
 
