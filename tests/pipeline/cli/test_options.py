@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
 from a2cap.model.errors import ModelError
+from a2cap.pipeline.cli import options
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
 from a2cap.pipeline.cli.options import experiment_options
-from a2cap.pipeline.runtime import torchrun
 
 OPTIONS = {
     "config_file": None,
@@ -32,7 +32,7 @@ def events(monkeypatch):
         yield "ranks"
         found.append("disconnects")
 
-    monkeypatch.setattr(torchrun, "connected", connected)
+    monkeypatch.setattr(options, "connected", connected)
     return found
 
 
