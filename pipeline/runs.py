@@ -15,7 +15,7 @@ import yaml
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.paths import size_of
-from a2cap.data.files.sealed_folder import MadeFrom, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, read_manifest
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.model.config import MODEL_KINDS
 from a2cap.pipeline.config import Config
@@ -23,7 +23,6 @@ from a2cap.pipeline.engine.artifacts import (
     CAPTIONER,
     EVALUATE,
     FURTHER_MODEL,
-    MANIFEST,
     METRICS,
     RESOLVED_CONFIG,
     TRAIN_DETECTOR,

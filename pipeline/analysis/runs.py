@@ -8,15 +8,8 @@ from typing import Any
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
-from a2cap.data.files.sealed_folder import Manifest, read_manifest
-from a2cap.pipeline.engine.artifacts import (
-    EPOCHS,
-    EVALUATE,
-    EXTRACT,
-    MANIFEST,
-    METRICS,
-    PREPROCESS,
-)
+from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest
+from a2cap.pipeline.engine.artifacts import EPOCHS, EVALUATE, EXTRACT, METRICS, PREPROCESS
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json
-from a2cap.data.files.sealed_folder import installed_versions, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, installed_versions, read_manifest
 from a2cap.model.config import ModelConfig
-from a2cap.pipeline.engine.artifacts import CAPTIONER, MANIFEST
+from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.weights import captioners, detectors
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"

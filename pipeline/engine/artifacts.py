@@ -8,7 +8,7 @@ TRAIN_DETECTOR = "train-detector"
 EVALUATE = "evaluate"
 
 # every stage
-MANIFEST, EVENTS, SKIPPED = "manifest.json", "events.jsonl", "skipped.jsonl"
+EVENTS = "events.jsonl"
 RESOLVED_CONFIG = "config.yaml"
 """The whole configuration of the run. The key covers only the fields that the stage reads."""
 

@@ -6,7 +6,6 @@ checked again before work is kept or published.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,6 +91,13 @@ class Inputs(Mapping[str, Input]):
             "run the same command again"
         )
 
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Check all inputs before and after the block."""
+        self.check()
+        yield
+        self.check()
+
     def _changed(self, path: Path) -> bool:
         digest, known = self._promised[path]
         try:
@@ -113,25 +119,3 @@ def _digest(path: Path) -> str | None:
         return sha256_of(path)
     # by size only: the records of a feature store have checksums of their own
     return None if problems(path, digests=False) else read_manifest(path).digest
-
-
-_promised: ContextVar[Inputs | None] = ContextVar("_promised", default=None)
-
-
-@contextmanager
-def promised_inputs(inputs: Inputs) -> Iterator[None]:
-    """Check the inputs before and after the block; `check_inputs` checks them inside it."""
-    token = _promised.set(inputs)
-    try:
-        inputs.check()
-        yield
-        inputs.check()
-    finally:
-        _promised.reset(token)
-
-
-def check_inputs(paths: Iterable[Path | None] | None = None) -> None:
-    """Check the inputs of the running stage; do nothing outside a stage."""
-    inputs = _promised.get()
-    if inputs is not None:
-        inputs.check(paths)

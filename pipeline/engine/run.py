@@ -8,7 +8,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,14 +19,13 @@ from a2cap.data.files.sealed_folder import (
     MANIFEST,
     MadeFrom,
     Manifest,
-    SkippedItem,
     publish,
     read_manifest,
     seal,
 )
-from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, SKIPPED
+from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG
 from a2cap.pipeline.engine.explain import difference
-from a2cap.pipeline.engine.inputs import Inputs, promised_inputs
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, reading, stage_lock
 from a2cap.pipeline.engine.stage import EventLog, PreparedStage, StagePaths
 
@@ -139,7 +138,7 @@ def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -
         read = reading(*(found.path for found in stage.inputs.values()))
         with read, events.running(stage=stage.name, key=stage.made_from.key) as end:
             started = time.monotonic()
-            with promised_inputs(inputs):
+            with inputs.checked():
                 skipped = stage.work(partial, inputs, events)
             for item in skipped:
                 events.skip(item.image_id, item.reason)
@@ -233,16 +232,3 @@ def _publish(paths: StagePaths) -> None:
         rename_durably(paths.final, paths.replaced)
     publish(paths.partial, paths.final)
     shutil.rmtree(paths.replaced, ignore_errors=True)
-
-
-def write_skipped(directory: Path, items: Sequence[SkippedItem]) -> None:
-    """Write the skipped items and their reasons to `skipped.jsonl`."""
-    lines = [json.dumps({"id": item.image_id, "reason": item.reason}) for item in items]
-    write_durably(directory / SKIPPED, "".join(f"{line}\n" for line in lines).encode())
-
-
-def read_skipped(directory: Path) -> dict[str, str]:
-    """Read image id -> reason of the items that a finished stage skipped."""
-    lines = (directory / SKIPPED).read_text().splitlines()
-    items = [json.loads(line) for line in lines]
-    return {item["id"]: item["reason"] for item in items}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from filelock import FileLock
 
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.engine.inputs import Inputs, promised_inputs
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.lock import reading, stage_lock
 from a2cap.pipeline.engine.run import Outcome, finished, name_in_disk_errors, prepare, run_stage
 from a2cap.pipeline.engine.stage import EventLog, PreparedStage, StagePaths
@@ -47,7 +47,7 @@ def run_stripe(
         events, inputs = EventLog(folder), Inputs(stage.inputs)
         read = reading(*(one.path for one in stage.inputs.values()))
         log = events.running(stage=stage.name, key=stage.made_from.key, shard=str(stripe))
-        with read, log, promised_inputs(inputs):
+        with read, log, inputs.checked():
             missing = stage.share(stripe, paths.partial, inputs, events)
         if missing:
             return StripeOutcome(stripe, missing, None)

@@ -59,7 +59,6 @@ _ENGINE = (
     Point("a2cap.data.files.sealed_folder:write_manifest"),
     Point("a2cap.pipeline.engine.run:prepare"),
     Point("a2cap.pipeline.engine.run:_publish"),
-    Point("a2cap.pipeline.engine.run:write_skipped"),
     Point("a2cap.pipeline.engine.events:EventLog.write"),
     Point("a2cap.pipeline.engine.hash_cache:HashCache.images"),
     Point("os:fsync"),

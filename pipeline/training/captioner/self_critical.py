@@ -10,14 +10,13 @@ from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
 from a2cap.data.errors import A2Error
-from a2cap.data.files.sealed_folder import read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
 from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
-from a2cap.pipeline.engine.artifacts import MANIFEST
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks

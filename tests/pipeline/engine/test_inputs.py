@@ -12,7 +12,6 @@ from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import (
     Input,
     Inputs,
-    check_inputs,
     result_input,
 )
 from a2cap.pipeline.engine.run import run_stage
@@ -114,24 +113,15 @@ def test_only_files_in_doubt_are_read_again(images, paths, monkeypatch):
     assert read == [first]
 
 
-def test_the_work_can_check_the_files_of_a_commit(images, paths):
+def test_the_work_can_check_the_files_of_a_commit(images):
     first, second, _ = images.files
-    found = []
-
-    def work():
-        replace_content(first)
-        check_inputs([second, None])
-        found.append(message_of(check_inputs, [first, second]))
-        replace_content(first)
-
-    run(paths, images, work)
-    assert found == [
+    inputs = Inputs({"numbers": images})
+    replace_content(first)
+    inputs.check([second, None])
+    assert message_of(inputs.check, [first, second]) == (
         f"1 of 3 input files changed during the run: {str(first)!r}; run the same command again"
-    ]
-
-
-def test_outside_a_stage_no_input_is_checked(tmp_path):
-    check_inputs([tmp_path / "none"])
+    )
+    inputs.check([first.parent / "of no input"])
 
 
 def test_a_damaged_file_of_a_result_is_named_before_the_work(tmp_path, images, paths):

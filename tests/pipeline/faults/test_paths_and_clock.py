@@ -113,7 +113,7 @@ def test_work_started_before_the_clock_was_set_back_is_resumed(
     unfinished = unfinished(stage)
     with monkeypatch.context() as patch:
         # the last call of a run, so the process dies after all commits and checkpoints
-        patch.setattr("a2cap.pipeline.engine.run.write_skipped", die)
+        patch.setattr("a2cap.pipeline.engine.run.seal", die)
         with pytest.raises(ProcessDied):
             unfinished.run()
     later = time.time() + A_YEAR

@@ -13,12 +13,10 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.config import PreprocessConfig
 from a2cap.pipeline.engine.artifacts import REFERENCES
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages import preprocess as stage
 from a2cap.pipeline.stages.preprocess import preprocess
 from tests.data.messages import message_of
-from tests.experiments import NO_JAVA
 
 CONFIG = PreprocessConfig(min_count=1)
 UNICODE = PreprocessConfig(min_count=1, tokenizer="unicode")
@@ -214,8 +212,3 @@ def test_long_captions_are_cut_to_the_configured_length(run, write, quick):
     [row] = CaptionFile(run.directory / "captions.h5").captions("000000000007")
     assert vocabulary.decode(row) == "one two three"
     assert np.count_nonzero(row) == 4
-
-
-def test_nothing_is_read_without_java(run, tmp_path, without_java):
-    assert message_of(run, tmp_path / "none.json", error=JavaError) == NO_JAVA
-    assert list(run.directory.iterdir()) == []
