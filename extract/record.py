@@ -5,7 +5,6 @@ store, so that new images get the same features and another extractor's features
 """
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -31,22 +30,6 @@ _ADDED = {name for name, field in ExtractConfig.model_fields.items() if field.js
 
 def _default(name: str) -> object:
     return ExtractConfig.model_fields[name].default
-
-
-def library_versions() -> dict[str, str]:
-    """Return the versions of the libraries that compute features."""
-    import cv2  # imported late, because readers of records need none of these
-    import numpy as np
-    import PIL
-    import torch
-
-    return {
-        "torch": torch.__version__,
-        "torchvision": version("torchvision"),
-        "opencv": cv2.__version__,
-        "pillow": PIL.__version__,
-        "numpy": np.__version__,
-    }
 
 
 class ExtractorRecord(BaseModel):
@@ -81,12 +64,11 @@ class ExtractorRecord(BaseModel):
 
         weights: its saved file; facts: summary, feature_width, and a detector's other fields.
         """
-        libraries = library_versions()
-        if device.type == "cpu":
-            import torch
+        from a2cap.extract.libraries import library_versions
 
-            # one thread and several differ in the last digits, boxes by some 1e-4 pixels
-            libraries["threads"] = str(torch.get_num_threads())
+        libraries = library_versions()
+        if device.type != "cpu":
+            del libraries["threads"]
         own = {
             "weights_sha256": sha256_of(weights),
             "config": config.model_copy(update={"weights": None}),
@@ -155,9 +137,9 @@ class ExtractorRecord(BaseModel):
 
         threads: `runtime.threads`, None for torch's default.
         """
-        import torch
+        from a2cap.extract.libraries import library_versions
 
-        now = library_versions() | {"threads": str(threads or torch.get_num_threads())}
+        now = library_versions() | ({} if threads is None else {"threads": str(threads)})
         return [
             f"{name} {before} -> {now[name]}"
             for name, before in self.libraries.items()
