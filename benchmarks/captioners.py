@@ -47,6 +47,11 @@ SIDE = 224
 CELLS = 7
 """Cells per side of the grid that `spatial` reads."""
 
+_SHOW_ATTEND_TELL = (
+    *("kind=show-attend-tell", "embedding={width}", "attention_width={width}"),
+    # the tanh of its keys saturates on the features of this detector, which are all positive
+    *("alignment.renormalise_aligned=true", "standardise=true"),
+)
 _TRANSFORMER = ("heads=4", "feed_forward={double}", "decoder_layers=2")
 KINDS: Mapping[str, tuple[str, ...]] = {
     "transformer": ("kind=transformer", "encoder_layers=1", *_TRANSFORMER),
@@ -54,14 +59,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "spatial": ("kind=spatial", "encoder_layers=1", f"cells={CELLS**2}", *_TRANSFORMER),
     "aoa": ("kind=aoa", "heads=4", "refiner_layers=2"),
     "up-down": ("kind=up-down", "embedding={width}", "attention_width={width}"),
-    "show-attend-tell": (
-        *("kind=show-attend-tell", "embedding={width}", "attention_width={width}"),
-        "alignment.renormalise_aligned=true",
-    ),
-    "show-attend-tell, hard": (
-        *("kind=show-attend-tell", "embedding={width}", "attention_width={width}"),
-        *("alignment.renormalise_aligned=true", "attention=hard"),
-    ),
+    "show-attend-tell": _SHOW_ATTEND_TELL,
+    "show-attend-tell, hard": (*_SHOW_ATTEND_TELL, "attention=hard"),
     "gru": ("kind=gru", "embedding={width}", "scale=sqrt"),
 }
 """Row -> fields of the section `model`."""
