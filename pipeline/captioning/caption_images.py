@@ -35,6 +35,14 @@ logger = logging.getLogger(__name__)
 _DRAWINGS = "scenes"
 """Name of the data of `a2 scenes`."""
 
+_ABOUT = {
+    _DRAWINGS: "Trained on drawings of a2 scenes; captions of photographs mean nothing.",
+    "coco-photos": "Trained on 5,557 photographs of everyday scenes (COCO). It names the main "
+    "things, often with a wrong detail, and knows no people, places, brands or texts by name: do "
+    "not rely on a caption.",
+}
+"""Name of the data -> what a captioner of it is good for."""
+
 
 @dataclass(frozen=True)
 class CaptionedImage:
@@ -107,6 +115,11 @@ class ImageCaptioner:
                 "the captioner was trained on drawings of a2 scenes; its captions of photographs "
                 "mean nothing"
             )
+
+    @property
+    def about(self) -> str:
+        """What the captioner is and is not; empty unless its data are known."""
+        return _ABOUT.get(self._loaded.description.trained_on or "", "")
 
     def extract(self, pixels: Pixels, boxes: NDArray[np.float32] | None = None) -> Regions:
         """Return the regions of an image as the captioner's training read them.

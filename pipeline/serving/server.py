@@ -5,6 +5,7 @@ Images are captioned one at a time; those that wait are on the disk.
 """
 
 import base64
+import html
 import io
 import json
 import logging
@@ -79,6 +80,11 @@ class CaptionServer(ThreadingHTTPServer):
             raise ConfigError(
                 f"cannot listen on port {port}: {error.strerror}; choose another --port"
             ) from error
+
+    @property
+    def about(self) -> str:
+        """What the captioner is and is not."""
+        return self._captioner.about
 
     @property
     def url(self) -> str:
@@ -159,8 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page."""
         if self._is_ours() and self.path == "/":
-            page = files("a2cap.pipeline.serving").joinpath(_PAGE).read_bytes()
-            self._answer(HTTPStatus.OK, page, "text/html; charset=utf-8")
+            page = files("a2cap.pipeline.serving").joinpath(_PAGE).read_text(encoding="utf-8")
+            page = page.replace("<!-- about -->", html.escape(self.server.about))
+            self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
         else:
             self._fail(_Refusal(HTTPStatus.NOT_FOUND, "no such page; open /"))
 

@@ -90,7 +90,9 @@ def test_an_image_is_captioned_as_by_the_command(server, model, scene):
 def test_the_page_is_served_with_a_policy_that_loads_nothing_else(server):
     status, headers, body = request(server, "GET", "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert body == Path(serving.__file__).with_name("page.html").read_bytes()
+    page = Path(serving.__file__).with_name("page.html").read_text()
+    about = "Trained on drawings of a2 scenes; captions of photographs mean nothing."
+    assert body.decode() == page.replace("<!-- about -->", about)
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
 
 
