@@ -7,7 +7,7 @@ SOURCES := a2cap pipeline extract model data tests benchmarks
 # Compiled tests are kept: pytest rewrites their asserts, which takes each process ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test check bench faults site lint types
+.PHONY: install demo test check bench faults mutants site lint types
 
 install: .venv/installed
 
@@ -46,6 +46,10 @@ test: lint types
 
 faults: install
 	$(BIN)/python -m tests.faults.driver --kills 200 --seed 0
+
+# One change of the code at a time, 200 in all: which of them does no test notice? Takes hours.
+mutants: install
+	$(BIN)/python -m tests.mutants --count 200 --seed 0
 
 # The site of docs/, in site/; broken links are errors.
 site: install

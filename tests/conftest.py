@@ -44,7 +44,9 @@ def pytest_configure(config):
     root = Path(__file__).parents[1]
     if (root / "pyproject.toml").is_file():
         names = ["a2cap", *(f"a2cap.{name}" for name in ("data", "extract", "model", "pipeline"))]
-        require_one_checkout(root, {one: Path(import_module(one).__file__).parent for one in names})
+        require_one_checkout(
+            root, {one: Path(import_module(one).__file__).resolve().parent for one in names}
+        )
     known = {line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")}
     unknown = sorted(required_markers() - known)
     if unknown:
