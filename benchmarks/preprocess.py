@@ -19,7 +19,7 @@ from a2cap.data.annotations.read import read_annotations
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.image_ids import image_id
 from a2cap.data.regions import Regions
-from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder
+from a2cap.pipeline.metrics.pycocoevalcap import pycocoevalcap_folder
 from benchmarks.measure import Cost, cost_of, print_machine, print_table
 
 HELD_OUT = 5_000

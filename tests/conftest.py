@@ -5,6 +5,7 @@ sets it, so that a missing program cannot hide a failure.
 """
 
 import os
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -60,7 +61,13 @@ def users_cache(tmp_path_factory, worker_id):
     """Return the user's cache folder; all tests share a temporary one instead."""
     users = cache_folder()
     base = tmp_path_factory.getbasetemp()
-    os.environ["A2_CACHE"] = str((base if worker_id == "master" else base.parent) / "cache")
+    shared = (base if worker_id == "master" else base.parent) / "cache"
+    os.environ["A2_CACHE"] = str(shared)
+    # METEOR's table takes seconds to prepare, and never changes.
+    (users / "meteor").mkdir(parents=True, exist_ok=True)
+    shared.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        (shared / "meteor").symlink_to(users / "meteor")
     return users
 
 

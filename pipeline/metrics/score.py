@@ -1,12 +1,10 @@
 """Metrics of captioning papers: BLEU, METEOR, ROUGE-L, CIDEr and SPICE; truth of known scenes.
 
-Values equal those of pycocoevalcap 1.2 (`COCOEvalCap`) to 1e-6. Unlike there, n-grams are counted
-as arrays, the JVMs of METEOR and SPICE run in parallel with each other and the rest, and nothing is
-printed.
+Values equal those of pycocoevalcap 1.2 (`COCOEvalCap`) to 1e-6. Unlike there, only SPICE needs
+Java, and nothing is printed.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -19,8 +17,8 @@ from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
 from a2cap.pipeline.metrics.cider import cider_values
-from a2cap.pipeline.metrics.java import JavaError, find_java, java_threads
-from a2cap.pipeline.metrics.meteor import meteor_statistics
+from a2cap.pipeline.metrics.java import JavaError, find_java
+from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics
 from a2cap.pipeline.metrics.ngrams import Floats, count_pair
 from a2cap.pipeline.metrics.rouge import rouge_values
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
@@ -106,12 +104,12 @@ def score(
     candidates, references: tokens of the same images, from `tokenize` with this tokenizer; METEOR
     and SPICE are left out of Unicode words. no_spice: why SPICE, which parses every caption, is
     left out; None to compute it. judged: the captions of generated scenes, from `judge_captions`.
-    Raises JavaError if a metric fails: scores without it would look finished.
+    Raises JavaError if SPICE fails: scores without it would look finished.
     """
     captions = _paired(candidates, references)
     not_run = {"SPICE": no_spice} if no_spice else {}
     if metric_tokens(tokenizer) != "PTB":
-        not_run = dict.fromkeys(_JVM_SCORERS, ENGLISH_ONLY)
+        not_run = dict.fromkeys(_SLOW, ENGLISH_ONLY)
     found = _measure(captions, without=not_run)
     if judged is not None:
         counts = truth_counts(judged[image_id] for image_id in captions.image_ids)
@@ -132,7 +130,7 @@ def spice_obstacle(*, requested: bool = True) -> str | None:
 
 
 def cider(candidates: Mapping[str, str | list[str]], references: Tokens) -> float:
-    """Return CIDEr alone, without a JVM: for validation during training.
+    """Return CIDEr alone, for validation during training.
 
     candidates, references: PTB tokens. Document frequencies are those of `references`, one document
     per image, as in `COCOEvalCap`.
@@ -170,24 +168,15 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _C
 def _measure(captions: _Captions, *, without: Collection[str]) -> dict[str, _Measurement]:
     """Return family -> its measurement."""
     pairs, (candidates, references) = count_pair(*captions.texts), captions.texts
+    found = {
+        "BLEU": _summed("BLEU", bleu_statistics(pairs)),
+        "ROUGE_L": _averaged("ROUGE_L", rouge_values(candidates, references)),
+        "CIDEr": _averaged("CIDEr", cider_values(pairs)),
+    }
     total = {"METEOR": len(candidates), "SPICE": len(candidates) + sum(map(len, references))}
-    by_jvm = {name: scorer for name, scorer in _JVM_SCORERS.items() if name not in without}
-    # A pool needs at least one thread, even without a JVM.
-    with (
-        track("score", total=sum(total[name] for name in by_jvm)) as progress,
-        java_threads(len(by_jvm) or 1) as threads,
-    ):
-        futures = {
-            threads.submit(scorer, captions, progress.advance): name
-            for name, scorer in by_jvm.items()
-        }
-        found = {
-            "BLEU": _summed("BLEU", bleu_statistics(pairs)),
-            "ROUGE_L": _averaged("ROUGE_L", rouge_values(candidates, references)),
-            "CIDEr": _averaged("CIDEr", cider_values(pairs)),
-        }
-        # As they end: the failure of one JVM stops the other at once.
-        return found | {futures[ended]: ended.result() for ended in as_completed(futures)}
+    slow = {name: scorer for name, scorer in _SLOW.items() if name not in without}
+    with track("score", total=sum(total[name] for name in slow)) as progress:
+        return found | {n: scorer(captions, progress.advance) for n, scorer in slow.items()}
 
 
 def _scores(
@@ -231,7 +220,7 @@ def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]
 
 
 def _meteor(captions: _Captions, advance: Advance) -> _Measurement:
-    rows = meteor_statistics(captions.image_ids, *captions.texts, advance=advance)
+    rows = meteor_statistics(*captions.texts, advance=advance)
     return _summed("METEOR", rows)
 
 
@@ -255,8 +244,8 @@ def _averaged(name: str, values: Sequence[float] | Floats) -> _Measurement:
     return _Measurement(column[:, None], {name: column}, {name: float(column.mean())})
 
 
-_JVM_SCORERS: dict[str, Callable[[_Captions, Advance], _Measurement]] = {
+_SLOW: dict[str, Callable[[_Captions, Advance], _Measurement]] = {
     "METEOR": _meteor,
     "SPICE": _spice,
 }
-"""Family -> its scorer in a JVM."""
+"""Family -> its scorer, which reads English alone."""

@@ -18,7 +18,7 @@ from typing import cast
 
 from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.pipeline.metrics.java import JavaError, JavaProcess, java_process
-from a2cap.pipeline.metrics.tokenization import pycocoevalcap_folder
+from a2cap.pipeline.metrics.pycocoevalcap import pycocoevalcap_folder
 from a2cap.pipeline.weights.spice import downloaded_spice
 
 logger = logging.getLogger(__name__)

@@ -1,34 +1,31 @@
-"""Tokens that the metrics compare: PTB, by the tokeniser of pycocoevalcap, or Unicode words.
+"""Tokens that the metrics compare: PTB, as pycocoevalcap's, or Unicode words.
 
-Captions are sent on its standard input; pycocoevalcap writes a file into the installed package. It
-breaks words of many scripts, so captions of other languages can be compared as Unicode words.
+PTB tokens of a word rarely depend on the rest of the caption, so the tokens of each word are
+computed once. PTB breaks words of many scripts, so captions of other languages can be compared as
+Unicode words.
 """
 
-import hashlib
-import json
 import re
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain, islice, takewhile
 
 from a2cap.data.captions.unicode_words import unicode_words
 from a2cap.data.config import TOKENIZERS, Tokenizer
 from a2cap.data.errors import InputError
-from a2cap.data.files.cache import read_entry, write_entry
-from a2cap.pipeline.metrics.java import JavaError, run_java
+from a2cap.pipeline.metrics.ptb_lexer import Automaton, code_units, tokens
+from a2cap.pipeline.metrics.pycocoevalcap import TOKENIZER, metric_file
 
 # COCOEvalCap removes these after tokenisation. Brackets are lower-case by then, so -lrb- stays.
-_PUNCTUATION = frozenset(
-    (*("''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-"), *".?!,:-;", "--", "...")
-)
+_PUNCTUATION = frozenset(("''", "'", "``", "`", *".?!,:-;", "--", "..."))
 
-LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
-"""Line separators of the tokeniser; a caption must be one line."""
+_DROPPED = _PUNCTUATION | {"", "\n"}
 
-_HEAP = "512M"
-_TOKENISER = "tokenizer/stanford-corenlp-3.4.1.jar"
-_FILES = (_TOKENISER, "meteor/meteor-1.5.jar", "meteor/data/paraphrase-en.gz")
+LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
+"""Line separators of the tokeniser; a caption is one line."""
+
+_MOST_WORDS = 1 << 20
+"""Words whose tokens are kept."""
 
 
 def metric_tokens(tokenizer: Tokenizer) -> str:
@@ -43,74 +40,87 @@ def tokenize(
 ) -> dict[str, list[str]]:
     """Return the tokens of each caption, lower-case, without punctuation, joined by spaces.
 
-    tokenizer: Unicode words for unicode, else PTB tokens. Raises JavaError if no JVM can be run.
+    tokenizer: Unicode words for unicode, else PTB tokens.
     """
-    if metric_tokens(tokenizer) != "PTB":
-        return {
-            name: [" ".join(unicode_words(s)) for s in group] for name, group in captions.items()
-        }
-    sentences = [sentence for group in captions.values() for sentence in group]
-    if not sentences:
-        return {image_id: [] for image_id in captions}
-    lines = iter(_ptb_lines(sentences))
-    return {image_id: list(islice(lines, len(group))) for image_id, group in captions.items()}
+    sentences = list(chain.from_iterable(captions.values()))
+    if metric_tokens(tokenizer) == "PTB":
+        found = list(map(ptb_tokens, sentences, [*sentences[1:], ""]))
+    else:
+        found = [" ".join(unicode_words(sentence)) for sentence in sentences]
+    lines = iter(found)
+    return {name: list(islice(lines, len(group))) for name, group in captions.items()}
 
 
-def tokenize_references(
-    captions: Mapping[str, Sequence[str]], tokenizer: Tokenizer = "karpathy"
-) -> dict[str, list[str]]:
-    """Return `tokenize(…)`, PTB tokens from the cache if exactly these captions are in it."""
-    if metric_tokens(tokenizer) != "PTB":
-        return tokenize(captions, tokenizer)
-    content = json.dumps(list(captions.items()), ensure_ascii=False).encode()
-    entry = f"tokens/{hashlib.sha256(content).hexdigest()}"
-    cached = read_entry(entry)
-    if cached is not None:
-        return dict(json.loads(cached))
-    tokens = tokenize(captions)
-    write_entry(entry, json.dumps(list(tokens.items()), ensure_ascii=False).encode())
-    return tokens
+def ptb_tokens(caption: str, following: str = "") -> str:
+    """Return the PTB tokens of one caption without punctuation, joined by spaces.
+
+    following: the next caption of a list. pycocoevalcap tokenises all captions as one text, in
+    which "K." at the end of a caption keeps its point only if the next one begins in lower case.
+    """
+    # White space of other kinds joins the blanks around it, and is not printable.
+    found = _word_by_word(caption.split(" ")) if caption.isprintable() else [None]
+    if None not in found:
+        return " ".join(filter(None, found))
+    line, after = (LINE_BREAKS.sub(" ", text) for text in (caption, following))
+    codes, end = code_units(f"{line}\n{after}\n"), len(code_units(line))
+    inside = takewhile(lambda token: token.start < end, tokens(_automaton(), codes))
+    return _joined(token.text for token in inside)
 
 
-def _ptb_lines(sentences: Sequence[str]) -> list[str]:
-    jar = pycocoevalcap_folder() / _TOKENISER
-    arguments = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", str(jar)]
-    arguments += ["edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
-    output = run_java(
-        arguments,
-        heap=_HEAP,
-        text="".join(LINE_BREAKS.sub(" ", sentence) + "\n" for sentence in sentences),
-        purpose="tokenisation",
-    )
-    lines = output.split("\n")[:-1]
-    if len(lines) != len(sentences):
-        raise JavaError(
-            f"the tokeniser returned {len(lines):,} lines for {len(sentences):,} captions; "
-            "remove control characters from the captions"
-        )
-    return [_without_punctuation(line) for line in lines]
+def _word_by_word(words: list[str]) -> list[str | None]:
+    """Return the tokens of each word, None if more than two characters after it decide."""
+    *inner, last = words
+    found = [*map(_inner.__getitem__, inner), _last[last]]
+    if None in found[:-1]:
+        found[:-1] = [
+            _wider[(after or " ")[0]][word] if texts is None else texts
+            for word, texts, after in zip(inner, found, words[1:], strict=False)
+        ]
+    return found
 
 
-def _without_punctuation(line: str) -> str:
-    # Split only at blanks: a token may contain a no-break space ("1 1/2").
-    return " ".join(token for token in line.rstrip().split(" ") if token not in _PUNCTUATION)
+class _Words(dict[str, str | None]):
+    """Words -> their tokens if given characters follow.
+
+    The value is None if more of the caption decides, as in "2 1/2" or "U.S. 5".
+    """
+
+    def __init__(self, following: str) -> None:
+        self._following = following
+
+    def __missing__(self, word: str) -> str | None:
+        if len(self) == _MOST_WORDS:
+            self.clear()
+        self[word] = found = self._tokens(word)
+        return found
+
+    def _tokens(self, word: str) -> str | None:
+        codes, end = code_units(word + self._following), len(code_units(word))
+        texts: list[str] = []
+        for token in tokens(_automaton(), codes):
+            if token.start == end:
+                break
+            if token.is_open or token.end > end:
+                return None
+            texts.append(token.text)
+        return _joined(texts)
 
 
-def require_metric_files() -> Path:
-    """Return the folder of the jars; raise JavaError if tokenisation or METEOR lacks a file."""
-    folder = pycocoevalcap_folder()
-    for name in _FILES:
-        if not (folder / name).is_file():
-            raise JavaError(
-                f"pycocoevalcap lacks {str(folder / name)!r}; "
-                'run "pip install --force-reinstall --no-deps pycocoevalcap"'
-            )
-    return folder
+class _WordsBySecond(dict[str, _Words]):
+    """The character after a blank -> words that are followed by both."""
+
+    def __missing__(self, character: str) -> _Words:
+        self[character] = words = _Words(" " + character)
+        return words
 
 
-def pycocoevalcap_folder() -> Path:
-    """Return the folder of the jars; raise JavaError if pycocoevalcap is not installed."""
-    spec = find_spec("pycocoevalcap")
-    if spec is None or not spec.submodule_search_locations:
-        raise JavaError('pycocoevalcap is not installed; run "pip install pycocoevalcap"')
-    return Path(next(iter(spec.submodule_search_locations))).absolute()
+_inner, _last, _wider = _Words(" "), _Words("\n"), _WordsBySecond()
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return " ".join(text for text in texts if text not in _DROPPED)
+
+
+@cache
+def _automaton() -> Automaton:
+    return Automaton.read(metric_file(TOKENIZER))

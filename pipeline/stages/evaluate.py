@@ -32,10 +32,10 @@ from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.scores import read_baseline
+from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.files import ExperimentFiles
-from a2cap.pipeline.stages.preprocess import check_java
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.weights.captioners import captioner_folder
 
@@ -91,7 +91,7 @@ class Evaluate(Stage):
     def checks(self, plan: Plan) -> dict[str, Check]:
         """Check what the captions are compared with, and the images of the report."""
         return {
-            "java": lambda: check_java(is_pending=plan.is_pending(self.name)),
+            "metrics": require_metric_files,
             "spice": lambda: self._spice(plan),
             "baseline": self._baseline,
             "word groups": self._word_groups,

@@ -28,9 +28,8 @@ from a2cap.pipeline.engine.artifacts import (
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
-from a2cap.pipeline.metrics.java import find_java, run_java
-from a2cap.pipeline.metrics.meteor import HEAP
-from a2cap.pipeline.metrics.tokenization import require_metric_files, tokenize
+from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
+from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
@@ -73,10 +72,10 @@ class Preprocess(Stage):
         return (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)
 
     def checks(self, plan: Plan) -> dict[str, Check]:
-        """Check the annotations and the JVM of the tokenizer."""
+        """Check the annotations and the files of the tokenizer."""
         return {
             "annotations": self._annotations,
-            "java": lambda: check_java(is_pending=plan.is_pending(self.name)),
+            "metrics": require_metric_files,
         }
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
@@ -93,14 +92,6 @@ class Preprocess(Stage):
         return f"{len(found.images):,} images, {len(unusable):,} items skipped"
 
 
-def check_java(*, is_pending: bool) -> str:
-    """Check that Java starts, and that it can tokenize and score captions."""
-    java, _ = find_java(), require_metric_files()
-    if is_pending:
-        run_java(["-version"], heap=HEAP, text="", purpose="a test of Java")
-    return str(java)
-
-
 def preprocess(
     config: PreprocessConfig,
     found: Annotations,
@@ -109,11 +100,10 @@ def preprocess(
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     """Write the outputs into `directory`; return the skipped captions and images."""
-    find_java()  # fails before any work
     unusable = require_usable(found, annotations)
     kept = (replace(p, captions=p.captions[: config.references]) for p in found.images)
     found = replace(found, images=tuple(kept))
-    # tokens of all references, so that training needs no JVM
+    # of all images: training and evaluation read them
     raw = {p.image_id: [c.raw for c in p.captions] for p in found.images}
     references = tokenize(raw, config.tokenizer)
     if config.tokenizer != "karpathy":

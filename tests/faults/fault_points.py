@@ -70,7 +70,6 @@ _ENGINE = (
 )
 
 _JSON = Point("a2cap.data.files.json_file:write_json", writes=0)
-_JVM = Point("a2cap.pipeline.metrics.java:JavaProcess.__init__")
 
 _ANY_TRAINING = (
     *_ENGINE,
@@ -107,8 +106,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.data.annotations.read:read_annotations"),
         Point("a2cap.data.captions.vocabulary:Vocabulary.save", writes=1),
         Point("a2cap.data.captions.caption_file:write_captions", writes=0),
-        Point("a2cap.pipeline.metrics.java:run_java"),
-        _JVM,
+        Point("a2cap.pipeline.metrics.tokenization:tokenize"),
         Point("a2cap.data.captions.document_frequencies:DocumentFrequencies.save", writes=1),
     ),
     "train-xe": (
@@ -123,10 +121,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     "evaluate": (
         *_ENGINE,
         Point("a2cap.pipeline.evaluation.results:write_results", writes=0),
-        Point("a2cap.pipeline.metrics.java:run_java"),
-        _JVM,
-        Point("a2cap.pipeline.metrics.java:JavaProcess.ask"),
-        Point("a2cap.pipeline.metrics.java:JavaProcess._receive"),
+        Point("a2cap.pipeline.metrics.meteor.meteor:meteor_statistics"),
         Point("a2cap.data.captions.attention_file:write_attention", writes=0),
         Point("a2cap.pipeline.evaluation.scores:write_scores"),
         Point("a2cap.pipeline.report.report:write_report", writes=0),
@@ -149,17 +144,11 @@ _BEFORE_THE_WORK = {point.target for point in _ENGINE} - {
 
 
 CHILDREN: Mapping[str, tuple[str, ...]] = {
-    "preprocess": ("a2cap.pipeline.metrics.java:JavaProcess.__init__",),
     "train-xe": ("a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",),
     "train-scst": ("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",),
-    "evaluate": (
-        "a2cap.pipeline.metrics.java:JavaProcess.__init__",
-        "a2cap.pipeline.metrics.java:JavaProcess.ask",
-        "a2cap.pipeline.metrics.java:JavaProcess._receive",
-    ),
     "train-detector": ("a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step",),
 }
-"""Stage -> points at which a JVM or a loader worker is running."""
+"""Stage -> points at which a loader worker is running."""
 
 
 def points_of_children(stage: str) -> list[Point]:

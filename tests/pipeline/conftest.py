@@ -60,7 +60,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def without_meteor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Score without METEOR, which takes seconds to start."""
-    monkeypatch.setattr(score, "_JVM_SCORERS", {})
+    monkeypatch.setattr(score, "_SLOW", {})
 
 
 @pytest.fixture

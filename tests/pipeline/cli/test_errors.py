@@ -8,7 +8,7 @@ import pytest
 
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.stage import StagePaths
-from tests.experiments import NO_JAVA, a2, settings
+from tests.experiments import a2, settings
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
@@ -59,21 +59,6 @@ def test_a_web_address_is_not_an_image(copy):
     answer = a2("caption", "https://a.b/c.jpg", "--model", copy.directory("train-xe"))
     assert answer.exit_code == 1
     assert answer.stderr == ("a2: 'https:/a.b/c.jpg' is a web address; download the image first\n")
-
-
-@pytest.mark.parametrize("command", ["run", "preprocess", "evaluate"])
-def test_without_java_nothing_is_started(experiment, tmp_path, without_java, command):
-    answer = a2(command, "-c", experiment.config_file, "--artifacts", tmp_path / "new")
-    assert answer.exit_code == 1
-    assert answer.stderr == f"a2: {NO_JAVA}\n"
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["hashes.sqlite"]
-
-
-def test_without_java_external_captions_are_not_scored(tmp_path, without_java):
-    files = ("--results", __file__, "--references", __file__)  # they exist
-    answer = a2("evaluate", *files, "--output", tmp_path / "scores")
-    assert (answer.exit_code, answer.stderr) == (1, f"a2: {NO_JAVA}\n")
-    assert not (tmp_path / "scores").exists()
 
 
 @pytest.mark.slow

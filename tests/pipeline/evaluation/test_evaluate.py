@@ -30,10 +30,8 @@ from a2cap.pipeline.evaluation.evaluate import (
     with_existing_split,
 )
 from a2cap.pipeline.metrics import score as metrics
-from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
-from tests.experiments import NO_JAVA
 
 RUNTIME = RuntimeConfig(device="cpu", threads=1)
 CONFIG = EvaluateConfig(beam_size=2)
@@ -49,7 +47,7 @@ def inputs(experiment):
 @pytest.fixture
 def without_jvm(monkeypatch):
     """Score without METEOR, and with the identity as tokeniser."""
-    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
+    monkeypatch.setattr(metrics, "_SLOW", {})
     monkeypatch.setattr(evaluation, "tokenize", lambda captions, _: dict(captions))
 
 
@@ -389,11 +387,6 @@ def test_a_directory_without_a_model_is_rejected(run, tmp_path):
     )
 
 
-def test_nothing_is_decoded_without_java(run, without_java):
-    assert message_of(run, error=JavaError) == NO_JAVA
-    assert list(run.directory.iterdir()) == []
-
-
 # --- SPICE --------------------------------------------------------------------------------------
 
 
@@ -414,7 +407,7 @@ def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
     assert "nothing to do" in answer.stdout
     monkeypatch.setattr(metrics, "spice_jars", list)
     monkeypatch.setattr(metrics, "PARTS", ())
-    monkeypatch.setitem(metrics._JVM_SCORERS, "SPICE", measure)
+    monkeypatch.setitem(metrics._SLOW, "SPICE", measure)
     why = copy.a2("status", *spice, "--explain").stdout
     assert "evaluate.spice_installed absent -> True" in why
     answer = copy.a2("evaluate", *spice)

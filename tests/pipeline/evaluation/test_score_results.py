@@ -13,7 +13,6 @@ from a2cap.data.scenes.scene import make_scene
 from a2cap.pipeline.config import override
 from a2cap.pipeline.evaluation import evaluate as evaluation
 from a2cap.pipeline.metrics import score as metrics
-from a2cap.pipeline.metrics.java import JavaProcess
 from tests.data.messages import written
 from tests.experiments import a2, settings
 
@@ -46,7 +45,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def a2_evaluate(monkeypatch):
-    monkeypatch.setattr(metrics, "_JVM_SCORERS", {})
+    monkeypatch.setattr(metrics, "_SLOW", {})
     return partial(a2, "evaluate", "--set", "evaluate.spice=false")
 
 
@@ -264,23 +263,6 @@ def test_without_spice_the_exit_code_is_3_with_what_to_do(files, tmp_path, witho
         "or set evaluate.spice to false\n"
     )
     assert list(read_json(tmp_path / "scores" / "metrics.json")["not_run"]) == ["SPICE"]
-
-
-@pytest.mark.slow
-def test_a_killed_jvm_is_an_error_and_no_scores_without_meteor(files, tmp_path, monkeypatch):
-    def killed(java, lines):
-        java.process.kill()
-        return ask(java, lines)
-
-    ask = JavaProcess.ask
-    monkeypatch.setattr(JavaProcess, "ask", killed)
-    answer = a2("evaluate", *files())
-    assert (answer.exit_code, answer.stderr) == (
-        1,
-        "a2: the JVM of METEOR was killed: SIGKILL; free memory if that ran out, and run the same "
-        "command again\n",
-    )
-    assert not (tmp_path / "scores").exists()
 
 
 @pytest.mark.slow

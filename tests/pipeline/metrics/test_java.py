@@ -1,16 +1,13 @@
 """JVMs: discovery, limits, failures, and that none is left."""
 
-import signal
 import subprocess
 import sys
-import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from a2cap.pipeline.metrics import java
-from a2cap.pipeline.metrics.java import JavaError, find_java, java_process, java_threads, run_java
+from a2cap.pipeline.metrics.java import JavaError, find_java, java_process
 from tests.data.messages import message_of
 from tests.experiments import NO_JAVA
 
@@ -75,17 +72,19 @@ def test_the_error_without_java_tells_how_to_install_it(no_wheel):
     assert message_of(find_java, error=JavaError) == NO_JAVA
 
 
-def test_the_java_of_the_wheel_runs_and_leaks_no_output(capfd):
-    assert run_java(["-version"], heap="64M", text="", purpose="a test") == ""
+def test_the_java_of_the_wheel_answers_and_leaks_no_output(capfd):
+    with java_process(["-version"], heap="64M", purpose="a test") as java:
+        assert java.process.wait() == 0
+        assert "64-Bit" in java.written()
     assert capfd.readouterr() == ("", "")
 
 
 def test_the_heap_is_bounded_and_the_locale_has_no_effect(java_is):
     java_is('echo "$@"')
-    arguments = run_java(["-jar", "a b.jar"], heap="64M", text="", purpose="a test")
-    assert arguments == (
-        "-Xmx64M -Dfile.encoding=UTF-8 -Duser.language=en -Duser.country=US -jar a b.jar\n"
-    )
+    with java_process(["-jar", "a b.jar"], heap="64M", purpose="a test") as java:
+        assert java.process.communicate()[0] == (
+            "-Xmx64M -Dfile.encoding=UTF-8 -Duser.language=en -Duser.country=US -jar a b.jar\n"
+        )
 
 
 def ask_a_process(purpose):
@@ -93,33 +92,28 @@ def ask_a_process(purpose):
         process.ask(["a"])
 
 
-def run_once(purpose):
-    run_java([], heap="64M", text="", purpose=purpose)
-
-
 @pytest.mark.parametrize(
-    ("script", "use", "reason"),
+    ("script", "reason"),
     [
-        ("echo note >&2; echo OutOfMemoryError: heap >&2", run_once, "OutOfMemoryError: heap"),
-        ("echo no paraphrases >&2", ask_a_process, "no paraphrases"),
+        ("echo note >&2; echo OutOfMemoryError: heap >&2", "OutOfMemoryError: heap"),
+        ("echo no models >&2", "no models"),
     ],
 )
-def test_the_reason_of_a_failed_jvm_is_reported(java_is, script, use, reason):
+def test_the_reason_of_a_failed_jvm_is_reported(java_is, script, reason):
     java_is(f"{script}; exit 1")
-    assert message_of(use, "METEOR", error=JavaError) == (
-        f"java failed during METEOR: {reason!r}; run again with -v to see its whole output"
+    assert message_of(ask_a_process, "SPICE", error=JavaError) == (
+        f"java failed during SPICE: {reason!r}; run again with -v to see its whole output"
     )
 
 
-@pytest.mark.parametrize("use", [run_once, ask_a_process])
 @pytest.mark.parametrize(
     ("script", "name"),
     [("kill -9 $$", "SIGKILL"), ("kill -11 $$", "SIGSEGV"), ("exit 143", "SIGTERM")],
 )
-def test_a_jvm_that_was_killed_is_reported_by_its_signal(java_is, use, script, name):
+def test_a_jvm_that_was_killed_is_reported_by_its_signal(java_is, script, name):
     java_is(script)
-    assert message_of(use, "METEOR", error=JavaError) == (
-        f"the JVM of METEOR was killed: {name}; free memory if that ran out, and run the same "
+    assert message_of(ask_a_process, "SPICE", error=JavaError) == (
+        f"the JVM of SPICE was killed: {name}; free memory if that ran out, and run the same "
         "command again"
     )
 
@@ -142,71 +136,3 @@ def test_no_process_is_left_after_the_block(java_is, started, interruption):
     assert started[0].returncode is not None
     assert started[0].stdin is not None
     assert started[0].stdin.closed
-
-
-SCORING = """
-import signal, sys
-from a2cap.pipeline.engine.interruption import raise_interrupted
-from a2cap.pipeline.metrics.score import score
-signal.signal(signal.SIGINT, raise_interrupted)
-captions = {str(n): "a dog runs on the green grass of a park" for n in range(100_000)}
-print("scoring", flush=True)
-score(captions, {name: ["a dog is running over the lawn"] * 5 for name in captions})
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_during_scoring_leaves_no_jvm():
-    """Only the process gets the signal, as from a service manager; a terminal signals both."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", SCORING],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        until(lambda: java_of_session(process.pid))
-        process.send_signal(signal.SIGINT)
-        _, complaints = process.communicate(timeout=600)
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode != 0
-    assert "Interrupted" in complaints
-    assert java_of_session(process.pid) == []
-
-
-def until(condition, seconds=600):  # a busy machine takes more than a minute to start a JVM
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def java_of_session(session):
-    """Return the process ids of a session's JVMs, zombies included."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
-            if name == "java" and int(rest.split()[3]) == session:
-                found.append(int(path.parent.name))
-    return found
-
-
-def test_no_jvm_is_started_after_the_block_has_failed(java_is, started):
-    java_is("exec /bin/sleep 60")
-
-    def late():
-        until(java._stopping.is_set)
-        return message_of(ask_a_process, "a nap", error=JavaError)
-
-    with pytest.raises(ValueError), java_threads(2) as threads:
-        first, second = threads.submit(ask_a_process, "a nap"), threads.submit(late)
-        until(lambda: started)
-        raise ValueError
-    assert isinstance(first.exception(), JavaError)
-    assert second.result() == "a nap was stopped; run it again"
-    assert len(started) == 1
-    assert started[0].returncode is not None

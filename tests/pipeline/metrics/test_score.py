@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics.bleu import bleu_values
-from a2cap.pipeline.metrics.java import JavaError, _stopping
 from a2cap.pipeline.metrics.score import METRICS, cider, score
 from tests.data.messages import message_of
 from tests.pipeline.metrics import captions
@@ -93,18 +91,3 @@ def test_sums_of_the_statistics_give_the_value_over_all_images():
     sums = [sum(column) for column in zip(*scores.statistics["BLEU"].values(), strict=True)]
     assert sums[0] == sum(len(caption.split()) for caption in CANDIDATES.values())
     assert bleu_values(np.array(sums))[3] == scores.metrics["Bleu_4"]
-
-
-def test_a_metric_that_breaks_is_an_error_and_stops_the_others(monkeypatch):
-    def break_off(*_):
-        raise JavaError("the JVM of METEOR was killed")
-
-    def wait(*_):
-        stopped.append(_stopping.wait(600))
-        raise JavaError("stopped")
-
-    stopped: list[bool] = []
-    monkeypatch.setattr(metrics, "_JVM_SCORERS", {"SPICE": wait, "METEOR": break_off})
-    message = message_of(score, CANDIDATES, REFERENCES, no_spice=None, error=JavaError)
-    assert message == "the JVM of METEOR was killed"
-    assert stopped == [True]

@@ -15,14 +15,12 @@ from a2cap.pipeline.cli.upkeep.doctor import _marks
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor import machine
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.metrics import pycocoevalcap
 from a2cap.pipeline.metrics import score as metrics
-from a2cap.pipeline.metrics import tokenization
-from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.stages.checks import check_stages, require_runnable
 from a2cap.pipeline.stages.estimates import detector_training_disk
-from tests.experiments import NO_JAVA, a2, found, free, problems
+from tests.experiments import a2, found, free, problems
 
-STAGES_WITH_JAVA = ("preprocess ", "evaluate   ")
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"
 
@@ -37,20 +35,19 @@ def test_an_experiment_that_can_run_has_no_problem(experiment, new):
         require_runnable(opened, opened.names)
 
 
-def test_all_problems_are_reported_at_once_and_each_once(tmp_path, without_java):
+def test_all_problems_are_reported_at_once_and_each_once(tmp_path):
     missing = override("evaluate.baseline", tmp_path / "none.json")
     config = load_config(None, [missing, "runtime.device=tpu"])
     with Experiment(config, tmp_path / "new") as opened, pytest.raises(A2Error) as raised:
         require_runnable(opened, opened.names)
     first, *lines = str(raised.value).splitlines()
     assert type(raised.value) is A2Error
-    assert first == "6 problems, nothing was started:"
+    assert first == "5 problems, nothing was started:"
     assert lines[0] == f"  {NO_IMAGES}"
     assert lines[1].startswith("  no detector weights are named: extract.weights is null; ")
     assert lines[2:] == [
         "  runtime.device is not a device: 'tpu'; use auto, cpu or cuda",
         f"  {NO_CAPTIONS}",
-        f"  {NO_JAVA}",
         f"  file of evaluate.baseline not found: {str(tmp_path / 'none.json')!r}; check the path",
     ]
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["hashes.sqlite"]
@@ -118,22 +115,8 @@ def test_what_the_report_reads_last_is_read_before_any_work(new, tmp_path, field
     assert check.found.startswith(message.format(repr(str(path))))
 
 
-def test_a_java_that_cannot_start_is_a_problem_of_pending_stages(
-    experiment, new, tmp_path, without_java, monkeypatch
-):
-    java = tmp_path / "java"
-    java.write_text("#!/bin/sh\necho Error: no room >&2; exit 1\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    assert problems(new(), "preprocess", "evaluate") == [
-        "java failed during a test of Java: 'Error: no room'; run again with -v to see its whole "
-        "output"
-    ]
-    assert problems(experiment.open(), "preprocess", "evaluate") == []
-
-
 def test_a_missing_file_of_meteor_is_a_problem(new, tmp_path, monkeypatch):
-    monkeypatch.setattr(tokenization, "pycocoevalcap_folder", lambda: tmp_path)
+    monkeypatch.setattr(pycocoevalcap, "pycocoevalcap_folder", lambda: tmp_path)
     for name in ("tokenizer/stanford-corenlp-3.4.1.jar", "meteor/meteor-1.5.jar"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).touch()
@@ -143,7 +126,7 @@ def test_a_missing_file_of_meteor_is_a_problem(new, tmp_path, monkeypatch):
     ]
 
 
-def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch, without_java):
+def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch):
     def refuse(path, **how):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -152,7 +135,6 @@ def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch, wit
     path = str(opened.config.data.annotations)
     assert problems(opened, "preprocess") == [
         f"Permission denied: {path!r}; check the path and its permissions",
-        NO_JAVA,
     ]
 
 
@@ -206,12 +188,14 @@ def test_instances_are_needed_only_if_attention_is_compared(new, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_stage_has_only_its_own_needs(new, without_java):
+def test_a_stage_has_only_its_own_needs(new, tmp_path, monkeypatch):
+    monkeypatch.setattr(pycocoevalcap, "pycocoevalcap_folder", lambda: tmp_path)
     for stage in ("extract", "train-xe"):
         assert problems(new(), stage) == []
     for stage in ("preprocess", "evaluate"):
-        assert problems(new(), stage) == [NO_JAVA]
-        with new() as opened, pytest.raises(JavaError):
+        [problem] = problems(new(), stage)
+        assert problem.startswith("pycocoevalcap lacks ")
+        with new() as opened, pytest.raises(InputError):
             require_runnable(opened, [stage])
 
 
@@ -304,13 +288,12 @@ def test_damaged_weights_are_detected_by_their_header(new, tmp_path):
 # --- the commands -------------------------------------------------------------------------------
 
 
-def test_every_command_reports_all_problems_first(tmp_path, without_java):
+def test_every_command_reports_all_problems_first(tmp_path):
     for command in ("run", "preprocess"):
         answer = a2(command, "--artifacts", tmp_path / "new")
         assert answer.exit_code == 1
         assert " problems, nothing was started:\n" in answer.stderr
         assert f"  {NO_CAPTIONS}\n" in answer.stderr
-        assert f"  {NO_JAVA}\n" in answer.stderr
     answer = a2("extract", "--artifacts", tmp_path / "new", "--shard", "0/2")
     assert answer.stderr.startswith("a2: 2 problems, nothing was started:\n")
 
@@ -329,12 +312,15 @@ def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
     assert lines[-1] == "no problems"
 
 
-def test_the_doctor_names_each_problem_with_its_remedy(experiment, tmp_path, without_java):
+def test_the_doctor_names_each_problem_with_its_remedy(
+    experiment, tmp_path, without_java, monkeypatch
+):
     place = ("-c", experiment.config_file, "--artifacts", tmp_path / "new")
+    monkeypatch.setattr(pycocoevalcap, "pycocoevalcap_folder", lambda: tmp_path)
     answer = a2("doctor", *place)
     assert answer.exit_code == 1
     lines = answer.stdout.splitlines()
-    assert lines[0] == f"{STAGES_WITH_JAVA[0]} problem  java: {NO_JAVA}"  # once for all stages
+    assert lines[0].startswith("preprocess  problem  metrics: pycocoevalcap lacks ")  # once
     assert lines[3] == "java        none"
     assert lines[-1] == "1 problem"
     answer = a2("doctor", *place, "--set", "runtime.device=tpu")

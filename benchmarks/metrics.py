@@ -1,0 +1,183 @@
+"""Compare tokens and METEOR with the jars of pycocoevalcap, count by count.
+
+Tokens: all 616,767 captions of COCO 2014 (from the wheel of pycocoevalcap), further captions from a
+CSV file with a column `caption`, and random odd strings. METEOR: all 23 counts and the score of
+references against each other, of result files of COCO, and of random words.
+"""
+
+import csv
+import json
+import random
+import re
+import subprocess
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from a2cap.pipeline.evaluation.results import read_results
+from a2cap.pipeline.metrics.java import find_java
+from a2cap.pipeline.metrics.meteor.meteor import _best_rows, meteor_statistics, meteor_values
+from a2cap.pipeline.metrics.pycocoevalcap import METEOR, TOKENIZER, metric_file
+from a2cap.pipeline.metrics.tokenization import LINE_BREAKS, ptb_tokens, tokenize
+from benchmarks.measure import print_machine, print_table
+
+_PUNCTUATION = frozenset(("''", "'", "``", "`", *".?!,:-;", "--", "..."))
+_PIECES = tuple(
+    re.findall(
+        "[^ ]+",
+        "U.S. u.s. Mr. etc. e.g. a.m. P.M. No. Inc. vs. www.foo.com http://a.b/c?d=e&f foo@bar.com "
+        "1/2 3.5 1,000 $5 €9 £3.50 5% 50's '90s can't Cannot gonna 'tis rock'n'roll o'clock dogs' "
+        "\"hi\" ''x'' `z' “c” ‘s’ «g» ... … -- — – (a) [b] {c} <d> </e> &amp; &lt; AT&T m&m's :) "
+        "<3 😀 é naïve 日本語 Привет ß İst ΣΊΣ ½ 1½ ⅓ so\xadft \u200b \xa0 \u3000 x-ray "
+        "5'10\" (555) 123-4567 12:30pm A.B. Ph.D. D'Angelo y'all 'em ain't lemme 7⁄8 "
+        "\x91q\x92 \x80 \x96 ® ° ² № ;-) and/or w/ 24/7",
+    )
+)
+
+
+def coco_captions() -> dict[int, list[str]]:
+    """Return the captions of COCO 2014 by image."""
+    found: dict[int, list[str]] = {}
+    with zipfile.ZipFile(metric_file("spice/spice-1.0.jar")) as archive:
+        for part in ("train", "val"):
+            document = json.loads(archive.read(f"coco/annotations/captions_{part}2014.json"))
+            for item in document["annotations"]:
+                found.setdefault(item["image_id"], []).append(item["caption"])
+    return found
+
+
+def odd_strings(count: int) -> list[str]:
+    """Return sequences of odd words, of characters of many scripts, and of any characters."""
+    generator = random.Random(0)
+    scripts = [chr(code) for code in (*range(32, 127), *range(160, 592), *range(0x2000, 0x2100))]
+
+    def text() -> str:
+        kind = generator.random()
+        if kind < 0.6:
+            chosen = generator.choices(_PIECES, k=generator.randint(1, 9))
+            return "".join(piece + generator.choice(["", " ", "  "]) for piece in chosen)
+        if kind < 0.95:
+            return "".join(generator.choices(scripts, k=generator.randint(1, 30)))
+        return "".join(chr(generator.randrange(1, 0xD800)) for _ in range(generator.randint(1, 12)))
+
+    return [text() for _ in range(count)]
+
+
+def ask_java(arguments: Sequence[str | Path], lines: Sequence[str]) -> tuple[list[str], float]:
+    """Return the lines that a JVM prints for these lines, and its seconds."""
+    encoding = ("-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
+    start = time.perf_counter()
+    found = subprocess.run(
+        [str(find_java()), "-Xmx3G", "-XX:+UseSerialGC", *encoding, *map(str, arguments)],
+        input="".join(LINE_BREAKS.sub(" ", line) + "\n" for line in lines).encode(),
+        capture_output=True,
+        check=True,
+    )
+    return found.stdout.decode().split("\n")[:-1], time.perf_counter() - start
+
+
+def compare_tokens(name: str, captions: list[str]) -> list[str]:
+    """Return a row of the table: captions, differences, and speeds."""
+    start = time.perf_counter()
+    found = tokenize({"": captions})[""]
+    first = time.perf_counter() - start
+    start = time.perf_counter()
+    tokenize({"": captions})
+    again = time.perf_counter() - start
+    program = "edu.stanford.nlp.process.PTBTokenizer"
+    arguments = ["-cp", str(metric_file(TOKENIZER)), program, "-preserveLines", "-lowerCase"]
+    lines, by_java = ask_java(arguments, captions)
+    expected = [
+        " ".join(token for token in line.rstrip().split(" ") if token not in _PUNCTUATION)
+        for line in lines
+    ]
+    differences = sum(one != other for one, other in zip(found, expected, strict=True))
+    speeds = [f"{len(captions) / seconds:,.0f}" for seconds in (first, again, by_java)]
+    return [name, f"{len(captions):,}", f"{differences:,}", *speeds]
+
+
+Pairs = tuple[list[str], list[list[str]]]
+
+
+def coco_pairs(images: int) -> Pairs:
+    """Return the first tokenized caption of images, each with one of their others."""
+    groups = [
+        [ptb_tokens(caption) for caption in group]
+        for group in random.Random(0).sample(list(coco_captions().values()), images)
+    ]
+    pairs = [(group[0], [other]) for group in groups for other in group[1:]]
+    return [one for one, _ in pairs], [others for _, others in pairs]
+
+
+def result_pairs(path: Path) -> Pairs:
+    """Return the captions of a results file, each with one of its references."""
+    references = coco_captions()
+    pairs = [
+        (ptb_tokens(caption), [ptb_tokens(reference)])
+        for image_id, caption in read_results(path).items()
+        for reference in references.get(int(image_id), ())
+    ]
+    return [one for one, _ in pairs], [others for _, others in pairs]
+
+
+def random_pairs(count: int) -> Pairs:
+    """Return random words, many of them repeated."""
+    generator = random.Random(0)
+    words = sorted(
+        {word for group in list(coco_captions().values())[:9000] for word in group[0].split()}
+    )
+    found = []
+    for _ in range(count):
+        few = generator.sample(words, 8)
+        one, other = (" ".join(generator.choices(few, k=generator.randint(0, 40))) for _ in "12")
+        found.append((ptb_tokens(one), [ptb_tokens(other)]))
+    return [one for one, _ in found], [others for _, others in found]
+
+
+def compare_meteor(name: str, pairs: Pairs) -> list[str]:
+    """Return a row of the table: pairs, differing pairs, largest difference of a score, seconds."""
+    candidates, references = pairs
+    start = time.perf_counter()
+    rows = list(_best_rows(candidates, references))
+    seconds = time.perf_counter() - start
+    questions = [
+        " ||| ".join(["SCORE", *group, candidate.replace("  ", " ")])
+        for candidate, group in zip(candidates, references, strict=True)
+    ]
+    jar: list[str | Path] = ["-jar", metric_file(METEOR), "-", "-", "-stdio", "-l", "en", "-norm"]
+    lines, by_java = ask_java(jar, questions)
+    scores, _ = ask_java(jar, [f"EVAL ||| {line}" for line in lines])
+    expected = [[float(number) for number in line.split()] for line in lines]
+    differences = sum(one != other for one, other in zip(rows, expected, strict=True))
+    values = meteor_values(meteor_statistics(candidates, references))
+    largest = max(abs(a - float(b)) for a, b in zip(values, scores, strict=True))
+    figures = [f"{len(rows):,}", f"{differences:,}", f"{largest:.1e}"]
+    return [name, *figures, f"{seconds:.1f}", f"{by_java:.1f}"]
+
+
+@click.command()
+@click.option("--captions", type=Path, multiple=True, help="CSV file with a column `caption`.")
+@click.option("--results", type=Path, multiple=True, help="Results file of COCO.")
+@click.option("--images", default=12_000, help="Images of COCO whose references are compared.")
+def main(captions: tuple[Path, ...], results: tuple[Path, ...], images: int) -> None:
+    """Count differences to the jars, and print speeds beside theirs."""
+    print_machine()
+    groups = {"COCO 2014": [text for group in coco_captions().values() for text in group]}
+    for path in captions:
+        with path.open(encoding="utf-8", newline="") as file:
+            groups[path.parent.name] = [row["caption"] for row in csv.DictReader(file)]
+    groups["odd strings"] = odd_strings(20_000)
+    rows = [compare_tokens(name, texts) for name, texts in groups.items()]
+    head = ["", "captions", "differences", "captions/s", "known words", "jar"]
+    print_table("tokens", head, rows)
+    pairs = {"COCO references": coco_pairs(images), "random words": random_pairs(images)}
+    pairs |= {path.name.partition(".")[0]: result_pairs(path) for path in results}
+    rows = [compare_meteor(name, found) for name, found in pairs.items()]
+    print_table("METEOR", ["", "pairs", "differences", "largest", "s", "s of the jar"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,316 @@
+"""Penn Treebank tokenizer: the automaton of Stanford CoreNLP 3.4.1, run without Java.
+
+PTBLexer is a class that JFlex generated: its regular expressions are a deterministic automaton in
+string constants. The tables are read from the jar of pycocoevalcap. What happens after a match is
+written here, for the options of pycocoevalcap (`-preserveLines -lowerCase`). Positions and
+characters are UTF-16 code units, as in Java.
+"""
+
+import re
+import struct
+import zipfile
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from a2cap.data.errors import InputError
+
+_CLASS = "edu/stanford/nlp/process/PTBLexer.class"
+_CRC = 0x3A2D8529
+"""Checksum of the class; another version numbers its rules differently."""
+
+_START = 2
+"""State in which each token begins, for the lexical state that is not strict."""
+
+_FINAL, _LAST = 1, 8
+"""Attributes of a state: a match ends here; no longer match is possible."""
+
+_SIZE_OF_TAG = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 18: 4}
+"""Bytes after the tag of each constant in a class file (JVM specification 4.4), strings apart."""
+
+
+def string_constants(class_file: bytes) -> dict[str, str]:
+    """Return the constant strings of a Java class by the name of their field."""
+    constants, at = _constant_pool(class_file)
+
+    def utf8(index: int) -> str:
+        # Java writes a zero as two bytes and surrogates one by one.
+        text = bytes(constants[index]).replace(b"\xc0\x80", b"\0")
+        return text.decode("utf-8", "surrogatepass")
+
+    (interfaces,) = struct.unpack_from(">H", class_file, at + 6)
+    at += 8 + 2 * interfaces
+    (fields,) = struct.unpack_from(">H", class_file, at)
+    at += 2
+    found = {}
+    for _ in range(fields):
+        _, name, _, attributes = struct.unpack_from(">4H", class_file, at)
+        at += 8
+        for _ in range(attributes):
+            kind, length, value = struct.unpack_from(">HIH", class_file, at)
+            at += 6 + length
+            if utf8(kind) == "ConstantValue" and len(constants[value]) == 2:
+                found[utf8(name)] = utf8(int.from_bytes(constants[value]))
+    return found
+
+
+def _constant_pool(class_file: bytes) -> tuple[dict[int, bytes], int]:
+    """Return the constants by number and the position after the last one."""
+    (count,) = struct.unpack_from(">H", class_file, 8)
+    constants: dict[int, bytes] = {}
+    at, number = 10, 1
+    while number < count:
+        tag = class_file[at]
+        if tag == 1:
+            at, size = at + 2, int.from_bytes(class_file[at + 1 : at + 3])
+        else:
+            size = _SIZE_OF_TAG[tag]
+        constants[number] = class_file[at + 1 : at + 1 + size]
+        at += 1 + size
+        number += 2 if tag in (5, 6) else 1  # long and double take two numbers
+    return constants, at
+
+
+def _unpacked(packed: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Return a run-length encoded table: pairs of a count and a value."""
+    pairs = np.array([ord(character) for character in packed], dtype=np.int64).reshape(-1, 2)
+    return np.repeat(pairs[:, 1], pairs[:, 0])
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """Tables of PTBLexer.
+
+    classes: class of each UTF-16 code unit. rows: start of each state's row in `following`;
+    following[row + class]: next state, -1 for none. attributes, rules: of each state.
+    """
+
+    classes: list[int]
+    rows: list[int]
+    following: list[int]
+    attributes: list[int]
+    rules: list[int]
+
+    @classmethod
+    def read(cls, jar: Path) -> "Automaton":
+        """Read the tables; raise InputError for a jar of another version."""
+        with zipfile.ZipFile(jar) as archive:
+            if archive.getinfo(_CLASS).CRC != _CRC:
+                raise InputError(
+                    f"{str(jar)!r} contains another PTBLexer than CoreNLP 3.4.1; "
+                    'run "pip install --force-reinstall pycocoevalcap==1.2"'
+                )
+            packed = string_constants(archive.read(_CLASS))
+        high_low = [ord(character) for character in packed["ZZ_ROWMAP_PACKED_0"]]
+        parts = [packed[f"ZZ_TRANS_PACKED_{n}"] for n in range(9)]
+        return cls(
+            classes=_unpacked(packed["ZZ_CMAP_PACKED"]).tolist(),
+            rows=[high << 16 | low for high, low in zip(*[iter(high_low)] * 2, strict=True)],
+            following=(_unpacked("".join(parts)) - 1).tolist(),
+            attributes=_unpacked(packed["ZZ_ATTRIBUTE_PACKED_0"]).tolist(),
+            rules=_unpacked(packed["ZZ_ACTION_PACKED_0"]).tolist(),
+        )
+
+    def match(self, codes: Sequence[int], start: int) -> tuple[int, int, int]:
+        """Return the rule and the end of the longest match, and how many code units were read.
+
+        One more than their number means that the match depends on what follows the text.
+        """
+        state, rule, end, at = _START, 0, start, start
+        while at < len(codes):
+            state = self.following[self.rows[state] + self.classes[codes[at]]]
+            at += 1
+            if state < 0:
+                return rule, end, at
+            if self.attributes[state] & _FINAL:
+                rule, end = self.rules[state], at
+                if self.attributes[state] & _LAST:
+                    return rule, end, at
+        return rule, end, len(codes) + 1
+
+    def before_context(
+        self, codes: Sequence[int], start: int, end: int, forward: int, backward: int
+    ) -> int:
+        """Return where the token of a match with right context ends.
+
+        forward: state that starts the expression of the token; backward: that of the context,
+        reversed. The token is the longest one whose rest is the context.
+        """
+        ends, state = {}, forward
+        for at in range(start, end + 1):
+            ends[at] = bool(self.attributes[state] & _FINAL)
+            if at < end:
+                state = self.following[self.rows[state] + self.classes[codes[at]]]
+                if state < 0:
+                    break
+        state, at = backward, end
+        while not (ends.get(at) and self.attributes[state] & _FINAL):
+            at -= 1
+            state = self.following[self.rows[state] + self.classes[codes[at]]]
+        return at
+
+
+_FRACTIONS = str.maketrans({"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"})
+_CURRENCIES = str.maketrans({"¢": "cents", "£": "#", "\x80": "$", "¤": "$", "₠": "$", "€": "$"})
+_CURLY = str.maketrans(
+    dict.fromkeys("\x91‘‛‹", "`")
+    | dict.fromkeys("\x92’›", "'")
+    | dict.fromkeys("\x93“«", "``")
+    | dict.fromkeys("\x94”»", "''")
+)
+_PARENTHESES = str.maketrans({"(": "-LRB-", ")": "-RRB-"})
+_WHITE_SPACE = frozenset(map(ord, " \t\n\v\f\r\x85"))
+
+
+def _opening(text: str) -> str:
+    return re.sub('"|&quot;', "``", re.sub("&apos;|'", "`", text)).translate(_CURLY)
+
+
+def _closing(text: str) -> str:
+    return re.sub('"|&quot;', "''", re.sub("&apos;|'", "'", text)).translate(_CURLY)
+
+
+def _without_soft_hyphens(text: str) -> str:
+    return text.replace("\xad", "") or "-"
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\xa0")
+
+
+def _with_brackets(text: str) -> str:
+    return text.translate(_PARENTHESES)
+
+
+def _ampersand(text: str) -> str:
+    return re.sub("(?i)&amp;", "&", text)
+
+
+def _dash(text: str) -> str:
+    return "--" if 3 <= len(text) <= 4 else text
+
+
+def _always(token: str) -> Callable[[str], str]:
+    return lambda text: token
+
+
+_SKIPPED = frozenset((1, 7, 23))
+"""Rules without a token: white space, and characters that are not tokenizable."""
+
+_CONTEXT = {
+    24: (13, 14),
+    30: (3, 4),
+    40: (5, 6),
+    41: (16, 17),
+    43: (15, 14),
+    44: (9, 10),
+    47: (7, 8),
+    49: (11, 12),
+}
+"""Rules whose token is followed by a context of variable length: forward and backward states."""
+
+_PUSHED_BACK = {25: 1, 26: 1, 32: 1, 34: 1, 36: 1, 42: 2, 46: 1, 48: 2, 50: 3, 51: 1, 53: 4}
+"""Rules that end with a context of fixed length."""
+
+_REPEATED = frozenset((33, 47, 49))
+"""Rules of abbreviations whose last point is a token once more: it ends the sentence too."""
+
+_TEXT: dict[int, Callable[[str], str]] = {
+    2: _always("<"),
+    4: _dash,
+    5: _always("\n"),
+    6: _without_soft_hyphens,
+    8: _closing,
+    10: _always(">"),
+    11: _always("--"),
+    12: _without_soft_hyphens,
+    13: _always("..."),
+    14: lambda text: text.translate(_FRACTIONS),
+    15: lambda text: text.translate(_CURRENCIES),
+    16: _always("-RCB-"),
+    17: _always("-LRB-"),
+    18: _always("-RRB-"),
+    20: _always("-LCB-"),
+    21: _always("-RSB-"),
+    22: _always("-LSB-"),
+    26: _opening,
+    27: _unbroken,
+    28: _with_brackets,
+    29: _without_soft_hyphens,
+    30: _without_soft_hyphens,
+    32: _without_soft_hyphens,
+    34: _with_brackets,
+    35: _opening,
+    36: _closing,
+    37: _ampersand,
+    38: _unbroken,
+    39: _unbroken,
+    40: _without_soft_hyphens,
+    46: _without_soft_hyphens,
+    51: _ampersand,
+    54: lambda text: _with_brackets(_unbroken(text)),
+}
+"""Rules whose token is not the matched text."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as printed, its place, and True if text beyond the given one could change it."""
+
+    text: str
+    start: int
+    end: int
+    is_open: bool
+
+
+def code_units(text: str) -> Sequence[int]:
+    """Return the UTF-16 code units of a text."""
+    units = array("H")
+    units.frombytes(text.encode("utf-16-le", "surrogatepass"))
+    return units.tolist()
+
+
+def tokens(automaton: Automaton, codes: Sequence[int]) -> Iterator[Token]:
+    """Yield the tokens of a text; a skipped match has the text ""."""
+    start = 0
+    while start < len(codes):
+        rule, end, read = automaton.match(codes, start)
+        if rule in _CONTEXT:
+            end = automaton.before_context(codes, start, end, *_CONTEXT[rule])
+        if rule in (44, 47) and end > start and codes[end - 1] in _WHITE_SPACE:
+            end -= 1
+        end -= _PUSHED_BACK.get(rule, 0)
+        if rule == 35:
+            end = start + 1
+        stop = end
+        if rule in _REPEATED:
+            # of "A." only the letter is the token
+            stop, end = (end - 1, end - 1) if rule == 47 and end - start == 2 else (end, end - 1)
+        text = array("H", codes[start:stop]).tobytes().decode("utf-16-le", "surrogatepass")
+        text = "" if rule in _SKIPPED else _TEXT.get(rule, str)(text)
+        yield Token(_lower(text), start, end, read > len(codes))
+        start = end
+
+
+# Words of Java's BreakIterator: Chinese and Japanese characters are not joined to others.
+_RUN = re.compile(r"[^\W\u2e80-\u9fff\uf900-\ufaff]+")
+
+
+def _lower(text: str) -> str:
+    if "Σ" in text:
+        text = _RUN.sub(lambda run: _with_final_sigma(run[0]), text)
+    return text.lower()
+
+
+def _with_final_sigma(run: str) -> str:
+    """Return a word whose last letter, and no other one, may be a final sigma, as in Java.
+
+    Python ends a word at a digit.
+    """
+    cased = [at for at, letter in enumerate(run) if letter.lower() != letter.upper()]
+    is_final = len(cased) > 1 and run[cased[-1]] == "Σ"
+    end = cased[-1] if is_final else len(run)
+    return run[:end].replace("Σ", "σ") + ("ς" + run[end + 1 :] if is_final else "")

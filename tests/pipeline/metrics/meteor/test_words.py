@@ -1,0 +1,101 @@
+"""Stems, synonyms, normalisation and alignments of METEOR."""
+
+import pytest
+
+from a2cap.pipeline.metrics.meteor.alignment import EXACT, PARAPHRASE, STEM, align, new_match
+from a2cap.pipeline.metrics.meteor.normalization import normalized_words
+from a2cap.pipeline.metrics.meteor.paraphrases import ParaphraseTable, _trie
+from a2cap.pipeline.metrics.meteor.words import java_hash, stem, words
+
+STEMS = {
+    "caresses": "caress",
+    "ponies": "poni",
+    "ties": "tie",
+    "gas": "gas",
+    "agreed": "agre",
+    "hopping": "hop",
+    "hoping": "hope",
+    "bleeding": "bleed",
+    "skies": "sky",
+    "dying": "die",
+    "inning": "inning",
+    "generously": "generous",
+    "communism": "communism",
+    "relational": "relat",
+    "conditional": "condit",
+    "vietnamization": "vietnam",
+    "happily": "happili",
+    "dog's": "dog",
+    "'tis": "tis",
+    "yellow": "yellow",
+    "say": "say",
+    "cry": "cri",
+    "formative": "format",
+    "adoption": "adopt",
+    "controll": "control",
+    "be": "be",
+}
+"""Values of the jar's stemmer."""
+
+
+@pytest.mark.parametrize("word", STEMS)
+def test_stems_are_those_of_the_jar(word):
+    assert stem(word) == STEMS[word]
+
+
+def test_words_with_a_common_synonym_set_are_synonyms():
+    known = words()
+    assert known["kids"].synsets & known["children"].synsets
+    assert known["running"].synsets & known["run"].synsets
+    assert not known["dog"].synsets & known["piano"].synsets
+    assert [known[word].is_function for word in ("the", "dog")] == [True, False]
+
+
+def test_a_word_is_compared_by_its_hash_in_java():
+    assert java_hash("hello") == 99162322
+    assert java_hash("an") == java_hash("c0")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a dog", "a dog"),
+        ("t-shirt o'clock", "t shirt o 'clock"),
+        ("u.s. army etc. now", "us army etc. now"),
+        ("at no. 5 no. x end.", "at no . 5 no. x end ."),
+        ("1,000 dogs,cats", "1,000 dogs , cats"),
+        ("well ... so", "well ... so"),
+        ("“a” ''b'' 90's", '" a " " b " 90 \'s'),
+    ],
+)
+def test_normalised_words_are_those_of_the_jar(text, expected):
+    assert normalized_words(text, words().prefixes) == expected.split()
+
+
+def test_the_alignment_covers_most_words_with_fewest_chunks():
+    # the caption "a b a", the reference "b a"
+    b, first, last = (new_match(EXACT, *at) for at in ((1, 1, 0, 1), (0, 1, 1, 1), (2, 1, 1, 1)))
+    assert align([[b], [first, last]]) == [b, last]
+
+
+def test_an_exact_match_wins_over_a_paraphrase_of_the_same_words():
+    exact, stemmed = new_match(EXACT, 0, 1, 0, 1), new_match(STEM, 1, 1, 1, 1)
+    phrase = new_match(PARAPHRASE, 0, 2, 0, 2)
+    assert align([[exact, phrase], [stemmed]]) == [stemmed, exact]
+
+
+def test_phrases_and_their_paraphrases_are_found_in_sentences():
+    numbers, keys, nodes = _trie(b"in front of\nbefore\nin front\na")
+    table = ParaphraseTable(
+        numbers, keys, nodes[[0, 2]], nodes.dtype.type([0, 1, 2]), nodes[[1, 3]]
+    )
+    found = table.occurrences([["before", "a"], [], ["x", "in", "front", "of"]])
+    place = list(
+        zip(found.sentence.tolist(), found.start.tolist(), found.length.tolist(), strict=True)
+    )
+    assert place == [(0, 0, 1), (0, 1, 1), (2, 1, 1), (2, 1, 2), (2, 1, 3)]
+    rows, sources, targets = table.pairs(nodes[:1], nodes[1:2])
+    assert (rows.tolist(), sources.tolist(), targets.tolist()) == ([0], [nodes[0]], [nodes[1]])
+    rows, _, _ = table.pairs(nodes[3:4], nodes[:3])
+    assert rows.tolist() == [1]
+    assert table.pairs(nodes[:1], nodes[3:4])[0].tolist() == []
