@@ -11,21 +11,21 @@ from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import ImageFeatures, read_or_skip
-from a2cap.data.features.record import CHECKSUM, Record, decode_regions
+from a2cap.data.features.record import CHECKSUM_SIZE, Record, decode_regions
 from a2cap.data.files.sealed_folder import SkippedItem
 
 _SUFFIX = ".safetensors"
-_CRC = "A2.crc32"
+_CHECKSUM = "A2.xxh3_64"
 
 
 def write_tar(path: Path, records: Iterable[Record]) -> None:
     """Write records in order of their keys."""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
         for key, value in records:
-            body = bytes(value[: -CHECKSUM.size])
+            body = bytes(value[:-CHECKSUM_SIZE])
             member = tarfile.TarInfo(bytes(key).decode() + _SUFFIX)
             member.size = len(body)
-            member.pax_headers = {_CRC: bytes(value[-CHECKSUM.size :]).hex()}
+            member.pax_headers = {_CHECKSUM: bytes(value[-CHECKSUM_SIZE:]).hex()}
             tar.addfile(member, io.BytesIO(body))
 
 
@@ -62,5 +62,5 @@ class TarSource:
 
 def _image(member: tarfile.TarInfo, body: bytes) -> ImageFeatures:
     image_id = member.name.removesuffix(_SUFFIX)
-    checksum = bytes.fromhex(member.pax_headers[_CRC])
+    checksum = bytes.fromhex(member.pax_headers[_CHECKSUM])
     return ImageFeatures(image_id, decode_regions(body + checksum, image_id))

@@ -1,6 +1,5 @@
 """Records: decoding inverts encoding, every flipped bit is found, bad regions are named."""
 
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
+from xxhash import xxh3_64_digest
 
 from a2cap.data.features.record import check_record, decode_regions, encode_regions, record_key
 from tests.data.features import stores
@@ -56,11 +56,11 @@ def test_equal_regions_have_equal_records_in_any_memory_layout():
     assert encode_regions(strided, "float16", "42") == encode_regions(regions, "float16", "42")
 
 
-def test_a_record_ends_with_its_crc32():
+def test_a_record_ends_with_its_checksum():
     record = encode_regions(make_regions(), "float32", "42")
-    assert zlib.crc32(record[:-4]).to_bytes(4, "little") == record[-4:]
-    # "check" of CRC-32/ISO-HDLC in the catalogue of parametrised CRC algorithms
-    check_record(b"123456789" + (0xCBF43926).to_bytes(4, "little"), "42")
+    assert xxh3_64_digest(record[:-8]) == record[-8:]
+    # of no bytes, in the sanity test of xxHash's own repository
+    check_record((0x2D06800538D394C2).to_bytes(8, "big"), "42")
 
 
 def test_the_largest_float16_is_preserved_in_writable_arrays():
@@ -138,9 +138,9 @@ def test_every_flipped_bit_is_found():
         damaged[bit // 8] ^= 1 << bit % 8
         message = refusal(decode_regions, bytes(damaged), "42")
         assert message.startswith("record of image '42' is damaged")
-    assert refusal(decode_regions, record[:-4] + b"\x01\x02\x03\x04", "42") == (
-        f"record of image '42' is damaged: checksum {record[-4:].hex()}, expected 01020304; "
-        'run "a2 extract --force"'
+    assert refusal(decode_regions, record[:-8] + bytes(range(8)), "42") == (
+        f"record of image '42' is damaged: checksum {record[-8:].hex()}, "
+        'expected 0001020304050607; run "a2 extract --force"'
     )
 
 
@@ -155,7 +155,7 @@ def test_a_truncated_record_is_refused(length):
     "body", [b"", b"not safetensors", save({"boxes": np.zeros(4, np.float32)})], ids=len
 )
 def test_a_valid_checksum_of_another_content_is_refused(body):
-    message = refusal(decode_regions, body + zlib.crc32(body).to_bytes(4, "little"), "42")
+    message = refusal(decode_regions, body + xxh3_64_digest(body), "42")
     assert message.startswith("record of image '42' is not of this version: ")
     assert message.endswith('; run "a2 extract --force"')
 
