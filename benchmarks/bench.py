@@ -23,7 +23,7 @@ import torch
 from a2cap.data.files.sealed_folder import installed_versions
 from a2cap.extract.detector.precision import has_bfloat16
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.demo import run_demo
 from a2cap.pipeline.metrics.java import find_java
 from benchmarks import evaluate, extract, scenes, self_critical, store, throughput, train

@@ -28,7 +28,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
 from a2cap.pipeline.training.loop import Optimizer
 from benchmarks import extract, self_critical, train

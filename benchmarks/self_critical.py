@@ -15,7 +15,7 @@ from pycocoevalcap.cider.cider_scorer import CiderScorer
 from torch import Tensor
 
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Reward, generate_rollouts, self_critical_loss

@@ -17,8 +17,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from a2cap.data.batches.collate import Batch
 from a2cap.model.captioners.compile import compile_captioner
+from a2cap.model.captioners.model_config import CompileMode
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import CompileMode, TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.runtime.config import Precision
 from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig

@@ -21,8 +21,10 @@ from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
+from a2cap.model.captioners.model_config import MODEL_KINDS, ModelConfig
+from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import MODEL_KINDS, ModelConfig, TransformerConfig, UpDownConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.config import AlignmentConfig
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.errors import ModelError
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, RegionProjection
-from a2cap.model.config import AlignmentConfig
+from a2cap.model.alignment_config import AlignmentConfig
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from a2cap.data.config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.config import ExtractConfig
-from a2cap.model.config import MODEL_KINDS, ModelConfig, TransformerConfig
+from a2cap.model.captioners.model_config import MODEL_KINDS, ModelConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig

@@ -17,7 +17,7 @@ from a2cap.data.files.json_file import read_json
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, read_manifest
 from a2cap.data.files.yaml_file import parse_yaml
-from a2cap.model.config import MODEL_KINDS
+from a2cap.model.captioners.model_config import MODEL_KINDS
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import (
     CAPTIONER,

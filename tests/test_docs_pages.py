@@ -6,7 +6,7 @@ import shlex
 import click
 
 from a2cap.data.errors import ConfigError
-from a2cap.model.config import MODEL_KINDS
+from a2cap.model.captioners.model_config import MODEL_KINDS
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import Config, explain_field, load_config
 from a2cap.pipeline.sweep import grid

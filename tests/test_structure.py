@@ -46,6 +46,7 @@ ORDER = (
     ("model/captioners", "model/decoding", "model/faithfulness", "model/losses"),
     ("model/attention", "model/captioner"),
     ("model/alignment", "model/layers", "model/precision"),
+    ("model/alignment_config",),
     ("data/captions", "data/detection", "data/features", "data/scenes"),
     ("data/annotations",),
     ("data/config", "data/sources"),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.config import HardAttentionConfig
+from a2cap.model.attention.hard_config import HardAttentionConfig
 
 _MOMENTUM = 0.9  # of the moving baseline
 

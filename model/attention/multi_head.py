@@ -18,8 +18,8 @@ from a2cap.model.alignment import (
     at_least_float32,
     scaled_product,
 )
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.over_regions import attend
-from a2cap.model.config import AlignmentConfig
 from a2cap.model.layers.linear import xavier_linear
 
 

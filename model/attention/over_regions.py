@@ -18,7 +18,7 @@ from a2cap.model.alignment import (
     RegionProjection,
     at_least_float32,
 )
-from a2cap.model.config import AlignmentConfig
+from a2cap.model.alignment_config import AlignmentConfig
 
 
 def attend(

@@ -19,8 +19,8 @@ from a2cap.model.alignment import (
     caption_parameters,
     mask_parameters,
 )
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.multi_head import merge_heads, split_heads
-from a2cap.model.config import AlignmentConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.replacement import frozen
 

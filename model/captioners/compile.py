@@ -12,7 +12,7 @@ from torch import Tensor
 
 from a2cap.model.captioner import DecoderState, Memory, ScoredCaptions, StepOutput
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.config import CompileMode
+from a2cap.model.captioners.model_config import CompileMode
 
 FEW_SHAPES = (8, 20)
 """Multiples of the tokens and of the regions of a batch, since each shape is a CUDA graph. The 100

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from a2cap.model.captioners.aoa import AoaCaptioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.captioners.gru import GruCaptioner
 from a2cap.model.captioners.m2 import M2Captioner
-from a2cap.model.captioners.show_attend_tell import ShowAttendTellCaptioner
+from a2cap.model.captioners.model_config import ModelConfig
+from a2cap.model.captioners.recurrent.aoa import AoaCaptioner
+from a2cap.model.captioners.recurrent.gru import GruCaptioner
+from a2cap.model.captioners.recurrent.show_attend_tell import ShowAttendTellCaptioner
+from a2cap.model.captioners.recurrent.up_down import UpDownCaptioner
 from a2cap.model.captioners.spatial import SpatialCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.captioners.up_down import UpDownCaptioner
-from a2cap.model.config import ModelConfig
 
 CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
     "transformer": TransformerCaptioner,

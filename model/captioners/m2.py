@@ -31,8 +31,8 @@ from a2cap.model.attention.multi_head import (
 from a2cap.model.attention.over_regions import attend
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
-from a2cap.model.captioners.recurrent import RegionFeatures
-from a2cap.model.config import M2Config
+from a2cap.model.captioners.m2_config import M2Config
+from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.linear import xavier_linear
 from a2cap.model.layers.positions import (

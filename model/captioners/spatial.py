@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from a2cap.model.attention.multi_head import AttentionForm, CrossAttention, SelfAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder, Sizes
-from a2cap.model.captioners.recurrent import RegionFeatures
+from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
+from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.decoder import (
     CaptionDecoder,
     DecoderLayer,
     TokenEmbedding,
 )
 from a2cap.model.captioners.transformer.encoder import EncoderLayer
-from a2cap.model.config import SpatialConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.layers.linear import xavier_linear
 from a2cap.model.layers.positions import sinusoidal_positions

@@ -19,7 +19,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.model.config import AlignmentConfig
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.runs import Run

@@ -12,7 +12,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import MANIFEST, installed_versions, read_manifest
-from a2cap.model.config import ModelConfig
+from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.weights import captioners, detectors
 

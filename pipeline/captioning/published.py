@@ -22,7 +22,10 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.weights.pickles import load_arrays
 from a2cap.extract.weights.torch_files import load_torch_file
-from a2cap.model.config import AlignmentConfig, M2Config, ModelConfig, TransformerConfig
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.m2_config import M2Config
+from a2cap.model.captioners.model_config import ModelConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.layers.positions import MAX_POSITIONS, sinusoidal_positions
 from a2cap.pipeline.captioning.model_description import (
     EXTRACTOR,

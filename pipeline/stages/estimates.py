@@ -26,7 +26,7 @@ from a2cap.extract.detector.detector import CHUNK_OF_GPU, Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.grid import grid_width
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.config import ModelConfig
+from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import PREPROCESS, VOCABULARY
 from a2cap.pipeline.runtime.launch import launch

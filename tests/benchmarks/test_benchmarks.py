@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from a2cap.model.config import MODEL_KINDS
+from a2cap.model.captioners.model_config import MODEL_KINDS
 from benchmarks import measure
 from benchmarks.measure import (
     Timing,

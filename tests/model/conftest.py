@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import AlignmentConfig, TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 

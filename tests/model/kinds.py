@@ -2,17 +2,15 @@
 
 import torch
 
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.config import (
-    AlignmentConfig,
-    AoaConfig,
-    GruConfig,
-    M2Config,
-    ShowAttendTellConfig,
-    SpatialConfig,
-    TransformerConfig,
-    UpDownConfig,
-)
+from a2cap.model.captioners.m2_config import M2Config
+from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
+from a2cap.model.captioners.recurrent.gru_config import GruConfig
+from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
+from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
+from a2cap.model.captioners.spatial_config import SpatialConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 FUSIONS = ["none", "max", "moving", "decay", "gate"]

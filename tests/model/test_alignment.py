@@ -10,7 +10,7 @@ from a2cap.model.alignment import (
     LinearMask,
     at_least_float32,
 )
-from a2cap.model.config import AlignmentConfig
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.errors import ModelError
 
 B, H, Q, R, D, HEAD = 2, 2, 3, 5, 8, 4

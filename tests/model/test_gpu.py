@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.decoding.sampling import sample_captions

@@ -18,8 +18,9 @@ from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import cell_boxes
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.grid import NO_CLASS, GridExtractor
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.config import AlignmentConfig, ShowAttendTellConfig
+from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.pipeline.captioning.model_description import (
     ModelDescription,
 )

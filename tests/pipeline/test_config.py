@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from a2cap.data.errors import ConfigError
-from a2cap.model.config import MODEL_KINDS, TransformerConfig
+from a2cap.model.captioners.model_config import MODEL_KINDS
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.training.captioner.recipes import RECIPES
 from tests.data.messages import message_of

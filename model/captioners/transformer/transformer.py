@@ -6,7 +6,7 @@ from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder, Sizes
 from a2cap.model.captioners.transformer.decoder import CaptionDecoder, DecoderLayer, TokenEmbedding
 from a2cap.model.captioners.transformer.encoder import RegionEncoder
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 
 
 class TransformerCaptioner(EncoderDecoder):

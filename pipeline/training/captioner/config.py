@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from a2cap.model.config import CompileMode
+from a2cap.model.captioners.model_config import CompileMode
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]

@@ -15,7 +15,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.config import ModelConfig
+from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.losses import TwoLosses, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
 from a2cap.pipeline.captioning.model_description import (

@@ -14,7 +14,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import is_grid
-from a2cap.model.config import ModelConfig
+from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
 
 _SAMPLE = 1000  # images from which means and deviations are taken

@@ -9,7 +9,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.config import ModelConfig
+from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.captioning.model_description import (
     EXTRACTOR,
 )

@@ -10,8 +10,9 @@ from torch import nn
 
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.attention.hard import LocationLosses, Locations
+from a2cap.model.attention.hard_config import HardAttentionConfig
 from a2cap.model.captioner import trace_attention
-from a2cap.model.config import HardAttentionConfig, ShowAttendTellConfig
+from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.losses import two_losses
 from tests.model.kinds import make
 

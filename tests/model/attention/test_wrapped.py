@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from a2cap.model.alignment import caption_parameters, mask_parameters
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.wrapped import AlignedMultiheadAttention, alignment_pass
-from a2cap.model.config import AlignmentConfig
 from a2cap.model.errors import ModelError
 from tests.data.messages import message_of
 from tests.test_structure import ROOT

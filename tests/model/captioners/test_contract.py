@@ -7,13 +7,13 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import pad
 
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import (
     Teaching,
     decoder_input,
     trace_attention,
 )
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.config import AlignmentConfig
 from a2cap.model.faithfulness import gradient_importance
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.m2 import M2Captioner
-from a2cap.model.config import AlignmentConfig, M2Config
+from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.errors import ModelError
 from tests.model.kinds import FUSIONS, make
 from tests.model.recurrent_equations import (

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.spatial import SpatialCaptioner
-from a2cap.model.config import AlignmentConfig, SpatialConfig
+from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.layers.positions import sinusoidal_positions
 from tests.model.kinds import FUSIONS, make

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from a2cap.model.config import AlignmentConfig
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.analysis.faithfulness import (
     analyse,
     fusion_rows,

@@ -10,9 +10,9 @@ from a2cap.data.annotations.instances import read_instances
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, write_attention
 from a2cap.data.files.json_file import read_json
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import AlignmentConfig
 from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
 from a2cap.pipeline.captioning.saved_captioner import (
     load_model,

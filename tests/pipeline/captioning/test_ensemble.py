@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
-from a2cap.model.captioners.gru import GruCaptioner
+from a2cap.model.captioners.recurrent.gru import GruCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.ensemble import Ensemble
 from a2cap.pipeline.captioning.ensemble import load_captioner

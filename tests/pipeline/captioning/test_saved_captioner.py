@@ -11,7 +11,8 @@ import a2cap
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import Manifest, write_manifest
-from a2cap.model.config import AlignmentConfig, TransformerConfig
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.captioning.model_description import (
     ModelDescription,
 )

@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from a2cap.model.config import MODEL_KINDS
+from a2cap.model.captioners.model_config import MODEL_KINDS
 from a2cap.pipeline.cli import main as commands
 from a2cap.pipeline.cli.main import cli
 from tests.experiments import a2, settings

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from a2cap.model.config import AlignmentConfig
+from a2cap.model.alignment_config import AlignmentConfig
 from tests.model.kinds import KINDS, VARIANTS
 from tests.pipeline.training.runs import assert_equal_results, events, metrics, outcome
 

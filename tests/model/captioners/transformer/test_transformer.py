@@ -3,7 +3,7 @@ import torch
 
 from a2cap.model.captioner import SpecialTokens, decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.replacement import frozen
 

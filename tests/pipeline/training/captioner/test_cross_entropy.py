@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from a2cap.data.batches.collate import Batch
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.config import AlignmentConfig, TransformerConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.losses import two_losses
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner import cross_entropy

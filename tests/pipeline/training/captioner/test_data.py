@@ -13,7 +13,9 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.data.regions import Regions, cell_boxes
-from a2cap.model.config import SpatialConfig, TransformerConfig, UpDownConfig
+from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
+from a2cap.model.captioners.spatial_config import SpatialConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.training.captioner import task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions

@@ -7,8 +7,10 @@ import torch
 
 from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.config import AlignmentConfig, GruConfig, TransformerConfig
+from a2cap.model.captioners.recurrent.gru_config import GruConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.captioning.model_description import (
     ModelDescription,
 )

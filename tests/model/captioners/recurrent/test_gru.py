@@ -5,9 +5,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
-from a2cap.model.captioners.gru import GruCaptioner
-from a2cap.model.config import AlignmentConfig, GruConfig
+from a2cap.model.captioners.recurrent.gru import GruCaptioner
+from a2cap.model.captioners.recurrent.gru_config import GruConfig
 from tests.model.kinds import FUSIONS, make
 from tests.model.recurrent_equations import (
     Weights,

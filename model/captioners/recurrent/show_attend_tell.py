@@ -16,8 +16,12 @@ from a2cap.model.attention.hard import LocationLosses, Locations
 from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory, ScoredCaptions, SpecialTokens
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
-from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
-from a2cap.model.config import ShowAttendTellConfig
+from a2cap.model.captioners.recurrent.recurrent_decoder import (
+    RecurrentDecoder,
+    RegionFeatures,
+    mean_region,
+)
+from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.layers.lstm import lstm
 
 

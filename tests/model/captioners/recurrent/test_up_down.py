@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from a2cap.model.captioners.up_down import UpDownCaptioner
-from a2cap.model.config import AlignmentConfig, UpDownConfig
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.recurrent.up_down import UpDownCaptioner
+from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from tests.model.kinds import FUSIONS, make
 from tests.model.recurrent_equations import Weights, assert_equal_to_transcription, lstm, softmax
 

@@ -18,8 +18,12 @@ from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.attention.over_regions import attend
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
-from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
-from a2cap.model.config import AoaConfig
+from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
+from a2cap.model.captioners.recurrent.recurrent_decoder import (
+    RecurrentDecoder,
+    RegionFeatures,
+    mean_region,
+)
 from a2cap.model.layers.lstm import lstm
 
 

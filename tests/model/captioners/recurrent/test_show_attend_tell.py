@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.model.captioners.show_attend_tell import ShowAttendTellCaptioner
-from a2cap.model.config import AlignmentConfig, ShowAttendTellConfig
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.recurrent.show_attend_tell import ShowAttendTellCaptioner
+from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.losses import two_losses
 from tests.model.kinds import FUSIONS, make
 from tests.model.recurrent_equations import (

@@ -5,8 +5,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from a2cap.model.captioners.aoa import AoaCaptioner
-from a2cap.model.config import AlignmentConfig, AoaConfig
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.recurrent.aoa import AoaCaptioner
+from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from tests.model.kinds import FUSIONS, make
 from tests.model.recurrent_equations import (
     Weights,

@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from a2cap.model.config import AlignmentConfig, TransformerConfig
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 
 
 def test_defaults_are_the_papers_sizes_and_a2s_reading_of_open_points():

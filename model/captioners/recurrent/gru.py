@@ -15,8 +15,12 @@ from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
-from a2cap.model.captioners.recurrent import RecurrentDecoder, RegionFeatures, mean_region
-from a2cap.model.config import GruConfig
+from a2cap.model.captioners.recurrent.gru_config import GruConfig
+from a2cap.model.captioners.recurrent.recurrent_decoder import (
+    RecurrentDecoder,
+    RegionFeatures,
+    mean_region,
+)
 
 
 class LinearRegions(nn.Module):

@@ -1,0 +1,1 @@
+"""Captioners that decode token by token with an LSTM or a GRU."""

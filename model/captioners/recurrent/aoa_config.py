@@ -1,0 +1,45 @@
+"""Settings of AoANet."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
+from a2cap.model.captioners.settings import CaptionerSettings
+
+
+class AoaConfig(CaptionerSettings):
+    """Sizes and options of AoANet (Huang et al. 2019); the defaults are the authors' code."""
+
+    kind: Literal["aoa"] = "aoa"
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    width: Annotated[int, Field(gt=0, le=2**16)] = 1024
+    """Width of every state, D."""
+
+    heads: Annotated[int, Field(gt=0)] = 8
+    """Number of attention heads, H; they divide the width equally."""
+
+    refiner_layers: Annotated[int, Field(ge=0, le=256)] = 6
+    """Layers that refine the regions."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Dropout rate of embedded regions and tokens, of the context, and before the output layer."""
+
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate of all attention weights and of what the refiner's layers add."""
+
+    gate_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    """Dropout rate of the input of the refiner's attention on attention."""
+
+    alignment: SingleAlignment = AlignmentConfig()
+    """The attention alignment of A2, of the decoder's attention."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(
+                f"width {self.width} is not divided by {self.heads} heads; choose a multiple of "
+                f"{self.heads}"
+            )
+        return self

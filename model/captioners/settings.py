@@ -1,0 +1,82 @@
+"""Settings that kinds of captioners share; those of a kind are beside its class."""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from a2cap.model.alignment_config import AlignmentConfig
+
+FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+ADDED = Field(json_schema_extra={"added": True})
+"""Mark of a field that earlier results lack: at its default it is in no stage key."""
+
+
+class CaptionerSettings(BaseModel):
+    """Base of the settings of every kind."""
+
+    model_config = FROZEN
+
+    kind: str
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    feature_dropout: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, ADDED] = None
+    """Dropout rate of the embedded regions, or of the features where a kind does not embed them;
+    null is `dropout` of embedded regions and 0 of features."""
+
+    attention_dropout: Annotated[float, Field(ge=0, lt=1), ADDED] = 0.0
+    """Dropout rate of attention weights, over regions and over tokens."""
+
+    standardise: Annotated[bool, ADDED] = False
+    """Subtract each feature's mean over the training images and divide by its deviation. Published
+    captioners read features as they are, at the scale of their own network; those of another one
+    may be far smaller or larger, and attention that adds a key to a query then learns slowly."""
+
+    blind: bool = False
+    """Zero the region features before the encoder: the control experiment with language, number of
+    regions and, where a kind reads them, boxes alone."""
+
+    def region_dropout(self, otherwise: float = 0.0) -> float:
+        """Return the dropout rate of regions; otherwise: without a `feature_dropout`."""
+        return otherwise if self.feature_dropout is None else self.feature_dropout
+
+
+class LayeredSettings(CaptionerSettings):
+    """Base of the settings of kinds made of Transformer layers."""
+
+    width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    """Width of every state, D."""
+
+    heads: Annotated[int, Field(gt=0)] = 8
+    """Number of attention heads, H; they divide the width equally."""
+
+    feed_forward: Annotated[int, Field(gt=0, le=2**20)] = 2048
+    """Width of the inner layer of each feed-forward block."""
+
+    encoder_layers: Annotated[int, Field(ge=0, le=256)] = 6
+    """Self-attention layers over the regions; 0 uses the embedded regions directly."""
+
+    decoder_layers: Annotated[int, Field(gt=0, le=256)] = 6
+    """Layers of the caption decoder."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Dropout rate after each attention and feed-forward block and in the region embedding, nowhere
+    else."""
+
+    alignment: AlignmentConfig = AlignmentConfig()
+    """The attention alignment of A2."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width {self.width} does not give each of {self.heads} heads an even width; "
+                f"choose a multiple of {2 * self.heads}"
+            )
+        layers = self.alignment.aligned_layers
+        if layers != "all" and max(layers) > self.decoder_layers:
+            raise ValueError(
+                f"alignment.aligned_layers contains layer {max(layers)}, the decoder has "
+                f"{self.decoder_layers}; choose layers from 1 to {self.decoder_layers}"
+            )
+        return self
