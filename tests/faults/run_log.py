@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
 from tests.faults.fault_points import observe
 
 OPEN = "a2cap.data.features.writer:FeatureWriter.__init__"
 COMMIT = "a2cap.data.features.writer:FeatureWriter._commit"
-EXTRACT = "a2cap.pipeline.extraction.extract:Extraction._add"
+EXTRACT = "a2cap.pipeline.extraction.engine:ShardWorker._add"
 RESUME = "a2cap.pipeline.training.loop:Training.resume"
 UPDATES = (
     "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",
@@ -56,7 +58,7 @@ def start_logging(path: Path) -> None:
     def log(event: str, value: object = True) -> None:
         os.write(descriptor, f"{json.dumps([event, value])}\n".encode())
 
-    observe(OPEN, after=lambda _, self, *__: log("found", sorted(self.done())))
+    observe(OPEN, after=lambda _, self, *__: log("found", sorted(self.done() | _published(self))))
     observe(
         COMMIT,
         before=lambda self: [key.decode() for key in self._pending],
@@ -68,7 +70,13 @@ def start_logging(path: Path) -> None:
         observe(update, after=lambda _, __, ___, number: log("step", number))
     observe(SAVE, after=lambda _, __, step: log("checkpoint", step))
     observe(WORK, before=lambda *_: log("worked"))
-    observe(SEAL, after=lambda *_: log("sealed"))
+    observe(SEAL, after=lambda _, __, manifest: manifest.made_from and log("sealed"))
+
+
+def _published(writer: FeatureWriter) -> set[str]:
+    """Return the images of the shards that are published when the next one is opened."""
+    shards = writer.path.parents[1].glob("features.lmdb/[0-9]*")
+    return {image_id for shard in shards for image_id in FeatureStore(shard)}
 
 
 def read_log(path: Path) -> Run:

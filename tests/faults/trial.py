@@ -39,8 +39,8 @@ READS: Mapping[str, tuple[str, ...]] = {
 
 STAGES = tuple(READS)
 
-IMAGES, TOGETHER, COMMIT_EVERY = 40, 2, 8
-"""Scaled down from batches of 16 images and commits of 64, so that 40 images have several."""
+IMAGES, TOGETHER, COMMIT_EVERY, SHARD = 40, 2, 8, 18
+"""Scaled down from batches of 16 images, commits of 64 and shards of 1,024."""
 
 CHECKPOINT_EVERY = 4
 
@@ -424,5 +424,6 @@ def scale_down() -> None:
         raise RuntimeError("the limits of extraction were renamed; update scale_down")
     defaults["commit_every"] = COMMIT_EVERY
     extraction._BATCH_SIZE = TOGETHER
+    extraction.SHARD_SIZE = SHARD
     torch.set_num_threads(1)
     cv2.setNumThreads(1)

@@ -153,7 +153,7 @@ NAMES = {
     "preprocess": "captions.h5",
     "train-xe": "model.safetensors",
     "evaluate": "report.html",
-    "store": "data.mdb",
+    "store": "00000/data.mdb",
     "checkpoint": "state.pt",
     "copied": "extractor.json",
 }
