@@ -70,7 +70,8 @@ def start_logging(path: Path) -> None:
         observe(update, after=lambda _, __, ___, number: log("step", number))
     observe(SAVE, after=lambda _, __, step: log("checkpoint", step))
     observe(WORK, before=lambda *_: log("worked"))
-    observe(SEAL, after=lambda _, __, manifest: manifest.made_from and log("sealed"))
+    # shards and stores are sealed too, but are made from nothing by themselves
+    observe(SEAL, after=lambda _, __, found: log("sealed") if found.made_from else None)
 
 
 def _published(writer: FeatureWriter) -> set[str]:
