@@ -25,7 +25,7 @@ class DataConfig(Section):
     images: Path | None = None
     """Image folder, searched recursively."""
 
-    ids: Annotated[IdRule, Field(json_schema_extra={"added": True})] = "number"
+    ids: IdRule = "number"
     """number: a file named by a number, as in COCO, has it as its id, in whatever folder. path: the
     id of every image is its path in `images`, for folders that repeat numbers; without files of
     boxes, scenes or features, which name images by number."""
@@ -76,7 +76,7 @@ class PreprocessConfig(Section):
     """Published rule for tokens and counts. `karpathy`, `updown` and `arctic` count training
     captions alone; `a2 preprocess --prove` compares the words with the published ones."""
 
-    tokenizer: Annotated[Tokenizer, Field(json_schema_extra={"added": True})] = "karpathy"
+    tokenizer: Tokenizer = "karpathy"
     """Words of captions. karpathy: the tokens in the file, else the rule of Karpathy's file, or the
     rule of m2, updown and arctic; metrics compare PTB tokens, as in papers. ptb: PTB tokens for
     both. unicode: words of any script for both; METEOR and SPICE, which read English, are left
@@ -85,9 +85,7 @@ class PreprocessConfig(Section):
     min_count: Annotated[int, Field(gt=0)] | None = None
     """Minimum occurrences of a word; the preset's by default, lower it for a small data set."""
 
-    references: Annotated[
-        Annotated[int, Field(gt=0)] | None, Field(json_schema_extra={"added": True})
-    ] = None
+    references: Annotated[int, Field(gt=0)] | None = None
     """Most captions of an image, the first ones by id: 5 is the rule of COCO's evaluations, where
     some images have more. null keeps all."""
 

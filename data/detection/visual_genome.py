@@ -31,10 +31,9 @@ from a2cap.data.detection.labels import (
     labelled_image,
     names_no_image,
 )
-from a2cap.data.detection.name_list import NameList, read_name_list
 from a2cap.data.errors import InputError
 from a2cap.data.files.image_file import open_image
-from a2cap.data.files.json_file import read_json_list
+from a2cap.data.files.json_file import read_json_list, read_text
 from a2cap.data.image_ids import image_id
 
 MOST_ATTRIBUTES = 16
@@ -54,6 +53,42 @@ _COMMON_ATTRIBUTES = frozenset(
 
 _Attributes = dict[int | str, dict[int | str, list[str]]]
 """Cleaned attribute names by image id and object id, in the file's order."""
+
+
+@dataclass(frozen=True)
+class NameList:
+    """Classes of a list. names: of each class; ids: class id of every name and synonym.
+
+    The layout of bottom-up-attention's data/genome/1600-400-20 (`objects_vocab.txt`): one class per
+    line; "tennis racket,tennis racquet" is one class, named "tennis racket".
+    """
+
+    names: tuple[str, ...]
+    ids: dict[str, int]
+
+
+def read_name_list(path: Path) -> NameList:
+    """Read a list; names are stripped and in lower case, empty lines are skipped.
+
+    Raises InputError if there is no name or if two classes share one.
+    """
+    names: list[str] = []
+    ids: dict[str, int] = {}
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        synonyms = [name.strip() for name in line.lower().split(",") if name.strip()]
+        for name in synonyms:
+            # a synonym may be repeated within its class
+            if ids.setdefault(name, len(names)) != len(names):
+                raise InputError(
+                    f"line {number} of {str(path)!r} repeats {name!r}, a name of "
+                    f"{names[ids[name]]!r}; keep one"
+                )
+        names += synonyms[:1]
+    if not names:
+        raise InputError(
+            f"no names in {str(path)!r}; write one class per line, synonyms separated by commas"
+        )
+    return NameList(tuple(names), ids)
 
 
 def read_visual_genome(

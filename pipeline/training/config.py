@@ -30,7 +30,7 @@ class TrainingConfig(Section):
     bf16: matrix products in bfloat16; parameters, masks and losses stay in float32, and validation
     computes in float32. auto: bf16 on a GPU of CUDA 8.0 or later and on a CPU with AVX512_BF16 (all
     with AMX have it), otherwise fp32; stages, keys and results contain the choice."""
-    deterministic: Annotated[bool, Field(json_schema_extra={"added": True})] = False
+    deterministic: bool = False
     """Use only operations of torch that give equal bits each time, which resuming bit for bit on a
     GPU needs; slower there. An operation without such a form is an error. A CPU needs no switch."""
     lr: Annotated[float, Field(gt=0)]

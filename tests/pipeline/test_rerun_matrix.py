@@ -376,6 +376,5 @@ def test_the_reason_for_a_rerun_names_the_field_and_both_values(keys):
         if readers and not isinstance(value, File):
             chosen = keys.overrides(field, value)
             before, after = (keys.values(overrides)[field] for overrides in chosen)
-            is_added = (config_fields()[field].json_schema_extra or {}).get("added")
             why = difference(*(keys(overrides)[readers[0]] for overrides in chosen))
-            assert why[0] == f"{field} {'absent' if is_added else repr(before)} -> {after!r}"
+            assert why[0] == f"{field} {before!r} -> {after!r}"
