@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.sealed_folder import SkippedItem
@@ -23,8 +23,9 @@ from a2cap.pipeline.engine.inputs import Input, Inputs, result_input
 from a2cap.pipeline.engine.run import Outcome, finished, require_replaceable, run_stage
 from a2cap.pipeline.engine.run_stripe import StripeOutcome, run_stripe
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
-from a2cap.pipeline.engine.status import Status, status_of
+from a2cap.pipeline.engine.status import Status, UnfinishedStageError, status_of
 from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.runtime.torchrun import RankGroup
 from a2cap.pipeline.stages.checks import require_runnable
 from a2cap.pipeline.stages.evaluate import Evaluate
 from a2cap.pipeline.stages.extract import Extract, ImportFeatures
@@ -35,31 +36,13 @@ from a2cap.pipeline.stages.train_detector import TrainDetector
 from a2cap.pipeline.stages.train_scst import TrainScst
 from a2cap.pipeline.stages.train_xe import TrainXe
 
-if TYPE_CHECKING:
-    from a2cap.pipeline.runtime.torchrun import RankGroup
-
 logger = logging.getLogger(__name__)
-
-_COMMANDS = {TRAIN_XE: "train", TRAIN_SCST: "train", TRAIN_DETECTOR: "detector train"}
-
-
-class UnfinishedStageError(A2Error):
-    """Raised if a stage needs the result of a stage that is not finished."""
-
-    def __init__(self, stage: str, waits_for: str) -> None:
-        command = _COMMANDS.get(waits_for, waits_for)
-        super().__init__(
-            f'{stage} needs {waits_for}, which is not finished; run "a2 {command}" or "a2 run"'
-        )
-        self.waits_for = waits_for
 
 
 class Experiment:
     """The stages of one experiment over one artifacts folder; group: ranks that share the work."""
 
-    def __init__(
-        self, config: Config, artifacts: Path, *, group: "RankGroup | None" = None
-    ) -> None:
+    def __init__(self, config: Config, artifacts: Path, *, group: RankGroup | None = None) -> None:
         self.config = config
         self.artifacts = artifacts
         self.files = ExperimentFiles(config, artifacts)
@@ -125,24 +108,21 @@ class Experiment:
     def stage(self, name: str) -> PreparedStage:
         """Prepare a stage; raise UnfinishedStageError if a stage that it reads is not finished."""
         declared = self.declared(name)
-        inputs: dict[str, Input] = {}
-        for read, other in declared.reads.items():
-            found = self.result(other, needed_by=name)
-            inputs[read] = result_input(found.directory, found.manifest)
-        inputs |= declared.files(self.files)
-        return declared.prepare(inputs, self.artifacts / name)
+        results = {n: self.result(other, needed_by=name) for n, other in declared.reads.items()}
+        inputs = {n: result_input(one.directory, one.manifest) for n, one in results.items()}
+        return declared.prepare(inputs | declared.files(self.files), self.artifacts / name)
 
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
         """Run a stage unless its result exists, in the artifacts folder or at `output`."""
         stage = self.stage(name)
         if self._group is not None and self.declared(name).is_distributed:
             stage = self._announced(stage, self._group)
-        paths = self._paths(stage, output)
-        outcome = run_stage(stage, paths, resolved_config=self.config.to_yaml(), force=force)
+        paths, text = self._paths(stage, output), self.config.to_yaml()
+        outcome = run_stage(stage, paths, resolved_config=text, force=force)
         self._outcomes[name] = outcome
         return outcome
 
-    def _announced(self, stage: PreparedStage, group: "RankGroup") -> PreparedStage:
+    def _announced(self, stage: PreparedStage, group: RankGroup) -> PreparedStage:
         """Return the stage, whose work the other ranks enter too."""
 
         def work(folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
@@ -175,7 +155,7 @@ class Experiment:
             report(name, outcomes[-1])
         return outcomes
 
-    def _follow(self, group: "RankGroup") -> None:
+    def _follow(self, group: RankGroup) -> None:
         for found in group.announced():
             inputs = Inputs({name: Input(Path(path), "") for name, path in found.inputs.items()})
             folder = Path(found.folder)
@@ -184,8 +164,8 @@ class Experiment:
     def run_stripe(self, stripe: Stripe, *, output: Path | None = None) -> StripeOutcome:
         """Run a stripe of extraction; the process that finds all shards done publishes it."""
         stage = self.stage(EXTRACT)
-        paths = self._paths(stage, output)
-        return run_stripe(stage, paths, stripe, resolved_config=self.config.to_yaml())
+        text = self.config.to_yaml()
+        return run_stripe(stage, self._paths(stage, output), stripe, resolved_config=text)
 
     def _paths(self, stage: PreparedStage, output: Path | None = None) -> StagePaths:
         require_replaceable(output, stage.name)
@@ -210,13 +190,6 @@ class Experiment:
                 raise UnfinishedStageError(needed_by, name)
             self._outcomes[name] = outcome
         return self._outcomes[name]
-
-    def is_done(self, stage: str) -> bool:
-        """Return True if the result of a stage exists."""
-        try:
-            return self.status(stage).state == "done"
-        except A2Error:
-            return False
 
     def folder_of(self, stage: str) -> Path | None:
         """Return the folder of a stage's result, None if it does not exist."""

@@ -19,6 +19,7 @@ from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.sources.opening import require_image_folder
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
+from a2cap.pipeline.engine.status import Status
 from a2cap.pipeline.runtime.memory import available_memory
 from a2cap.pipeline.stages.files import ExperimentFiles
 
@@ -72,8 +73,8 @@ class Stages(Protocol):
     def stage(self, name: str) -> PreparedStage:
         """Return a stage with its inputs; raise A2Error if it cannot run yet."""
 
-    def is_done(self, stage: str) -> bool:
-        """Return True if the result of a stage exists."""
+    def status(self, name: str) -> Status:
+        """Return the status of a stage."""
 
     def folder_of(self, stage: str) -> Path | None:
         """Return the folder of a stage's result, None if it does not exist."""
@@ -112,7 +113,10 @@ class Plan:
         if not any((self.files.artifacts / stage).glob("*/")):
             return True  # known without the digests of all images, which can take minutes
         if stage not in self._pending:
-            self._pending[stage] = not self.stages.is_done(stage)
+            try:
+                self._pending[stage] = self.stages.status(stage).state != "done"
+            except A2Error:  # reported by a check of the stage
+                self._pending[stage] = True
         return self._pending[stage]
 
     def images(self) -> str:

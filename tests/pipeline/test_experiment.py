@@ -10,7 +10,8 @@ import pytest
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.extract.detector import precision
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.experiment import Experiment, UnfinishedStageError
+from a2cap.pipeline.engine.status import UnfinishedStageError
+from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.checks import require_runnable
 from tests.data.messages import message_of
 from tests.data.sources.samples import tar_bytes

@@ -10,7 +10,7 @@ import torch
 from a2cap.data.errors import LoaderError
 from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine.interruption import Interrupted
-from a2cap.pipeline.training import loop
+from a2cap.pipeline.training import resume
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from tests.pipeline.training.runs import (
     STEPS_PER_EPOCH,
@@ -123,7 +123,7 @@ def test_a_second_signal_during_a_save_leaves_no_finished_checkpoint(
                 signal.raise_signal(signal.SIGTERM)
             return sha256_of(path)
 
-        patch.setattr("a2cap.pipeline.training.checkpoints.sha256_of", signal_and_digest)
+        patch.setattr("a2cap.data.files.sealed_folder.sha256_of", signal_and_digest)
         assert outcome(lambda: train(found)) == signal.SIGTERM
     assert {path.name for path in (found / "checkpoints").iterdir()} == {
         "step-00000004",
@@ -141,9 +141,9 @@ def test_resume_in_another_environment_warns_that_it_is_not_exact(
     signals[0, 3] = [signal.SIGTERM]
     found = tmp_path / "moved"
     assert outcome(lambda: train(found)) == signal.SIGTERM
-    here = loop.environment(torch.device("cpu"), ranks=1)
+    here = resume.environment(torch.device("cpu"), ranks=1)
     elsewhere = {**here, "torch": "9.9", "device": "abacus"}
-    monkeypatch.setattr(loop, "environment", lambda device, ranks: elsewhere)
+    monkeypatch.setattr(resume, "environment", lambda device, ranks: elsewhere)
     train(found)
     assert [text for text in caplog.messages if "->" in text] == [
         f"train: torch {here['torch']} -> 9.9, device {here['device']} -> abacus since the "
