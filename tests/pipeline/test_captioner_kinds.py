@@ -20,7 +20,6 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.grid import NO_CLASS, GridExtractor
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.pipeline.captioning.model_description import (
     ModelDescription,
 )
@@ -28,7 +27,6 @@ from a2cap.pipeline.captioning.saved_captioner import (
     load_model,
     save_model,
 )
-from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from tests.experiments import a2
 from tests.model.kinds import KINDS
@@ -186,14 +184,6 @@ def test_a_captioner_of_cells_refuses_regions(copy, tmp_path):
         "are not the cells of a grid, whose positions model.kind=spatial needs; extract with "
         "extract.boxes=grid, or choose another model.kind"
     )
-
-
-def test_options_added_to_a_kind_are_in_no_key_at_their_default():
-    old = {"kind", "width", "embedding", "attention_width", "attention_layers", "gate", "output"}
-    old |= {"doubly_stochastic", "dropout", "blind", "alignment"}
-    assert set(key_fields(ShowAttendTellConfig())) == old
-    hard = KINDS["show-attend-tell"](attention="hard", alignment=AlignmentConfig(fusion="none"))
-    assert set(key_fields(hard)) == {*old, "attention"}
 
 
 def test_the_files_of_a_transformer_name_no_kind_and_are_read_as_one(experiment):

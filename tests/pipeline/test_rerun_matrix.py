@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from a2cap.data.files.sealed_folder import Manifest, write_manifest
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.explain import difference
@@ -93,8 +94,13 @@ CHANGED_FILES = {
     "data.word_groups": (File("words.json"), ("evaluate",)),
     "data.scenes": (File("other instances.json"), ("evaluate",)),
     "extract.weights": (File("other detector.safetensors"), EXTRACT),
+    "extract.precision": (Value("mixed", ("extract.boxes=detect",)), EXTRACT),
     "train.start": (File("captioner"), TRAIN),
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
+    **{
+        f"evaluate.{name}": (Value(value, ("evaluate.method=sampling",)), EVALUATE)
+        for name, value in {"temperature": "0.5", "top_k": "5", "top_p": "0.5"}.items()
+    },
     "evaluate.baseline": (File("metrics.json"), EVALUATE),
 }
 CHANGED_VALUES = yaml.safe_load(
@@ -109,12 +115,13 @@ detector: {layout: coco, depth: 50, width: 16, norms: frozen, anchor_sizes: [32.
   clip_norm: null, checkpoint_every: 10, max_validation_images: 2, validation_proposals: 10,
   deterministic: true, dtype: float16}
 extract: {boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
-  min_side: 90, max_side: 1200, procedure: detectron2, precision: mixed, grid_backbone: vgg16,
+  min_side: 90, max_side: 1200, procedure: detectron2, grid_backbone: vgg16,
   grid_layer: layer3, grid_size: 7, grid_crop: centre, backend: detectron2, roi_size: 5,
   confidence: 0.3, dtype: float32}
-preprocess: {vocabulary: m2, tokenizer: ptb, min_count: 2, max_length: 10}
+preprocess: {vocabulary: m2, tokenizer: ptb, min_count: 2, max_length: 10, references: 3}
 model: {width: 32, heads: 4, feed_forward: 16, encoder_layers: 2, decoder_layers: 2, dropout: 0.2,
-  feature_dropout: 0.5, attention_dropout: 0.2, norm: pre, box_geometry: linear, blind: true}
+  feature_dropout: 0.5, attention_dropout: 0.2, norm: pre, box_geometry: linear, blind: true,
+  standardise: true}
 model.alignment: {fusion: max, mask_network: linear, mask_slots: 50, average: heads,
   renormalise_aligned: true, renormalise_perturbed: true, detach_mask: false, penalty_weight: 0.1,
   moving_rate: 0.2, decay_steps: 5.0, aligned_layers: [1]}
@@ -130,11 +137,11 @@ scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision:
   baseline: greedy, idf: caption, eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued,
   captions_per_image: 2, checkpoint_every: 10, validation_beam_size: 1, max_validation_images: 2,
   max_length: 10, ema: 0.9, shuffle_window: 4, compile: reduce-overhead}
-evaluate: {method: sampling, min_length: 3, temperature: 0.5, top_k: 5, top_p: 0.5, seed: 1,
+evaluate: {method: sampling, min_length: 3, seed: 1,
   split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
   groups: 5, diversity: 0.2, ensemble_average: log_probabilities, collapse_repeats: true,
   batch_size: 3, spice: false, baseline_name: other, report_images: 2, attention: none}
-runtime: {device: cpu, workers: 1, threads: 2, name: other}
+runtime: {device: cpu, workers: 1, threads: 2, name: other, ray: auto}
 """
 )
 READ_BY = {
@@ -214,9 +221,14 @@ def _coco():
     return {"images": images, "annotations": captions}
 
 
-def manifest_of(digest):
-    """Return a manifest of this digest."""
-    return SimpleNamespace(digest=digest, outputs={}, checksums={})
+def result_of(folder, digest):
+    """Seal an empty folder of this digest, as if it was the result of a stage."""
+    directory = folder / "made" / digest
+    manifest = Manifest(outputs={}, facts={"digest": digest}, finished=0.0)
+    if not directory.exists():
+        directory.mkdir(parents=True)
+        write_manifest(directory, manifest)
+    return SimpleNamespace(directory=directory, manifest=manifest)
 
 
 class Keys:
@@ -277,11 +289,7 @@ class Keys:
     def _built(self, opened, *, propagate):
         made, found = {}, {}
 
-        def result(name, *, needed_by):
-            directory = self.folder / "made" / made[name]
-            return SimpleNamespace(directory=directory, manifest=manifest_of(made[name]))
-
-        opened.result = result
+        opened.result = lambda name, *, needed_by: result_of(self.folder, made[name])
         for name in (*opened.names, "train-detector"):
             found[name] = opened.stage(name).made_from
             made[name] = found[name].key if propagate else f"made by {name}"
@@ -357,8 +365,7 @@ def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
     inputs = {"features": "extract", "captions": "preprocess"}
     found = {name: set() for name in READERS}
     opened.result = lambda name, *, needed_by: (
-        found[name].add(needed_by)
-        or SimpleNamespace(directory=keys.folder, manifest=manifest_of("made"))
+        found[name].add(needed_by) or result_of(keys.folder, "made")
     )
     with opened:
         for name in opened.names:

@@ -151,6 +151,7 @@ def test_the_number_of_heads_is_stated_and_not_guessed(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["m2", "transformer"])
 def test_missing_and_misshapen_tensors_are_refused(tmp_path, kind):
     if kind == "m2":
