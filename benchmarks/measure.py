@@ -12,15 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 Form = Callable[[], object]
 
@@ -60,44 +57,6 @@ def interleaved(
             form()
             seconds[name].append(time.perf_counter() - started)
     return {name: Timing(tuple(measured[warm_up:])) for name, measured in seconds.items()}
-
-
-class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Record of the matrix products that run inside the block."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.calls: list[Form] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run an operator; record it if it multiplies matrices."""
-        named = kwargs or {}
-        if func.overloadpacket in flop_registry:
-            operands = [_like(one) if isinstance(one, Tensor) else one for one in args]
-            self.calls.append(partial(func, *operands, **named))
-        return func(*args, **named)
-
-
-def _like(tensor: Tensor) -> Tensor:
-    """Return random numbers in the layout of a tensor."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    size = 1 + sum((count - 1) * step for count, step in pairs)
-    return torch.rand(size, dtype=tensor.dtype).as_strided(tensor.shape, tensor.stride())
-
-
-def products_alone(form: Form) -> Form:
-    """Run the form once; return what runs all of its matrix products, on random numbers."""
-    with _Products() as recorded:
-        form()
-    calls = recorded.calls
-
-    def run() -> None:
-        for call in calls:
-            call()
-
-    return torch.inference_mode()(run)
 
 
 def profiled(form: Form, *, least: float = 0.02) -> dict[str, float]:

@@ -1,7 +1,5 @@
 """Time of a cross-entropy step with both losses and of beam search, compared with plain versions.
 
-Then a row per captioner of the union.
-
 A plain step runs two separate forward passes, encoder and padding included, with log-probabilities
 of all tokens, and takes from each the gradients of the parameters that it trains. Plain beam search
 has no KV cache: each step runs teacher forcing over the prefix. The results are equal.
@@ -10,7 +8,7 @@ has no KV cache: each step runs teacher forcing over the prefix. The results are
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import click
 import torch
@@ -20,9 +18,6 @@ from a2cap.extract.detector.precision import has_bfloat16
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.captioners.model_config import MODEL_KINDS, ModelConfig
-from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
@@ -34,11 +29,9 @@ from benchmarks.measure import (
     Timing,
     floating_operations,
     interleaved,
-    peak_memory,
     print_machine,
     print_table,
     print_timings,
-    products_alone,
     ratio,
 )
 
@@ -75,10 +68,6 @@ QUICK = Sizes(2, 2, tokens=5, regions=6, feature_width=16, vocabulary=50, matmul
 
 SMALL = TransformerConfig(encoder_layers=2, decoder_layers=2, width=128, feed_forward=512)
 MODELS = {"2+2 layers of 128": SMALL, "6+6 layers of 512": TransformerConfig()}
-
-SCENES = SMALL.model_copy(update={"heads": 4, "feed_forward": 256, "box_geometry": "linear"})
-SCENES_SIZES = Sizes(16, mean=10.5, deviation=2.7, regions=12, feature_width=256, vocabulary=150)
-"""A captioner of generated scenes and its batch."""
 
 
 @dataclass(frozen=True)
@@ -317,45 +306,6 @@ def print_searches(
     print_timings(title, timings, reference="plain", count=len(batch.captions))
 
 
-def published(sizes: Sizes) -> dict[str, ModelConfig]:
-    """Return the settings of every kind in the sizes of its authors, with the gate."""
-    cells = {"spatial": {"cells": sizes.regions}}
-    return {
-        kind: cast(ModelConfig, settings(**cells.get(kind, {})))
-        for kind, settings in MODEL_KINDS.items()
-    }
-
-
-def print_captioners(settings: Mapping[str, ModelConfig], sizes: Sizes, *, rounds: int) -> None:
-    """Print a row per captioner: training step, its matrix products alone, and beam search."""
-    batch, rows = make_batch(sizes), []
-    captions = sizes.images * sizes.captions
-    for kind, config in settings.items():
-        captioner = make_captioner(
-            config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
-        ).train()
-        step = partial(training_step(captioner, a2_gradients), batch)
-        products = products_alone(step)
-        trained = interleaved({A2: step, MATMUL: products}, rounds=rounds)
-        memory = peak_memory(step)
-        searched = interleaved({A2: partial(search, captioner.eval(), batch)}, rounds=rounds)
-        rows.append(
-            [
-                kind,
-                f"{sum(one.numel() for one in captioner.parameters()):,}",
-                f"{trained[A2].median:.4f}",
-                trained[A2].spread,
-                ratio(trained[A2].median, trained[MATMUL].median),
-                f"{captions / trained[A2].median:,.1f}",
-                f"{memory:,.0f} MiB",
-                f"{sizes.images / searched[A2].median:,.2f}",
-            ]
-        )
-    header = ["", "parameters", "step, s", "s in each round", "of its products alone"]
-    header += ["captions/s", "peak memory", f"beam-{BEAM_SIZE} captions/s"]
-    print_table(f"every captioner: training step, {sizes.images} images", header, rows)
-
-
 @click.command()
 @click.option("--quick", is_flag=True, help="Use a tiny batch, only to check that it runs.")
 def main(quick: bool) -> None:
@@ -380,10 +330,6 @@ def main(quick: bool) -> None:
         )
         title = f"{name}: beam {BEAM_SIZE}, {STEPS} steps, {sizes.images} images"
         print_searches(title, captioner, batch, rounds=search_rounds)
-    small: dict[str, ModelConfig] = {"up-down": UpDownConfig(width=8, embedding=8)}
-    print_captioners(small if quick else published(sizes), sizes, rounds=search_rounds)
-    if not quick:
-        print_captioners({"2+2 layers of 128": SCENES}, SCENES_SIZES, rounds=search_rounds)
 
 
 if __name__ == "__main__":
