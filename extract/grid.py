@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torchvision import models
+from torchvision.models.feature_extraction import create_feature_extractor
 
 from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.files.atomic import replacing
@@ -179,8 +181,6 @@ def _backbone(name: GridBackbone) -> nn.Module:
         return TimmBackbone(name)
     if name in LITE:
         return EfficientNetLite(name)
-    from torchvision import models
-
     return cast(nn.Module, models.get_model(name, weights=None))
 
 
@@ -198,8 +198,6 @@ def _up_to(backbone: nn.Module, layer: str) -> nn.Module:
     """Return the backbone up to a layer, with its output as "map"."""
     if isinstance(backbone, _OF_ONE_SIDE):
         return backbone
-    from torchvision.models.feature_extraction import create_feature_extractor
-
     try:
         return cast(nn.Module, create_feature_extractor(backbone, {layer: "map"}))
     except ValueError as error:

@@ -17,6 +17,17 @@ _NAME = ("file_name", "filename", "image_id", "key", "__key__", "id")
 _ROWS_AT_ONCE = 8
 
 
+def load_pyarrow(name: str) -> Any:
+    """Return pyarrow with its module `parquet`; raise InputError if it is not installed."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(
+            f'{name!r} needs pyarrow; install it with pip install "a2cap[parquet]"'
+        ) from error
+    return pyarrow
+
+
 @dataclass(frozen=True)
 class Parquet:
     """The rows of a Parquet file; an image is a struct of bytes and path, or plain bytes."""
@@ -109,21 +120,18 @@ class Parquet:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        try:
-            from pyarrow.lib import ArrowException
-            from pyarrow.parquet import ParquetFile
-        except ImportError as error:
-            raise InputError(
-                f'{self.name!r} needs pyarrow; install it with pip install "a2cap[parquet]"'
-            ) from error
+        arrow = load_pyarrow(self.name)
         with open_file(self.name) as file:
             try:
-                yield ParquetFile(file)
+                yield arrow.parquet.ParquetFile(file)
             except A2Error:
                 raise
             except Exception as error:
                 # pyarrow raises an OSError without a number for damage
-                if isinstance(error, ArrowException) or getattr(error, "errno", 0) is None:
+                if (
+                    isinstance(error, arrow.lib.ArrowException)
+                    or getattr(error, "errno", 0) is None
+                ):
                     reason = " ".join(str(error).split())
                     raise InputError(
                         f"cannot read {self.name!r}: {reason}; copy the file again"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.parquet import require_pyarrow
 from a2cap.data.files.atomic import replacing, write_durably
+from a2cap.data.sources.parquet import load_pyarrow
 
 SIDECARS = "sidecars"
 """Value of --output that asks for a text file beside each image."""
@@ -99,25 +99,20 @@ class Parquet(JsonLines):
     """A row per image, written at the end; until then the rows are in FILE.jsonl beside it."""
 
     def __init__(self, path: Path) -> None:
-        require_pyarrow()
-        from pyarrow.parquet import read_table
-
+        self._arrow = load_pyarrow(path.name)
         self._table, self._rows = path, path.with_name(f"{path.name}.jsonl")
         if path.is_file() and not self._rows.is_file():
-            rows = read_table(path).to_pylist()
+            rows = self._arrow.parquet.read_table(path).to_pylist()
             write_durably(self._rows, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
         super().__init__(self._rows)
 
     def close(self) -> None:
         """Write the table and remove the lines."""
-        from pyarrow import Table
-        from pyarrow.parquet import write_table
-
         super().close()
         rows = [_parsed(self._rows, line) for line in self._rows.read_bytes().splitlines()]
         if rows:
             with replacing(self._table) as partial:
-                write_table(Table.from_pylist(rows), partial)
+                self._arrow.parquet.write_table(self._arrow.Table.from_pylist(rows), partial)
         self._rows.unlink()
 
 

@@ -4,20 +4,23 @@ It contains `model.safetensors` (tensors), `model.json` (plain configuration), `
 `extractor.json` (record of the extractor of its training regions) and the extractor's weights.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import MANIFEST, installed_versions, read_manifest
+from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.weights import captioners, detectors
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"
 EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"
+_ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
 
 
 class ModelDescription(BaseModel):
@@ -85,3 +88,47 @@ def extractor_weights(directory: Path) -> Path:
         if directory == bundled.folder:
             return detectors.resolve_weights(bundled.weights)
     return directory / EXTRACTOR_WEIGHTS
+
+
+def require_compatible(models: Sequence[Path]) -> None:
+    """Raise A2Error if trained directories cannot form an ensemble; load no tensors."""
+    for directory in models[1:]:
+        _check_compatible(directory, models[0])
+
+
+def require_vocabulary(directory: Path, first: Path) -> None:
+    """Raise A2Error if two folders, of captioners or preprocessing, have different vocabularies."""
+    found, expected = (Vocabulary.load(path / VOCABULARY) for path in (directory, first))
+    _require_equal("vocabulary", found.digest[:12], expected.digest[:12], directory, first)
+
+
+def _check_compatible(directory: Path, first: Path) -> None:
+    """Raise A2Error if a captioner cannot be in an ensemble with the first one."""
+    (description, _), (of_first, _) = map(load_description, (directory, first))
+    require_vocabulary(directory, first)
+    widths = description.region_width, of_first.region_width
+    _require_equal("region width", *widths, directory, first)
+    limits = description.max_regions, of_first.max_regions
+    _require_equal("max_regions", *limits, directory, first)
+    # the same width does not mean the same features
+    different = _extractor(directory).differences(_extractor(first))
+    if different:
+        raise InputError(
+            f"regions of {str(directory)!r} and {str(first)!r} come from different "
+            f"extractors (extractor.json differs in {', '.join(different)}); {_ADVICE}"
+        )
+
+
+def _require_equal(
+    name: str, found: object, expected: object, directory: Path, first: Path
+) -> None:
+    if found != expected:
+        raise InputError(
+            f"{name} of {str(directory)!r} is {found}, that of {str(first)!r} is {expected}; "
+            f"{_ADVICE}"
+        )
+
+
+def _extractor(directory: Path) -> ExtractorRecord:
+    require_files(directory, EXTRACTOR)
+    return ExtractorRecord.read(directory / EXTRACTOR)

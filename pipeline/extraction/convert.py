@@ -31,7 +31,7 @@ from a2cap.data.features.formats.npz import (
     milvlg_files,
     read_milvlg,
 )
-from a2cap.data.features.formats.parquet import ParquetSource, require_pyarrow, write_parquet
+from a2cap.data.features.formats.parquet import ParquetSource, write_parquet
 from a2cap.data.features.formats.tar import TarSource, write_tar
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
 from a2cap.data.features.record import FeatureType
@@ -40,6 +40,7 @@ from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.files.sealed_folder import MANIFEST
 from a2cap.data.regions import Regions
+from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.engine.progress import track
 
 Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2", "tar", "parquet"]
@@ -92,7 +93,7 @@ class FileTarget(StoreTarget):
 
     def __init__(self, path: Path, *, form: Format, dtype: FeatureType) -> None:
         if form == "parquet":
-            require_pyarrow()
+            load_pyarrow(path.name)
         super().__init__(path.with_name(f"{path.name}.partial"), dtype=dtype)
         self._path, self._form, self._dtype = path, form, dtype
 

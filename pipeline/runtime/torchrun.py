@@ -75,27 +75,27 @@ class RankGroup:
 def connected(runtime: RuntimeConfig) -> Iterator[RankGroup]:
     """Connect all ranks in torch's default process group for the block."""
     import torch
-    import torch.distributed as dist
-    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     from a2cap.pipeline.runtime.device import prepare_device
 
+    dist = torch.distributed.distributed_c10d
     device = prepare_device(runtime)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store, rank, count = next(iter(rendezvous("env://", timeout=_CONNECTION_TIMEOUT)))
+    meeting = rendezvous("env://", timeout=_CONNECTION_TIMEOUT)
+    store, rank, count = next(iter(meeting))
     # torchrun keeps its store when it starts the ranks again, with the keys of the dead
-    attempt = PrefixStore(f"attempt {launch().restarts}", store)
+    attempt = dist.PrefixStore(f"attempt {launch().restarts}", store)
     dist.init_process_group(
         # values are exchanged on the CPU, gradients on the GPU
         "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-        store=PrefixStore("group", attempt),
+        store=dist.PrefixStore("group", attempt),
         rank=rank,
         world_size=count,
         timeout=_COLLECTIVE_TIMEOUT,
     )
-    group = RankGroup(PrefixStore("announcements", attempt), rank)
+    group = RankGroup(dist.PrefixStore("announcements", attempt), rank)
     try:
         yield group
     finally:

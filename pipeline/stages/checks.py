@@ -137,9 +137,7 @@ class Plan:
 
     def device(self) -> str:
         """Check that torch has the device."""
-        from a2cap.pipeline.runtime.device import prepare_device
-
-        return str(prepare_device(self.config.runtime))
+        return str(self._prepare_device())
 
     def memory(self, needed: int, what: str, remedy: str) -> str:
         """Check that a model fits into the device's free memory."""
@@ -159,9 +157,12 @@ class Plan:
     @cached_property
     def torch_device(self) -> "torch.device":
         """The device; UnknownRequirement if torch does not have it."""
+        return known(self._prepare_device)
+
+    def _prepare_device(self) -> "torch.device":
         from a2cap.pipeline.runtime.device import prepare_device
 
-        return known(lambda: prepare_device(self.config.runtime))
+        return prepare_device(self.config.runtime)
 
     def disk(self, stage: str, needed: int, what: str) -> str:
         """Check that the output fits on the disk beside that of the stages before it."""

@@ -16,6 +16,7 @@ from a2cap.data.config import DataConfig
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.scenes.truth import read_scenes
+from a2cap.pipeline.captioning.model_description import require_compatible, require_vocabulary
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     EVALUATE,
@@ -168,8 +169,6 @@ class Evaluate(Stage):
         """Check that the captioners of an ensemble exist and fit each other and the experiment."""
         if not self.evaluate.ensemble:
             return "none"
-        from a2cap.pipeline.captioning.ensemble import require_compatible, require_vocabulary
-
         found = [captioner_folder(path, "evaluate.ensemble") for path in self.evaluate.ensemble]
         own = plan.stages.folder_of(self.model)
         require_compatible([*([] if own is None else [own]), *found])

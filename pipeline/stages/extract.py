@@ -120,12 +120,10 @@ class Extract(Stage):
 
     def _weights(self, plan: Plan) -> str:
         """Check that detector weights are named, readable, and not contradicted by the settings."""
-        from a2cap.pipeline.stages.estimates import feature_width_of
-
         path = weights_file(self.extract)
         if conflict := self.extract.conflict(settings_of_weights(self.extract.weights)):
             raise ConfigError(conflict)
-        return f"{path}, feature width {feature_width_of(plan):,}"
+        return f"{path}, feature width {self._width(plan):,}"
 
     def _boxes(self, plan: Plan) -> str:
         """Check that every image has boxes, if they are given."""
@@ -138,17 +136,20 @@ class Extract(Stage):
         given = given_boxes(path, images) or {}
         return sum(len(given[name]) for name, file in images.items() if file is not None)
 
-    def _memory(self, plan: Plan) -> str:
-        from a2cap.pipeline.stages.estimates import detector_memory, feature_width_of
+    def _width(self, plan: Plan) -> int:
+        from a2cap.pipeline.stages.estimates import feature_width_of
 
-        width = known(lambda: feature_width_of(plan))
+        return feature_width_of(plan)
+
+    def _memory(self, plan: Plan) -> str:
+        from a2cap.pipeline.stages.estimates import detector_memory
+
+        width = known(lambda: self._width(plan))
         needed = detector_memory(self.extract, weights_file(self.extract).stat().st_size, width)
         return plan.memory(needed, "the detector", "lower extract.roi_size or extract.max_side")
 
     def _disk(self, plan: Plan) -> str:
-        from a2cap.pipeline.stages.estimates import feature_width_of
-
-        width = known(lambda: feature_width_of(plan))
+        width = known(lambda: self._width(plan))
         if self.extract.boxes == "given":
             count = known(lambda: self._given_regions(plan))
         else:

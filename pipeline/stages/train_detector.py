@@ -91,11 +91,10 @@ class TrainDetector(Stage):
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the detector; return the images that cannot be used."""
-        from a2cap.pipeline.runtime.distributed import Ranks
         from a2cap.pipeline.training.detector.train import train_detector
         from a2cap.pipeline.training.task import TrainingRun
 
-        run = TrainingRun(folder, inputs, events, self.runtime, Ranks.current())
+        run = TrainingRun(folder, inputs, events, self.runtime)
         data = train_detector(self.detector, run)
         return [*data.training.skipped, *data.validation.skipped]
 

@@ -68,11 +68,8 @@ class TrainScst(Stage):
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner further."""
-        from a2cap.pipeline.runtime.distributed import Ranks
         from a2cap.pipeline.training.captioner.self_critical import refine_captioner
         from a2cap.pipeline.training.task import TrainingRun
 
-        refine_captioner(
-            self.scst, TrainingRun(folder, inputs, events, self.runtime, Ranks.current())
-        )
+        refine_captioner(self.scst, TrainingRun(folder, inputs, events, self.runtime))
         return []

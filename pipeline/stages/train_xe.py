@@ -74,10 +74,9 @@ class TrainXe(Stage):
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner."""
-        from a2cap.pipeline.runtime.distributed import Ranks
         from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
         from a2cap.pipeline.training.task import TrainingRun
 
-        run = TrainingRun(folder, inputs, events, self.runtime, Ranks.current())
+        run = TrainingRun(folder, inputs, events, self.runtime)
         train_captioner(self.train, self.model, run)
         return []

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ from a2cap.data.batches.loader import EpochDataset, Share, batches_per_epoch, ep
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
+from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.config import TrainingConfig
 
 
@@ -37,7 +37,7 @@ class TrainingRun:
     inputs: Inputs
     events: EventLog
     runtime: RuntimeConfig
-    ranks: Ranks = SINGLE
+    ranks: Ranks = field(default_factory=Ranks.current)
 
 
 @dataclass(frozen=True)

@@ -13,40 +13,27 @@ from a2cap.data.features.formats.feature_format import ImageFeatures
 from a2cap.data.features.record import Record, decode_regions
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.regions import Regions
+from a2cap.data.sources.parquet import load_pyarrow
 
 _ROWS = 16
 """Images in a row group."""
 
 
-def require_pyarrow() -> None:
-    """Raise InputError unless pyarrow is installed."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            'features as Parquet need pyarrow; install it with pip install "a2cap[parquet]"'
-        ) from error
-
-
 def write_parquet(path: Path, records: Iterable[Record], dtype: str, width: int) -> None:
     """Write records in order of their keys; width: F, the features per region."""
-    require_pyarrow()
-    from pyarrow import Table
-    from pyarrow.parquet import ParquetWriter
-
-    schema = _schema(dtype, width)
+    arrow = load_pyarrow(path.name)
+    schema = _schema(arrow, dtype, width)
     rows = (_row(bytes(key).decode(), bytes(value)) for key, value in records)
-    with ParquetWriter(path, schema, write_page_checksum=True) as writer:
+    with arrow.parquet.ParquetWriter(path, schema, write_page_checksum=True) as writer:
         while group := list(islice(rows, _ROWS)):
-            writer.write_table(Table.from_pylist(group, schema=schema))
+            writer.write_table(arrow.Table.from_pylist(group, schema=schema))
 
 
 class ParquetSource:
     """The images of a Parquet file that `write_parquet` wrote."""
 
     def __init__(self, path: Path) -> None:
-        require_pyarrow()
-        self._path = path
+        self._path, self._arrow = path, load_pyarrow(path.name)
         with self._opened() as file:
             self._count = int(file.metadata.num_rows)
 
@@ -64,19 +51,15 @@ class ParquetSource:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        from pyarrow.lib import ArrowException
-        from pyarrow.parquet import ParquetFile
-
+        arrow = self._arrow
         try:
-            with ParquetFile(self._path, page_checksum_verification=True) as file:
+            with arrow.parquet.ParquetFile(self._path, page_checksum_verification=True) as file:
                 yield file
-        except (ArrowException, OSError, KeyError) as error:
+        except (arrow.lib.ArrowException, OSError, KeyError) as error:
             raise InputError(f"cannot read {str(self._path)!r}: {error}; copy it again") from error
 
 
-def _schema(dtype: str, width: int) -> Any:
-    import pyarrow as pa
-
+def _schema(pa: Any, dtype: str, width: int) -> Any:
     feature = pa.float16() if dtype == "float16" else pa.float32()
     return pa.schema(
         {

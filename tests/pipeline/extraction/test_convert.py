@@ -338,7 +338,7 @@ def test_parquet_has_lists_of_fixed_size(store, tmp_path):
 def test_parquet_without_pyarrow_names_the_extra(store, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert message_of(convert, store, tmp_path / "x", form="parquet") == (
-        'features as Parquet need pyarrow; install it with pip install "a2cap[parquet]"'
+        "'x' needs pyarrow; install it with pip install \"a2cap[parquet]\""
     )
 
 
