@@ -22,9 +22,9 @@ from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
     RecurrentDecoder,
     RegionFeatures,
+    lstm,
     mean_region,
 )
-from a2cap.model.layers.lstm import lstm
 
 
 class AttentionOnAttention(nn.Module):

@@ -108,3 +108,14 @@ def _over_captions(steps: tuple[AlignedAttention, ...]) -> AlignedAttention:
         return None if values[0] is None else torch.stack(values, dim=3).flatten(2, 3)
 
     return AlignedAttention(*map(joined, vars(steps[0])))
+
+
+def lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the next state and cell, (N, D) each, from gates (N, 4 D) before their activation.
+
+    The gates are input, forget, output and candidate, a sum of linear layers of the inputs; without
+    peepholes (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
+    """
+    enter, forget, leave, candidate = gates.chunk(4, dim=-1)
+    cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
+    return leave.sigmoid() * cell.tanh(), cell

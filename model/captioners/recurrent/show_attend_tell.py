@@ -19,10 +19,10 @@ from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
     RecurrentDecoder,
     RegionFeatures,
+    lstm,
     mean_region,
 )
 from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
-from a2cap.model.layers.lstm import lstm
 
 
 class ShowAttendTellDecoder(RecurrentDecoder):

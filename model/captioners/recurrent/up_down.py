@@ -18,10 +18,10 @@ from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
     RecurrentDecoder,
     RegionFeatures,
+    lstm,
     mean_region,
 )
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
-from a2cap.model.layers.lstm import lstm
 
 
 class UpDownDecoder(RecurrentDecoder):
