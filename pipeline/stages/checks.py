@@ -16,7 +16,7 @@ from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.sources.opening import require_image_folder
+from a2cap.data.sources.opening import image_source, require_image_folder
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.status import Status
@@ -123,6 +123,9 @@ class Plan:
         """Check that the folder exists and that no more images are missing than may be skipped."""
         if self.config.data.features is not None and self.config.data.images is None:
             return "none: the report shows no images"
+        source = image_source(self.config.data.images)
+        if source is not None:  # tars take long to list
+            return f"those of {source}"
         images = self.files.images
         # a wrong folder deserves another message than eleven bad images of one that is right
         missing = [name for name in sorted(images) if images[name] is None]

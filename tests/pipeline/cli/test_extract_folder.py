@@ -1,10 +1,10 @@
 """`a2 extract --images` of any folder, and extraction that a signal interrupts."""
 
-import json
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -47,7 +47,6 @@ def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
     assert answer.stdout.startswith("extract: done in ")
     assert {path.name for path in store.iterdir()} == {
         "features.lmdb",
-        "skipped.jsonl",
         "extractor.json",
         "weights.safetensors",
         "manifest.json",
@@ -61,6 +60,26 @@ def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_tar_of_images_becomes_the_same_store_in_two_stripes(images_and_weights, tmp_path):
+    assert a2("extract", *images_and_weights, "--output", tmp_path / "whole").exit_code == 0
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for file in sorted((tmp_path / "my images").iterdir()):
+            tar.add(file, file.name)
+    options = ["--images", tmp_path / "x.tar", *images_and_weights[2:]]
+    options += ["--output", tmp_path / "store"]
+    answer = a2("extract", *options, "--shard", "1/2")
+    assert answer.stdout == "extract: stripe 1/2 done, 1 shards of others are missing\n"
+    answer = a2("extract", *options, "--shard", "0/2")
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.startswith("extract: done in ")
+    stores = [FeatureStore(tmp_path / name / "features.lmdb") for name in ("whole", "store")]
+    assert stores[0].digest == stores[1].digest
+    assert not (tmp_path / "store" / "images.jsonl").exists()
+    again = a2("extract", *options, "--shard", "1/2")
+    assert again.stdout.startswith("extract: up to date: ")
+
+
+@pytest.mark.slow
 def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_path):
     folder = tmp_path / "my images"
     (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
@@ -70,8 +89,8 @@ def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_p
     store = tmp_path / "store"
     answer = a2("extract", *images_and_weights, "--output", store)
     assert answer.exit_code == 3, answer.stderr
-    skipped = [json.loads(line) for line in (store / "skipped.jsonl").read_text().splitlines()]
-    assert {item["id"]: item["reason"].partition(";")[0] for item in skipped} == {
+    reasons = read_manifest(store).reasons
+    assert {image_id: reason.partition(";")[0] for image_id, reason in reasons.items()} == {
         "disk": "cannot read image 'disk.jpg': Input/output error",
         "gone": "cannot read image 'gone.jpg': No such file or directory",
         "itself": "cannot read image 'itself.jpg': Too many levels of symbolic links",
@@ -123,15 +142,15 @@ def test_a_folder_with_other_files_is_never_replaced(images_and_weights, tmp_pat
 
 INTERRUPTED = """
 import os, signal, sys
-from a2cap.pipeline.extraction import extract as extraction
+from a2cap.pipeline.extraction import images
 from a2cap.pipeline.cli.main import main
-read, seen = extraction.read_image, []
+read, seen = images.read_image_file, []
 def read_and_stop(path):
     seen.append(path)
     if len(seen) == {image}:
         os.kill(os.getpid(), signal.{signal})
     return read(path)
-extraction.read_image = read_and_stop
+images.read_image_file = read_and_stop
 main()
 """
 
