@@ -6,19 +6,20 @@ its checkpoint, a stage after its manifest. An acknowledged item that a rerun do
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
-from tests.faults.fault_points import observe
+from a2cap.pipeline.training.resume import Position
+from tests.faults.fault_points import observe, wrap
 
 OPEN = "a2cap.data.features.writer:FeatureWriter.__init__"
 COMMIT = "a2cap.data.features.writer:FeatureWriter._commit"
 EXTRACT = "a2cap.pipeline.extraction.engine:ShardWorker._add"
-RESUME = "a2cap.pipeline.training.loop:Training.resume"
+RESUME = "a2cap.pipeline.training.resume:SavedTraining.resume"
 UPDATES = (
     "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",
     "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",
@@ -65,7 +66,7 @@ def start_logging(path: Path) -> None:
         after=lambda ids, _: log("committed", ids),
     )
     observe(EXTRACT, before=lambda _, batch, *__: log("extracted", list(batch)))
-    observe(RESUME, after=lambda _, self: log("resumed", self.position.step))
+    wrap(RESUME, lambda resume: lambda saved: _logged(resume(saved), log))
     for update in UPDATES:
         observe(update, after=lambda _, __, ___, number: log("step", number))
     observe(SAVE, after=lambda _, __, step: log("checkpoint", step))
@@ -78,6 +79,11 @@ def _published(writer: FeatureWriter) -> set[str]:
     """Return the images of the shards that are published when the next one is opened."""
     shards = writer.path.parents[1].glob("features.lmdb/[0-9]*")
     return {image_id for shard in shards for image_id in FeatureStore(shard)}
+
+
+def _logged(position: Position, log: Callable[[str, object], None]) -> Position:
+    log("resumed", position.step)
+    return position
 
 
 def read_log(path: Path) -> Run:

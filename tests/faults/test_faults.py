@@ -104,11 +104,7 @@ inputs.Inputs._changed = lambda self, path: False
 @pytest.mark.parametrize(
     ("stages", "change", "complaint"),
     [
-        (
-            ["train-xe", "train-detector"],
-            STOP_WITHOUT_SAVING,
-            "steps were repeated, the limit is 0",
-        ),
+        (["train-xe"], STOP_WITHOUT_SAVING, "steps were repeated, the limit is 0"),
         (["train-xe"], FORGET_FORCED_RUNS, ".forced.partial was not resumed"),
         (["extract"], TRUST_INPUTS, "features.lmdb differs"),
         (["train-xe", "train-scst", "train-detector"], FORGET_CHECKPOINTS, "an item was lost"),

@@ -26,7 +26,7 @@ from a2cap.pipeline.engine.artifacts import REPORT
 @set_option
 @verbose_option
 def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
-    """Draw scenes, train a captioner and a blind control; caption a photograph.
+    """Draw scenes, train a captioner and a blind control.
 
     Prints the scores, the caption of a photograph by the bundled captioner, and three commands to
     copy: one opens the report, the others caption a scene and the photograph.

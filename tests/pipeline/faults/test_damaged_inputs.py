@@ -119,13 +119,13 @@ def test_captions_replaced_during_training_are_in_no_checkpoint(copy, monkeypatc
     copy.delete("train-xe", "evaluate")
     captions, save, steps = copy.directory("preprocess") / "captions.h5", Checkpoints.save, []
 
-    def replace_and_save(self, step, **state):
-        if steps:
+    def save_and_replace(self, step, **state):
+        save(self, step, **state)
+        if not steps:
             flip_a_bit(captions)
         steps.append(step)
-        save(self, step, **state)
 
-    monkeypatch.setattr(Checkpoints, "save", replace_and_save)
+    monkeypatch.setattr(Checkpoints, "save", save_and_replace)
     with copy.experiment.open("train.checkpoint_every=2", artifacts=copy.artifacts) as opened:
         message = message_of(opened.run, "train-xe")
     assert message.endswith(

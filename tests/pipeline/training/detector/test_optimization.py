@@ -204,8 +204,9 @@ def test_an_update_that_is_not_finite_changes_no_parameter(started, parts_of, mo
     assert math.isfinite(update.means["loss"]) == (where == "gradient")
     for name, parameter in detector.named_parameters():
         assert torch.equal(parameter, before[name]), name
-    for number, state in optimizer.state_dict()["state"].items():
-        assert torch.equal(state["exp_avg"], states["state"][number]["exp_avg"])
+    [after], [kept] = optimizer.state_dict()["optimizers"], states["optimizers"]
+    for number, state in after["state"].items():
+        assert torch.equal(state["exp_avg"], kept["state"][number]["exp_avg"])
 
 
 def broken(losses):
