@@ -15,7 +15,7 @@ import yaml
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.paths import size_of
-from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.model.captioners.model_config import MODEL_KINDS
 from a2cap.pipeline.config import Config
@@ -29,7 +29,7 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_SCST,
     TRAIN_XE,
 )
-from a2cap.pipeline.engine.explain import leaves
+from a2cap.pipeline.engine.explain import finished_results, leaves
 from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.engine.stage import StagePaths
@@ -173,12 +173,9 @@ def _candidates(runs: Iterable[RunResult], part: Part) -> str:
 
 
 def _finished(artifacts: Path) -> Iterator[_Result]:
-    for path in sorted(artifacts.glob(f"*/*/{MANIFEST}")):
-        if path.parent.suffix:  # .partial, .replaced and .removed are not results
-            continue
-        with suppress(A2Error):  # "a2 verify" reports damaged results
-            manifest = read_manifest(path.parent)
-            yield _Result(path.parent, manifest.origin, manifest.finished, manifest.digest)
+    for stage in sorted(artifacts.glob("*/")):
+        for folder, manifest in finished_results(stage).items():
+            yield _Result(folder, manifest.origin, manifest.finished, manifest.digest)
 
 
 def _unfinished(artifacts: Path) -> Iterator[_Result]:

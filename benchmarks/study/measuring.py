@@ -23,7 +23,7 @@ from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.analysis.faithfulness import analyse
-from a2cap.pipeline.analysis.runs import read_run
+from a2cap.pipeline.analysis.trainings import read_run
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.saved_captioner import (
     LoadedCaptioner,

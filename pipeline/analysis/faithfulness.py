@@ -22,7 +22,7 @@ from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
-from a2cap.pipeline.analysis.runs import Run
+from a2cap.pipeline.analysis.trainings import Run
 from a2cap.pipeline.captioning.saved_captioner import (
     load_model,
 )

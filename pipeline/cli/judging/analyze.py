@@ -7,7 +7,7 @@ import click
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.analysis.faithfulness import RUNS, RunAnalysis, analyse, write_analysis
-from a2cap.pipeline.analysis.runs import Run, read_run, trainings_in
+from a2cap.pipeline.analysis.trainings import Run, read_run, trainings_in
 from a2cap.pipeline.cli.options import (
     FOLDER,
     PATH,

@@ -15,7 +15,7 @@ from a2cap.pipeline.analysis.faithfulness import (
     weight_rows,
     write_analysis,
 )
-from a2cap.pipeline.analysis.runs import read_run, trainings_in
+from a2cap.pipeline.analysis.trainings import read_run, trainings_in
 from a2cap.pipeline.captioning.saved_captioner import (
     load_model,
     new_captioner,

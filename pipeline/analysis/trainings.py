@@ -1,15 +1,16 @@
 """Finished trainings to analyse, with their inputs and evaluations."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest
 from a2cap.pipeline.engine.artifacts import EPOCHS, EVALUATE, EXTRACT, METRICS, PREPROCESS
+from a2cap.pipeline.engine.explain import finished_results
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
 
@@ -67,22 +68,11 @@ def trainings_in(path: Path) -> list[Path]:
     return found
 
 
-def _results(folders: Sequence[Path], stage: str) -> Iterator[tuple[Path, Manifest]]:
-    for folder in folders:
-        for path in sorted((folder / stage).glob(f"*/{MANIFEST}")):
-            # KEY.partial and other unfinished directories.
-            if path.parent.suffix:
-                continue
-            try:
-                yield path.parent, read_manifest(path.parent)
-            except A2Error:
-                continue  # a damaged result of another run must not stop this one
-
-
 def _find(folders: Sequence[Path], stage: str, digest: str, *, run: Path) -> Path:
-    for directory, manifest in _results(folders, stage):
-        if manifest.digest == digest:
-            return directory
+    for folder in folders:
+        for directory, manifest in finished_results(folder / stage).items():
+            if manifest.digest == digest:
+                return directory
     raise InputError(
         f"result of {stage} that {str(run)!r} was trained on not found: {digest[:12]!r}; "
         "name the folder that contains it with --artifacts"
@@ -93,12 +83,13 @@ def _evaluation(folders: Sequence[Path], digest: str, split: str) -> tuple[dict[
     """Return metrics and split of the preferred evaluation of a training."""
     found = [
         (_split_of(manifest) == split, manifest.finished, directory, _split_of(manifest))
-        for directory, manifest in _results(folders, EVALUATE)
+        for folder in folders
+        for directory, manifest in finished_results(folder / EVALUATE).items()
         if manifest.origin.inputs.get("model") == digest
     ]
     if not found:
         return {}, ""
-    # By preferred split, then by the time it finished.
+    # by preferred split, then by the time it finished
     _, _, directory, evaluated = max(found)
     content: Any = read_json(directory / METRICS)
     return dict(content["metrics"]), evaluated
