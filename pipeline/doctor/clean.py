@@ -36,9 +36,10 @@ from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.files import captioner_digest
 
 STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
-COSTLY, RESUMABLE, UNDECIDED, SCORES = "costly", "resumable", "undecided", "scores"
+COSTLY, RESUMABLE, UNDECIDED = "costly", "resumable", "undecided"
+SCORES, READ = "scores", "read"
 # deleted only if named: they cost hours, or somebody may still need them
-BY_NAME_ONLY = frozenset({COSTLY, RESUMABLE, UNDECIDED, SCORES})
+BY_NAME_ONLY = frozenset({COSTLY, RESUMABLE, UNDECIDED, SCORES, READ})
 
 _TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
 _COSTLY_SECONDS = 3600.0
@@ -63,6 +64,7 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
     kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
     read = _read_by_others(experiment.artifacts)
     trained = _trained(experiment.artifacts)
+    readers = _readers(experiment.artifacts)
     found = []
     for name in STAGES:
         folder = experiment.artifacts / name
@@ -77,6 +79,9 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             if item is not None and item.kind == STALE and _model(path) in trained:
                 why = f"{item.why}; scores of a training that exists"
                 item = replace(item, kind=SCORES, why=why)
+            users = [reader for digest in _identities(path) for reader in readers.get(digest, ())]
+            if item is not None and item.kind == STALE and users:
+                item = replace(item, kind=READ, why=f"{item.why}; read by {users[0]}")
             if item is not None and not _digests(path) & read:
                 found.append(item)
     return found
@@ -220,6 +225,19 @@ def _read_by_others(artifacts: Path) -> set[str]:
     return found
 
 
+def _readers(artifacts: Path) -> dict[str, list[str]]:
+    """Return digest -> the results and unfinished work that were made from it.
+
+    Features that a training of another experiment has read are not stale: extraction takes long.
+    """
+    found: dict[str, list[str]] = {}
+    for folder in sorted(artifacts.glob("*/*/")):
+        made = _made_from(folder)
+        for digest in made.inputs.values() if made is not None else ():
+            found.setdefault(digest, []).append(f"{folder.parent.name}/{folder.name}")
+    return found
+
+
 def _trained(artifacts: Path) -> set[str]:
     """Return the digests of the finished trainings of any experiment."""
     folders = [path for name in _TRAININGS for path in artifacts.glob(f"{name}/*/")]
@@ -233,14 +251,23 @@ def _model(path: Path) -> str | None:
 
 
 def _digests(path: Path) -> set[str]:
-    """Return the digests by which other stages identify this result."""
+    """Return the digests by which other stages identify this result or one of its files."""
+    try:
+        outputs = read_manifest(path).outputs.values()
+    except A2Error:
+        return set()
+    return {*_identities(path), *(output.sha256 for output in outputs)}
+
+
+def _identities(path: Path) -> set[str]:
+    """Return the digests by which other stages identify this result as a whole."""
     try:
         manifest = read_manifest(path)
     except A2Error:
         return set()
     outputs = {name: output.sha256 for name, output in manifest.outputs.items()}
     captioner = {captioner_digest(outputs)} if set(CAPTIONER) <= outputs.keys() else set()
-    return {manifest.digest, *outputs.values(), *captioner}
+    return {manifest.digest, *captioner}
 
 
 def _made_from(folder: Path) -> MadeFrom | None:

@@ -455,9 +455,17 @@ def test_with_yes_the_command_keeps_everything_that_a_run_may_need(copy):
     answer = copy.a2("clean", "--set", "train.seed=1", "--yes")
     assert answer.exit_code == 0
     assert answer.stdout == ""
-    answer = copy.a2("clean", "--set", "extract.dtype=float32", "--yes")
+    extracted, other = copy.directory("extract"), "extract.dtype=float32"
+    # the training of another experiment was made from these features
+    why = f"{other[:13]} 'float16' -> 'float32'; read by {copy.name(evaluated)}"
+    assert copy.found(other)[copy.name(extracted)] == ("read", why)
+    assert copy.a2("clean", "--set", other, "--yes").stdout == ""
+    for reader in (trained, evaluated):
+        add_input(reader, "features", "0" * 64)
+    assert copy.found(other)[copy.name(extracted)][0] == "stale"
+    answer = copy.a2("clean", "--set", other, "--yes")
     assert answer.exit_code == 0
-    assert answer.stdout.startswith(f"deleted {copy.artifacts / 'extract'}/")
+    assert answer.stdout.startswith(f"deleted {extracted}: ")
     assert all(path.is_dir() for path in (trained, evaluated, partial))
 
 
