@@ -96,6 +96,11 @@ class HttpFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
             response = self._session.get(url, stream=True, timeout=_TIMEOUT, headers=headers)
         except (ValueError, requests.TooManyRedirects) as error:  # such as a URL without a host
             raise InputError(f"cannot open {url!r}: {error}; check the address") from error
+        except requests.RequestException as error:
+            reason: BaseException = error
+            while reason.__context__ is not None:  # the innermost names the cause in brief
+                reason = reason.__context__
+            raise OSError(str(reason)) from error
         if response.ok:
             return response
         response.close()

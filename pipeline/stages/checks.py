@@ -16,7 +16,7 @@ from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.sources.opening import image_source, require_image_folder
+from a2cap.data.sources.opening import image_source, open_source, require_image_folder
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.status import Status
@@ -124,7 +124,8 @@ class Plan:
         if self.config.data.features is not None and self.config.data.images is None:
             return "none: the report shows no images"
         source = image_source(self.config.data.images)
-        if source is not None:  # tars take long to list
+        if source is not None:
+            open_source(source)  # finds missing files; to list those inside takes long
             return f"those of {source}"
         images = self.files.images
         # a wrong folder deserves another message than eleven bad images of one that is right

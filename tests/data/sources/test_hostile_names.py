@@ -181,6 +181,13 @@ def test_files_of_web_servers_are_read_whole_and_in_parts():
         assert isinstance(read_file(f"{address}/500"), UnreadableError)
         assert "web servers list no files" in message_of(open_source, f"{address}/*.tar")
         assert isinstance(read_file("http://"), InputError)
+        closed = address
+    gone = read_file(f"{closed}/x/a.jpg")
+    assert isinstance(gone, UnreadableError)
+    assert str(gone) == (
+        f"cannot read '{closed}/x/a.jpg': [Errno 111] Connection refused; "
+        "check the disk or the network"
+    )
     with serving(files, parts=False) as (address, _), open_file(f"{address}/s.tar") as file:
         file.seek(len(tar) // 2)
         assert "sends no parts" in message_of(file.read, 10)
@@ -208,5 +215,6 @@ def test_patterns_of_too_many_files_are_rejected():
         assert message_of(expand, pattern) == (
             f"{pattern!r} names more than 100,000 files; name fewer at once"
         )
+    assert len(expand("{1..100000}")) == 100_000
     assert expand("{0..0}" * 1100) == ["0" * 1100]
     assert expand(f"{{0..{'9' * 5000}}}") == [f"{{0..{'9' * 5000}}}"]

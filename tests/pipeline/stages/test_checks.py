@@ -19,6 +19,7 @@ from a2cap.pipeline.metrics import pycocoevalcap
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.stages.checks import check_stages, require_runnable
 from a2cap.pipeline.stages.estimates import detector_training_disk
+from tests.data.sources.samples import tar_bytes
 from tests.experiments import a2, found, free, problems
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
@@ -33,6 +34,16 @@ def test_an_experiment_that_can_run_has_no_problem(experiment, new):
     assert problems(new()) == []
     with new() as opened:
         require_runnable(opened, opened.names)
+
+
+@pytest.mark.parametrize("name", ["s.tar", "list.txt"])
+def test_tars_and_lists_are_images_too(new, tmp_path, name):
+    (tmp_path / "s.tar").write_bytes(tar_bytes({"1.jpg": b""}))
+    (tmp_path / "list.txt").write_text("1.jpg\n")
+    check = found(new(override("data.images", tmp_path / name)), "extract", "images")
+    assert (check.problem, check.found) == (None, f"those of {tmp_path / name}")
+    missing = found(new(override("data.images", tmp_path / "none.tar")), "extract", "images")
+    assert missing.problem and "1 of 1 files" in missing.found
 
 
 def test_all_problems_are_reported_at_once_and_each_once(tmp_path):
