@@ -55,6 +55,6 @@ mutants: install
 site: install
 	$(BIN)/mkdocs build
 
-# All figures in short forms, compared with benchmarks/results; with GPU=1 those of training on a GPU.
+# All figures in short forms, compared with benchmarks/results.
 bench: install
-	$(BIN)/python -m benchmarks.bench $(if $(GPU),--gpu)
+	$(BIN)/python -m benchmarks.bench

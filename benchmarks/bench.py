@@ -26,7 +26,7 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.demo import run_demo
 from a2cap.pipeline.metrics.java import find_java
-from benchmarks import evaluate, extract, scenes, self_critical, store, throughput, train
+from benchmarks import evaluate, extract, scenes, self_critical, store, train
 from benchmarks.measure import (
     Form,
     Timing,
@@ -89,27 +89,21 @@ def _two_digits(number: float) -> str:
     return f"{number:.1f}" if number < 10 else f"{number:,.0f}"
 
 
-def measured_peaks(device: torch.device, *, quick: bool) -> dict[str, float]:
+def measured_peaks(*, quick: bool) -> dict[str, float]:
     """Measure square matrix products in two precisions, and a copy in memory, at their fastest."""
-    side = 64 if quick else 8192 if device.type == "cuda" else 2048
+    side = 64 if quick else 2048
 
     def rate(form: Form, amount: float) -> float:
-        def run() -> None:
-            form()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-
-        timing = interleaved({"": run}, rounds=5)[""]
-        return amount / min(timing.rounds)
+        return amount / min(interleaved({"": form}, rounds=5)[""].rounds)
 
     peaks = {}
     for name, dtype in ((FP32, torch.float32), (BF16, torch.bfloat16)):
         # emulated bfloat16 takes long for large matrices
-        emulated = dtype == torch.bfloat16 and not has_bfloat16(device)
+        emulated = dtype == torch.bfloat16 and not has_bfloat16(torch.device("cpu"))
         size = side // 8 if emulated else side
-        square = torch.rand(size, size, device=device).to(dtype)
+        square = torch.rand(size, size).to(dtype)
         peaks[name] = rate(partial(torch.matmul, square, square), 2.0 * size**3)
-    source = torch.zeros(2**16 if quick else 2**26, device=device)
+    source = torch.zeros(2**16 if quick else 2**26)
     peaks[MEMORY] = rate(partial(torch.empty_like(source).copy_, source), 2.0 * source.nbytes)
     return peaks
 
@@ -251,41 +245,7 @@ def demo(peaks: Peaks, *, quick: bool) -> list[Figure]:
         return [Figure("`make demo`, installed", time.perf_counter() - started)]
 
 
-def on_gpu(peaks: Peaks, *, quick: bool) -> list[Figure]:
-    """Return updates of both training tasks by precision, eager and compiled."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sizes = self_critical.QUICK if quick else self_critical.Sizes(images=50)
-    model = self_critical.SMALL if quick else TransformerConfig()
-    corpus, found = self_critical.make_corpus(sizes), []
-    batch = throughput.make_batch(sizes, pinned=device.type == "cuda")
-    for task in throughput.TASKS:
-        forms = {}
-        for variant in throughput.variants(device, compiled=not quick):
-            made = throughput.make_optimisation(
-                task, variant, sizes, model, corpus, device=device, say=click.echo
-            )
-            forms[variant.name] = throughput.updates(made, variant, batch, count=1, device=device)
-        timings = interleaved(forms, rounds=1 if quick else 10, warm_up=2)
-        base = timings[throughput.BASE.name].median
-        operations = floating_operations(forms[throughput.BASE.name])
-        for name, timing in timings.items():
-            peak = BF16 if name.startswith("bf16") else FP32
-            share = operations / timing.median / peaks[peak]
-            ratio = base / timing.median
-            found.append(
-                Figure(
-                    f"{task} update, {name}",
-                    timing.median,
-                    ratio,
-                    throughput.BASE.name,
-                    share,
-                    peak,
-                )
-            )
-    return found
-
-
-CPU: dict[str, Callable[..., list[Figure]]] = {
+GROUPS: dict[str, Callable[..., list[Figure]]] = {
     "training": training,
     "sampling": sampling,
     "extraction": extraction,
@@ -294,7 +254,6 @@ CPU: dict[str, Callable[..., list[Figure]]] = {
     "scoring": scoring,
     "demo": demo,
 }
-GPU: dict[str, Callable[..., list[Figure]]] = {"gpu": on_gpu}
 
 
 def moved(before: Sequence[Mapping[str, Any]], now: Sequence[Figure]) -> list[str]:
@@ -334,18 +293,17 @@ def _commit() -> str:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
-@click.option("--gpu", is_flag=True, help="Measure training on the GPU instead.")
-@click.option("--only", multiple=True, type=click.Choice([*CPU, *GPU]), help="Run these groups.")
+@click.option("--only", multiple=True, type=click.Choice(list(GROUPS)), help="Run these groups.")
 @click.option("--pages", is_flag=True, help="Only write the last results into README and docs.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="JSON file of the results; by default results/cpu.json or gpu.json, none with --quick.",
+    help="JSON file of the results; by default results/cpu.json, none with --quick.",
 )
-def main(quick: bool, gpu: bool, only: tuple[str, ...], pages: bool, output: Path | None) -> None:
+def main(quick: bool, only: tuple[str, ...], pages: bool, output: Path | None) -> None:
     """Run all benchmarks in short forms."""
     if output is None and not (quick or only):
-        output = RESULTS / ("gpu.json" if gpu else "cpu.json")
+        output = RESULTS / "cpu.json"
     if pages:
         results = json.loads((output or RESULTS / "cpu.json").read_text())
         for page, short in PAGES.items():
@@ -353,15 +311,12 @@ def main(quick: bool, gpu: bool, only: tuple[str, ...], pages: bool, output: Pat
         return
     print_machine()
     about, started = machine(), time.perf_counter()
-    device = torch.device("cuda" if gpu and torch.cuda.is_available() else "cpu")
-    peaks = measured_peaks(device, quick=quick)
+    peaks = measured_peaks(quick=quick)
     figures: list[Figure] = []
     failed = {}
-    for name, group in (GPU if gpu else CPU).items():
-        if name not in (only or (GPU if gpu else CPU)):
-            continue
+    for name in only or GROUPS:
         try:
-            figures += group(peaks, quick=quick)
+            figures += GROUPS[name](peaks, quick=quick)
         except Exception as error:  # the other groups still run
             failed[name] = f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - started

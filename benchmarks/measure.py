@@ -191,7 +191,7 @@ def cost_of(*options: str | Path) -> Cost:
         ended, status, usage = os.wait4(running.pid, os.WNOHANG)
         if ended:
             break
-        found = _resident(running.pid)
+        found = resident_memory(running.pid)
         memory, own = max(memory, found[0]), max(own, found[1])
         time.sleep(0.05)
     elapsed = time.perf_counter() - started
@@ -203,7 +203,7 @@ def cost_of(*options: str | Path) -> Cost:
     return Cost(elapsed, usage.ru_utime + usage.ru_stime, memory, own)
 
 
-def _resident(process: int, parents: str = "") -> tuple[float, float]:
+def resident_memory(process: int, parents: str = "") -> tuple[float, float]:
     """Return the resident MiB of a process and its descendants, and those that are not files.
 
     parents: the pages of its parent, as its file statm has them.
@@ -218,7 +218,7 @@ def _resident(process: int, parents: str = "") -> tuple[float, float]:
         return 0.0, 0.0
     _, resident, shared, *_ = map(int, pages.split())
     page = os.sysconf("SC_PAGE_SIZE") / 2**20
-    found = [_resident(int(child), pages) for child in children]
+    found = [resident_memory(int(child), pages) for child in children]
     found.append((resident * page, (resident - shared) * page))
     return sum(every for every, _ in found), sum(own for _, own in found)
 

@@ -33,7 +33,7 @@ from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
-from benchmarks.measure import print_machine, print_table
+from benchmarks.measure import print_machine, print_table, resident_memory
 from benchmarks.preprocess import random_regions
 
 REGIONS, WIDTH = 4, 256
@@ -87,18 +87,7 @@ def _cpu() -> float:
 
 def _own_memory() -> float:
     """Return the MiB of this process and its children that are not files."""
-    return _own(os.getpid())
-
-
-def _own(process: int) -> float:
-    folder = Path("/proc", str(process))
-    try:
-        status = (folder / "status").read_text()
-        children = (folder / "task" / str(process) / "children").read_text().split()
-    except OSError:
-        return 0.0
-    own = next((line for line in status.splitlines() if line.startswith("RssAnon")), "RssAnon: 0")
-    return int(own.split()[1]) / 2**10 + sum(_own(int(child)) for child in children)
+    return resident_memory(os.getpid())[1]
 
 
 def image_ids(count: int) -> Iterator[str]:
