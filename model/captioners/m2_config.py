@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.settings import ADDED, LayeredSettings
+from a2cap.model.captioners.settings import LayeredSettings
 
 
 class M2Config(LayeredSettings):
@@ -25,5 +25,5 @@ class M2Config(LayeredSettings):
     memory_slots: Annotated[int, Field(gt=0, le=2**16)] = 40
     """Learned keys and values beside the regions in each encoder layer."""
 
-    positions: Annotated[Literal["sinusoidal", "table"], ADDED] = "sinusoidal"
+    positions: Literal["sinusoidal", "table"] = "sinusoidal"
     """Positions of tokens: sinusoidal, or a table that is saved with an imported captioner."""

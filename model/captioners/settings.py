@@ -8,7 +8,6 @@ from a2cap.model.alignment_config import AlignmentConfig
 
 FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
-ADDED = Field(json_schema_extra={"added": True})
 """Mark of a field that earlier results lack: at its default it is in no stage key."""
 
 
@@ -20,14 +19,14 @@ class CaptionerSettings(BaseModel):
     kind: str
     """Kind of captioner; the other fields of this section depend on it."""
 
-    feature_dropout: Annotated[Annotated[float, Field(ge=0, lt=1)] | None, ADDED] = None
+    feature_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Dropout rate of the embedded regions, or of the features where a kind does not embed them;
     null is `dropout` of embedded regions and 0 of features."""
 
-    attention_dropout: Annotated[float, Field(ge=0, lt=1), ADDED] = 0.0
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate of attention weights, over regions and over tokens."""
 
-    standardise: Annotated[bool, ADDED] = False
+    standardise: bool = False
     """Subtract each feature's mean over the training images and divide by its deviation. Published
     captioners read features as they are, at the scale of their own network; those of another one
     may be far smaller or larger, and attention that adds a key to a query then learns slowly."""

@@ -12,15 +12,13 @@ class DecodingConfig(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
     )
 
-    method: Annotated[
-        Literal["beam-search", "sampling"], Field(json_schema_extra={"added": True})
-    ] = "beam-search"
+    method: Literal["beam-search", "sampling"] = "beam-search"
     """Source of the captions; the most probable one comes first."""
 
     beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """K, beams kept per image, or captions sampled; 1 beam is greedy decoding."""
 
-    min_length: Annotated[int, Field(ge=0, le=500, json_schema_extra={"added": True})] = 0
+    min_length: Annotated[int, Field(ge=0, le=500)] = 0
     """Minimum caption length in tokens, without <eos>."""
 
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
@@ -45,18 +43,18 @@ class DecodingConfig(BaseModel):
     """Collapse runs of one word in the finished caption, as M2 does before it scores; off, as in
     the paper."""
 
-    temperature: Annotated[float, Field(gt=0, le=1000, json_schema_extra={"added": True})] = 1.0
+    temperature: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Divisor of the log-probabilities in sampling."""
 
-    top_k: Annotated[int, Field(ge=0, json_schema_extra={"added": True})] = 0
+    top_k: Annotated[int, Field(ge=0)] = 0
     """Tokens among which sampling chooses, the most probable (Fan et al. 2018, arXiv:1805.04833); 0
     is all."""
 
-    top_p: Annotated[float, Field(gt=0, le=1, json_schema_extra={"added": True})] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Probability of the tokens among which sampling chooses: the fewest that have it together
     (Holtzman et al. 2020, section 3.1, arXiv:1904.09751)."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**63, json_schema_extra={"added": True})] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of sampling."""
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ class EvaluateConfig(CaptioningConfig):
     """metrics.json of another evaluation, to compare with in the report."""
     baseline_name: str = "baseline"
     """Name of the baseline in the report."""
-    report_images: Annotated[int, Field(ge=0, serialization_alias="report_pictures")] = 500
+    report_images: Annotated[int, Field(ge=0)] = 500
     """Largest number of images embedded in report.html, the worst and the best by CIDEr."""
     attention: Literal["all", "report", "none"] = "all"
     """Images whose attention at each token is saved in attention.h5: all (about 3 kB for an image

@@ -39,7 +39,5 @@ class TrainingConfig(Section):
     """Largest gradient norm; null does not clip."""
     checkpoint_every: Annotated[Count, Field(json_schema_extra={"no_effect": True})] = 1000
     """Steps between checkpoints; one is also written at the end of each epoch. Not in the key."""
-    max_validation_images: Annotated[
-        Count | None, Field(serialization_alias="validation_pictures")
-    ] = None
+    max_validation_images: Count | None = None
     """Validation images used each epoch, the first by id; null uses all."""

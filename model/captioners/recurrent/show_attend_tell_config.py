@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
 from a2cap.model.attention.hard_config import HardAttentionConfig
-from a2cap.model.captioners.settings import ADDED, CaptionerSettings
+from a2cap.model.captioners.settings import CaptionerSettings
 
 
 class ShowAttendTellConfig(CaptionerSettings):
@@ -36,10 +36,10 @@ class ShowAttendTellConfig(CaptionerSettings):
     output: Literal["tanh", "linear"] = "tanh"
     """Activation of the deep output: tanh as in the authors' code, linear as printed."""
 
-    attention: Annotated[Literal["soft", "hard"], ADDED] = "soft"
+    attention: Literal["soft", "hard"] = "soft"
     """soft reads the weighted sum of the regions; hard samples one region per token in training."""
 
-    hard: Annotated[HardAttentionConfig, ADDED] = HardAttentionConfig()
+    hard: HardAttentionConfig = HardAttentionConfig()
     """Options of hard attention."""
 
     doubly_stochastic: Annotated[float, Field(ge=0)] = 1.0

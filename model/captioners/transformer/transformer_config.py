@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.settings import ADDED, LayeredSettings
+from a2cap.model.captioners.settings import LayeredSettings
 
 
 class TransformerConfig(LayeredSettings):
@@ -14,7 +14,7 @@ class TransformerConfig(LayeredSettings):
     kind: Annotated[Literal["transformer"], Field(exclude=True)] = "transformer"
     """Kind of captioner; the other fields of this section depend on it."""
 
-    norm: Annotated[Literal["post", "pre"], ADDED] = "post"
+    norm: Literal["post", "pre"] = "post"
     """Layer norm after each block, as in the paper, or before it, as in ImageCaptioning.pytorch."""
 
     box_geometry: Literal["none", "linear", "relative"] = "none"

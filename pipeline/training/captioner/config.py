@@ -9,7 +9,6 @@ from a2cap.model.captioners.model_config import CompileMode
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
-_ADDED = Field(json_schema_extra={"added": True})
 
 
 class CaptionerTrainingConfig(TrainingConfig):
@@ -19,19 +18,19 @@ class CaptionerTrainingConfig(TrainingConfig):
     """Adam's decay rates."""
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest gradient norm, of the captioner and of the mask network each by itself."""
-    shuffle_window: Annotated[Count | None, _ADDED] = None
+    shuffle_window: Count | None = None
     """Images, such as 10000, within which an epoch is shuffled; the parts of a plan then come one
     after the other, in a random order, for disks behind a network. null shuffles all images."""
-    captions_per_image: Annotated[Count, Field(serialization_alias="captions_per_picture")] = 5
+    captions_per_image: Count = 5
     """Reference captions of each image in a batch."""
     validation_beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """Beams when validation captions are decoded for CIDEr."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest generated caption in tokens, <eos> included."""
-    ema: Annotated[Rate, _ADDED] = 0.0
+    ema: Rate = 0.0
     """Decay of an exponential moving average of the weights, such as 0.9999, which is validated and
     saved in place of them. 0 is none."""
-    compile: Annotated[CompileMode, _ADDED] = False
+    compile: CompileMode = False
     """true: compile the layers with torch.compile; if that fails, warn and train uncompiled. Part
     of the key, since compiled dropout draws other random numbers. Resume and more epochs are then
     not always exact: the compiled code depends on the batch sizes seen first. reduce-overhead:
@@ -44,35 +43,35 @@ class TrainConfig(CaptionerTrainingConfig):
 
     epochs: Count = 30
     """Most epochs; training ends earlier when `patience` runs out."""
-    optim: Annotated[Literal["modern", "authors"] | None, _ADDED] = None
+    optim: Literal["modern", "authors"] | None = None
     """Recipe of the model's kind that gives the fields which are not set here: that of its authors,
     or a common one of today (pipeline/training/captioner/recipes.py)."""
     grouping: Literal["image", "caption", "length"] = "image"
     """image: a batch is images with several captions each, encoded once. caption: a batch is
     (image, caption) pairs, as in M2; `batch_size` then counts pairs. length: pairs whose captions
     have the same number of tokens (Xu et al. 2015)."""
-    max_words: Annotated[Count | None, _ADDED] = None
+    max_words: Count | None = None
     """Longest caption to train on; longer ones are left out and counted. null is all, cut as
     preprocess.max_length says."""
     compile: CompileMode = False
     """Compile the layers (true) or whole passes (reduce-overhead), as scst.compile explains."""
     max_regions: Count | None = None
     """Most regions of an image that the captioner sees, the top-scoring first; null is all."""
-    start: Annotated[Path | None, _ADDED] = None
+    start: Path | None = None
     """Trained captioner whose tensors training starts from (a directory of train-xe, train-scst or
     "a2 weights import"). Words that it lacks and a new alignment start as usual."""
-    label_smoothing: Annotated[Rate, _ADDED] = 0.0
+    label_smoothing: Rate = 0.0
     """Share of each target that is spread over the vocabulary (Szegedy et al. 2016); what it adds
     to the caption loss is reported apart."""
-    scheduled_sampling: Annotated[float, Field(ge=0, le=1), _ADDED] = 0.0
+    scheduled_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Probability that the decoder reads a sampled token in place of the reference's (Bengio et al.
     2015; sampled in one pass over the reference)."""
-    scheduled_sampling_epochs: Annotated[Count, _ADDED] = 50
+    scheduled_sampling_epochs: Count = 50
     """Epochs over which that probability rises from 0."""
-    optimiser: Annotated[Literal["adam", "rmsprop", "sgd"], _ADDED] = "adam"
+    optimiser: Literal["adam", "rmsprop", "sgd"] = "adam"
     """rmsprop: centred, with decay 0.95 and momentum 0.9 (Graves 2013, used by Xu et al. on
     Flickr8k). sgd: with momentum 0.9."""
-    weight_decay: Annotated[float, Field(ge=0), _ADDED] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the L2 norm in the gradient."""
     schedule: Literal["noam", "constant", "step", "cosine", "linear"] = "noam"
     """noam: lr * D^-0.5 * min(s^-0.5, s * warmup^-1.5) at step s (Vaswani et al. 2017). step: times
@@ -82,9 +81,9 @@ class TrainConfig(CaptionerTrainingConfig):
     """Factor of the noam schedule, or the constant or highest rate."""
     warmup: Count = 10_000
     """Steps until the peak of a schedule (the paper prints "10,00"; M2 has 10,000); 1 is none."""
-    decay: Annotated[float, Field(gt=0, le=1), _ADDED] = 0.8
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Factor of the step schedule."""
-    decay_every: Annotated[Count, _ADDED] = 3
+    decay_every: Count = 3
     """Epochs between two steps of the step schedule."""
 
     @property

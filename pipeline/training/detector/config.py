@@ -81,14 +81,10 @@ class DetectorConfig(TrainingConfig):
     """Largest share of sampled regions that match an object."""
     attribute_weight: Annotated[float, Field(ge=0)] = 0.5
     """Factor of the attribute loss."""
-    attribute_loss: Annotated[
-        Literal["softmax", "sigmoid", "families"], Field(json_schema_extra={"added": True})
-    ] = "softmax"
+    attribute_loss: Literal["softmax", "sigmoid", "families"] = "softmax"
     """softmax over all attributes, as published; sigmoid of each on its own; families: a softmax
     over each of `attribute_families`."""
-    attribute_families: Annotated[
-        tuple[tuple[str, ...], ...], Field(json_schema_extra={"added": True})
-    ] = ()
+    attribute_families: tuple[tuple[str, ...], ...] = ()
     """Families of exclusive attributes, [[red, blue, …], [small, large], …]: for the loss
     `families`, and for the accuracy of each in the figures."""
     epochs: Count = 12
