@@ -44,12 +44,13 @@ def status_of(
 ) -> Status:
     """Return the status of a stage and the reasons for a run.
 
-    results: folder of its results; remarks: returns what is to say about one.
+    results: folder of its results; remarks: describes one, or the work in a partial directory.
     """
     name, locks = stage.name, [paths.lock, *paths.part_locks()]
     holders = [lock_holder(lock) for lock in locks if is_locked(lock)]
     if holders:
-        return Status(name, "running", paths.partial, holders)
+        done = remarks(paths.partial) if paths.partial.is_dir() else []
+        return Status(name, "running", paths.partial, [*holders, *done])
     paths = resumed(stage, paths)
     if paths.forced:
         return Status(name, "partial", paths.partial, ["interrupted run with --force"])
@@ -57,5 +58,5 @@ def status_of(
         return Status(name, "done", paths.final, remarks(paths.final))
     why = nearest_difference(results, stage.made_from) or ["no earlier result"]
     if paths.partial.is_dir():
-        return Status(name, "partial", paths.partial, why)
+        return Status(name, "partial", paths.partial, [*why, *remarks(paths.partial)])
     return Status(name, "to run", None, [*why, stage.note] if stage.note else why)

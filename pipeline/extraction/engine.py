@@ -32,7 +32,7 @@ from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.progress import TrackedWork, track
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.engine.stripe import Stripe
-from a2cap.pipeline.extraction.images import LISTING, EncodedImage, Images
+from a2cap.pipeline.extraction.images import LISTING, SHARD_SIZE, EncodedImage, Images
 from a2cap.pipeline.extraction.inputs import (
     ExtractionInputs,
     GivenBoxes,
@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 
-SHARD_SIZE = 1024  # images
 _BATCH_SIZE = 16  # images with given boxes; regions are detected image by image
 
 

@@ -22,6 +22,9 @@ from a2cap.data.sources.source import ImageSource, SourceItem
 
 logger = logging.getLogger(__name__)
 
+SHARD_SIZE = 1024
+"""Images per shard; the last shard may have fewer."""
+
 LISTING = "images.jsonl"
 """File of an unfinished extraction with the images of its source, for processes that join it."""
 

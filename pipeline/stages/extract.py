@@ -22,6 +22,7 @@ from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.extraction.images import SHARD_SIZE
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.extraction.inputs import ExtractionInputs, given_boxes
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -108,7 +109,10 @@ class Extract(Stage):
         return extract_images(self._inputs(inputs), folder, inputs, events, fill=fill)
 
     def remarks(self, result: Path) -> list[str]:
-        """Return what makes features that are extracted now differ by rounding."""
+        """Return what makes features extracted now differ by rounding; of a part, what is done."""
+        if result.suffix == ".partial":
+            done = len(list((result / FEATURES).glob("[0-9]*")))
+            return [f"finished shards of {SHARD_SIZE:,} images: {done:,}"]
         threads = self.runtime.threads
         changed = ExtractorRecord.read(result / EXTRACTOR).changed_libraries(threads=threads)
         return [f"{', '.join(changed)}: only rounding would differ"] if changed else []

@@ -52,7 +52,7 @@ class Stage(ABC):
         return {"folder": lambda: plan.writable_folder(self.name)}
 
     def remarks(self, result: Path) -> list[str]:
-        """Return what `a2 status` adds to a result that exists."""
+        """Return what `a2 status` adds to a result, or to the work in a partial directory."""
         return []
 
     @abstractmethod

@@ -10,6 +10,7 @@ import pytest
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.extract.detector import precision
 from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.checks import require_runnable
@@ -225,3 +226,12 @@ def test_a_list_of_images_is_part_of_the_key_with_the_files_that_it_names(experi
     first = key()
     (tmp_path / "a.jpg").write_bytes(b"two")
     assert key() != first
+
+
+def test_the_status_of_an_unfinished_extraction_counts_its_shards(experiment, tmp_path):
+    with experiment.open(artifacts=tmp_path) as opened:
+        partial = StagePaths.in_artifacts(tmp_path, opened.stage("extract")).partial
+        (partial / "features.lmdb" / "00000").mkdir(parents=True)
+        found = opened.status("extract")
+    assert (found.state, found.directory) == ("partial", partial)
+    assert found.why == ["no earlier result", "finished shards of 1,024 images: 1"]
