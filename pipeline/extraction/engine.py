@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.features.facts import shard_name
 from a2cap.data.features.store import seal_shards
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.paths import size_of
@@ -32,7 +31,13 @@ from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.progress import TrackedWork, track
 from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.engine.stripe import Stripe
-from a2cap.pipeline.extraction.images import LISTING, SHARD_SIZE, EncodedImage, Images
+from a2cap.pipeline.extraction.images import (
+    LISTING,
+    EncodedImage,
+    Images,
+    runs_of,
+    shards_of,
+)
 from a2cap.pipeline.extraction.inputs import (
     ExtractionInputs,
     GivenBoxes,
@@ -94,8 +99,7 @@ class Extraction:
     @cached_property
     def shards(self) -> dict[str, Sequence[str]]:
         """Name of each shard -> its images in order."""
-        groups = _runs(self.images.ids, SHARD_SIZE)
-        return {shard_name(number): ids for number, ids in enumerate(groups)}
+        return shards_of(self.images.ids)
 
     def missing(self) -> list[str]:
         """Return the shards that have not been published."""
@@ -198,7 +202,7 @@ class ShardWorker:
             done = writer.done()
             self.progress.advance(len(done))
             # Features depend in the last bit on the batch, so batches do not depend on what is done
-            left = [batch for batch in _runs(ids, self._batch_size) if set(batch) - done]
+            left = [batch for batch in runs_of(ids, self._batch_size) if set(batch) - done]
             for decoded in self._decoded(left):
                 self.extraction.inputs.check(self.extraction.images.files(decoded))
                 self._add(self._readable(decoded), writer)
@@ -266,11 +270,6 @@ class ShardWorker:
         self.events.skip(image_id, str(error))
         logger.warning("skipped image %s: %s", image_id, error)
         check_skip_limit(self.skipped, self.extraction.total, "images")
-
-
-def _runs(ids: Sequence[str], size: int) -> list[Sequence[str]]:
-    """Split ids into runs of a size; the last one may be shorter."""
-    return [ids[first : first + size] for first in range(0, len(ids), size)]
 
 
 def _decode(batch: Iterable[EncodedImage]) -> dict[str, Pixels | A2Error]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from a2cap.data.errors import A2Error, InputError, UnreadableError
+from a2cap.data.features.facts import shard_name
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.image_file import read_image_file
 from a2cap.data.sources.location import is_url
@@ -195,3 +196,13 @@ def _listed(text: str, file: Path) -> list[SourceItem]:
     body = b"".join(json.dumps(asdict(item)).encode() + b"\n" for item in items)
     write_durably(file, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     return items
+
+
+def shards_of(ids: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the name of each shard and its images, which the list alone decides."""
+    return {shard_name(number): run for number, run in enumerate(runs_of(ids, SHARD_SIZE))}
+
+
+def runs_of(ids: Sequence[str], size: int) -> list[Sequence[str]]:
+    """Split ids into runs of a size; the last one may be shorter."""
+    return [ids[first : first + size] for first in range(0, len(ids), size)]

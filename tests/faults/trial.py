@@ -22,6 +22,7 @@ from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction import engine as extraction
+from a2cap.pipeline.extraction import images
 from tests.experiments import DETECTOR, SECTIONS, TinyExperiment, make_experiment
 from tests.faults import processes, run_log
 from tests.faults.digests import Digests, differences, file_digests, result_digests
@@ -424,6 +425,6 @@ def scale_down() -> None:
         raise RuntimeError("the limits of extraction were renamed; update scale_down")
     defaults["commit_every"] = COMMIT_EVERY
     extraction._BATCH_SIZE = TOGETHER
-    extraction.SHARD_SIZE = SHARD
+    images.SHARD_SIZE = SHARD
     torch.set_num_threads(1)
     cv2.setNumThreads(1)

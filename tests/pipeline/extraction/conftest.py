@@ -87,4 +87,4 @@ def new(tmp_path, weights, scenes):
 @pytest.fixture
 def small_shards(monkeypatch):
     """Make shards of eight images: three of the twenty."""
-    monkeypatch.setattr(engine, "SHARD_SIZE", 8)
+    monkeypatch.setattr("a2cap.pipeline.extraction.images.SHARD_SIZE", 8)
