@@ -13,18 +13,19 @@ def score(
     captions: Mapping[str, str] | Sequence[str],
     references: Mapping[str, Sequence[str]] | Sequence[Sequence[str]],
     *,
-    spice: bool = False,
+    metrics: Sequence[str] | None = None,
     tokenizer: Tokenizer = "karpathy",
 ) -> Scores:
     """Score captions against their references; metrics, 95 % intervals, and values of each image.
 
-    captions and references: by image id, or in the same order. spice: compute SPICE too, which
-    needs `a2 weights fetch spice` once. Values equal those of pycocoevalcap, over PTB tokens.
-    tokenizer: unicode for captions of any language, without METEOR and SPICE, which read English.
-    Raises InputError if the images differ, JavaError if a metric cannot run.
+    captions and references: by image id, or in the same order. metrics: some of Bleu_1 to Bleu_4,
+    METEOR, ROUGE_L, CIDEr, SPICE and SPIDEr, by default those that need no Java. Values equal those
+    of pycocoevalcap, over PTB tokens. tokenizer: unicode for captions of any language, without
+    METEOR and SPICE, which read English. The result prints as a table. Raises InputError if the
+    images differ, JavaError if SPICE cannot run.
 
     >>> found = score(["a red house"], [["a red house", "a house on a hill"]])  # doctest: +SKIP
-    >>> found.metrics["Bleu_4"], found.confidence["Bleu_4"]  # doctest: +SKIP
+    >>> found.metrics["Bleu_4"], found.warnings  # doctest: +SKIP
     """
     if not isinstance(captions, Mapping) and not isinstance(references, Mapping):
         if len(captions) != len(references):
@@ -53,5 +54,6 @@ def score(
             )
     candidates = tokenize({name: [caption] for name, caption in captions.items()}, tokenizer)
     tokens = tokenize(references, tokenizer)
-    no_spice = None if spice else NOT_REQUESTED
-    return score_tokens(candidates, tokens, no_spice=no_spice, tokenizer=tokenizer)
+    needs_spice = metrics is not None and not {"SPICE", "SPIDEr"}.isdisjoint(metrics)
+    no_spice = None if needs_spice else NOT_REQUESTED
+    return score_tokens(candidates, tokens, metrics=metrics, no_spice=no_spice, tokenizer=tokenizer)

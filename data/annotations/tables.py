@@ -14,7 +14,7 @@ from a2cap.data.image_ids import list_images
 SUFFIXES = (".csv", ".tsv", ".txt", ".token")
 
 _COLUMNS = {
-    "image": ("image", "image_name", "file", "file_name", "filename", "path"),
+    "image": ("image", "image_id", "image_name", "file", "file_name", "filename", "path"),
     "caption": ("caption", "comment", "text", "sentence"),
     "split": ("split",),
 }

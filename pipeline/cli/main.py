@@ -18,7 +18,7 @@ _SECTIONS = {
             "extract": "Extract region features of images into a store.",
             "preprocess": "Preprocess captions into token ids.",
             "train": "Train a captioner on features and captions.",
-            "evaluate": "Evaluate a captioner, or external captions.",
+            "evaluate": "Evaluate a captioner.",
             "status": "Show finished stages, and why others would run.",
         },
     ),
@@ -33,6 +33,7 @@ _SECTIONS = {
         f"{_CLI}.judging",
         {
             "runs": "List trainings and their scores.",
+            "score": "Score captions against references.",
             "compare": "Compare two evaluations over the same images.",
             "human": "Let people compare the captions of two captioners.",
             "analyze": "Measure attention faithfulness and compare runs.",

@@ -1,16 +1,18 @@
 """Printed scores of captioners and detectors."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from a2cap.pipeline.engine.artifacts import METRICS, REPORT
-from a2cap.pipeline.metrics.score import ENGLISH_ONLY, shown_name
+from a2cap.pipeline.metrics.score import ENGLISH_ONLY, Scores, shown_name
+from a2cap.pipeline.report.comparison import Difference
 from a2cap.pipeline.report.summary import in_order
 
+_HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 _CLASSES_SHOWN = 5  # figures.json lists all
 
 
@@ -34,13 +36,45 @@ def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
         click.echo(f"{shown_name(name):<{width}} {text}")
 
 
+def print_summary(scores: Scores, statistics: Mapping[str, float]) -> None:
+    """Print each metric with its interval, the lengths and the number of distinct captions."""
+    click.echo(str(scores))
+    count, vocabulary = int(statistics["captions"]), int(statistics["vocabulary"])
+    distinct = round(statistics["distinct_captions"] * count)
+    click.echo(
+        f"{count:,} captions of {statistics['words_mean']:.1f} words "
+        f"({statistics['words_min']:.0f} to {statistics['words_max']:.0f}), "
+        f"{distinct:,} distinct, vocabulary of {vocabulary:,} words"
+    )
+
+
+def print_differences(names: tuple[str, str], rows: Sequence[Difference]) -> None:
+    """Print the differences between two sets of captions, a metric on each line."""
+    # names of word groups may be longer than names of metrics
+    width = max(8, *(len(row.metric) for row in rows))
+    lines = [
+        *names,
+        f"{'':<{width}} {_HEADER}",
+        *(f"{shown_name(row.metric):<{width}} {_difference(row)}" for row in rows),
+    ]
+    click.echo("\n".join(lines))
+
+
+def _difference(row: Difference) -> str:
+    ends = f"{row.low:+.4f} to {row.high:+.4f}"
+    return (
+        f"{row.first:>7.4f} {row.second:>7.4f}  {row.difference:>+7.4f}  "
+        f"{ends:^18}  {row.better:.1%}"
+    )
+
+
 def has_spice(not_run: Mapping[str, str]) -> bool:
     """Return False and print what to do if SPICE, which was requested, lacks its parser."""
     is_complete = not_run.get("SPICE", ENGLISH_ONLY) == ENGLISH_ONLY
     if not is_complete:
         click.echo(
             'a2: scored without SPICE; run "a2 weights fetch spice" and the same command again, '
-            "or set evaluate.spice to false",
+            "or leave it out",
             err=True,
         )
     return is_complete

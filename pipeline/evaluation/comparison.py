@@ -16,6 +16,7 @@ from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
+from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.truth import LOWER_IS_BETTER
 from a2cap.pipeline.metrics.word_groups import GroupCounts, GroupScore, group_values
 from a2cap.pipeline.report.comparison import Comparison, Difference, ImageComparison
@@ -102,6 +103,35 @@ def compare_runs(
         ],
         settings={name: pair for name, pair in settings.items() if pair[0] != pair[1]},
     )
+
+
+def compare_scores(first: Scores, second: Scores) -> list[Difference]:
+    """Return the differences in every metric that both have; raise InputError for other images."""
+    images = sorted(first.per_image)
+    if images != sorted(second.per_image):
+        raise InputError(
+            "the captions to compare are of different images; score both with the same references"
+        )
+    drawn, redrawn = (
+        resample(
+            _statistics(
+                found.metrics,
+                {
+                    image_id: {
+                        "metrics": found.per_image[image_id],
+                        **{family: rows[image_id] for family, rows in found.statistics.items()},
+                    }
+                    for image_id in images
+                },
+            )
+        )
+        for found in (first, second)
+    )
+    return [
+        _difference(name, first.metrics[name], second.metrics[name], redrawn[name] - drawn[name])
+        for name in in_order(drawn)
+        if name in redrawn
+    ]
 
 
 def read_run(folder: Path) -> ScoredRun:

@@ -1,4 +1,4 @@
-"""Evaluation of a captioner on a split, and scoring of user-supplied captions."""
+"""Evaluation of a captioner on a split."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,13 +16,9 @@ from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
-from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.files.checksum import sha256_of
-from a2cap.data.files.paths import require_folder
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.data.image_ids import find_images
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.captioner import Captioner
@@ -38,7 +34,6 @@ from a2cap.pipeline.engine.artifacts import (
     CAPTIONS,
     FEATURES,
     FURTHER_MODEL,
-    METRICS,
     REFERENCES,
     REPORT,
     RESULTS,
@@ -46,22 +41,15 @@ from a2cap.pipeline.engine.artifacts import (
 from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
-from a2cap.pipeline.evaluation.provenance import METRIC_TOKENS, provenance_of
+from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import (
-    read_reference_tokens,
-    read_references,
-    read_results,
-    require_same_images,
     write_results,
 )
+from a2cap.pipeline.evaluation.score_files import score_evaluation
 from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
-from a2cap.pipeline.metrics.score import score, spice_obstacle
-from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
-from a2cap.pipeline.metrics.truth import judge_captions
-from a2cap.pipeline.metrics.word_groups import score_word_groups
-from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes, plain_cards
-from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
+from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
+from a2cap.pipeline.report.report import worst_and_best, write_report
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
@@ -244,25 +232,27 @@ def evaluate_captioner(
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     write_results(directory / RESULTS, captions)
     tokenizer = model.vocabulary.tokenizer
-    tokens = _tokens(captions, tokenizer)
-    judged = None if scenes is None else judge_captions(tokens, scenes)
-    scores = score(tokens, references, no_spice=no_spice, judged=judged, tokenizer=tokenizer)
+    evaluation = score_evaluation(
+        f"Captions of the {config.split} split",
+        captions,
+        references,
+        tokenizer=tokenizer,
+        no_spice=no_spice,
+        groups=groups,
+        scenes=scenes,
+    )
+    scores = evaluation.scores
     events.write("scored", **scores.metrics)
 
     shown = worst_and_best(scores.per_image, config.report_images)
     known = captioning.attend(directory, inputs, images, captions, shown)
-    evaluation = Evaluation(
-        f"Captions of the {config.split} split",
-        captions,
-        references,
-        scores,
+    evaluation = replace(
+        evaluation,
         skipped=skipped,
         statistics=_statistics(captions, beams, references),
         provenance=provenance_of(config, inputs, model),
         beams=beams,
         grounding=known.ground(captions),
-        word_groups=score_word_groups(tokens, references, groups) if groups else None,
-        judged=judged or {},
         baseline=compared and replace(compared, name=config.baseline_name),
         facts=_facts(config, inputs, model),
     )
@@ -300,82 +290,6 @@ def _read_boxes(
     return boxes
 
 
-def score_results(
-    results: Path,
-    references: Path,
-    output: Path,
-    *,
-    force: bool = False,
-    allow_missing: bool = False,
-    spice: bool = False,
-    word_groups: Path | None = None,
-    scenes: Path | None = None,
-    images: Path | None = None,
-    report_images: int = 0,
-    tokenizer: Tokenizer = "karpathy",
-) -> Evaluation:
-    """Score a results file and write `metrics.json` and `report.html` into `output`.
-
-    results: COCO results. references: COCO captions, Karpathy layout or references.json.
-    word_groups: groups of words that are scored separately. scenes: instances.json of generated
-    scenes, to judge what the captions state. images: folder of the images, of which the report
-    shows at most `report_images`. tokenizer: as for `tokenize`. Raises InputError if captions and
-    references are of different images (`allow_missing` permits missing captions), or if `output`
-    contains scores and `force` is not set.
-    """
-    _require_unscored(output, force=force)
-    groups = read_word_groups(word_groups) if word_groups else {}
-    files = find_images(require_folder(images, "--images")) if images else {}
-    objects = read_scenes(scenes) if scenes else None
-    captions = read_results(results)
-    raw = read_references(references)
-    missing = require_same_images(captions, raw, allow_missing=allow_missing)
-    tokens = _tokens(captions, tokenizer)
-    reference_tokens = read_reference_tokens(references, tokenizer)
-    # References of images without a caption must not count in CIDEr's document frequencies.
-    known = {image_id: reference_tokens[image_id] for image_id in captions}
-    judged = None if objects is None else judge_captions(tokens, objects)
-    no_spice = spice_obstacle(requested=spice)
-    scores = score(tokens, known, no_spice=no_spice, judged=judged, tokenizer=tokenizer)
-    sources = [path for path in (results, references, word_groups, scenes) if path]
-    evaluation = Evaluation(
-        f"Captions of {results.name}",
-        captions,
-        {image_id: raw[image_id] for image_id in captions},
-        scores,
-        skipped=dict.fromkeys(missing, f"no caption in {results.name}"),
-        statistics=caption_statistics(tokens),
-        provenance={
-            METRIC_TOKENS: metric_tokens(tokenizer),
-            **{f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources},
-        },
-        word_groups=score_word_groups(tokens, known, groups) if groups else None,
-        judged=judged or {},
-        facts=_facts_of_files(results, references),
-    )
-    output.mkdir(parents=True, exist_ok=True)
-    write_scores(output, evaluation)
-    shown = worst_and_best(evaluation.scores.per_image, report_images)
-    write_report(output / REPORT, evaluation, plain_cards(shown, files))
-    return evaluation
-
-
-def _require_unscored(output: Path, *, force: bool) -> None:
-    if (output / METRICS).exists() and not force:
-        raise InputError(
-            f"{str(output)!r} already contains scores; name another folder, or use --force"
-        )
-
-
-def _facts_of_files(results: Path, references: Path) -> dict[str, str]:
-    """Return what the head of the report states about captions that were read from a file."""
-    return {
-        "Model": f"captions of {results.name}",
-        "Data": references.name,
-        "Command": f"a2 evaluate --results {results.name} --references {references.name}",
-    }
-
-
 def with_existing_split(config: EvaluateConfig, inputs: Mapping[str, Input]) -> EvaluateConfig:
     """Return the options, with the validation split for captions that have no test split."""
     if config.split == "val" or CaptionFile(inputs["captions"].path / CAPTIONS).image_ids("test"):
@@ -402,12 +316,6 @@ def read_split(
             f"no image of split {name!r} has features; set evaluate.split to another one"
         )
     return references, {image_id: reasons[image_id] for image_id in chosen if image_id in reasons}
-
-
-def _tokens(captions: Mapping[str, str], tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the tokens of one caption per image."""
-    tokens = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
-    return {image_id: found[0] for image_id, found in tokens.items()}
 
 
 def _statistics(

@@ -23,9 +23,8 @@ from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, TRAIN_SCST
 from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.evaluation.score_files import METRIC_TOKENS
 from a2cap.pipeline.metrics.tokenization import metric_tokens
-
-METRIC_TOKENS = "tokens of the metrics"
 
 
 def provenance_of(

@@ -1,20 +1,26 @@
-"""Caption files to score: COCO results, and the references that they are scored against.
+"""Caption files to score, and the references that they are scored against.
 
-A results file is a list of `{"image_id": 42, "caption": "a dog"}`. References are COCO captions
-(`images` and `annotations`), the test split of annotations that name their splits (Karpathy layout,
-captions.jsonl), or the `references.json` of the preprocess stage.
+Captions are COCO results (a list of `{"image_id": 42, "caption": "a dog"}`), the same as JSON
+lines, `{"42": "a dog"}`, a CSV or Flickr token file, or a text with a caption on each line, in the
+order of the references. References are COCO captions (`images` and `annotations`), the test split
+of annotations that name their splits (Karpathy layout, captions.jsonl), a CSV or Flickr token file,
+or the `references.json` of the preprocess stage.
 """
 
+import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.read import LONGEST_CAPTION, read_annotations
+from a2cap.data.annotations.tables import read_table
 from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import read_json, write_json
-from a2cap.data.image_ids import image_id, results_id, sample_ids
+from a2cap.data.files.json_file import read_json, read_text, write_json
+from a2cap.data.image_ids import named_id, results_id, sample_ids
 from a2cap.pipeline.metrics.tokenization import tokenize
 
 logger = logging.getLogger(__name__)
@@ -23,18 +29,19 @@ _LOGGED_ITEMS = 5
 
 _RESULTS_FORM = 'write a list of {"image_id": 42, "caption": "a dog"}'
 
+_TABLES = (".csv", ".tsv", ".token")
+_LIST_AS_TEXT = re.compile(r"\[\s*['\"]")
+_TOKEN_LINE = re.compile(r"[^\t]+#[0-9]+\t")
 
-def read_results(path: Path) -> dict[str, str]:
-    """Return the captions of a COCO results file by image id, in the file's order.
 
-    Raises InputError for another layout, a duplicate image, and a caption that is empty or longer
-    than LONGEST_CAPTION. An empty caption is an error and not a score of 0, because it is the mark
-    of a file or a decoder that failed.
+def read_results(path: Path, images: Iterable[str] = ()) -> dict[str, str]:
+    """Return the captions of a file by image id, in the file's order.
+
+    images: ids in the order of a text without ids. Raises InputError for another layout, a
+    duplicate image, and a caption that is empty or longer than LONGEST_CAPTION. An empty caption is
+    an error and not a score of 0, because it is the mark of a file or a decoder that failed.
     """
-    entries = read_json(path)
-    if not isinstance(entries, list):
-        raise InputError(f"results {str(path)!r} are not a list; {_RESULTS_FORM}")
-    pairs = [_result(entry, f"entry {n} of {str(path)!r}") for n, entry in enumerate(entries, 1)]
+    pairs = _caption_pairs(path, list(images))
     counts = Counter(identity for identity, _ in pairs)
     if repeated := [identity for identity, count in counts.items() if count > 1]:
         raise InputError(
@@ -89,6 +96,7 @@ def require_same_images(
         raise InputError(
             f"{len(unknown):,} of {len(captioned):,} captions have no reference: "
             f"{sample_ids(unknown)}; remove them, or add references for those images"
+            + (_id_forms(unknown, missing) if len(unknown) == len(captioned) else "")
         )
     if missing and not allow_missing:
         raise InputError(
@@ -100,10 +108,65 @@ def require_same_images(
     return missing
 
 
+def _id_forms(captioned: Sequence[str], referenced: Sequence[str]) -> str:
+    """Return examples of the ids of both files, and the fields that they come from."""
+    return (
+        f". Ids of captions (image_id): {sample_ids(captioned[:2])}; of references (id of COCO "
+        f"captions, else the file name without its suffix): {sample_ids(referenced[:2])}"
+    )
+
+
 def missing_captions(missing: Sequence[str], total: int) -> str:
     """Return a message with the number of images without a caption, and the first of them."""
     count = f"{len(missing):,} of {total:,}"
     return f"{count} images with references have no caption: {sample_ids(missing)}"
+
+
+def _caption_pairs(path: Path, images: list[str]) -> list[tuple[str, str]]:
+    name = repr(str(path))
+    kind = path.name.removesuffix(".gz")
+    if kind.endswith(_TABLES) or (kind.endswith(".txt") and _is_token_file(path)):
+        found, _ = _read_table(path)
+        return [(_image_id(i.file, name), _caption(c, name)) for i in found for c in i.captions]
+    if kind.endswith(".txt"):
+        return _lines(path, images)
+    if kind.endswith(".jsonl"):
+        lines = [line for line in read_text(path).splitlines() if line.strip()]
+        content: object = [
+            _json_line(line, f"line {n} of {name}") for n, line in enumerate(lines, 1)
+        ]
+    else:
+        content = read_json(path)
+    if isinstance(content, dict) and content and not {"images", "annotations"} <= content.keys():
+        return [
+            (_image_id(key, name), _caption(text, f"{key!r} of {name}"))
+            for key, text in content.items()
+        ]
+    if not isinstance(content, list):
+        raise InputError(f"results {name} are not a list; {_RESULTS_FORM}")
+    return [_result(entry, f"entry {n} of {name}") for n, entry in enumerate(content, 1)]
+
+
+def _json_line(line: str, source: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{source} is not JSON: {_short(line)}; {_RESULTS_FORM}") from error
+
+
+def _is_token_file(path: Path) -> bool:
+    return _TOKEN_LINE.match(read_text(path).partition("\n")[0]) is not None
+
+
+def _lines(path: Path, images: list[str]) -> list[tuple[str, str]]:
+    """Return the lines of a text as the captions of images."""
+    lines = read_text(path).splitlines()
+    if len(lines) != len(images):
+        raise InputError(
+            f"{str(path)!r} has {len(lines):,} lines, the references {len(images):,} images; give "
+            "one caption on each line, in the order of the references"
+        )
+    return [(i, _caption(line, str(path))) for i, line in zip(images, lines, strict=True)]
 
 
 def _result(entry: object, source: str) -> tuple[str, str]:
@@ -117,14 +180,18 @@ def _image_id(value: object, source: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return f"{value:012d}"
     if isinstance(value, str) and value:
-        # `image_id` removes a suffix, which an id does not have: "photo.v2" would lose ".v2".
-        return image_id(f"{value}.jpg")
+        return named_id(value)
     raise InputError(f"image_id in {source} is {_short(value)}; give a number or a string")
 
 
 def _caption(value: object, source: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"caption in {source} is {_short(value)}; give a string")
+    if _LIST_AS_TEXT.match(value):
+        raise InputError(
+            f"caption in {source} is a list that was written as text: {_short(value)}; write one "
+            "caption, or the list itself"
+        )
     if len(value) > LONGEST_CAPTION:
         raise InputError(
             f"caption in {source} has {len(value):,} characters, the limit is "
@@ -145,6 +212,8 @@ def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
     # By its name, because it is not one JSON document.
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _test_split(path), False
+    if path.name.removesuffix(".gz").endswith((*_TABLES, ".txt")):
+        return _table_references(path), False
     document = read_json(path)
     if isinstance(document, dict) and {"images", "annotations"} <= document.keys():
         return _coco_captions(document["images"], document["annotations"], repr(str(path))), False
@@ -168,6 +237,24 @@ def _are_sentences(values: Iterable[object]) -> bool:
         isinstance(group, list) and group and all(isinstance(s, str) for s in group)
         for group in values
     )
+
+
+def _table_references(path: Path) -> dict[str, list[str]]:
+    """Return the references of a table: its test split, or all rows if it has no test split."""
+    images, _ = _read_table(path)
+    chosen = [image for image in images if image.split == "test"] or images
+    name = repr(str(path))
+    return {
+        _image_id(image.file, name): [_caption(text, name) for text in image.captions]
+        for image in chosen
+    }
+
+
+def _read_table(path: Path) -> tuple[list[RawImage], bool]:
+    def skip(identity: str, reason: str) -> None:
+        logger.warning("skipped in %s: %s (%s)", path, identity, reason)
+
+    return read_table(read_text(path), str(path), skip)
 
 
 def _test_split(path: Path) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ import numpy as np
 from a2cap.pipeline.metrics.ngrams import (
     LONGEST,
     Floats,
+    Ints,
     NgramCounts,
     PairCounts,
     document_frequency,
@@ -21,11 +22,15 @@ _SIGMA = 6.0
 """Standard deviation of the Gaussian length penalty."""
 
 
-def cider_values(pair: PairCounts) -> Floats:
-    """Return (N,), CIDEr-D of each image; the corpus value is their mean."""
+def cider_values(pair: PairCounts, document: Ints | None = None) -> Floats:
+    """Return (N,), CIDEr-D of each candidate; the corpus value is their mean.
+
+    document: (N,), the image of each candidate, if several are of one image.
+    """
+    documents = np.arange(len(pair.candidate_lengths)) if document is None else document
     similarity = np.zeros(len(pair.reference_lengths))
     for order in range(LONGEST):
-        similarity += _cosine(pair, order)
+        similarity += _cosine(pair, order, documents)
     similarity *= _length_penalty(pair)
     images = len(pair.candidate_lengths)
     references = np.bincount(pair.image, minlength=images)
@@ -33,11 +38,12 @@ def cider_values(pair: PairCounts) -> Floats:
     return np.asarray(10 * summed / LONGEST / references)
 
 
-def _cosine(pair: PairCounts, order: int) -> Floats:
+def _cosine(pair: PairCounts, order: int, documents: Ints) -> Floats:
     """Return (S,), the TF-IDF cosine of each reference and its candidate with clipped counts."""
     candidates, references = pair.candidates[order], pair.references[order]
-    frequency = document_frequency(references, pair.image)
-    idf = np.log(float(len(pair.candidate_lengths))) - np.log(np.maximum(1.0, frequency))
+    frequency = document_frequency(references, documents[pair.image])
+    count = len(np.unique(documents))
+    idf = np.log(float(count)) - np.log(np.maximum(1.0, frequency))
     candidate_weights = candidates.count * idf[candidates.gram]
     reference_weights = references.count * idf[references.gram]
     rows, positions = matches(candidates, references, pair.image)

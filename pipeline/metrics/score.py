@@ -6,6 +6,7 @@ Java, and nothing is printed.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from statistics import fmean
 
 import numpy as np
@@ -25,7 +26,7 @@ from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.metrics.truth import TRUTH, truth_counts
 
-METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
+METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE", "SPIDEr")
 """Metrics of any captions, in the order of tables; TRUTH comes last."""
 
 
@@ -36,6 +37,12 @@ def shown_name(metric: str) -> str:
 
 # metrics.json contains these texts, so its wording is part of the file format.
 NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
+ONE_IMAGE = (
+    "its document frequencies are those of the scored references, and an n-gram of the only image "
+    "has no weight; score more images"
+)
+FEW_IMAGES = 50
+"""Fewer images make CIDEr's document frequencies, and so its values, unlike those of papers."""
 ENGLISH_ONLY = "it reads English alone, the captions are compared as Unicode words"
 
 Tokens = Mapping[str, Sequence[str]]
@@ -68,6 +75,45 @@ class Scores:
     spice: dict[str, float] = field(default_factory=dict)
     spice_per_image: dict[str, dict[str, float | None]] = field(default_factory=dict)
 
+    @property
+    def warnings(self) -> list[str]:
+        """Reasons why values may not mean what they seem to."""
+        count = len(self.per_image)
+        if "CIDEr" not in self.metrics or count >= FEW_IMAGES:
+            return []
+        return [
+            f"CIDEr weighs n-grams by their frequency in the references of {count} images; with "
+            f"fewer than {FEW_IMAGES} it cannot be compared with other data"
+        ]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return name, value and interval of each metric, then the reasons of missing ones."""
+        found = [
+            (shown_name(name), f"{value:.4f}", "{:.4f} to {:.4f}".format(*self.confidence[name]))
+            if name in self.confidence
+            else (shown_name(name), f"{value:.4f}", "")
+            for name, value in self.metrics.items()
+        ]
+        return found + [(shown_name(n), "not run:", why) for n, why in self.not_run.items()]
+
+    def __str__(self) -> str:
+        """Return a table of the metrics with their 95 % intervals."""
+        rows = self.rows()
+        width = max(8, *(len(name) for name, *_ in rows))
+        lines = [f"{name:<{width}} {' '.join(rest).rstrip()}" for name, *rest in rows]
+        return "\n".join(lines + [f"warning: {text}" for text in self.warnings])
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        cells = "".join(
+            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>"
+            for row in self.rows()
+        )
+        notes = "".join(f"<p>{escape(text)}</p>" for text in self.warnings)
+        return (
+            f"<table><tr><th></th><th>value</th><th>95 % interval</th></tr>{cells}</table>{notes}"
+        )
+
 
 @dataclass(frozen=True)
 class _Measurement:
@@ -95,6 +141,7 @@ def score(
     candidates: Mapping[str, str | list[str]],
     references: Tokens,
     *,
+    metrics: Collection[str] | None = None,
     no_spice: str | None = NOT_REQUESTED,
     judged: Mapping[str, Judgement] | None = None,
     tokenizer: Tokenizer = "karpathy",
@@ -102,7 +149,8 @@ def score(
     """Compute every metric, of one candidate per image against its references.
 
     candidates, references: tokens of the same images, from `tokenize` with this tokenizer; METEOR
-    and SPICE are left out of Unicode words. no_spice: why SPICE, which parses every caption, is
+    and SPICE are left out of Unicode words. metrics: names among METRICS, by default all of them.
+    no_spice: why SPICE, which parses every caption, is
     left out; None to compute it. judged: the captions of generated scenes, from `judge_captions`.
     Raises JavaError if SPICE fails: scores without it would look finished.
     """
@@ -110,11 +158,22 @@ def score(
     not_run = {"SPICE": no_spice} if no_spice else {}
     if metric_tokens(tokenizer) != "PTB":
         not_run = dict.fromkeys(_SLOW, ENGLISH_ONLY)
-    found = _measure(captions, without=not_run)
+    if len(captions.image_ids) == 1:
+        not_run["CIDEr"] = ONE_IMAGE
+    chosen = METRICS if metrics is None else tuple(metrics)
+    found = _measure(captions, _families(chosen) - not_run.keys())
     if judged is not None:
         counts = truth_counts(judged[image_id] for image_id in captions.image_ids)
         found["truth"] = _summed("truth", counts)
-    return _scores(captions.image_ids, found, not_run)
+    return _scores(captions.image_ids, found, not_run, chosen)
+
+
+def _families(metrics: Collection[str]) -> set[str]:
+    """Return the scorers that these metrics need."""
+    if unknown := [name for name in metrics if name not in METRICS]:
+        raise InputError(f"unknown metric: {unknown[0]!r}; use some of {', '.join(METRICS)}")
+    families = {"BLEU" if name.startswith("Bleu") else name for name in metrics}
+    return families | ({"CIDEr", "SPICE"} if "SPIDEr" in families else set())
 
 
 def spice_obstacle(*, requested: bool = True) -> str | None:
@@ -165,22 +224,31 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _C
     )
 
 
-def _measure(captions: _Captions, *, without: Collection[str]) -> dict[str, _Measurement]:
+def _measure(captions: _Captions, families: Collection[str]) -> dict[str, _Measurement]:
     """Return family -> its measurement."""
     pairs, (candidates, references) = count_pair(*captions.texts), captions.texts
-    found = {
-        "BLEU": _summed("BLEU", bleu_statistics(pairs)),
-        "ROUGE_L": _averaged("ROUGE_L", rouge_values(candidates, references)),
-        "CIDEr": _averaged("CIDEr", cider_values(pairs)),
-    }
+    found: dict[str, _Measurement] = {}
+    if "BLEU" in families:
+        found["BLEU"] = _summed("BLEU", bleu_statistics(pairs))
+    if "ROUGE_L" in families:
+        found["ROUGE_L"] = _averaged("ROUGE_L", rouge_values(candidates, references))
+    if "CIDEr" in families:
+        found["CIDEr"] = _averaged("CIDEr", cider_values(pairs))
     total = {"METEOR": len(candidates), "SPICE": len(candidates) + sum(map(len, references))}
-    slow = {name: scorer for name, scorer in _SLOW.items() if name not in without}
+    slow = {name: scorer for name, scorer in _SLOW.items() if name in families}
     with track("score", total=sum(total[name] for name in slow)) as progress:
-        return found | {n: scorer(captions, progress.advance) for n, scorer in slow.items()}
+        found |= {name: scorer(captions, progress.advance) for name, scorer in slow.items()}
+    if {"CIDEr", "SPICE"} <= found.keys():
+        both = [found[name].values[name] for name in ("CIDEr", "SPICE")]
+        found["SPIDEr"] = _averaged("SPIDEr", np.mean(both, axis=0))
+    return found
 
 
 def _scores(
-    image_ids: list[str], found: Mapping[str, _Measurement], not_run: dict[str, str]
+    image_ids: list[str],
+    found: Mapping[str, _Measurement],
+    not_run: Mapping[str, str],
+    chosen: Collection[str],
 ) -> Scores:
     """Return the measurements by metric, in the order of METRICS, and by image."""
     overall = {name: value for one in found.values() for name, value in one.overall.items()}
@@ -188,8 +256,13 @@ def _scores(
     statistics = {family: measurement.statistics for family, measurement in found.items()}
     parts = [row for measurement in found.values() for row in measurement.parts]
     # A family of truth without a statement has no value, here and in single images.
-    names = [name for name in (*METRICS, *TRUTH) if np.isfinite(overall.get(name, np.nan))]
-    resampled = resample(statistics)
+    names = [
+        name
+        for name in (*METRICS, *TRUTH)
+        if np.isfinite(overall.get(name, np.nan)) and (name in chosen or name in TRUTH)
+    ]
+    # An interval over one image would have no width.
+    resampled = resample(statistics) if len(image_ids) > 1 else {}
     return Scores(
         metrics={name: overall[name] for name in names},
         per_image={
@@ -198,8 +271,8 @@ def _scores(
             }
             for row, image_id in enumerate(image_ids)
         },
-        not_run=not_run,
-        confidence={name: interval(resampled[name]) for name in names},
+        not_run={name: why for name, why in not_run.items() if name in chosen},
+        confidence={name: interval(resampled[name]) for name in names if name in resampled},
         statistics={
             family: dict(zip(image_ids, rows.tolist(), strict=True))
             for family, rows in statistics.items()

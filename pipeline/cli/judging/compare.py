@@ -9,12 +9,10 @@ import click
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.pipeline.cli.options import FILE, FOLDER
+from a2cap.pipeline.cli.scores import print_differences
 from a2cap.pipeline.evaluation.comparison import compare_runs
-from a2cap.pipeline.metrics.score import shown_name
-from a2cap.pipeline.report.comparison import Difference, write_comparison
+from a2cap.pipeline.report.comparison import write_comparison
 from a2cap.pipeline.runs import find_result, title_of
-
-_HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 
 
 @click.command()
@@ -53,19 +51,6 @@ def compare(
     if as_json:
         click.echo(json.dumps([asdict(row) for row in found.metrics], indent=1))
         return
-    # names of word groups may be longer than names of metrics
-    width = max(8, *(len(row.metric) for row in found.metrics))
-    lines = [
-        *found.names,
-        f"{'':<{width}} {_HEADER}",
-        *(f"{shown_name(row.metric):<{width}} {_line(row)}" for row in found.metrics),
-    ]
-    click.echo("\n".join([*lines, *([f"report: {report}"] if report else [])]))
-
-
-def _line(row: Difference) -> str:
-    ends = f"{row.low:+.4f} to {row.high:+.4f}"
-    return (
-        f"{row.first:>7.4f} {row.second:>7.4f}  {row.difference:>+7.4f}  "
-        f"{ends:^18}  {row.better:.1%}"
-    )
+    print_differences(found.names, found.metrics)
+    if report is not None:
+        click.echo(f"report: {report}")

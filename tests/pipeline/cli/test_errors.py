@@ -35,7 +35,7 @@ def test_missing_weights_are_reported(experiment, tmp_path, weights, message):
     ("command", "missing"),
     [
         ("caption x.jpg --model a --model b --boxes c", ["--model a", "--model b", "--boxes c"]),
-        ("evaluate --results a --references b --output c", ["--results a", "--references b"]),
+        ("score a --references b", ["CAPTIONS a", "--references b"]),
         ("config diff a b", ["A a", "B b"]),
         ("human sheet a b --images c --output d", ["A a", "B b", "--images c"]),
         (

@@ -153,11 +153,6 @@ def test_a_missing_configuration_is_reported():
     [
         ("extract --images x", "--images and --output belong together; name both or neither"),
         ("extract --output x", "--images and --output belong together; name both or neither"),
-        ("evaluate --results x", "--results, --references and --output belong together; name all"),
-        (
-            "evaluate --references x --output y",
-            "--results, --references and --output belong together; name all",
-        ),
     ],
 )
 def test_options_that_belong_together_are_required(arguments, message):

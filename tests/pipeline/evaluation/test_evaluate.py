@@ -22,13 +22,14 @@ from a2cap.pipeline.captioning.saved_captioner import (
 )
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation import evaluate as evaluation
+from a2cap.pipeline.evaluation import score_files
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.evaluate import (
     evaluate_captioner,
     read_split,
-    score_results,
     with_existing_split,
 )
+from a2cap.pipeline.evaluation.score_files import ScoredFiles
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
@@ -48,7 +49,7 @@ def inputs(experiment):
 def without_jvm(monkeypatch):
     """Score without METEOR, and with the identity as tokeniser."""
     monkeypatch.setattr(metrics, "_SLOW", {})
-    monkeypatch.setattr(evaluation, "tokenize", lambda captions, _: dict(captions))
+    monkeypatch.setattr(score_files, "tokenize", lambda captions, _: dict(captions))
 
 
 @pytest.fixture
@@ -235,7 +236,7 @@ def test_the_scores_equal_those_of_the_results_file(experiment, tmp_path):
     known = json.loads(references.read_text())
     selected = tmp_path / "references.json"
     selected.write_text(json.dumps({name: known[name] for name in chosen}))
-    scores = score_results(evaluated / "captions.json", selected, tmp_path / "scores")
+    scores = ScoredFiles(evaluated / "captions.json", selected).score()
     assert scores.scores.metrics == pytest.approx(read_json(evaluated / "metrics.json")["metrics"])
 
 

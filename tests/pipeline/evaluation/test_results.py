@@ -81,7 +81,7 @@ def test_gzipped_files_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"42": "a dog"}, "results {path} are not a list; " + FORM),
+        ("a dog", "results {path} are not a list; " + FORM),
         (
             [{"image_id": 1, "caption": "a"}, {"image_id": 2}],
             "entry 2 of {path} lacks image_id or caption: {{'image_id': 2}}; " + FORM,

@@ -22,7 +22,9 @@ def as_lists(candidates: dict[str, str]) -> dict[str, list[str]]:
 def test_spice_that_was_not_requested_has_a_reason(capfd):
     scores = score(CANDIDATES, REFERENCES)
     assert scores.not_run == {"SPICE": "it was not asked for; set evaluate.spice to true"}
-    assert list(scores.metrics) == [name for name in METRICS if name not in ("METEOR", "SPICE")]
+    assert list(scores.metrics) == [
+        name for name in METRICS if name not in ("METEOR", "SPICE", "SPIDEr")
+    ]
     assert all(values.keys() == scores.metrics.keys() for values in scores.per_image.values())
     assert capfd.readouterr().out == ""
 
@@ -91,3 +93,33 @@ def test_sums_of_the_statistics_give_the_value_over_all_images():
     sums = [sum(column) for column in zip(*scores.statistics["BLEU"].values(), strict=True)]
     assert sums[0] == sum(len(caption.split()) for caption in CANDIDATES.values())
     assert bleu_values(np.array(sums))[3] == scores.metrics["Bleu_4"]
+
+
+def test_one_image_has_no_cider_and_no_intervals():
+    scores = score({"1": "a dog"}, {"1": ["a dog", "dogs"]})
+    assert "CIDEr" not in scores.metrics
+    assert scores.not_run["CIDEr"] == (
+        "its document frequencies are those of the scored references, and an n-gram of the only "
+        "image has no weight; score more images"
+    )
+    assert (scores.confidence, scores.warnings) == ({}, [])
+
+
+def test_few_images_are_a_warning_in_every_form():
+    scores = score(CANDIDATES, REFERENCES)
+    [warning] = scores.warnings
+    assert warning.startswith("CIDEr weighs n-grams by their frequency in the references of 4 ")
+    assert str(scores).splitlines()[-1] == f"warning: {warning}"
+    assert warning in scores._repr_html_()
+    many = {str(n): "a dog" for n in range(50)}
+    assert score(many, as_lists(many)).warnings == []
+
+
+def test_only_the_chosen_metrics_are_computed():
+    scores = score(CANDIDATES, REFERENCES, metrics=["CIDEr", "Bleu_4"])
+    assert list(scores.metrics) == ["Bleu_4", "CIDEr"]
+    assert scores.not_run == {}
+    assert message_of(score, CANDIDATES, REFERENCES, metrics=["BLEU"]) == (
+        "unknown metric: 'BLEU'; use some of Bleu_1, Bleu_2, Bleu_3, Bleu_4, METEOR, ROUGE_L, "
+        "CIDEr, SPICE, SPIDEr"
+    )

@@ -1,0 +1,62 @@
+"""Rewards of captions for reinforcement learning, in the form of TRL's reward functions.
+
+>>> from a2cap import rewards
+>>> captions = ["a red dog", "a cat"]
+>>> rewards.bleu(captions, references=[["a red dog runs"], ["two cats"]])  # doctest: +SKIP
+
+Each function takes completions, texts or TRL's lists of messages, and a list of reference captions
+for each of them, which is a column `references` of the data set. Tokens are PTB tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from a2cap.data.errors import InputError
+from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
+from a2cap.pipeline.metrics.cider import cider_values
+from a2cap.pipeline.metrics.ngrams import PairCounts, count_pair
+from a2cap.pipeline.metrics.tokenization import ptb_tokens
+
+Completion = str | Sequence[Mapping[str, str]]
+"""Text, or messages, of which the last one is the caption."""
+
+
+def cider(
+    completions: Sequence[Completion], references: Sequence[Sequence[str]], **columns: object
+) -> list[float]:
+    """Return CIDEr-D of each completion, from 0 to 10; further columns are ignored.
+
+    Document frequencies are those of the batch, in which completions with the same references are
+    of one image, so larger batches give steadier rewards. Raises
+    InputError if all references are of one image, which would make every reward 0.
+    """
+    number: dict[tuple[str, ...], int] = {}
+    images = [number.setdefault(tuple(group), len(number)) for group in references]
+    if len(number) < 2:
+        raise InputError(
+            "CIDEr-D needs references of two images or more in a batch; raise the batch size"
+        )
+    values = cider_values(_counts(completions, references), np.array(images))
+    return [float(value) for value in values]
+
+
+def bleu(
+    completions: Sequence[Completion], references: Sequence[Sequence[str]], **columns: object
+) -> list[float]:
+    """Return BLEU-4 of each completion, from 0 to 1; further columns are ignored."""
+    values = bleu_values(bleu_statistics(_counts(completions, references)))[:, 3]
+    return [float(value) for value in values]
+
+
+def _counts(completions: Sequence[Completion], references: Sequence[Sequence[str]]) -> PairCounts:
+    if len(completions) != len(references) or not all(references):
+        raise InputError(
+            f"{len(completions)} completions have {len(references)} lists of references; give each "
+            "completion a list of one or more"
+        )
+    texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+    return count_pair(
+        [ptb_tokens(text) for text in texts],
+        [[ptb_tokens(reference) for reference in group] for group in references],
+    )

@@ -1,0 +1,92 @@
+"""Command `a2 score`: metrics of captions in a file."""
+
+from pathlib import Path
+
+import click
+
+from a2cap.data.config import TOKENIZERS, Tokenizer
+from a2cap.pipeline.cli.commands import EXIT_SKIPPED
+from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
+from a2cap.pipeline.cli.scores import has_spice, print_differences, print_summary
+from a2cap.pipeline.evaluation.comparison import compare_scores
+from a2cap.pipeline.evaluation.results import missing_captions
+from a2cap.pipeline.evaluation.score_files import (
+    ScoredFiles,
+    require_unscored,
+    write_evaluation,
+    write_per_image,
+)
+
+
+@click.command()
+@click.argument("captions", type=FILE)
+@click.option(
+    "--references",
+    type=FILE,
+    required=True,
+    help="COCO captions, dataset_coco.json, a CSV or Flickr token file, or references.json.",
+)
+@click.option("--compare", type=FILE, help="Compare with other captions of the same images.")
+@click.option("--per-image", type=FILE, help="Write the metrics of each image into a CSV file.")
+@click.option("--output", type=FOLDER, help="Write metrics.json and a report into this folder.")
+@click.option("--images", type=FOLDER, help="Show images of this folder in the report.")
+@click.option("--report-images", default=500, show_default=True, help="Images in the report.")
+@click.option("--allow-missing", is_flag=True, help="Score captions of some images alone.")
+@click.option("--spice", is_flag=True, help="Compute SPICE too, which needs Java.")
+@click.option("--tokenizer", type=click.Choice(TOKENIZERS), default="karpathy", show_default=True)
+@click.option("--word-groups", type=FILE, help="Score the groups of words of this file too.")
+@click.option("--scenes", type=FILE, help="Judge captions of scenes by this instances.json.")
+@force_option
+def score(
+    captions: Path,
+    references: Path,
+    compare: Path | None,
+    per_image: Path | None,
+    output: Path | None,
+    images: Path | None,
+    report_images: int,
+    allow_missing: bool,
+    spice: bool,
+    tokenizer: Tokenizer,
+    word_groups: Path | None,
+    scenes: Path | None,
+    force: bool,
+) -> None:
+    """Score captions against references.
+
+    CAPTIONS: COCO results, JSON lines, {"42": "a dog"}, CSV, or a text with a caption on each line
+    in the order of the references. Prints each metric with its 95 % interval. The exit code is 3 if
+    captions are missing, which --allow-missing permits, or SPICE cannot run.
+
+    \b
+    Example:
+      a2 score theirs.json --references captions_val2014.json
+      a2 score ours.csv --references references.json --compare theirs.json --output scores
+    """
+    if images and output is None:
+        raise click.UsageError("--images belongs to --output; name a folder, or leave it out")
+    named = {"CAPTIONS": captions, "--references": references, "--compare": compare}
+    require_existing({name: [path] for name, path in named.items() if path})
+    if output is not None:
+        require_unscored(output, force=force)
+
+    def files(path: Path) -> ScoredFiles:
+        return ScoredFiles(path, references, allow_missing, spice, word_groups, scenes, tokenizer)
+
+    found = files(captions).score()
+    print_summary(found.scores, found.statistics)
+    if compare is not None:
+        other = files(compare).score()
+        print_differences(
+            (f"A {compare.name}", f"B {captions.name}"), compare_scores(other.scores, found.scores)
+        )
+    if per_image is not None:
+        write_per_image(per_image, found)
+    if output is not None:
+        write_evaluation(output, found, images=images, report_images=report_images)
+        click.echo(f"report: {output / 'report.html'}")
+    if found.skipped:
+        text = missing_captions(list(found.skipped), found.total)
+        click.echo(f"a2: {text}; scored without them", err=True)
+    if found.skipped or (spice and not has_spice(found.scores.not_run)):
+        raise click.exceptions.Exit(EXIT_SKIPPED)

@@ -1,0 +1,151 @@
+"""Scores of captions in a file, or of a captioner: from captions to metrics and a report."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
+from a2cap.data.config import Tokenizer
+from a2cap.data.errors import InputError
+from a2cap.data.files.atomic import write_durably
+from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.paths import require_folder
+from a2cap.data.image_ids import find_images
+from a2cap.data.scenes.truth import Scenes, read_scenes
+from a2cap.pipeline.engine.artifacts import METRICS, REPORT
+from a2cap.pipeline.evaluation.results import (
+    read_reference_tokens,
+    read_references,
+    read_results,
+    require_same_images,
+)
+from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.metrics.caption_statistics import caption_statistics
+from a2cap.pipeline.metrics.score import score, spice_obstacle
+from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
+from a2cap.pipeline.metrics.truth import judge_captions
+from a2cap.pipeline.metrics.word_groups import score_word_groups
+from a2cap.pipeline.report.image_card import plain_cards
+from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
+
+METRIC_TOKENS = "tokens of the metrics"
+"""Name of the tokenizer in the provenance."""
+
+
+@dataclass(frozen=True)
+class ScoredFiles:
+    """Captions and references to score, and how.
+
+    captions, references: files as `read_results` and `read_references` take them. allow_missing:
+    permit references without a caption. word_groups: groups of words that are scored separately.
+    scenes: instances.json of generated scenes, to judge what the captions state. tokenizer: as for
+    `tokenize`.
+    """
+
+    captions: Path
+    references: Path
+    allow_missing: bool = False
+    spice: bool = False
+    word_groups: Path | None = None
+    scenes: Path | None = None
+    tokenizer: Tokenizer = "karpathy"
+
+    def score(self) -> Evaluation:
+        """Return the scores; raise InputError if both files are of different images."""
+        groups = read_word_groups(self.word_groups) if self.word_groups else {}
+        scenes = read_scenes(self.scenes) if self.scenes else None
+        raw = read_references(self.references)
+        captions = read_results(self.captions, raw)
+        missing = require_same_images(captions, raw, allow_missing=self.allow_missing)
+        tokens = read_reference_tokens(self.references, self.tokenizer)
+        sources = (self.captions, self.references, self.word_groups, self.scenes)
+        return score_evaluation(
+            f"Captions of {self.captions.name}",
+            captions,
+            # References of images without a caption do not count in CIDEr's document frequencies.
+            {image_id: tokens[image_id] for image_id in captions},
+            tokenizer=self.tokenizer,
+            no_spice=spice_obstacle(requested=self.spice),
+            groups=groups,
+            scenes=scenes,
+            shown={image_id: raw[image_id] for image_id in captions},
+            skipped=dict.fromkeys(missing, f"no caption in {self.captions.name}"),
+            provenance={
+                METRIC_TOKENS: metric_tokens(self.tokenizer),
+                **{f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources if path},
+            },
+            facts={
+                "Model": f"captions of {self.captions.name}",
+                "Data": self.references.name,
+                "Command": f"a2 score {self.captions.name} --references {self.references.name}",
+            },
+        )
+
+
+def score_evaluation(
+    title: str,
+    captions: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    tokenizer: Tokenizer,
+    no_spice: str | None,
+    groups: WordGroups,
+    scenes: Scenes | None,
+    shown: Mapping[str, Sequence[str]] | None = None,
+    skipped: Mapping[str, str] | None = None,
+    provenance: Mapping[str, str] | None = None,
+    facts: Mapping[str, str] | None = None,
+) -> Evaluation:
+    """Score one caption per image against the tokens of its references.
+
+    shown: references as the report shows them, if not as tokens. The others: as for `score` and
+    `Evaluation`.
+    """
+    found = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
+    tokens = {image_id: texts[0] for image_id, texts in found.items()}
+    judged = None if scenes is None else judge_captions(tokens, scenes)
+    return Evaluation(
+        title,
+        captions,
+        shown or references,
+        score(tokens, references, no_spice=no_spice, judged=judged, tokenizer=tokenizer),
+        skipped=skipped or {},
+        statistics=caption_statistics(tokens),
+        provenance=provenance or {},
+        word_groups=score_word_groups(tokens, references, groups) if groups else None,
+        judged=judged or {},
+        facts=facts or {},
+    )
+
+
+def write_evaluation(
+    folder: Path, evaluation: Evaluation, *, images: Path | None, report_images: int
+) -> None:
+    """Write `metrics.json` and `report.html`, which shows at most `report_images` of `images`."""
+    files = find_images(require_folder(images, "--images")) if images else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_scores(folder, evaluation)
+    shown = worst_and_best(evaluation.scores.per_image, report_images)
+    write_report(folder / REPORT, evaluation, plain_cards(shown, files))
+
+
+def require_unscored(folder: Path, *, force: bool) -> None:
+    """Raise InputError if the folder contains scores, unless `force` is set."""
+    if (folder / METRICS).exists() and not force:
+        raise InputError(
+            f"{str(folder)!r} already contains scores; name another folder, or use --force"
+        )
+
+
+def write_per_image(path: Path, evaluation: Evaluation) -> None:
+    """Write a CSV file with the caption and the metrics of each image."""
+    names = list(evaluation.scores.metrics)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["image_id", "caption", *names])
+    for image_id, values in evaluation.scores.per_image.items():
+        numbers = [values.get(name, "") for name in names]
+        rows.writerow([image_id, evaluation.captions[image_id], *numbers])
+    write_durably(path, text.getvalue().encode())

@@ -1,0 +1,50 @@
+"""Rewards in the form of TRL's reward functions, and scores without torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+from a2cap import rewards
+from a2cap.pipeline.metrics.score import score
+from tests.data.messages import message_of
+
+COMPLETIONS = ["a red dog runs", "a cat", "two red dogs", "Cats!"]
+REFERENCES = [["A red dog runs.", "the dog runs"], ["two cats", "a cat sleeps"]] * 2
+
+
+def test_rewards_are_the_metrics_of_single_captions():
+    found = rewards.cider(COMPLETIONS[:2], REFERENCES[:2], prompts=["p"] * 2)
+    expected = score(
+        {"1": "a red dog runs", "2": "a cat"},
+        {"1": ["a red dog runs", "the dog runs"], "2": ["two cats", "a cat sleeps"]},
+        metrics=["CIDEr", "Bleu_4"],
+    )
+    values = list(expected.per_image.values())
+    assert found == pytest.approx([row["CIDEr"] for row in values])
+    by_bleu = rewards.bleu(COMPLETIONS[:2], REFERENCES[:2])
+    assert by_bleu == pytest.approx([row["Bleu_4"] for row in values])
+
+
+def test_conversations_are_rewarded_by_their_last_message():
+    messages = [[{"role": "assistant", "content": text}] for text in COMPLETIONS]
+    assert rewards.bleu(messages, references=REFERENCES) == rewards.bleu(COMPLETIONS, REFERENCES)
+
+
+def test_repeated_generations_do_not_change_the_rewards():
+    twice = rewards.cider(COMPLETIONS * 2, REFERENCES * 2)
+    assert twice == pytest.approx(rewards.cider(COMPLETIONS, REFERENCES) * 2)
+
+
+def test_unusable_batches_are_rejected():
+    assert message_of(rewards.cider, ["a", "b"], [["a dog"]] * 2) == (
+        "CIDEr-D needs references of two images or more in a batch; raise the batch size"
+    )
+    assert message_of(rewards.bleu, ["a", "b"], [["a dog"]]) == (
+        "2 completions have 1 lists of references; give each completion a list of one or more"
+    )
+
+
+def test_scoring_imports_no_torch():
+    code = "import sys, a2cap; a2cap.score, a2cap.rewards; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", f"import a2cap.rewards; {code}"], check=True)
