@@ -160,7 +160,7 @@ def test_answers_without_end_are_cut_off(monkeypatch):
         assert message_of(open_file, f"{address}/endless.tar") == message
 
 
-def test_files_of_web_servers_are_read_whole_and_in_parts():
+def test_files_of_web_servers_are_read_whole_and_in_parts(tmp_path):
     tar = tar_bytes({f"{number}.jpg": jpeg(number) for number in range(3)})
     files = {"/s.tar": tar, "/x/a.jpg": A, "/x/list.txt": b"a.jpg\n/x/a.jpg\n"}
     with serving(files) as (address, requested):
@@ -171,6 +171,9 @@ def test_files_of_web_servers_are_read_whole_and_in_parts():
         listed = open_source(f"{address}/x/list.txt")
         first, second = (content for _, content in listed.read(listed.items()))
         assert first == A and isinstance(second, InputError)
+        assert read_lines(tmp_path, f"{address}/x/a.jpg") == [A]
+        [item] = open_source(str(tmp_path / "list.txt")).items()
+        assert item.image_id == f"{address.removeprefix('http://')}/x/a"
         assert not exists(f"{address}/none.tar")
         assert str(read_file(f"{address}/none.jpg")) == (
             f"no file '{address}/none.jpg'; check the path"

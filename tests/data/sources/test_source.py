@@ -192,6 +192,12 @@ def test_a_failing_disk_is_not_blamed_on_the_image(memory, monkeypatch):
     )
 
 
+def test_hidden_files_and_texts_of_a_folder_behind_a_url_are_no_images(memory):
+    names = ["a.jpg", ".b.jpg", ".hidden/c.jpg", "d.txt", "x/e.PNG"]
+    memory.pipe({f"/listed/{name}": A for name in names})
+    assert [item.member for item in open_source("memory://listed").items()] == ["a.jpg", "x/e.PNG"]
+
+
 def test_what_is_no_source_is_an_error(tmp_path):
     path = tmp_path / "notes.md"
     path.touch()
