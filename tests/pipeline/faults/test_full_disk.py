@@ -82,13 +82,13 @@ def test_a_full_disk_ends_a_stage_with_one_line(
     [
         (
             "extract",
-            "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
-            "free disk space, or lower extract.min_regions",
+            "disk too small for features: at least 0.0 GB needed, 0.0 GB free after the earlier "
+            "stages; free disk space",
         ),
         (
             "train-xe",
-            "disk too small for checkpoints: 0.0 GB needed, 0.0 GB free after the earlier stages; "
-            "free disk space",
+            "disk too small for checkpoints: at least 0.0 GB needed, 0.0 GB free after the "
+            "earlier stages; free disk space",
         ),
     ],
 )

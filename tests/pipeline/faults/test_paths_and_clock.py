@@ -91,7 +91,7 @@ class ProcessDied(BaseException):
     """Simulated end of the process."""
 
 
-def die(*arguments):
+def die(*arguments, **options):
     raise ProcessDied
 
 
