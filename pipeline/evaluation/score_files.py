@@ -67,7 +67,7 @@ class ScoredFiles:
             # References of images without a caption do not count in CIDEr's document frequencies.
             {image_id: tokens[image_id] for image_id in captions},
             tokenizer=self.tokenizer,
-            no_spice=spice_obstacle(requested=self.spice),
+            no_spice=spice_obstacle() if self.spice else "it was not asked for; add --spice",
             groups=groups,
             scenes=scenes,
             shown={image_id: raw[image_id] for image_id in captions},
