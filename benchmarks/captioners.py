@@ -150,7 +150,7 @@ def run_row(compared: Comparison, row: tuple[str, str]) -> list[str]:
     # an untrained captioner may name no category
     grounding = found.get("grounding", dict.fromkeys(("original", "aligned", "uniform")))
     per_image: Any = read_json(done[EVALUATE] / PER_IMAGE)
-    image_ids = list(per_image["pictures"])
+    image_ids = list(per_image["images"])
     parameters, speed = _speed(done[TRAIN_XE], done[EXTRACT], image_ids)
     return [
         *(name, fusion, f"{found['metrics']['CIDEr']:.3f} ({low:.3f} to {high:.3f})"),

@@ -157,7 +157,7 @@ def layer_rows(analysed: RunAnalysis) -> list[Row]:
             "run": analysed.run.name,
             "fusion": analysed.alignment.fusion,
             "layer": layer.layer,
-            "pictures": analysed.images,  # names of columns are part of the file format
+            "images": analysed.images,
             "words": layer.words,
             "tau_attention": layer.attention,
             "tau_aligned": layer.aligned,

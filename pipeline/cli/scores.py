@@ -94,4 +94,4 @@ def print_detector(figures: Mapping[str, Any]) -> None:
     worst = sorted(figures["AP50_of_class"].items(), key=lambda item: (item[1], item[0]))
     named = ", ".join(f"{name} {value:.3f}" for name, value in worst[:_CLASSES_SHOWN])
     click.echo(f"lowest AP50: {named}")
-    click.echo(f"on {figures['pictures']:,} images")
+    click.echo(f"on {figures['images']:,} images")

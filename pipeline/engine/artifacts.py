@@ -32,7 +32,7 @@ DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES = "detector.safetensors", "figures.js
 # evaluate
 RESULTS, METRICS, REPORT = "captions.json", "metrics.json", "report.html"
 ATTENTION = "attention.h5"
-PER_IMAGE = "per_picture.json"
+PER_IMAGE = "per_image.json"
 FURTHER_MODEL = "model."
 """Prefix of the input names of an ensemble's second and later captioners."""
 

@@ -28,7 +28,7 @@ _GROUP_PREFIX = "words: "
 _FAMILY = {name: family for family, (names, _) in SUMMED.items() for name in names}
 
 Rows = Mapping[str, Mapping[str, Any]]
-"""Image id -> its entry in per_picture.json."""
+"""Image id -> its entry in per_image.json."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def read_run(folder: Path) -> ScoredRun:
     metrics, images = (_read(folder, name) for name in (METRICS, PER_IMAGE))
     try:
         values = {str(name): float(value) for name, value in metrics["metrics"].items()}
-        rows: Rows = {name: images["pictures"][name] for name in sorted(images["pictures"])}
+        rows: Rows = {name: images["images"][name] for name in sorted(images["images"])}
         groups = metrics.get("word_groups", {})
         return ScoredRun(
             metrics={**values, **_group_metrics(groups)},

@@ -1,8 +1,8 @@
-"""Scores on disk: metrics.json for people and programs, per_picture.json for resampling.
+"""Scores on disk: metrics.json for people and programs, per_image.json for resampling.
 
 `metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance}, with
 grounding if the data has boxes, and word_groups if it has groups of words.
-`per_picture.json` holds under `pictures`, for each image id, its caption and references, its
+`per_image.json` holds under `images`, for each image id, its caption and references, its
 metrics, its SPICE categories, and the counts (BLEU, METEOR, word_groups) whose sums over images
 give the metrics that are not means.
 """
@@ -19,7 +19,7 @@ from a2cap.pipeline.report.report import Baseline, Evaluation
 
 
 def write_scores(directory: Path, evaluation: Evaluation) -> None:
-    """Write metrics.json and per_picture.json."""
+    """Write metrics.json and per_image.json."""
     scores, word_groups = evaluation.scores, evaluation.word_groups
     content: dict[str, object] = {
         "metrics": scores.metrics,
@@ -40,7 +40,7 @@ def write_scores(directory: Path, evaluation: Evaluation) -> None:
     images = {image_id: _image_scores(evaluation, image_id) for image_id in evaluation.captions}
     # Keys keep the spelling of the first version, which finished results contain.
     # Not `write_json`: indentation would double the size of the file.
-    text = json.dumps({"pictures": images}, allow_nan=False, sort_keys=True)
+    text = json.dumps({"images": images}, allow_nan=False, sort_keys=True)
     (directory / PER_IMAGE).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 

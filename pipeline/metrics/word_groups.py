@@ -24,24 +24,6 @@ from a2cap.pipeline.metrics.word_pairs import NOUNS, Pair, PairReader
 
 _Counted = TypeVar("_Counted", str, Pair)
 
-_NAME_IN_FILE = {
-    "predicted": "said",
-    "correct": "right",
-    "images": "pictures",
-    "pair_images": "pair_pictures",
-}
-"""Fields whose name in metrics.json and per_picture.json differs from that in Python."""
-
-_NAME_IN_PYTHON = {name: field for field, name in _NAME_IN_FILE.items()}
-
-
-def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {_NAME_IN_FILE.get(name, name): value for name, value in fields.items()}
-
-
-def _from_json(content: Mapping[str, Any]) -> dict[str, Any]:
-    return {_NAME_IN_PYTHON.get(name, name): value for name, value in content.items()}
-
 
 class GroupCounts(NamedTuple):
     """Counts of one group in one image; sums over images give its scores.
@@ -64,12 +46,12 @@ class GroupCounts(NamedTuple):
 
     def as_json(self) -> dict[str, int]:
         """Return the counts under their names on disk."""
-        return _as_json(self._asdict())
+        return self._asdict()
 
     @classmethod
     def from_json(cls, content: Mapping[str, int]) -> Self:
         """Return the counts that `as_json` wrote; raise TypeError for a missing one."""
-        return cls(**_from_json(content))
+        return cls(**content)
 
 
 @dataclass(frozen=True)
@@ -111,12 +93,12 @@ class GroupScore:
 
     def as_json(self) -> dict[str, Any]:
         """Return both scores under their names on disk."""
-        return {name: _as_json(fields) for name, fields in asdict(self).items()}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Mapping[str, Any]]) -> Self:
         """Return the scores that `as_json` wrote; raise KeyError or TypeError for a missing one."""
-        words, pairs = (_from_json(content[name]) for name in ("words", "pairs"))
+        words, pairs = content["words"], content["pairs"]
         return cls(WordScore(**words), PairScore(**pairs))
 
 

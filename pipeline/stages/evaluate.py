@@ -1,6 +1,6 @@
 """Stage evaluate: captions of a split, their scores, and the report.
 
-Outputs are `captions.json` (COCO results), `metrics.json`, `per_picture.json`, `report.html`, and
+Outputs are `captions.json` (COCO results), `metrics.json`, `per_image.json`, `report.html`, and
 unless `evaluate.attention` is none `attention.h5`: the attention at each token of the captions.
 """
 

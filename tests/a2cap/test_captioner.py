@@ -111,7 +111,7 @@ def test_features_are_those_of_the_store(experiment, captioner, scene, boxes):
 def test_scores_are_those_of_the_evaluation(experiment):
     directory = experiment.directory("evaluate")
     expected = json.loads((directory / "metrics.json").read_text())
-    images = json.loads((directory / "per_picture.json").read_text())["pictures"]
+    images = json.loads((directory / "per_image.json").read_text())["images"]
     annotated = json.loads((experiment.scenes / "dataset_coco.json").read_text())["images"]
     references = {
         f"{image['cocoid']:012d}": [sentence["raw"] for sentence in image["sentences"]]

@@ -92,8 +92,7 @@ def detector_figures(
         "AP50_of_class": dict(metrics.per_class),
         "attribute_accuracy": attribute_accuracy(data, found, family_ids(config, data.attributes)),
         "proposal_recall": {str(count): share for count, share in recall.items()},
-        # the name on disk of an earlier version
-        "pictures": len(data.images),
+        "images": len(data.images),
         "proposals": config.validation_proposals,
         "roi_size": config.roi_size,
     }

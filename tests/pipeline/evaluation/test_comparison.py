@@ -180,7 +180,7 @@ def test_images_belong_to_the_page(run, tmp_path):
 
 def test_a_run_without_captions_has_no_page(run):
     one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(200)))
-    path = other / "per_picture.json"
+    path = other / "per_image.json"
     path.write_text(path.read_text().replace('"caption"', '"other"'))
     assert compare_runs(one, other).images == []
     assert message_of(compare_runs, one, other, captions=True) == (
@@ -202,7 +202,7 @@ def test_missing_and_damaged_scores_are_rejected(run, tmp_path):
         f"no scores in {str(tmp_path)!r}: metrics.json is missing; name the folder of an evaluation"
     )
     for damaged in ('{"images": {}}', '{"images": {"1": {}}}', "{}", "[]"):
-        (one / "per_picture.json").write_text(damaged)
+        (one / "per_image.json").write_text(damaged)
         with pytest.raises(InputError, match=r"are damaged \(.*\); evaluate again with --force$"):
             compare_runs(one, one)
 

@@ -214,7 +214,7 @@ def test_metrics_have_intervals_and_captions_have_statistics(experiment):
 
 def test_the_counts_of_each_image_are_saved(experiment):
     directory = experiment.directory("evaluate")
-    images = read_json(directory / "per_picture.json")["pictures"]
+    images = read_json(directory / "per_image.json")["images"]
     entries = read_json(directory / "captions.json")
     assert list(images) == [f"{entry['image_id']:012d}" for entry in entries]
     annotated = read_json(experiment.scenes / "dataset_coco.json")["images"]
@@ -286,11 +286,11 @@ def test_groups_of_words_are_scored_and_shown_with_the_baseline(run, experiment,
     run(word_groups=words)
     first = read_json(run.directory / "metrics.json")
     assert {"colours", "kinds"} <= first["word_groups"].keys()
-    assert first["word_groups"]["kinds"]["words"]["pictures"] >= 1
+    assert first["word_groups"]["kinds"]["words"]["images"] >= 1
     assert first["provenance"]["digest of word_groups"] == "w" * 12
-    images = read_json(run.directory / "per_picture.json")["pictures"]
-    total = sum(found["word_groups"]["colours"]["said"] for found in images.values())
-    assert total == first["word_groups"]["colours"]["words"]["said"]
+    images = read_json(run.directory / "per_image.json")["images"]
+    total = sum(found["word_groups"]["colours"]["predicted"] for found in images.values())
+    assert total == first["word_groups"]["colours"]["words"]["predicted"]
 
     other = tmp_path / "other.json"
     first["word_groups"]["colours"]["words"]["f1"] = 0.4375

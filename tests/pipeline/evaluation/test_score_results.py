@@ -90,7 +90,7 @@ def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
     )
     assert answer.exit_code == 0, answer.stderr
     assert ["truth", "0.5000"] in [line.split()[:2] for line in answer.stdout.splitlines()]
-    rows = read_json(tmp_path / "scores" / "per_picture.json")["pictures"]
+    rows = read_json(tmp_path / "scores" / "per_image.json")["images"]
     assert [row["false_words"] for row in rows.values()] == [[], [0, 1, 2]]
     assert '"caption":"a red ball ball","false":[0,1,2]' in (
         (tmp_path / "scores" / "report.html").read_text()
@@ -143,7 +143,7 @@ def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_pa
     content = read_json(tmp_path / "scores" / "metrics.json")
     colours, kinds = (content["word_groups"][name] for name in ("colours", "kinds"))
     assert (colours["words"]["precision"], colours["pairs"]["accuracy"]) == (1, 1)
-    assert (kinds["words"]["precision"], kinds["words"]["said"]) == (0.5, 2)
+    assert (kinds["words"]["precision"], kinds["words"]["predicted"]) == (0.5, 2)
     assert "sha256 of words.json" in content["provenance"]
 
     path.write_text('{"kinds": []}')

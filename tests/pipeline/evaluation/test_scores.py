@@ -21,7 +21,7 @@ def test_written_scores_are_read_back_as_a_baseline(tmp_path):
     found = read_baseline(tmp_path / "metrics.json")
     assert found.metrics == {"CIDEr": 0.5}
     assert found.word_groups == groups.groups
-    images = json.loads((tmp_path / "per_picture.json").read_text())["pictures"]
+    images = json.loads((tmp_path / "per_image.json").read_text())["images"]
     assert images["1"]["word_groups"]["colours"] == groups.per_image["1"]["colours"].as_json()
 
 

@@ -108,8 +108,8 @@ def test_counts_of_the_images_add_up_to_the_scores():
     found = scored()
     of = [found.per_image[image_id]["colours"] for image_id in CAPTIONS]
     assert of[0].as_json() == {
-        **{"said": 2, "right": 1, "expected": 3, "recalled": 2, "pictures": 1},
-        **{"pairs": 2, "judged": 2, "held": 1, "pair_pictures": 1},
+        **{"predicted": 2, "correct": 1, "expected": 3, "recalled": 2, "images": 1},
+        **{"pairs": 2, "judged": 2, "held": 1, "pair_images": 1},
     }
     assert sum(counts.correct for counts in of) / sum(counts.predicted for counts in of) == (
         found.groups["colours"].words.precision

@@ -162,7 +162,7 @@ def test_the_evaluation_of_the_trained_weights_equals_the_training_output(traine
 def test_the_evaluation_uses_the_configured_images(trained):
     fewer = settings("detector.max_validation_images=2", "detector.validation_proposals=5")
     found = json.loads(evaluate(trained, "--json", *fewer).stdout)
-    assert (found["pictures"], found["proposals"]) == (2, 5)
+    assert (found["images"], found["proposals"]) == (2, 5)
 
 
 def changed_labels(labelled, folder, change):

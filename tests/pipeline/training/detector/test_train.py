@@ -119,7 +119,7 @@ def test_figures_are_measured_with_the_stored_weights(train_detector, labelled, 
 
 def test_figures_describe_all_validation_images(uninterrupted_detector, labelled):
     found = figures_of(uninterrupted_detector)
-    assert (found["pictures"], found["proposals"], found["roi_size"]) == (6, 20, 7)
+    assert (found["images"], found["proposals"], found["roi_size"]) == (6, 20, 7)
     assert found["proposal_recall"].keys() == {"10", "36", "100"}
     seen = {
         int(class_id)
