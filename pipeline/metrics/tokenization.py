@@ -64,7 +64,8 @@ def ptb_tokens(caption: str, following: str = "") -> str:
     line, after = (LINE_BREAKS.sub(" ", text) for text in (caption, following))
     codes, end = code_units(f"{line}\n{after}\n"), len(code_units(line))
     inside = takewhile(lambda token: token.start < end, tokens(_automaton(), codes))
-    return _joined(token.text for token in inside)
+    # pycocoevalcap removes white space at the end, also from within the last token
+    return _joined(" ".join(token.text for token in inside if token.text).rstrip().split(" "))
 
 
 def _word_by_word(words: list[str]) -> list[str | None]:

@@ -18,7 +18,7 @@ ODD_CAPTIONS = {
     "abbreviations": ["the U.S. 5 p.m. etc. Mr. K.", "Lower", "Mr. K.", "lower", "on t.v. "],
     "signs": ["http://a.b/c?d=e&f <b>x</b> &amp; :-) £3.50 ½ 7 ⁄ 8 so\xadft 5'10\" \x96 \x80"],
     "words": ["cannot gonna 'tis dogs' 90's x-ray and/or AT&T (555) 123-4567 lemme ΣΊΣ ΑΣ8Ν"],
-    "blanks": ["R&B  \xa0www.a.com", "\u3000a\u200bb\ufeff "],
+    "blanks": ["R&B  \xa0www.a.com", "\u3000a\u200bb\ufeff ", "foo@bar.com\u3000 "],
     "last": ["a", ""],
 }
 
