@@ -296,7 +296,7 @@ def tokens(automaton: Automaton, codes: Sequence[int]) -> Iterator[Token]:
 
 
 # Words of Java's BreakIterator: Chinese and Japanese characters are not joined to others.
-_RUN = re.compile(r"[^\W\u2e80-\u9fff\uf900-\ufaff]+")
+_RUN = re.compile(r"[^\W\u3041-\u30fe\u3400-\u9fff\uf900-\ufaff]+")
 
 
 def _lower(text: str) -> str:
