@@ -4,6 +4,7 @@ Only manifests, metrics.json and the names in config.yaml are read, so that hund
 a second or two.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import yaml
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.paths import size_of
-from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom
+from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, read_manifest, require_intact
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.model.captioners.model_config import MODEL_KINDS
 from a2cap.pipeline.config import Config
@@ -35,10 +36,13 @@ from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.weights.captioners import BUNDLED
 
+logger = logging.getLogger(__name__)
+
 LATEST = "latest"
 _TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
 _LISTED = 20  # candidates in a message
 _ENSEMBLE = "evaluate.ensemble"
+_UNREADABLE = "unreadable"
 
 Part = Literal["training", "evaluation"]
 _FILES: Mapping[Part, str] = {"training": CAPTIONER[0], "evaluation": METRICS}
@@ -48,8 +52,9 @@ _FILES: Mapping[Part, str] = {"training": CAPTIONER[0], "evaluation": METRICS}
 class RunResult:
     """A training with one of its evaluations; either may be missing.
 
-    name: `runtime.name`, "" for none. state: done, or running or unfinished for a training that has
-    no result yet. date: seconds since the epoch, of the last result. settings: those that differ
+    name: `runtime.name`, "" for none. state: done; running or unfinished for a training that has no
+    result yet; damaged if metrics.json differs from its manifest; unreadable without a manifest
+    that can be read. date: seconds since the epoch, of the last result. settings: those that differ
     from the default, by their dotted names. scores: content of metrics.json. size: bytes of both
     folders.
     """
@@ -97,6 +102,7 @@ def read_runs(artifacts: Path) -> list[RunResult]:
     for result in (*results, *_unfinished(artifacts)):
         if result.made.stage in _TRAININGS and result.folder not in evaluated:
             runs.append(_run(result, None, by_digest))
+    runs += _unreadable(artifacts)
     return sorted(runs, key=lambda run: (-run.date, run.folder))
 
 
@@ -115,7 +121,9 @@ def find_result(named: Path, part: Part) -> Path:
     runs = [
         run
         for run in read_runs(folder.parent if in_stage else folder)
-        if (found := getattr(run, part)) and (found / _FILES[part]).is_file()
+        if run.state != _UNREADABLE
+        and (found := getattr(run, part))
+        and (found / _FILES[part]).is_file()
     ]
     if not runs:
         return named
@@ -186,6 +194,24 @@ def _unfinished(artifacts: Path) -> Iterator[_Result]:
                     yield _Result(folder, made, folder.stat().st_mtime)
 
 
+def _unreadable(artifacts: Path) -> Iterator[RunResult]:
+    """Yield the trainings and evaluations whose manifest cannot be read, with a warning."""
+    for stage in (EVALUATE, *_TRAININGS):
+        for path in sorted((artifacts / stage).glob(f"*/{MANIFEST}")):
+            folder = path.parent
+            try:
+                read_manifest(folder)
+            except A2Error as error:
+                if folder.suffix:  # .partial and .removed are no results
+                    continue
+                logger.warning("%s", error)
+                training, evaluation = (None, folder) if stage == EVALUATE else (folder, None)
+                date = path.stat().st_mtime
+                yield RunResult(
+                    "", _UNREADABLE, date, training, evaluation, {}, {}, size_of(folder)
+                )
+
+
 def _run(
     training: _Result | None, evaluation: _Result | None, by_digest: Mapping[str | None, _Result]
 ) -> RunResult:
@@ -194,7 +220,8 @@ def _run(
     sections: dict[str, dict[str, object]] = {}
     for made in _sources(last.made, by_digest):
         for section, fields in made.fields.items():
-            sections.setdefault(section, {}).update(cast("dict[str, object]", fields))
+            if isinstance(fields, Mapping):
+                sections.setdefault(section, {}).update(fields)
     settings = _changed_settings(sections)
     if further := sum(name.startswith(FURTHER_MODEL) for name in last.made.inputs):
         settings[_ENSEMBLE] = f"of {further + 1}"
@@ -204,8 +231,12 @@ def _run(
         lock = StagePaths.of_result(last.folder.with_name(key)).lock
         state = "running" if is_locked(lock) else "unfinished"
     if evaluation:
-        with suppress(A2Error):
+        try:
+            require_intact(evaluation.folder, METRICS)
             scores = cast("dict[str, Any]", read_json(evaluation.folder / METRICS))
+        except A2Error as error:  # a flipped digit would be shown as the score
+            logger.warning("%s", error)
+            state = "damaged"
     return RunResult(
         name=next(filter(None, map(_name, folders)), ""),
         state=state,
@@ -230,10 +261,11 @@ def _changed_settings(sections: Mapping[str, Mapping[str, object]]) -> dict[str,
     """Return the settings that are not the default, with the captioner's first."""
     default = Config().model_dump(mode="json")
     kind = str(sections.get("model", {}).get("kind", Config().model.kind))
-    model = MODEL_KINDS[kind]().model_dump(mode="json")
+    # a kind or section of a newer version has no defaults here
+    model = MODEL_KINDS[kind]().model_dump(mode="json") if kind in MODEL_KINDS else {}
     # the kind itself differs from the default kind
     usual = {"model": model | {"kind": Config().model.kind}} | {
-        name: default[name] for name in sections if name != "model"
+        name: default.get(name, {}) for name in sections if name != "model"
     }
     found = dict(leaves(sections))
     return {
@@ -243,7 +275,7 @@ def _changed_settings(sections: Mapping[str, Mapping[str, object]]) -> dict[str,
 
 def _name(folder: Path) -> str:
     """Return `runtime.name` in a result's configuration."""
-    with suppress(OSError, yaml.YAMLError):
+    with suppress(OSError, ValueError, yaml.YAMLError):
         text = (folder / RESOLVED_CONFIG).read_text(encoding="utf-8")
         # the last section; the others are a hundred times slower to parse
         runtime = parse_yaml(text.rpartition("\nruntime:\n")[2])

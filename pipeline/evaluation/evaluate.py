@@ -121,6 +121,7 @@ class _Captioning:
     model: LoadedCaptioner[Captioner]
     store: FeatureStore
     device: torch.device
+    events: EventLog
 
     def batches(self, image_ids: Sequence[str]) -> Iterable[Batch]:
         """Return the features of these images in batches."""
@@ -137,7 +138,7 @@ class _Captioning:
         decoded = caption_batches(
             model.captioner, batches, model.vocabulary, self.config, device=self.device
         )
-        with track("caption", total=len(image_ids)) as progress:
+        with track("caption", total=len(image_ids), events=self.events) as progress:
             return dict(advance_after_each(decoded, progress.advance))
 
     def write_attention(
@@ -146,7 +147,7 @@ class _Captioning:
         """Write the attention at each token of these images' captions, one batch at a time."""
         model, batches = self.model, self.batches(image_ids)
         # The captions are teacher-forced, because beam search does not return attention.
-        with track("attend", total=len(image_ids)) as progress:
+        with track("attend", total=len(image_ids), events=self.events) as progress:
             found = attention_of_captions(
                 model.captioner, batches, captions, model.vocabulary, device=self.device
             )
@@ -221,7 +222,7 @@ def evaluate_captioner(
     model = load_captioner(models, device=device, average=config.ensemble_average)
     store = FeatureStore(inputs["features"].path / FEATURES)
     store.require_width(model.description.region_width)
-    captioning = _Captioning(config, model, store, device)
+    captioning = _Captioning(config, model, store, device, events)
     references, skipped = read_split(config.split, inputs)
     # All inputs are read and checked before minutes of decoding.
     groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}

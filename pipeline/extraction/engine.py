@@ -170,7 +170,7 @@ def fill_here(
     extractor = load_extractor(extraction.weights, config=config, device=device, strict=True)
     ids = [image_id for some in shards.values() for image_id in some]
     _check_disk(extraction, extractor, ids)
-    with track("extract", total=len(ids)) as progress:
+    with track("extract", total=len(ids), events=events) as progress:
         worker = ShardWorker(extraction, extractor, events, progress, extraction.skipped())
         for name, some in shards.items():
             fill_shard(extraction.store, name, partial(worker.fill, ids=some))

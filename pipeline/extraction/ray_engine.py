@@ -34,7 +34,8 @@ def fill_on_ray(
     """
     runtime = extraction.runtime
     address = None if runtime.ray == AUTO else runtime.ray
-    with _cluster(address) as ray, track("extract: shards", total=len(shards)) as progress:
+    tracked = track("extract: shards", total=len(shards), events=events)
+    with _cluster(address) as ray, tracked as progress:
         on_gpu = runtime.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
         start = ray.remote(
             num_cpus=runtime.threads or 1, num_gpus=int(on_gpu), max_retries=_RESTARTS

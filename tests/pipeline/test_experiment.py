@@ -3,6 +3,7 @@
 test_rerun_matrix.py covers every field; these tests use stages with results on disk.
 """
 
+import json
 import shutil
 
 import pytest
@@ -27,6 +28,14 @@ def test_every_stage_of_a_finished_experiment_is_done(experiment):
     opened = experiment.open()
     assert opened.names == ["extract", "preprocess", "train-xe", "evaluate"]
     assert states(opened) == dict.fromkeys(opened.names, "done")
+
+
+@pytest.mark.parametrize("stage", ["extract", "train-xe", "evaluate"])
+def test_long_stages_write_their_progress_as_events(experiment, stage):
+    lines = (experiment.directory(stage) / "events.jsonl").read_text().splitlines()
+    tracked = [event for event in map(json.loads, lines) if event["event"] == "progress"]
+    assert tracked
+    assert any(event.get("done", event.get("step")) == event["total"] for event in tracked)
 
 
 def test_a_stage_waits_for_its_input_stage(experiment):

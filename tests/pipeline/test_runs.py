@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.data.files.sealed_folder import MadeFrom, seal, write_manifest
+from a2cap.data.files.sealed_folder import MadeFrom, read_manifest, seal, write_manifest
 from a2cap.pipeline import runs
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.lock import stage_lock
@@ -66,6 +66,9 @@ class Artifacts:
             {"CIDEr": (cider - 0.1, cider + 0.1)},
         )
         write_scores(folder, Evaluation("x", {"1": "a"}, {"1": ["a"]}, scores))
+        earlier = read_manifest(folder)
+        manifest = seal(folder, (*files, "metrics.json"), made_from=earlier.made_from)
+        write_manifest(folder, manifest.model_copy(update={"finished": earlier.finished}))
         return folder
 
     def run(self, cider, name=None, *, model=(), **fields):
@@ -198,10 +201,27 @@ def test_curves_are_linked_under_titles(artifacts, tmp_path):
     )
 
 
-def test_damaged_results_are_left_out(artifacts):
+def test_damaged_results_are_listed_without_their_scores(artifacts, caplog):
     training, evaluation = artifacts.run(0.5, "small")
-    (evaluation / "metrics.json").write_text("{")
-    (evaluation / "config.yaml").write_text("a: [\nruntime:\n[")
-    assert [(run.name, dict(run.scores)) for run in read_runs(artifacts.folder)] == [("small", {})]
+    metrics = evaluation / "metrics.json"
+    metrics.write_text(metrics.read_text().replace("0.5", "9.5"))
+    (evaluation / "config.yaml").write_bytes(b"a: [\nruntime:\n[\xff")
+    [run] = read_runs(artifacts.folder)
+    assert (run.name, run.state, run.scores) == ("small", "damaged", {})
+    assert caplog.messages == [
+        f"{str(metrics)!r} differs from its sha256 in the manifest; "
+        f'run "a2 verify --data {evaluation}", which names the command that restores it'
+    ]
     (evaluation / "manifest.json").write_text("{")
-    assert [run.folder for run in read_runs(artifacts.folder)] == [training]
+    states = {run.folder: run.state for run in read_runs(artifacts.folder)}
+    assert states == {training: "done", evaluation: "unreadable"}
+    assert f"manifest is unreadable: {str(evaluation / 'manifest.json')!r}" in caplog.messages[-1]
+    assert find_result(artifacts.folder / "latest", "training") == training
+    assert "unreadable" in a2("runs").stdout
+
+
+def test_results_of_another_version_are_listed(artifacts):
+    training, _ = artifacts.training("new", model={"kind": "of_tomorrow"}, lr=0.5)
+    [run] = read_runs(artifacts.folder)
+    assert run.training == training
+    assert run.settings == {"model.kind": "of_tomorrow", "train.lr": 0.5}
