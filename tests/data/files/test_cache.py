@@ -45,5 +45,5 @@ def test_a_folder_that_cannot_be_written_is_logged_and_not_an_error(folder, capl
     caplog.set_level(logging.DEBUG)
     folder.write_text("a file is in its place")
     write_entry("kind/name", b"content")
-    assert "cannot write cache entry" in caplog.text
+    assert "cannot write cache file" in caplog.text
     assert read_entry("kind/name") is None
