@@ -341,9 +341,9 @@ def test_each_image_is_read_from_the_first_store_that_has_it(experiment):
 @pytest.mark.slow
 def test_features_of_another_extractor_are_rejected(experiment, submit, trained, tmp_path):
     store = shutil.copytree(experiment.directory("extract"), tmp_path / "store")
+    (store / "manifest.json").unlink()  # with which changes would be damage
     metadata = json.loads((store / "extractor.json").read_text())
     metadata["libraries"] = {"torch": "9"}
-    metadata["config"]["depth"] = 101  # ignored if weights are read from a file
     (store / "extractor.json").write_text(json.dumps(metadata))
     assert submit(*trained[:2], "--features", store, *trained[4:]).exit_code == 0
     metadata["config"]["confidence"] = 0.7
