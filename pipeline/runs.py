@@ -143,10 +143,13 @@ def find_result(named: Path, part: Part) -> Path:
 
 
 def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the trainings that a user names, each a bundled one or by `find_result`."""
+    """Return the trainings that a user names, each a bundled one or by `find_result`.
+
+    A folder of a bundled name, such as `photos`, counts only if it is a captioner.
+    """
     return tuple(
         BUNDLED[str(path)].folder
-        if str(path) in BUNDLED and not path.is_dir()
+        if str(path) in BUNDLED and not (path / CAPTIONER[0]).is_file()
         else find_result(path, "training")
         for path in named
     )

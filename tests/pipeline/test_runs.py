@@ -15,7 +15,8 @@ from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.report.report import Evaluation
-from a2cap.pipeline.runs import find_result, read_runs, title_of
+from a2cap.pipeline.runs import find_result, find_trainings, read_runs, title_of
+from a2cap.pipeline.weights.captioners import BUNDLED
 from tests.data.messages import message_of
 from tests.experiments import a2
 
@@ -225,3 +226,12 @@ def test_results_of_another_version_are_listed(artifacts):
     [run] = read_runs(artifacts.folder)
     assert run.training == training
     assert run.settings == {"model.kind": "of_tomorrow", "train.lr": 0.5}
+
+
+def test_a_folder_of_a_bundled_name_counts_only_if_it_is_a_captioner(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "photos"
+    own.mkdir()
+    assert find_trainings([Path("photos")]) == (BUNDLED["photos"].folder,)
+    (own / "model.safetensors").touch()
+    assert find_trainings([Path("photos")]) == (Path("photos"),)
