@@ -65,34 +65,3 @@ def test_token_weighted_statistics_of_parts_equal_the_batch(tiny, images):
     whole, tokens = measured(slice(None))
     parts = [measured(slice(0, 1)), measured(slice(1, 3))]
     torch.testing.assert_close(sum(keep * count for keep, count in parts) / tokens, whole)
-
-
-def test_a_plain_transformer_has_only_a_caption_loss(tiny, images):
-    losses = _losses(tiny(fusion="none"), images)
-    assert losses.mask is None
-    assert losses.statistics is None
-    assert losses.total() is losses.caption
-
-
-def test_one_backward_pass_equals_separate_gradients(tiny, images):
-    captioner = tiny()
-    losses = _losses(captioner, images)
-    masks, captions = list(captioner.mask_parameters()), list(captioner.caption_parameters())
-    expected = [
-        *torch.autograd.grad(losses.mask, masks, retain_graph=True),
-        *torch.autograd.grad(losses.caption, captions, retain_graph=True),
-    ]
-    losses.total().backward()
-    for parameter, gradient in zip([*masks, *captions], expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)
-
-
-def test_perturbed_pass_gives_the_memory_no_gradient(tiny, images):
-    captioner = tiny()
-    images.features.requires_grad_()
-    memory = images.encoded(captioner)
-    scored = captioner.score(memory, images.captions, perturbed=True)
-    gradients = torch.autograd.grad(
-        scored.log_probs.sum(), [memory.states, images.features], allow_unused=True
-    )
-    assert gradients == (None, None)

@@ -3,9 +3,7 @@
 import errno
 import hashlib
 import os
-import random
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -22,15 +20,6 @@ from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
 from tests.data.features.stores import flip_byte, make_regions, refusal, write_store, zero_tree
 
 IDS = [f"{number:012d}" for number in range(12)]
-
-
-def test_a_sealed_store_contains_every_image(tmp_path):
-    seal = write_store(tmp_path / "features.lmdb", IDS, dtype="float32")
-    store = FeatureStore(tmp_path / "features.lmdb")
-    assert list(store) == IDS
-    for image_id in IDS:
-        np.testing.assert_array_equal(store[image_id].features, make_regions(image_id).features)
-    assert (seal.count, seal.feature_width, seal.dtype) == (12, 8, "float32")
 
 
 def test_the_seal_describes_the_data_file_with_features_as_float16_by_default(tmp_path):
@@ -355,53 +344,6 @@ def test_a_seal_that_cannot_be_written_leaves_the_store_unsealed(tmp_path):
     assert message.endswith("; 1 images are kept, free disk space and run again to resume")
     (path / ".manifest.json.partial").rmdir()
     assert write_store(path, []).count == 1
-
-
-KILLED = """
-    import sys
-    from pathlib import Path
-    from a2cap.data.features.writer import FeatureWriter
-    from tests.data.features.stores import make_regions
-
-    with FeatureWriter(Path(sys.argv[1]), map_size=1 << 20, commit_every=8) as writer:
-        for number in range(300):
-            if str(number) not in writer:
-                writer.add(str(number), make_regions(str(number), count=20, width=500))
-                if len(writer) % 8 == 0:
-                    writer.flush()
-                    print("kept", len(writer), flush=True)
-        if sys.argv[2:]:  # of a run that is killed: a busy machine may kill it late
-            sys.stdin.read()
-        print("digest", writer.seal().digest, flush=True)
-"""
-
-
-def kill_after(path, commits, delay):
-    """Kill a writer `delay` seconds after so many commits; return the last count it reported."""
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path), "wait"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
-        for _ in range(commits):
-            child.stdout.readline()
-        time.sleep(delay)
-        child.send_signal(signal.SIGKILL)
-        lines = child.stdout.read().splitlines()
-    counts = [int(line.split()[1]) for line in lines if line.startswith("kept")]
-    return max(counts, default=8 * commits)
-
-
-@pytest.mark.slow
-def test_kill_9_loses_no_committed_image_and_the_rerun_has_the_same_digest(tmp_path):
-    reference = run_script(KILLED, tmp_path / "reference")[-1]
-    chance = random.Random(0)
-    resumed = []
-    for run in range(8):
-        path = tmp_path / f"killed-{run}"
-        acknowledged = kill_after(path, chance.randint(1, 30), chance.uniform(0, 0.02))
-        with FeatureWriter(path) as writer:
-            assert len(writer) >= acknowledged
-        resumed.append(run_script(KILLED, path)[-1])
-    assert set(resumed) == {reference}
 
 
 def test_added_regions_are_copied(tmp_path):

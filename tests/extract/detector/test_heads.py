@@ -18,24 +18,10 @@ def predictor(architecture):
     return heads.requires_grad_(False)
 
 
-def test_shapes_of_logits():
-    heads, features = predictor(TINY), torch.rand(7, 16)
-    logits = heads(features)
-    assert logits.shape == (7, 4)
-    assert heads.attribute_logits(features, logits).shape == (7, 5)
-
-
 def test_attributes_depend_on_the_most_likely_class_or_the_background():
     heads, features = predictor(TINY), torch.rand(1, 16)
     of_class = [heads.attribute_logits(features, torch.eye(4)[None, k]) for k in range(4)]
     assert len({tuple(logits[0].tolist()) for logits in of_class}) == 4
-
-
-def test_without_an_attribute_head_there_are_no_attributes():
-    heads = predictor(Architecture(18, width=2, classes=3, attributes=0))
-    features = torch.rand(2, 16)
-    assert heads.attribute_logits(features, heads(features)) is None
-    assert not any("attr" in key for key in heads.state_dict())
 
 
 @pytest.mark.parametrize("is_fused", [True, False])

@@ -20,12 +20,6 @@ def select(anchors, *, scale=1.0, meta=META, step=1):
     ).tolist()
 
 
-def test_zero_deltas_give_the_anchor_with_its_last_pixel_counted_as_an_edge():
-    anchor = torch.tensor([[0.0, 0.0, 15.0, 31.0]])
-    assert decode_boxes(torch.zeros(1, 4), anchor, plus1=True).tolist() == [[0, 0, 16, 32]]
-    assert decode_boxes(torch.zeros(1, 4), anchor, plus1=False).tolist() == [[0, 0, 15, 31]]
-
-
 def test_sizes_are_not_limited_before_clipping():
     deltas = torch.tensor([[0.0, 0.0, 20.0, 100.0]])
     box = decode_boxes(deltas, torch.tensor([[0.0, 0.0, 15.0, 15.0]]), plus1=True)

@@ -51,13 +51,6 @@ def test_attributes_are_padded_with_minus_one(images):
     assert batch.attribute_ids[0].tolist() == [[4, 2], [-1, -1], [1, -1]]
 
 
-def test_an_image_without_boxes_has_empty_targets(images):
-    batch = labelled_batch(images[:1], [labelled([])], meta=META)
-    assert batch.boxes[0].shape == batch.crowds[0].shape == (0, 4)
-    assert batch.class_ids[0].shape == (0,)
-    assert batch.attribute_ids[0].shape == (0, 0)
-
-
 def test_all_tensors_of_a_batch_move_to_a_device(images):
     batch = labelled_batch(images[:1], [labelled([[0, 0, 8, 8]])], meta=META).to("meta")
     tensors = (batch.images, *batch.boxes, *batch.class_ids, *batch.attribute_ids, *batch.crowds)

@@ -18,7 +18,7 @@ from a2cap.model.faithfulness import gradient_importance
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
 from tests.model.kinds import FUSIONS, KINDS, VARIANTS, make
-from tests.model.searching import encode_alone, search
+from tests.model.searching import encode_alone
 
 STEP = 50_000
 """Schedule step at which every fusion differs from the others."""
@@ -161,17 +161,6 @@ def test_gradient_importance_is_zero_on_padding_alone(captioner, images):
     found = gradient_importance(captioner, *arguments).transpose(1, 2)  # -> (B, R, L)
     assert not found[~images.region_mask].any()
     assert found[images.region_mask][:, :2].all()
-
-
-@pytest.mark.slow
-def test_beams_have_the_log_probability_of_teacher_forcing(captioner, images):
-    memory = images.encoded(captioner)
-    for number, beams in enumerate(search(captioner, memory, beam_size=3, max_length=6)):
-        for beam in beams:
-            caption = torch.zeros(3, 1, 6, dtype=torch.int64)
-            caption[number, 0, : len(beam.tokens)] = torch.tensor(beam.tokens)
-            scored = captioner.score(memory, caption).log_probs[number].sum().item()
-            assert beam.log_prob == pytest.approx(scored, abs=1e-9)
 
 
 def test_a_loaded_captioner_equals_the_saved_one(captioner, kind, images):

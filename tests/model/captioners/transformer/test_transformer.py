@@ -25,12 +25,6 @@ def test_decay_uses_the_step_of_the_checkpoint(tiny, images):
     assert not torch.allclose(_log_probs(restored, images), start)
 
 
-def test_plain_transformer_has_no_masks_and_no_gate(tiny):
-    captioner = tiny(fusion="none")
-    assert not captioner.has_masks
-    assert not any("alignment" in name for name, _ in captioner.named_parameters())
-
-
 def test_frozen_parameters_are_trainable_again_afterwards():
     linear = torch.nn.Linear(1, 1)
     weight, bias = linear.weight, linear.bias
