@@ -33,7 +33,7 @@ from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
 from a2cap.pipeline.training.loop import Optimizer
 from benchmarks import extract, self_critical, train
 from benchmarks.measure import machine, print_machine
-from benchmarks.throughput import (
+from benchmarks.updates import (
     BASE,
     TASKS,
     idle_of,
@@ -53,10 +53,11 @@ Findings = dict[str, object]
 
 @dataclass(frozen=True)
 class Setting:
-    """The device, and whether sizes are tiny."""
+    """The device, whether sizes are tiny, and whether updates are compiled too."""
 
     device: torch.device
     quick: bool
+    compiled: bool = False
 
     @property
     def sizes(self) -> self_critical.Sizes:
@@ -132,7 +133,7 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
     for images in (setting.sizes.images,) if setting.quick else BATCHES:
         sizes = replace(setting.sizes, images=images)
         batch = make_batch(sizes, pinned=setting.device.type == "cuda")
-        for variant in variants(setting.device, compiled=False):
+        for variant in variants(setting.device, compiled=setting.compiled):
             optimisation = make_optimisation(
                 task, variant, sizes, setting.model, corpus, device=setting.device, say=click.echo
             )
@@ -237,16 +238,18 @@ CHECKS: dict[str, Callable[[Setting], Findings]] = {
 @click.command()
 @click.option("--device", default="cuda", show_default=True)
 @click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
+@click.option("--compiled", is_flag=True, help="Also time updates by torch.compile: longer.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=ROOT / "benchmarks" / "results" / "gpu-check.json",
     help="JSON file of the findings.",
 )
-def main(device: str, quick: bool, output: Path) -> None:
+def main(device: str, quick: bool, compiled: bool, output: Path) -> None:
     """Check a2 on a GPU; the exit code is 1 if a check fails."""
     print_machine()
-    setting = Setting(torch.device(device), quick)
+    torch.backends.cudnn.allow_tf32 = False  # as in a2 train
+    setting = Setting(torch.device(device), quick, compiled)
     if setting.device.type == "cuda" and not torch.cuda.is_available():
         raise click.ClickException("no GPU is visible; run with --device cpu --quick")
     results: dict[str, object] = {"machine": machine(), "device": device, "quick": quick}

@@ -39,7 +39,6 @@ def output(name: str, *options: str) -> str:
 
 
 TABLES = {
-    "demo": ["train-xe", "seeing by blind", "relation truth"],
     "store": ["as fast as HDF5", "LMDB without seal"],
     "extract": [
         "mixed, 100 boxes",
@@ -53,7 +52,6 @@ TABLES = {
         "same captions: 2 of 2",
     ],
     "self_critical": ["CIDEr-D of 40 captions", "self-critical step", "as fast as plain"],
-    "throughput": ["cross-entropy: 1+2 layers", "self-critical: 1+2 layers", "bf16, eager", "idle"],
     "evaluate": ["of pycocoevalcap", "equal to 1e-06: Bleu_1"],
     "alignment_study": [
         "fusions gate 1",
@@ -85,7 +83,7 @@ def test_every_benchmark_is_tested():
     modules = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
     elsewhere = {"bench", "gpu_check", "coco_world", "photos_data"}  # have tests of their own
     by_hand = {"photos", "metrics"}  # need photographs, and minutes of Java
-    assert modules == {*TABLES, *elsewhere, *by_hand, "measure"}
+    assert modules == {*TABLES, *elsewhere, *by_hand, "measure", "updates"}
 
 
 @pytest.mark.slow
@@ -157,7 +155,7 @@ def test_peak_memory_includes_short_allocations():
     ],
 )
 def test_a_gpu_is_idle_between_computations(busy, share):
-    from benchmarks.throughput import idle_share
+    from benchmarks.updates import idle_share
 
     assert idle_share(busy) == pytest.approx(share)
 

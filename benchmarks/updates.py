@@ -1,16 +1,13 @@
-"""Captions per second of both training tasks, by precision, eager and compiled.
+"""Updates of both training tasks, by precision, eager and compiled, which gpu_check times.
 
-Runs on the GPU if there is one, else on the CPU. An update is that of `a2 train`: the batch is
-moved to the device, self-critical training samples and rewards captions, then forward, backward,
-clipping and Adam. Reading features from disk is excluded. On a GPU a profile of some updates gives
-the share of idle time.
+An update is that of `a2 train`: the batch is moved to the device, self-critical training samples
+and rewards captions, then forward, backward, clipping and Adam. Reading features is excluded.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import click
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
@@ -27,8 +24,7 @@ from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimize
 from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
 from a2cap.pipeline.training.loop import Optimizer
-from benchmarks.measure import Timing, interleaved, print_machine, print_table, ratio
-from benchmarks.self_critical import QUICK, SMALL, Corpus, Sizes, make_corpus
+from benchmarks.self_critical import Corpus, Sizes
 
 TASKS = ("cross-entropy", "self-critical")
 EOS = 2
@@ -142,67 +138,3 @@ def idle_of(form: Callable[[], None]) -> float:
     events = found.events() or ()
     spans = [event.time_range for event in events if event.device_type == DeviceType.CUDA]
     return idle_share([(span.start, span.end) for span in spans])
-
-
-def print_task(
-    task: str,
-    forms: dict[Variant, Callable[[], None]],
-    timings: dict[str, Timing],
-    *,
-    captions: int,
-    title: str,
-    on_gpu: bool,
-) -> None:
-    """Print one row per variant; captions: number per call of a form."""
-    base = timings[BASE.name].median
-    rows = [
-        [
-            variant.name,
-            f"{captions / timings[variant.name].median:,.1f}",
-            timings[variant.name].spread,
-            ratio(base, timings[variant.name].median),
-            f"{idle_of(form):.0%}" if on_gpu else "",
-        ]
-        for variant, form in forms.items()
-    ]
-    header = ["", "captions/s", "s in each round", f"of {BASE.name}", "GPU idle"]
-    print_table(f"{task}: {title}", header, rows)
-
-
-@click.command()
-@click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
-@click.option("--compiled/--eager", default=torch.cuda.is_available(), help="Use torch.compile.")
-@click.option("--images", type=click.IntRange(min=1), default=None, help="Images per batch.")
-def main(quick: bool, compiled: bool, images: int | None) -> None:
-    """Measure captions per second of both training tasks, by precision, eager and compiled."""
-    print_machine()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    on_gpu = device.type == "cuda"
-    torch.backends.cudnn.allow_tf32 = False  # as in a2 train
-    given = QUICK if quick else Sizes()
-    sizes = given if images is None else replace(given, images=images)
-    model = SMALL if quick else TransformerConfig()
-    count, rounds = (1, 1) if quick else (20 if on_gpu else 1, 3)
-    corpus = make_corpus(sizes)
-    batch = make_batch(sizes, pinned=on_gpu)
-    for task in TASKS:
-        forms = {}
-        for variant in variants(device, compiled=compiled):
-            trained = make_optimisation(
-                task, variant, sizes, model, corpus, device=device, say=click.echo
-            )
-            forms[variant] = updates(trained, variant, batch, count=count, device=device)
-        timings = interleaved(
-            {variant.name: form for variant, form in forms.items()}, rounds=rounds, warm_up=2
-        )
-        title = (
-            f"{model.encoder_layers}+{model.decoder_layers} layers of {model.width}, "
-            f"{sizes.images} x {sizes.samples} captions of {sizes.tokens} tokens, "
-            f"{sizes.regions} regions, V {sizes.vocabulary:,}"
-        )
-        captions = count * sizes.images * sizes.samples
-        print_task(task, forms, timings, captions=captions, title=title, on_gpu=on_gpu)
-
-
-if __name__ == "__main__":
-    main()
