@@ -10,6 +10,7 @@ import pickle
 import shutil
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
@@ -36,6 +37,7 @@ ELSEWHERE = (
     "train -c configs/a2-gate.yaml --phase",
     "compare a2-gate latest",
     "human ",
+    "score ours.csv",
     "extract -c configs/a2-gate.yaml --shard auto",
 )
 """Starts of commands that are not run here."""
@@ -89,14 +91,16 @@ def reader(experiment, copy, tmp_path, monkeypatch):
     (folder / "configs").mkdir(parents=True)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("A2_CACHE", str(folder / "cache"))
-    settings = experiment.config_file.read_text()
-    _, own = settings.split("\n", 1)
+    sections = yaml.safe_load(experiment.config_file.read_text())
+    for side in ("min_side", "max_side"):  # which each detector states
+        del sections["extract"][side]
+    settings = yaml.safe_dump(sections)
     store = experiment.directory("extract") / "features.lmdb"
     for name in ("a2-gate", "smoke"):
         (folder / "configs" / f"{name}.yaml").write_text(settings)
     data = {"features": str(store), "annotations": "coco/dataset_coco.json"}
     imported = folder / "configs" / "a2-from-features.yaml"
-    imported.write_text(f"data: {json.dumps(data)}\n{own}")
+    imported.write_text(yaml.safe_dump({**sections, "data": data}))
 
     scenes, image = experiment.scenes, experiment.scenes / "images" / "000000000001.jpg"
     copy.artifacts.rename("artifacts")
