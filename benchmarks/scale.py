@@ -32,7 +32,7 @@ from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.rewards import ImageRewards
+from a2cap.pipeline.training.captioner.self_critical import ImageRewards
 from benchmarks.measure import print_machine, print_table, resident_memory
 from benchmarks.preprocess import random_regions
 

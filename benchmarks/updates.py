@@ -21,8 +21,7 @@ from a2cap.pipeline.runtime.config import Precision
 from a2cap.pipeline.runtime.precision import matrix_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
-from a2cap.pipeline.training.captioner.rewards import ImageRewards
-from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
+from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
 from a2cap.pipeline.training.loop import Optimizer
 from benchmarks.self_critical import Corpus, Sizes
 

@@ -20,8 +20,14 @@ from a2cap.pipeline.engine.artifacts import (
 )
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs, result_input
-from a2cap.pipeline.engine.run import Outcome, finished, require_replaceable, run_stage
-from a2cap.pipeline.engine.run_stripe import StripeOutcome, run_stripe
+from a2cap.pipeline.engine.run import (
+    Outcome,
+    StripeOutcome,
+    finished,
+    require_replaceable,
+    run_stage,
+    run_stripe,
+)
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.status import Status, UnfinishedStageError, status_of
 from a2cap.pipeline.engine.stripe import Stripe

@@ -9,8 +9,7 @@ from a2cap.data.files.sealed_folder import MANIFEST
 from a2cap.pipeline.engine.progress import format_duration
 
 if TYPE_CHECKING:
-    from a2cap.pipeline.engine.run import Outcome
-    from a2cap.pipeline.engine.run_stripe import StripeOutcome
+    from a2cap.pipeline.engine.run import Outcome, StripeOutcome
     from a2cap.pipeline.experiment import Experiment
 
 _SKIPPED_SHOWN = 10  # the manifest lists all

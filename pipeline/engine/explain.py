@@ -1,8 +1,11 @@
-"""Reasons for a rerun: differences between what two results are made from."""
+"""Keys of results: the fields in a key, and the differences that are reasons for a rerun."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
 
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, Manifest, read_manifest
@@ -55,3 +58,17 @@ def leaves(fields: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
             yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def key_fields(section: BaseModel, *, exclude: Collection[str] = ()) -> dict[str, Any]:
+    """Return a section's fields as JSON values for `MadeFrom.fields`.
+
+    Fields declared with `json_schema_extra={"no_effect": True}` are left out: they cannot change a
+    result.
+    """
+    without_effect = {
+        name
+        for name, field in type(section).model_fields.items()
+        if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("no_effect")
+    }
+    return section.model_dump(mode="json", exclude=without_effect | set(exclude))

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from filelock import FileLock
+
 from a2cap.data.errors import A2Error, InputError, LockedError
 from a2cap.data.files.atomic import discard, rename_durably, write_durably
 from a2cap.data.files.sealed_folder import (
@@ -28,6 +30,7 @@ from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, reading, stage_lock
 from a2cap.pipeline.engine.stage import EventLog, PreparedStage, StagePaths
+from a2cap.pipeline.engine.stripe import Stripe
 
 logger = logging.getLogger(__name__)
 
@@ -232,3 +235,50 @@ def _publish(paths: StagePaths) -> None:
         rename_durably(paths.final, paths.replaced)
     publish(paths.partial, paths.final)
     shutil.rmtree(paths.replaced, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class StripeOutcome:
+    """A finished stripe; missing: parts of others that are not done, None: the stage if all are."""
+
+    stripe: Stripe
+    missing: int
+    stage: Outcome | None
+
+
+def run_stripe(
+    stage: PreparedStage, paths: StagePaths, stripe: Stripe, *, resolved_config: str
+) -> StripeOutcome:
+    """Run one stripe of a stage, and publish the stage if all parts are done.
+
+    Raises LockedError if another process runs the stage as a whole or one of these parts.
+    """
+    if stage.share is None:
+        raise A2Error(f"stage {stage.name} cannot run in shards; run it without --shard")
+    with name_in_disk_errors(paths.partial):
+        with _one_at_a_time(paths):
+            found = finished(stage, paths)
+            if found is not None:
+                return StripeOutcome(stripe, 0, found)
+            with stage_lock(paths.lock, what=stage.name):
+                prepare(stage, paths)
+        folder = paths.partial / f"stripe-{stripe.number}-of-{stripe.count}"
+        folder.mkdir(exist_ok=True)
+        events, inputs = EventLog(folder), Inputs(stage.inputs)
+        read = reading(*(one.path for one in stage.inputs.values()))
+        log = events.running(stage=stage.name, key=stage.made_from.key, shard=str(stripe))
+        with read, log, inputs.checked():
+            missing = stage.share(stripe, paths.partial, inputs, events)
+        if missing:
+            return StripeOutcome(stripe, missing, None)
+        with _one_at_a_time(paths):
+            outcome = run_stage(stage, paths, resolved_config=resolved_config)
+            return StripeOutcome(stripe, 0, outcome)
+
+
+@contextmanager
+def _one_at_a_time(paths: StagePaths) -> Iterator[None]:
+    """Wait for other stripes that begin or end; a stage lock that is held is a run of the whole."""
+    paths.stripes_lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(paths.stripes_lock):
+        yield

@@ -20,7 +20,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
     LoadedCaptioner,
 )
 from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, TRAIN_SCST
-from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.stage import Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.score_files import METRIC_TOKENS

@@ -29,8 +29,8 @@ from a2cap.pipeline.engine.artifacts import (
     RESULTS,
 )
 from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.scores import read_baseline
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files

@@ -18,8 +18,8 @@ from a2cap.extract.record import CODE_VERSION as RECORDED_VERSION
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.engine.stripe import Stripe
 from a2cap.pipeline.extraction.images import SHARD_SIZE

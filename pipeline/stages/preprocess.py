@@ -26,8 +26,8 @@ from a2cap.pipeline.engine.artifacts import (
     VOCABULARY,
 )
 from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages.checks import Check, Plan

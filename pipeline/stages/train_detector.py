@@ -14,8 +14,8 @@ from a2cap.pipeline.engine.artifacts import (
     TRAIN_DETECTOR,
 )
 from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.engine.key import key_fields
 from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan

@@ -131,7 +131,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.extract.weights.load:save_detector", writes=1),
         Point("a2cap.extract.image:read_image"),
         Point("a2cap.pipeline.training.detector.data:read_detector_data"),
-        Point("a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step"),
+        Point("a2cap.pipeline.training.detector.train:DetectorOptimizer.step"),
         Point("a2cap.pipeline.training.detector.validation:DetectorValidation.figures"),
         Point("a2cap.pipeline.training.detector.validation:detector_figures"),
     ),
@@ -146,7 +146,7 @@ _BEFORE_THE_WORK = {point.target for point in _ENGINE} - {
 CHILDREN: Mapping[str, tuple[str, ...]] = {
     "train-xe": ("a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",),
     "train-scst": ("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",),
-    "train-detector": ("a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step",),
+    "train-detector": ("a2cap.pipeline.training.detector.train:DetectorOptimizer.step",),
 }
 """Stage -> points at which a loader worker is running."""
 

@@ -23,7 +23,7 @@ RESUME = "a2cap.pipeline.training.resume:SavedTraining.resume"
 UPDATES = (
     "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",
     "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",
-    "a2cap.pipeline.training.detector.optimization:DetectorOptimizer.step",
+    "a2cap.pipeline.training.detector.train:DetectorOptimizer.step",
 )
 SAVE = "a2cap.pipeline.training.checkpoints:Checkpoints.save"
 WORK = "a2cap.pipeline.engine.events:EventLog.running"

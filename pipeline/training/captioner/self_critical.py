@@ -9,21 +9,27 @@ import torch
 from torch import Tensor
 
 from a2cap.data.batches.collate import Batch
-from a2cap.data.errors import A2Error
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.document_frequencies import DocumentFrequencies
+from a2cap.data.captions.reference_tokens import load_reference_tokens
+from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
 from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
+from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
+from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
-from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.engine.artifacts import CAPTIONS, DOCUMENT_FREQUENCIES, REFERENCES, VOCABULARY
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.rewards import ImageRewards
 from a2cap.pipeline.training.captioner.task import (
     CaptionValidation,
     caption_task,
@@ -86,6 +92,51 @@ def start_score(model: Path, config: ScstConfig) -> float | None:
         if name in ("validation_beam_size", "max_validation_images", "max_length")
     )
     return max(scores) if same else None
+
+
+class ImageRewards:
+    """Rewards of captions of the training images, by image id."""
+
+    def __init__(self, reward: CaptionReward, image_ids: Sequence[str]) -> None:
+        self._reward = reward
+        self._numbers = {image_id: number for number, image_id in enumerate(image_ids)}
+
+    @classmethod
+    def read(cls, captions: Path, config: ScstConfig, *, device: torch.device) -> "ImageRewards":
+        """Read the result of preprocessing; raise InputError if its files do not match."""
+        vocabulary = Vocabulary.load(captions / VOCABULARY)
+        frequencies = DocumentFrequencies.load(captions / DOCUMENT_FREQUENCIES)
+        if frequencies.words[: len(vocabulary)] != vocabulary.words:
+            raise InputError(
+                f"document frequencies and vocabulary do not match: {str(captions)!r}; "
+                'run "a2 preprocess --force"'
+            )
+        image_ids = CaptionFile(captions / CAPTIONS).image_ids("train")
+        tokens = load_reference_tokens(captions / REFERENCES)  # PTB tokens: training needs no JVM
+        # words outside the vocabulary keep a number of their own, which no caption can contain;
+        # as <unk> they would match a generated <unk>
+        numbers = {
+            word: number for number, word in enumerate(frequencies.words) if number >= len(SPECIALS)
+        }
+        references = References.from_sentences(
+            [
+                [[numbers[word] for word in sentence.split()] for sentence in tokens[image_id]]
+                for image_id in image_ids
+            ]
+        )
+        per_caption = config.idf == "caption"
+        weights = InverseDocumentFrequencies(
+            torch.from_numpy(frequencies.ngrams),
+            torch.from_numpy(frequencies.caption_counts if per_caption else frequencies.counts),
+            documents=frequencies.captions if per_caption else frequencies.documents,
+        )
+        reward = CaptionReward(weights, references, eos=config.eos, bleu_weight=config.bleu_weight)
+        return cls(reward.to(device), image_ids)
+
+    def __call__(self, image_ids: Sequence[str], captions: Tensor) -> Tensor:
+        """Return the rewards, (B, K) float64, of captions (B, K, L) int64."""
+        numbers = [self._numbers[image_id] for image_id in image_ids]
+        return self._reward(torch.tensor(numbers, device=captions.device), captions)
 
 
 class SelfCriticalOptimizer(Optimizer[Batch]):

@@ -1,11 +1,13 @@
 """Training of a detector on labelled images (stage train-detector)."""
 
 import logging
+import math
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from a2cap.data.batches.loader import Share
 from a2cap.data.detection.labels import DetectionData
@@ -15,20 +17,25 @@ from a2cap.extract.detector.conventions import custom_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.training.losses import AttributeLoss
-from a2cap.extract.training.trainable import TrainableDetector
+from a2cap.extract.training.trainable import Sampling, TrainableDetector
 from a2cap.extract.weights.imagenet import resnet_tensors
 from a2cap.extract.weights.initial import initialise_from, random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.training.detector.attribute_accuracy import family_ids
+from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
+from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.detector.batches import DetectorDataset, DetectorPart, collate
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
-from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
-from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
-from a2cap.pipeline.training.loop import TrainingTask, run_training
+from a2cap.pipeline.training.detector.validation import (
+    DetectorValidation,
+    detector_figures,
+    family_ids,
+)
+from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
+from a2cap.pipeline.training.resume import derived_seed
 from a2cap.pipeline.training.task import Batches, TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -150,3 +157,90 @@ def _save(
     write_json(directory / DETECTOR_FIGURES, detector_figures(stored, data.validation, config))
     names = {"classes": data.training.classes, "attributes": data.training.attributes}
     write_json(directory / DETECTOR_NAMES, names)
+
+
+class DetectorOptimizer(Optimizer[DetectorPart]):
+    """Updates of a detector.
+
+    Only the sampled anchors and regions and the statistics of learnt normalisations, each of one
+    part, depend on the number of parts and ranks.
+    """
+
+    names = ("loss", "objectness", "proposal_boxes", "classes", "boxes", "attributes")
+
+    def __init__(
+        self,
+        detector: TrainableDetector,
+        config: DetectorConfig,
+        *,
+        steps: int,
+        ranks: Ranks = SINGLE,
+    ) -> None:
+        parameters = [p for p in detector.parameters() if p.requires_grad]
+        super().__init__([(parameters, _torch_optimizer(parameters, config))], config, ranks)
+        self._detector = detector
+        self._config = config
+        self._steps = steps
+        self._statistics = list(_running_statistics(detector))
+        self._sampling = Sampling(
+            anchors=config.anchors,
+            anchor_positives=config.anchor_positives,
+            proposals=config.proposals,
+            regions=config.regions,
+            region_positives=config.region_positives,
+            roi_size=config.roi_size,
+        )
+
+    def losses(self, part: DetectorPart, number: int, index: int) -> tuple[Tensor, Tensor]:
+        """Return the weighted sum of the five losses of a part, and all six."""
+        seed = derived_seed(self._config.seed, self._ranks.rank, number, index)
+        generator = torch.Generator().manual_seed(seed >> 1)  # 63 bits
+        with forward_precision(self._config.precision, self._device):
+            losses = self._detector.losses(
+                part.batch.to(self._device), sampling=self._sampling, generator=generator
+            )
+        total = losses.total(attribute_weight=self._config.attribute_weight)
+        named = losses.named()
+        found = torch.stack([total, *(named[name] for name in self.names[1:])])
+        return total, found.detach().float()
+
+    def count(self, part: DetectorPart) -> int:
+        """Return the images of a part."""
+        return len(part.batch)
+
+    def lr(self, number: int) -> float:
+        """Return the rate of the schedule."""
+        return detector_learning_rate(self._config, number, steps=self._steps)
+
+    def end(self) -> None:
+        """Average the running statistics: they have no gradient to share."""
+        if self._ranks.count > 1:
+            for statistic in self._statistics:
+                statistic.copy_(self._ranks.sum(statistic) / self._ranks.count)
+
+
+def detector_learning_rate(config: DetectorConfig, number: int, *, steps: int) -> float:
+    """Return the rate of update `number` (1 is the first): warmup, then half a cosine."""
+    if number <= config.warmup:
+        return config.lr * number / config.warmup
+    share = (number - config.warmup) / max(steps - config.warmup, 1)
+    return config.lr * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+
+
+def _torch_optimizer(
+    parameters: Sequence[nn.Parameter], config: DetectorConfig
+) -> torch.optim.Optimizer:
+    # matrices and filters decay, biases and normalisations do not
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if config.optimiser == "sgd":
+        return torch.optim.SGD(groups, lr=0.0, momentum=0.9)  # as published
+    return torch.optim.AdamW(groups, lr=0.0)
+
+
+def _running_statistics(detector: TrainableDetector) -> Iterator[Tensor]:
+    for name, tensor in detector.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            yield tensor

@@ -5,7 +5,7 @@ import torch
 import yaml
 
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.runtime import precision as precision_module
 from a2cap.pipeline.runtime.precision import (
     deterministic_operations,

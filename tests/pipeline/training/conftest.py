@@ -7,7 +7,7 @@ import pytest
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
-from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
+from a2cap.pipeline.training.detector.train import DetectorOptimizer
 from tests.pipeline.training.runs import CaptionerTraining, DetectorTraining
 
 

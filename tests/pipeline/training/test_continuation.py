@@ -8,7 +8,7 @@ import pytest
 
 from a2cap.data.files.sealed_folder import seal
 from a2cap.pipeline.engine.artifacts import EPOCHS, checkpoint_name
-from a2cap.pipeline.engine.key import key_fields
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.run import prepare
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.training.captioner.config import TrainConfig

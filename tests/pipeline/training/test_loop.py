@@ -21,7 +21,7 @@ from a2cap.pipeline.training.captioner import cross_entropy, self_critical, task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.checkpoints import Checkpoints
-from a2cap.pipeline.training.detector.optimization import DetectorOptimizer
+from a2cap.pipeline.training.detector.train import DetectorOptimizer
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
     CAPTIONER,

@@ -19,8 +19,7 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.rewards import ImageRewards
-from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
+from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
     SMALL_SCST,
