@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from a2cap.model.alignment import AlignedAttention, RegionProjection
 from a2cap.model.alignment_config import AlignmentConfig
 
+Tensors = tuple[Tensor, ...]
+"""State of a decoder between tokens; each kind has its own parts."""
+
 
 @dataclass(frozen=True)
 class SpecialTokens:
@@ -54,7 +57,7 @@ class DecoderState:
 
     memory: Memory
     rows_per_image: int
-    tensors: tuple[Tensor, ...] = ()
+    tensors: Tensors = ()
     members: tuple["DecoderState", ...] = ()
 
     def reorder(self, index: Tensor) -> "DecoderState":

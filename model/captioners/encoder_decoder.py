@@ -32,6 +32,7 @@ from a2cap.model.captioner import (
     SpecialTokens,
     StepOutput,
     Teaching,
+    Tensors,
     average_attention,
     decoder_input,
     token_positions,
@@ -75,16 +76,12 @@ class Decoder(Protocol):
     def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
         """Project the encoder's output for each mask network, in the order of `project`."""
 
-    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+    def start(self, memory: Memory) -> Tensors:
         """Return the state before the first token, tensors of B images."""
 
     def step(
-        self,
-        tokens: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode one token per row, (N,) int64, from a state of N rows; return the next state."""
 
 

@@ -29,7 +29,7 @@ from a2cap.model.attention.multi_head import (
     split_heads,
 )
 from a2cap.model.attention.over_regions import attend
-from a2cap.model.captioner import Memory
+from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
@@ -223,7 +223,7 @@ class MeshedDecoder(nn.Module):
                 found.append(None if alignment is None else alignment.mask_network.project(level))
         return tuple(found)
 
-    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+    def start(self, memory: Memory) -> Tensors:
         """Return the empty caches before the first token."""
         return ()
 
@@ -239,12 +239,8 @@ class MeshedDecoder(nn.Module):
         return DecoderOutput(states, tuple(attention))
 
     def step(
-        self,
-        tokens: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode the next token of each row; tensors: the cache of each layer in turn."""
         states = self._embed(tokens[:, None], tensors[0].shape[3] if tensors else 0)
         attention: list[AlignedAttention] = []

@@ -18,7 +18,7 @@ CompileMode = bool | Literal["reduce-overhead"]
 
 
 def _with_kind(settings: object) -> object:
-    """Add the kind to settings that were written before there was a choice."""
+    """Let the kind be a transformer where settings name none."""
     return {"kind": "transformer", **settings} if isinstance(settings, Mapping) else settings
 
 

@@ -8,8 +8,6 @@ from a2cap.model.alignment_config import AlignmentConfig
 
 FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
-"""Mark of a field that earlier results lack: at its default it is in no stage key."""
-
 
 class CaptionerSettings(BaseModel):
     """Base of the settings of every kind."""

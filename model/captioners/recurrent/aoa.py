@@ -16,7 +16,7 @@ from torch.nn import functional
 from a2cap.model.alignment import Alignment, DecoderPass, RegionProjection, scaled_product
 from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.attention.over_regions import attend
-from a2cap.model.captioner import Memory
+from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
@@ -128,19 +128,15 @@ class AoaDecoder(RecurrentDecoder):
         """Project the refined regions for the mask network, None without one."""
         return (None if self.alignment is None else self.alignment.mask_network.project(states),)
 
-    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+    def start(self, memory: Memory) -> Tensors:
         """Return the mean region, and a state, cell and context of 0."""
         mean = mean_region(memory)
         zeros = torch.zeros_like(mean)
         return (mean, zeros, zeros, zeros)
 
     def advance(
-        self,
-        embedded: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, embedded: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode one embedded token per row."""
         mean, state, cell, context = tensors
         regions = memory.projections[0]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
-from a2cap.model.captioner import Memory
+from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
@@ -51,19 +51,15 @@ class GruDecoder(RecurrentDecoder):
         self.initial = nn.Linear(width, width) if config.initial == "mean" else None
         self.output = nn.Linear(2 * width if self.is_luong else width, vocabulary_size)
 
-    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+    def start(self, memory: Memory) -> Tensors:
         """Return the GRU's state and the mean region, which is read without attention."""
         mean = mean_region(memory)
         state = torch.zeros_like(mean) if self.initial is None else self.initial(mean).tanh()
         return (state, mean)
 
     def advance(
-        self,
-        embedded: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, embedded: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode one embedded token per row."""
         state, mean = tensors
         context = mean

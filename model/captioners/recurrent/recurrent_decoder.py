@@ -12,7 +12,7 @@ from a2cap.model.alignment import (
     at_least_float32,
 )
 from a2cap.model.attention.over_regions import SingleHeadAttention
-from a2cap.model.captioner import Memory
+from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
 
 
@@ -75,27 +75,19 @@ class RecurrentDecoder(nn.Module):
         embedded: Tensor = self.embedding(tokens)
         return embedded
 
-    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+    def start(self, memory: Memory) -> Tensors:
         """Return the state before the first token, tensors of B images."""
         raise NotImplementedError
 
     def step(
-        self,
-        tokens: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode one token per row, (N,) int64."""
         return self.advance(self.embed(tokens), tensors, memory, decoder_pass)
 
     def advance(
-        self,
-        embedded: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, embedded: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode one embedded token per row."""
         raise NotImplementedError
 

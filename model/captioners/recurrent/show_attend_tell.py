@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from a2cap.model.alignment import DecoderPass
 from a2cap.model.attention.hard import LocationLosses, Locations
 from a2cap.model.attention.over_regions import SingleHeadAttention
-from a2cap.model.captioner import Memory, ScoredCaptions, SpecialTokens
+from a2cap.model.captioner import Memory, ScoredCaptions, SpecialTokens, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
     RecurrentDecoder,
@@ -79,18 +79,14 @@ class ShowAttendTellDecoder(RecurrentDecoder):
         """Embed tokens, <bos> as zeros: the first input is not an embedding."""
         return super().embed(tokens).masked_fill((tokens == self.bos)[..., None], 0)
 
-    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+    def start(self, memory: Memory) -> Tensors:
         """Return the LSTM's state and cell, from the mean region."""
         hidden = self.dropout(self.initial(mean_region(memory)).relu())
         return (self.initial_state(hidden).tanh(), self.initial_cell(hidden).tanh())
 
     def advance(
-        self,
-        embedded: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, embedded: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode one embedded token per row."""
         state, cell = tensors
         context, attention = self.attention(state, memory.projections[0], decoder_pass)

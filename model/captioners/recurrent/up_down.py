@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from a2cap.model.alignment import DecoderPass
 from a2cap.model.attention.over_regions import SingleHeadAttention
-from a2cap.model.captioner import Memory
+from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
     RecurrentDecoder,
@@ -56,19 +56,15 @@ class UpDownDecoder(RecurrentDecoder):
         for gates in (self.from_token, self.language):
             gates.bias.data[width : 2 * width] = 1  # an open forget gate
 
-    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+    def start(self, memory: Memory) -> Tensors:
         """Return the image's share of the attention LSTM, and states and cells of 0."""
         # shared by the four tensors: a step never changes them in place
         zeros = memory.states.new_zeros(len(memory), self.width)
         return (self.from_image(mean_region(memory)), zeros, zeros, zeros, zeros)
 
     def advance(
-        self,
-        embedded: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, embedded: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode one embedded token per row."""
         image, attending, attending_cell, speaking, speaking_cell = tensors
         states = self.from_states(torch.cat((attending, speaking), dim=-1))

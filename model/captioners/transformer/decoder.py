@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
 from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
-from a2cap.model.captioner import Memory
+from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
 from a2cap.model.layers.feed_forward import FeedForward
 from a2cap.model.layers.positions import (
@@ -135,7 +135,7 @@ class CaptionDecoder(nn.Module):
         attentions = (layer.cross_attention for layer in self._layers())
         return tuple(attention.project_mask_keys(states) for attention in attentions)
 
-    def start(self, memory: Memory) -> tuple[Tensor, ...]:
+    def start(self, memory: Memory) -> Tensors:
         """Return the empty caches before the first token."""
         return ()
 
@@ -150,12 +150,8 @@ class CaptionDecoder(nn.Module):
         return DecoderOutput(self.norm(states), tuple(attention))
 
     def step(
-        self,
-        tokens: Tensor,
-        tensors: tuple[Tensor, ...],
-        memory: Memory,
-        decoder_pass: DecoderPass,
-    ) -> tuple[DecoderOutput, tuple[Tensor, ...]]:
+        self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
         """Decode the next token of each row; tensors: the cache of each layer in turn."""
         position = tensors[0].shape[3] if tensors else 0
         states: Tensor = self.embedding(tokens[:, None], first_position=position)
