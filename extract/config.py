@@ -48,9 +48,7 @@ class ExtractConfig(Section):
     EfficientNet-Lite and timm's networks the last map is pooled."""
     grid_size: Literal[7, 14] = 14
     """Cells per side."""
-    grid_crop: Annotated[Literal["none", "centre"], Field(json_schema_extra={"added": True})] = (
-        "none"
-    )
+    grid_crop: Literal["none", "centre"] = "none"
     """centre: scale the shorter side to 256 pixels and keep the middle 224 x 224 (of
     EfficientNet-Lite and timm, its size and 8/7 of it), as captioners on VGG's 14 x 14 x 512 map
     do; `min_side` is then unused."""

@@ -24,13 +24,6 @@ CODE_VERSION = 1
 The code version of stage extract contains it, so that the stage then runs again.
 """
 
-_ADDED = {name for name, field in ExtractConfig.model_fields.items() if field.json_schema_extra}
-"""Fields of the configuration that earlier records do not state."""
-
-
-def _default(name: str) -> object:
-    return ExtractConfig.model_fields[name].default
-
 
 class ExtractorRecord(BaseModel):
     """An extractor, its weights and its code, as plain values."""
@@ -107,7 +100,7 @@ class ExtractorRecord(BaseModel):
 
     def _unstated(self) -> set[str]:
         """Return the fields that a file must state, because their defaults may not be its own."""
-        expected = ExtractConfig.model_fields.keys() - {"weights"} - _ADDED
+        expected = ExtractConfig.model_fields.keys() - {"weights"}
         unstated = {f"config.{name}" for name in expected - self.config.model_fields_set}
         if self.config.boxes != "grid" and self.source is None:
             facts = {"architecture": self.architecture, "meta": self.meta}
@@ -116,8 +109,7 @@ class ExtractorRecord(BaseModel):
 
     def write(self, path: Path) -> None:
         """Write an `extractor.json`; equal records give equal bytes."""
-        defaults = {name for name in _ADDED if getattr(self.config, name) == _default(name)}
-        content = self.model_dump(mode="json", exclude={"config": {"weights", *defaults}})
+        content = self.model_dump(mode="json", exclude={"config": {"weights"}})
         write_json(path, {name: value for name, value in content.items() if value is not None})
 
     def differences(self, other: "ExtractorRecord") -> list[str]:
