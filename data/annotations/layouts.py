@@ -156,10 +156,7 @@ def _karpathy_items(name: str, images: list[object], skip: Skip) -> Iterator[Raw
 
 
 def _coco_items(
-    name: str,
-    images: Sequence[object],
-    annotations: Sequence[object],
-    skip: Skip,
+    name: str, images: Sequence[object], annotations: Sequence[object], skip: Skip
 ) -> Iterator[RawImage]:
     _require_key("caption", annotations, f"the annotations of {name}")
     files: dict[int | str, tuple[str, str]] = {}

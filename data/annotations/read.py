@@ -72,11 +72,7 @@ def tokenize(raw: str) -> tuple[str, ...]:
 
 
 def read_annotations(
-    path: Path,
-    *,
-    split_list: Path | None = None,
-    split: str | None = None,
-    rule: IdRule = "number",
+    path: Path, *, split_list: Path | None = None, split: str | None = None, rule: IdRule = "number"
 ) -> Annotations:
     """Read annotations in any of the layouts; the content determines which.
 

@@ -149,9 +149,7 @@ def _leaf() -> Silhouette:
 def _cloud() -> Silhouette:
     puffs = ((-0.58, 0.2, 0.38), (-0.18, -0.12, 0.46), (0.3, -0.02, 0.4), (0.66, 0.24, 0.32))
     floor = _rectangle(-0.6, 0.1, 0.66, 0.56)
-    return Silhouette(
-        parts=((floor,), *((_arc(x, y, radii=(r, r)),) for x, y, r in puffs)),
-    )
+    return Silhouette(parts=((floor,), *((_arc(x, y, radii=(r, r)),) for x, y, r in puffs)))
 
 
 def _puddle() -> Silhouette:

@@ -23,9 +23,7 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.trainings import Run
-from a2cap.pipeline.captioning.saved_captioner import (
-    load_model,
-)
+from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.score import METRICS

@@ -23,10 +23,7 @@ from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
-from a2cap.pipeline.captioning.model_description import (
-    EXTRACTOR,
-    extractor_weights,
-)
+from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 

@@ -9,10 +9,7 @@ from a2cap.data.errors import InputError
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.ensemble import Average, Ensemble
 from a2cap.pipeline.captioning.model_description import require_compatible
-from a2cap.pipeline.captioning.saved_captioner import (
-    LoadedCaptioner,
-    load_model,
-)
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
 
 
 def load_captioner(

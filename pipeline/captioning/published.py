@@ -32,10 +32,7 @@ from a2cap.pipeline.captioning.model_description import (
     EXTRACTOR_WEIGHTS,
     ModelDescription,
 )
-from a2cap.pipeline.captioning.saved_captioner import (
-    new_captioner,
-    save_model,
-)
+from a2cap.pipeline.captioning.saved_captioner import new_captioner, save_model
 from a2cap.pipeline.weights.detectors import weights_file
 
 Rules = Sequence[tuple[str, str | None]]

@@ -63,12 +63,7 @@ class Key(BaseModel):
 
 
 def write_sheet(
-    folder: Path,
-    captions: Mapping[str, Mapping[str, str]],
-    images: Path,
-    *,
-    count: int,
-    seed: int,
+    folder: Path, captions: Mapping[str, Mapping[str, str]], images: Path, *, count: int, seed: int
 ) -> Key:
     """Write the sheet of `count` images into a new folder and return its key.
 

@@ -58,7 +58,7 @@ BUNDLED: Mapping[str, BundledDetector] = {
         "scenes_detector.safetensors",
         "742b6cbbe0c21d7f11cdd3966a62dfcf8063b0d67852dc71a2ebb5a590a2ad18",
         {"roi_size": 7, "proposals": 36},
-    ),
+    )
 }
 
 _CAFFE, _CAFFE_36 = "resnet101_faster_rcnn_final", "resnet101_faster_rcnn_final_iter_320000"

@@ -211,8 +211,7 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("document", "name"),
-    [({"images": [karpathy()]}, "x.json"), ('{"image": "a.jpg"}', "x.jsonl")],
+    ("document", "name"), [({"images": [karpathy()]}, "x.json"), ('{"image": "a.jpg"}', "x.jsonl")]
 )
 def test_a_split_list_for_annotations_with_splits_is_rejected(tmp_path, document, name):
     path = written(tmp_path, document, name)

@@ -14,13 +14,7 @@ from torch.utils.data._utils import signal_handling
 from a2cap.data.batches import loader
 from a2cap.data.batches.loader import Share, batches_per_epoch, epoch_batches, image_batches
 from a2cap.data.errors import InputError, LoaderError, StoreError
-from tests.data.batches.items import (
-    IDS,
-    assert_all_equal,
-    epoch_parts,
-    make_dataset,
-    whole_batches,
-)
+from tests.data.batches.items import IDS, assert_all_equal, epoch_parts, make_dataset, whole_batches
 from tests.data.messages import message_of
 
 

@@ -8,11 +8,7 @@ from collections import Counter
 import pytest
 
 from a2cap.data.annotations.read import AnnotatedImage, Caption, read_annotations, tokenize
-from a2cap.data.captions.presets import (
-    PRESETS,
-    count_words,
-    tokens_of,
-)
+from a2cap.data.captions.presets import PRESETS, count_words, tokens_of
 from a2cap.data.captions.vocabulary import Vocabulary
 from tests.data.coco2014 import FULL_SIZE, SPLITS, karpathy_splits, official_captions
 from tests.data.messages import message_of

@@ -207,10 +207,7 @@ def test_a_failed_encoding_is_an_error_and_leaves_nothing_behind(tmp_path, monke
         ({"count": 1, "seed": -1}, "seed of the scenes is -1; give 0 or more"),
         ({"count": 1, "side": 95}, "side of the scenes is 95 pixels; give 96 to 640"),
         ({"count": 1, "side": 641}, "side of the scenes is 641 pixels; give 96 to 640"),
-        (
-            {"count": 1, "spurious": 1.5},
-            "probability of spurious companions is 1.5; give 0 to 1",
-        ),
+        ({"count": 1, "spurious": 1.5}, "probability of spurious companions is 1.5; give 0 to 1"),
     ],
 )
 def test_invalid_arguments_are_refused(tmp_path, arguments, message):

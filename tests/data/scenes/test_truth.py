@@ -5,7 +5,7 @@ import json
 import pytest
 
 from a2cap.data.scenes import grammar
-from a2cap.data.scenes.annotations import instances
+from a2cap.data.scenes.generate import instances
 from a2cap.data.scenes.objects import COLOURS, OBJECT_CATEGORIES, PLURALS, SceneObject
 from a2cap.data.scenes.scene import Scene, make_scene
 from a2cap.data.scenes.truth import FAMILIES, Statement, judge, read_scenes

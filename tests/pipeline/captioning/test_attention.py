@@ -14,9 +14,7 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
-from a2cap.pipeline.captioning.saved_captioner import (
-    load_model,
-)
+from a2cap.pipeline.captioning.saved_captioner import load_model
 
 CPU = torch.device("cpu")
 
@@ -86,9 +84,7 @@ def test_attention_equals_the_captioners_at_each_word(model, store, captions):
 def test_a_captioner_without_alignment_has_only_original_attention(model, store, captions):
     plain = model.description.model.model_copy(update={"alignment": AlignmentConfig(fusion="none")})
     captioner = TransformerCaptioner(
-        plain,
-        feature_width=model.description.region_width,
-        vocabulary_size=len(model.vocabulary),
+        plain, feature_width=model.description.region_width, vocabulary_size=len(model.vocabulary)
     ).eval()
     for attention in attended(captioner, store, captions, model).values():
         assert attention.keep is None

@@ -13,13 +13,8 @@ from a2cap.model.captioners.recurrent.gru import GruCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.ensemble import Ensemble
 from a2cap.pipeline.captioning.ensemble import load_captioner
-from a2cap.pipeline.captioning.model_description import (
-    load_description,
-)
-from a2cap.pipeline.captioning.saved_captioner import (
-    new_captioner,
-    save_model,
-)
+from a2cap.pipeline.captioning.model_description import load_description
+from a2cap.pipeline.captioning.saved_captioner import new_captioner, save_model
 from tests.data.messages import message_of
 from tests.model.kinds import KINDS
 
@@ -132,10 +127,7 @@ def limit_regions(directory):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "name", "found", "expected"),
-    [
-        (narrow_features, "region width", 32, 64),
-        (limit_regions, "max_regions", 5, None),
-    ],
+    [(narrow_features, "region width", 32, 64), (limit_regions, "max_regions", 5, None)],
 )
 def test_captioners_that_differ_are_rejected(trained, other, change, name, found, expected):
     change(other)

@@ -13,14 +13,8 @@ from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import Manifest, write_manifest
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.pipeline.captioning.model_description import (
-    ModelDescription,
-)
-from a2cap.pipeline.captioning.saved_captioner import (
-    load_model,
-    new_captioner,
-    save_model,
-)
+from a2cap.pipeline.captioning.model_description import ModelDescription
+from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
 from tests.data.messages import message_of
 
 CPU = torch.device("cpu")

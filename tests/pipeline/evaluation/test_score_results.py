@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from a2cap.data.files.json_file import read_json
-from a2cap.data.scenes import annotations
+from a2cap.data.scenes.generate import coco_captions, instances
 from a2cap.data.scenes.scene import make_scene
 from a2cap.pipeline.evaluation import score_files as evaluation
 from a2cap.pipeline.evaluation.results import (
@@ -82,10 +82,10 @@ def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
     captions = {n: " ".join(w.text for w in scene.captions[0]) for n, scene in enumerate(scenes, 1)}
     captions[2] = "a red ball ball"  # follows no pattern, so it is not true
     results = [{"image_id": number, "caption": text} for number, text in captions.items()]
-    objects = written(tmp_path, annotations.instances(scenes), "instances.json")
+    objects = written(tmp_path, instances(scenes), "instances.json")
     answer = a2_evaluate(
         written(tmp_path, results, "results.json"),
-        *("--references", written(tmp_path, annotations.coco_captions(scenes), "captions.json")),
+        *("--references", written(tmp_path, coco_captions(scenes), "captions.json")),
         *("--output", tmp_path / "scores", "--scenes", objects),
     )
     assert answer.exit_code == 0, answer.stderr

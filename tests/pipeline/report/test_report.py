@@ -123,10 +123,7 @@ def test_missing_scores_and_nan_are_null(written):
     per_image = {padded(1): {"SPICE": float("nan")}, padded(2): {"CIDEr": 0.2, "Bleu_4": 0.25}}
     page = written(with_scores(evaluation([1, 2]), per_image=per_image))
     assert page.data["metrics"] == ["BLEU-4", "CIDEr", "SPICE"]
-    assert [one["scores"] for one in page.data["images"]] == [
-        [None, None, None],
-        [0.25, 0.2, None],
-    ]
+    assert [one["scores"] for one in page.data["images"]] == [[None, None, None], [0.25, 0.2, None]]
 
 
 def test_image_cards_are_embedded_by_id(written, photo):

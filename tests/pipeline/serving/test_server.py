@@ -21,11 +21,7 @@ import pytest
 
 from a2cap.data.errors import ConfigError
 from a2cap.extract.config import ExtractConfig
-from a2cap.pipeline.captioning.caption_images import (
-    CaptionedImage,
-    ImageCaptioner,
-    caption_files,
-)
+from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner, caption_files
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import NamedImage
@@ -99,10 +95,7 @@ def test_the_page_is_served_with_a_policy_that_loads_nothing_else(server):
 @pytest.mark.parametrize("path", ["/etc/passwd", "/../../etc/passwd", "/page.html"])
 def test_no_path_of_a_request_is_opened(server, path):
     assert refused(server, "GET", path) == (404, "no such page; open /")
-    assert refused(server, "POST", path, b"x") == (
-        404,
-        "no such page; send an image to /caption",
-    )
+    assert refused(server, "POST", path, b"x") == (404, "no such page; send an image to /caption")
 
 
 def test_another_host_name_is_refused(server):
