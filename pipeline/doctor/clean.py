@@ -35,7 +35,7 @@ from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.files import captioner_digest
 
-STALE, UNFINISHED, LEFTOVER, LOCK = "stale", "unfinished", "leftover", "lock"
+STALE, UNFINISHED, LEFTOVER = "stale", "unfinished", "leftover"
 COSTLY, RESUMABLE, UNDECIDED = "costly", "resumable", "undecided"
 SCORES, READ = "scores", "read"
 # deleted only if named: they cost hours, or somebody may still need them
@@ -62,9 +62,8 @@ class RemovableItem:
 def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[RemovableItem]:
     """Find the artifacts that the experiment does not need; `keep`: further files that it reads."""
     kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
-    read = _read_by_others(experiment.artifacts)
     trained = _trained(experiment.artifacts)
-    readers = _readers(experiment.artifacts)
+    readers, needed = _readers(experiment.artifacts)
     found = []
     for name in STAGES:
         folder = experiment.artifacts / name
@@ -76,14 +75,15 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             if protected or not _is_below(path, experiment.artifacts):
                 continue
             item = _judge(path, used)
-            if item is not None and item.kind == STALE and _model(path) in trained:
+            if item is None or _digests(path) & needed:
+                continue
+            users = [reader for digest in _identities(path) for reader in readers.get(digest, ())]
+            if item.kind == STALE and _model(path) in trained:
                 why = f"{item.why}; scores of a training that exists"
                 item = replace(item, kind=SCORES, why=why)
-            users = [reader for digest in _identities(path) for reader in readers.get(digest, ())]
-            if item is not None and item.kind == STALE and users:
+            elif item.kind == STALE and users:
                 item = replace(item, kind=READ, why=f"{item.why}; read by {users[0]}")
-            if item is not None and not _digests(path) & read:
-                found.append(item)
+            found.append(item)
     return found
 
 
@@ -113,12 +113,11 @@ def remove_item(item: RemovableItem) -> None:
     with stage_lock(own, what=f"{final.parent.name} {final.name}"):
         if lock := _held(final, but=own):
             raise _in_use(str(final), lock)
-        if item.kind != LOCK:
-            removed = item.path.with_name(f"{item.path.name.removesuffix(_REMOVED)}{_REMOVED}")
-            if removed != item.path:
-                shutil.rmtree(removed, ignore_errors=True)
-                rename_durably(item.path, removed)
-            shutil.rmtree(removed)
+        removed = item.path.with_name(f"{item.path.name.removesuffix(_REMOVED)}{_REMOVED}")
+        if removed != item.path:
+            shutil.rmtree(removed, ignore_errors=True)
+            rename_durably(item.path, removed)
+        shutil.rmtree(removed)
         if not any(path.is_dir() for path in _of_key(final)):
             # filelock retries if the file that it locked was unlinked, so this does not race
             for path in _locks(final):
@@ -126,20 +125,12 @@ def remove_item(item: RemovableItem) -> None:
 
 
 def _judge(path: Path, used: PreparedStage | str | None) -> RemovableItem | None:
-    """Classify a path in a stage's folder; None if it is not removable."""
+    """Classify a folder of a stage; None if it is not removable."""
     final = _final(path)
-    if not is_key(final.name) or _held(final) is not None:
+    if not path.is_dir() or not is_key(final.name) or _held(final) is not None or is_read(path):
         return None
-    if path.is_dir():
-        verdict = None if is_read(path) else _judge_folder(path, final, used)
-        return (
-            None if verdict is None else RemovableItem(path, verdict[0], size_of(path), verdict[1])
-        )
-    # one item for all locks of a key, which are removed together
-    is_first = path == next(iter(_locks(final)), None)
-    if not is_first or any(other.is_dir() for other in _of_key(final)):
-        return None
-    return RemovableItem(path, LOCK, 0, "no result has this key")
+    verdict = _judge_folder(path, final, used)
+    return verdict and RemovableItem(path, verdict[0], size_of(path), verdict[1])
 
 
 def _judge_folder(
@@ -208,34 +199,23 @@ def _inputs(config: Config) -> Iterator[Path]:
         yield Path(config.extract.weights)
 
 
-def _read_by_others(artifacts: Path) -> set[str]:
-    """Return the digests that running stages and evaluations of any experiment read.
+def _readers(artifacts: Path) -> tuple[dict[str, list[str]], set[str]]:
+    """Return digest -> what was made from it, and the digests that must stay whatever is named.
 
-    Of a finished evaluation these are its ensemble and its baseline, which no stage could restore.
+    Features that a training of another experiment has read are not stale: extraction takes long. To
+    stay are the inputs of running stages, and the ensembles and baselines of finished evaluations,
+    which no stage could restore.
     """
-    found: set[str] = set()
-    for folder in artifacts.glob("*/*/"):
-        before = _made_from(folder)
-        if before is None:
-            continue
-        running = folder.suffix == ".partial" and _held(_final(folder)) is not None
-        for name, digest in before.inputs.items():
-            if running or name == "baseline" or name.startswith(FURTHER_MODEL):
-                found.add(digest)
-    return found
-
-
-def _readers(artifacts: Path) -> dict[str, list[str]]:
-    """Return digest -> the results and unfinished work that were made from it.
-
-    Features that a training of another experiment has read are not stale: extraction takes long.
-    """
-    found: dict[str, list[str]] = {}
+    readers: dict[str, list[str]] = {}
+    needed: set[str] = set()
     for folder in sorted(artifacts.glob("*/*/")):
         made = _made_from(folder)
-        for digest in made.inputs.values() if made is not None else ():
-            found.setdefault(digest, []).append(f"{folder.parent.name}/{folder.name}")
-    return found
+        running = folder.suffix == ".partial" and _held(_final(folder)) is not None
+        for name, digest in made.inputs.items() if made is not None else ():
+            readers.setdefault(digest, []).append(f"{folder.parent.name}/{folder.name}")
+            if running or name == "baseline" or name.startswith(FURTHER_MODEL):
+                needed.add(digest)
+    return readers, needed
 
 
 def _trained(artifacts: Path) -> set[str]:
@@ -292,8 +272,7 @@ def _in_use(name: str, lock: Path) -> LockedError:
 
 def _held(final: Path, *, but: Path | None = None) -> Path | None:
     """Return a lock of a result or its parts that a process holds, or None."""
-    names = {path.name for path in _locks(final) if path.suffix == ".lock"}
-    locks = [lock_folder(final) / name for name in sorted(names)]
+    locks = [path for path in _locks(final) if path.suffix == ".lock"]
     locks += [lock for path in _of_key(final) for lock in path.glob("*/*.lock")]
     return next((lock for lock in locks if lock != but and is_locked(lock)), None)
 
@@ -308,8 +287,7 @@ def _of_key(final: Path) -> list[Path]:
 
 
 def _locks(final: Path) -> list[Path]:
-    """List the locks of a result, those of earlier versions beside it first."""
-    found = [*_of_key(final), *_of_key(lock_folder(final) / final.name)]
+    found = sorted(lock_folder(final).glob(f"{final.name}.*"))
     return [path for path in found if path.name.endswith((".lock", _HOLDER))]
 
 

@@ -9,7 +9,7 @@ from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, fo
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.scores import print_detector
 from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
-from a2cap.pipeline.training.detector.evaluate import evaluate_detector
+from a2cap.pipeline.training.detector.validation import evaluate_detector
 
 
 @click.group(cls=Commands)

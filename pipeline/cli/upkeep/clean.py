@@ -21,7 +21,7 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
     """List removable artifacts, or delete them.
 
     Without NAMES and --yes, nothing is deleted. Removable are results that this experiment does not
-    use, unfinished work, and leftovers of reruns and locks. Not listed is what a process, an
+    use, unfinished work, and leftovers of reruns and deletions. Not listed is what a process, an
     ensemble or a baseline reads. Costly (trainings, and what took more than an hour), resumable and
     undecided paths are deleted only if named.
 
