@@ -34,15 +34,13 @@ from a2cap.pipeline.engine.stripe import Stripe
 from a2cap.pipeline.extraction.images import (
     LISTING,
     EncodedImage,
-    Images,
-    runs_of,
-    shards_of,
-)
-from a2cap.pipeline.extraction.inputs import (
     ExtractionInputs,
     GivenBoxes,
+    Images,
     check_feature_space,
     given_boxes,
+    runs_of,
+    shards_of,
 )
 from a2cap.pipeline.extraction.shard_folder import (
     fill_shard,

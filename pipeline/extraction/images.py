@@ -13,13 +13,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from a2cap.data.errors import A2Error, InputError, UnreadableError
+import numpy as np
+
+from a2cap.data.annotations.instances import Instances, read_instances
+from a2cap.data.errors import A2Error, InputError, StoreError, UnreadableError
 from a2cap.data.features.facts import shard_name
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.image_file import read_image_file
 from a2cap.data.sources.location import is_url
 from a2cap.data.sources.opening import open_source
 from a2cap.data.sources.source import ImageSource, SourceItem
+from a2cap.extract.config import ExtractConfig
+from a2cap.pipeline.runtime.config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -206,3 +211,45 @@ def shards_of(ids: Sequence[str]) -> dict[str, Sequence[str]]:
 def runs_of(ids: Sequence[str], size: int) -> list[Sequence[str]]:
     """Split ids into runs of a size; the last one may be shorter."""
     return [ids[first : first + size] for first in range(0, len(ids), size)]
+
+
+GivenBoxes = Mapping[str, Instances]  # by image id
+
+
+@dataclass(frozen=True)
+class ExtractionInputs:
+    """Inputs of an extraction; the precision of `config` is the one that is computed."""
+
+    config: ExtractConfig
+    weights: Path
+    images: UnlistedImages
+    boxes: Path | None  # COCO instances with given boxes; None if regions are detected
+    runtime: RuntimeConfig
+
+
+def given_boxes(boxes: Path | None, image_ids: Iterable[str]) -> GivenBoxes | None:
+    """Read the boxes of a COCO file, None without one; raise InputError if an image has none."""
+    if boxes is None:
+        return None
+    given = read_instances(boxes)
+    none = Instances(np.zeros((0, 4), np.float32), ())
+    found = {image_id: given.get(image_id, none) for image_id in image_ids}
+    # an image whose only box is bad is skipped with that reason when its turn comes
+    missing = sorted(name for name, one in found.items() if not len(one) and one.problem is None)
+    if missing:
+        raise InputError(
+            f"no boxes for {len(missing)} of {len(found)} images: "
+            f"{', '.join(missing[:5])}; add them to data.instances, or set extract.boxes=detect"
+        )
+    return found
+
+
+def check_feature_space(least: int, most: int, *, free: int) -> str:
+    """Return the estimate of a store as text; raise StoreError if `least` exceeds `free` bytes."""
+    # only the minimum: a store whose number of regions is not known must not be rejected
+    if least > free:
+        raise StoreError(
+            f"disk too small for the features: at least {least / 1e9:.1f} GB needed, "
+            f"{free / 1e9:.1f} GB free; free disk space, or lower extract.min_regions"
+        )
+    return f"features take {least / 1e9:.1f} to {most / 1e9:.1f} GB, {free / 1e9:.1f} GB free"

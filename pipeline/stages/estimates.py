@@ -30,7 +30,7 @@ from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import PREPROCESS, VOCABULARY
 from a2cap.pipeline.runtime.launch import launch
-from a2cap.pipeline.stages.checks import Plan, known
+from a2cap.pipeline.stages.checks import Check, Plan, known
 from a2cap.pipeline.stages.preprocess import make_vocabulary
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.weights.detectors import weights_file
@@ -133,19 +133,24 @@ def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int
     return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
 
 
-def check_step(plan: Plan, tokens: Callable[[Config, int], int], what: str, remedy: str) -> str:
-    """Check that a step of a captioner's training fits into memory."""
+def training_checks(
+    plan: Plan, stage: str, tokens: Callable[[Config, int], int], what: str, remedy: str
+) -> dict[str, Check]:
+    """Return the checks of a captioner's training: device, memory of a step, and checkpoints."""
+    return {
+        "device": plan.device,
+        "memory": lambda: _check_step(plan, tokens, what, remedy),
+        "disk": lambda: plan.disk(stage, training_disk(_parameters(plan)), "checkpoints"),
+    }
+
+
+def _check_step(plan: Plan, tokens: Callable[[Config, int], int], what: str, remedy: str) -> str:
     started = launch()
     size = {"parameters": _parameters(plan), "vocabulary": _vocabulary_size(plan)}
     needed = step_memory(plan.config, tokens=tokens(plan.config, started.ranks), **size)
     # the ranks on a CPU share its memory, each GPU has its own
     needed *= started.local_ranks if plan.torch_device.type == "cpu" else 1
     return plan.memory(needed, what, remedy)
-
-
-def check_checkpoints(plan: Plan, stage: str) -> str:
-    """Check that the checkpoints of a captioner's training fit on the disk."""
-    return plan.disk(stage, training_disk(_parameters(plan)), "checkpoints")
 
 
 def feature_width_of(plan: Plan) -> int:

@@ -22,9 +22,8 @@ from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.stage import PreparedStage
 from a2cap.pipeline.engine.stripe import Stripe
-from a2cap.pipeline.extraction.images import SHARD_SIZE
+from a2cap.pipeline.extraction.images import SHARD_SIZE, ExtractionInputs, given_boxes
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
-from a2cap.pipeline.extraction.inputs import ExtractionInputs, given_boxes
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan, known
 from a2cap.pipeline.stages.files import ExperimentFiles

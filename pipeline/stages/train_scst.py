@@ -47,20 +47,10 @@ class TrainScst(Stage):
     def work_checks(self, plan: Plan) -> dict[str, Check]:
         """Check device, memory, disk and folder."""
         # imported late, with torch: `a2 status` declares stages too
-        from a2cap.pipeline.stages.estimates import (
-            check_checkpoints,
-            check_step,
-            self_critical_tokens,
-        )
+        from a2cap.pipeline.stages.estimates import self_critical_tokens, training_checks
 
-        return {
-            "device": plan.device,
-            "memory": lambda: check_step(
-                plan, self_critical_tokens, "self-critical training", "raise scst.accumulate"
-            ),
-            "disk": lambda: check_checkpoints(plan, TRAIN_SCST),
-            **super().work_checks(plan),
-        }
+        size = (self_critical_tokens, "self-critical training", "raise scst.accumulate")
+        return {**training_checks(plan, self.name, *size), **super().work_checks(plan)}
 
     def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""

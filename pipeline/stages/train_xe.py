@@ -55,16 +55,10 @@ class TrainXe(Stage):
     def work_checks(self, plan: Plan) -> dict[str, Check]:
         """Check device, memory, disk and folder."""
         # imported late, with torch: `a2 status` declares stages too
-        from a2cap.pipeline.stages.estimates import check_checkpoints, check_step, training_tokens
+        from a2cap.pipeline.stages.estimates import training_checks, training_tokens
 
-        return {
-            "device": plan.device,
-            "memory": lambda: check_step(
-                plan, training_tokens, "training", "raise train.accumulate"
-            ),
-            "disk": lambda: check_checkpoints(plan, TRAIN_XE),
-            **super().work_checks(plan),
-        }
+        size = (training_tokens, "training", "raise train.accumulate")
+        return {**training_checks(plan, self.name, *size), **super().work_checks(plan)}
 
     def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""

@@ -30,9 +30,16 @@ from a2cap.pipeline.runtime.precision import (
 )
 from a2cap.pipeline.training.average import WeightAverage
 from a2cap.pipeline.training.config import TrainingConfig
-from a2cap.pipeline.training.record import TrainingRecord, training_record
 from a2cap.pipeline.training.resume import Position, SavedTraining
-from a2cap.pipeline.training.task import Batches, Part, TrainingRun, Update, Validation
+from a2cap.pipeline.training.task import (
+    Batches,
+    Part,
+    TrainingRecord,
+    TrainingRun,
+    Update,
+    Validation,
+    training_record,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Configuration of the sections `train` and `scst`, and the jobs of their stages."""
+"""Configuration of the sections `train` and `scst`."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -13,15 +14,23 @@ from numpy.typing import NDArray
 from a2cap.data.boxes import box_iou
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.errors import ConfigError
+from a2cap.data.files.json_file import read_json
+from a2cap.data.files.paths import require_file
 from a2cap.extract.detector.detections import Detections, detect_objects, propose_regions
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import BATCH
 from a2cap.extract.image import read_image
 from a2cap.extract.training.trainable import TrainableDetector
+from a2cap.extract.weights.load import load_detector
+from a2cap.pipeline.engine.artifacts import DETECTOR_NAMES
 from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
 from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.data import read_validation_data
+from a2cap.pipeline.weights.detectors import resolve_weights
 
 _OVERLAP = 0.5  # from which a detection has found a box
 
@@ -197,3 +206,39 @@ def _to_tensors(found: Detections) -> list[torch.Tensor]:
 def _from_tensors(tensors: Sequence[torch.Tensor]) -> Detections:
     boxes, scores, class_ids = (part.numpy() for part in tensors)
     return Detections(boxes, scores, class_ids)
+
+
+def evaluate_detector(
+    config: DetectorConfig, runtime: RuntimeConfig, weights: str
+) -> dict[str, object]:
+    """Return the figures of a detector on the validation images.
+
+    Raises WeightsError and InputError for unusable files, ConfigError for different classes.
+    """
+    device = prepare_device(runtime)
+    path = require_file(resolve_weights(weights), "--weights")
+    data = read_validation_data(config)
+    detector = load_detector(path).to(device)
+    classes = detector.architecture.classes
+    if classes != len(data.classes):
+        raise ConfigError(
+            f"weights {weights!r} have {classes:,} classes, the labels {len(data.classes):,}; "
+            "use the labels they were trained with"
+        )
+    _require_same_names(path, data)
+    return detector_figures(detector, data, config)
+
+
+def _require_same_names(path: Path, data: DetectionData) -> None:
+    """Raise ConfigError if the class names beside the weights differ from the labels'."""
+    names = path.with_name(DETECTOR_NAMES)
+    found = read_json(names) if names.is_file() else None  # published weights have no such file
+    known = found.get("classes") if isinstance(found, dict) else None
+    if not isinstance(known, list) or len(known) != len(data.classes):
+        return
+    for theirs, ours in zip(known, data.classes, strict=True):
+        if theirs != ours:
+            raise ConfigError(
+                f"classes of {str(path)!r} and of the labels differ: {theirs!r} and {ours!r}; "
+                "use the labels they were trained with"
+            )

@@ -11,8 +11,7 @@ from a2cap.pipeline.engine.stage import EventLog
 from a2cap.pipeline.engine.stripe import Stripe
 from a2cap.pipeline.extraction import engine
 from a2cap.pipeline.extraction.engine import extract_images, extract_stripe
-from a2cap.pipeline.extraction.images import ImageFiles
-from a2cap.pipeline.extraction.inputs import ExtractionInputs
+from a2cap.pipeline.extraction.images import ExtractionInputs, ImageFiles
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
 GIVEN = ExtractConfig(

@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from a2cap.data.errors import A2Error
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.data.scenes.objects import OBJECT_CATEGORIES
-from a2cap.pipeline.training import loop, record
+from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import cross_entropy, self_critical, task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data
@@ -216,7 +216,7 @@ def test_max_validation_images_limits_the_decoded_images(train, tmp_path, monkey
 
 @pytest.mark.slow
 def test_progress_events_contain_the_step_and_the_total(train, tmp_path, monkeypatch):
-    monkeypatch.setattr(record, "_SECONDS_BETWEEN_EVENTS", 0.0)
+    monkeypatch.setattr("a2cap.pipeline.training.task._SECONDS_BETWEEN_EVENTS", 0.0)
     found = events(train(tmp_path / "told"), "progress")
     assert [(event["step"], event["total"]) for event in found if "step" in event] == [
         (step, STEPS) for step in range(1, STEPS + 1)
