@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from a2cap.pipeline.sweep import Interval, interval
 from benchmarks.study.grid import Trial
 from benchmarks.study.running import Finding
-from benchmarks.study.statistics import Interval, interval
 
 _NAMED = ("part", "label", "phase", "seed")
 _DIGITS = 5
@@ -116,3 +116,16 @@ def read_results(path: Path) -> Results:
 
 def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.{_DIGITS}g}"
+
+
+def paired_difference(
+    values: Mapping[int, float], baseline: Mapping[int, float]
+) -> Interval | None:
+    """Return the mean difference from the baseline by seed, with its 95 % interval.
+
+    None without common seeds.
+    """
+    shared = sorted(values.keys() & baseline.keys())
+    if not shared:
+        return None
+    return interval([values[seed] - baseline[seed] for seed in shared])

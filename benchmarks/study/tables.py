@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
+from a2cap.pipeline.sweep import Interval
 from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, STARTS, WEIGHED, WRITTEN
 from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
-from benchmarks.study.results import Results
+from benchmarks.study.results import Results, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
-from benchmarks.study.statistics import Interval, paired_difference
 
 BASELINE = "none"
 

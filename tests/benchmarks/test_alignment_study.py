@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.annotations.instances import Instances
-from a2cap.pipeline.sweep import t_quantile
+from a2cap.pipeline.sweep import interval, t_quantile
 from benchmarks.study.grid import Extent, trials
 from benchmarks.study.grounding import (
     Attention,
@@ -16,9 +16,8 @@ from benchmarks.study.grounding import (
     overlapping_regions,
 )
 from benchmarks.study.measuring import companion_errors, companion_words, noun_errors
-from benchmarks.study.results import Results, Row, read_results
+from benchmarks.study.results import Results, Row, paired_difference, read_results
 from benchmarks.study.running import Study, jobs
-from benchmarks.study.statistics import interval, paired_difference
 from benchmarks.study.worlds import Images, World, chosen_images, draw_world
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 30, 30]], dtype=np.float32)
