@@ -42,14 +42,6 @@ def test_blob_equals_caffe_written_out(make_image):
     np.testing.assert_allclose(blob, expected.transpose(2, 0, 1), atol=1e-3)
 
 
-def test_resizing_to_a_rounded_size_would_change_grey_levels():
-    image = np.random.default_rng(0).integers(0, 256, (407, 640, 3), dtype=np.uint8)
-    scale = image_scale(height=407, width=640, min_side=600, max_side=1000)
-    blob = image_blob(image, scale=scale, mean=(0, 0, 0))
-    rounded = cv2.resize(image.astype(np.float32), (blob.shape[2], blob.shape[1]))
-    assert np.abs(blob - rounded.transpose(2, 0, 1)).mean() > 1
-
-
 def test_an_image_that_is_too_thin_is_refused():
     message = "image is too thin: 5000 x 4 pixels would scale to 1000 x 1; leave it out"
     with pytest.raises(InputError, match=message):

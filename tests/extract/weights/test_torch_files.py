@@ -13,18 +13,9 @@ from a2cap.data.errors import WeightsError
 from a2cap.extract.weights import pickles
 from a2cap.extract.weights.load import load_detector
 from a2cap.extract.weights.torch_files import _NUMPY, load_torch_file
+from tests.extract.weights.test_pickles import Call
 
 TWO_FORMS = pytest.mark.parametrize("archive", [True, False], ids=["archive", "before torch 1.6"])
-
-
-class Call:
-    """Pickles to a call of a function with arguments, and a state for its result."""
-
-    def __init__(self, function, *arguments, state=None):
-        self.reduced = (function, arguments, state)
-
-    def __reduce__(self):
-        return self.reduced
 
 
 def save(content, path, *, archive=True):
