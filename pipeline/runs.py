@@ -69,9 +69,14 @@ class RunResult:
     size: int
 
     @property
+    def folders(self) -> list[Path]:
+        """The evaluation's folder and the training's, without a missing one."""
+        return [folder for folder in (self.evaluation, self.training) if folder]
+
+    @property
     def folder(self) -> Path:
         """The evaluation's folder, or else the training's."""
-        return cast("Path", self.evaluation or self.training)
+        return self.folders[0]
 
     @property
     def title(self) -> str:
@@ -129,11 +134,17 @@ def find_result(named: Path, part: Part) -> Path:
         return named
     name = folder.name if above else named.name
     if above:
-        fitting = [run for run in runs if not in_stage or folder in _parents(run)]
+        fitting = [
+            run for run in runs if not in_stage or folder in [path.parent for path in run.folders]
+        ]
     elif name == LATEST:
         fitting = runs[:1]
     else:
-        fitting = [run for run in runs if run.name == name or _has_key(run, name)]
+        fitting = [
+            run
+            for run in runs
+            if run.name == name or any(path.name.startswith(name) for path in run.folders)
+        ]
     found = list(dict.fromkeys(getattr(run, part) for run in fitting))
     if len(found) == 1:
         return Path(found[0])
@@ -162,18 +173,6 @@ def title_of(folder: Path) -> str:
 
 def _title(name: str, folder: Path) -> str:
     return f"{name} {folder.name[:6]}" if name else folder.name
-
-
-def _has_key(run: RunResult, start: str) -> bool:
-    return any(folder.name.startswith(start) for folder in _folders(run))
-
-
-def _folders(run: RunResult) -> list[Path]:
-    return [folder for folder in (run.evaluation, run.training) if folder]
-
-
-def _parents(run: RunResult) -> list[Path]:
-    return [folder.parent for folder in _folders(run)]
 
 
 def _candidates(runs: Iterable[RunResult], part: Part) -> str:

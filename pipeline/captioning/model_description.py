@@ -92,31 +92,26 @@ def extractor_weights(directory: Path) -> Path:
 
 def require_compatible(models: Sequence[Path]) -> None:
     """Raise A2Error if trained directories cannot form an ensemble; load no tensors."""
+    first = models[0]
     for directory in models[1:]:
-        _check_compatible(directory, models[0])
+        (description, _), (of_first, _) = map(load_description, (directory, first))
+        require_vocabulary(directory, first)
+        widths = description.region_width, of_first.region_width
+        _require_equal("region width", *widths, directory, first)
+        limits = description.max_regions, of_first.max_regions
+        _require_equal("max_regions", *limits, directory, first)
+        # the same width does not mean the same features
+        if different := _extractor(directory).differences(_extractor(first)):
+            raise InputError(
+                f"regions of {str(directory)!r} and {str(first)!r} come from different "
+                f"extractors (extractor.json differs in {', '.join(different)}); {_ADVICE}"
+            )
 
 
 def require_vocabulary(directory: Path, first: Path) -> None:
     """Raise A2Error if two folders, of captioners or preprocessing, have different vocabularies."""
     found, expected = (Vocabulary.load(path / VOCABULARY) for path in (directory, first))
     _require_equal("vocabulary", found.digest[:12], expected.digest[:12], directory, first)
-
-
-def _check_compatible(directory: Path, first: Path) -> None:
-    """Raise A2Error if a captioner cannot be in an ensemble with the first one."""
-    (description, _), (of_first, _) = map(load_description, (directory, first))
-    require_vocabulary(directory, first)
-    widths = description.region_width, of_first.region_width
-    _require_equal("region width", *widths, directory, first)
-    limits = description.max_regions, of_first.max_regions
-    _require_equal("max_regions", *limits, directory, first)
-    # the same width does not mean the same features
-    different = _extractor(directory).differences(_extractor(first))
-    if different:
-        raise InputError(
-            f"regions of {str(directory)!r} and {str(first)!r} come from different "
-            f"extractors (extractor.json differs in {', '.join(different)}); {_ADVICE}"
-        )
 
 
 def _require_equal(

@@ -9,7 +9,7 @@ from a2cap.data.files.sealed_folder import MANIFEST
 from a2cap.pipeline.engine.progress import format_duration
 
 if TYPE_CHECKING:
-    from a2cap.pipeline.engine.run import Outcome, StripeOutcome
+    from a2cap.pipeline.engine.run import Outcome
     from a2cap.pipeline.experiment import Experiment
 
 _SKIPPED_SHOWN = 10  # the manifest lists all
@@ -29,15 +29,6 @@ def print_outcome(name: str, outcome: "Outcome") -> None:
         click.echo(f"  {item.image_id}: {item.reason}", err=True)
     if len(items) > _SKIPPED_SHOWN:
         click.echo(f"  and {len(items) - _SKIPPED_SHOWN} more", err=True)
-
-
-def print_stripe(outcome: "StripeOutcome") -> None:
-    """Print the outcome of a stripe: the finished stage, or the shards that are missing."""
-    if outcome.stage is not None:
-        print_outcome("extract", outcome.stage)
-    else:
-        left = f"{outcome.missing} shards of others are missing"
-        click.echo(f"extract: stripe {outcome.stripe} done, {left}")
 
 
 def print_status(

@@ -24,7 +24,7 @@ from typing import Any
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure
-from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
+from a2cap.pipeline.captioning.caption_images import ImageCaptioner
 
 logger = logging.getLogger(__name__)
 
@@ -148,11 +148,8 @@ class CaptionServer(ThreadingHTTPServer):
                 shown = attention_figure(pixels[:, :, ::-1], found, found.attention)
                 shown.savefig(drawn, format="png", dpi=120)
                 figure = base64.b64encode(drawn.getvalue()).decode()
-        return {"beams": _beams(found), "figure": figure}
-
-
-def _beams(found: CaptionedImage) -> list[dict[str, object]]:
-    return [{"caption": beam.caption, "score": beam.score} for beam in found.beams]
+        beams = [{"caption": beam.caption, "score": beam.score} for beam in found.beams]
+        return {"beams": beams, "figure": figure}
 
 
 class _Handler(BaseHTTPRequestHandler):

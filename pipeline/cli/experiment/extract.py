@@ -7,7 +7,7 @@ import click
 
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import PATH, ExperimentOptions, experiment_options, force_option
-from a2cap.pipeline.cli.output import print_stripe
+from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.run_stages import run_stages
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.stripe import Stripe
@@ -80,6 +80,10 @@ def extract(
 def _run_stripe(experiment: Experiment, stripe: Stripe, *, output: Path | None) -> None:
     require_runnable(experiment, ["extract"], output=output)
     outcome = experiment.run_stripe(stripe, output=output)
-    print_stripe(outcome)
-    if outcome.stage and outcome.stage.manifest.skipped:
+    if outcome.stage is None:
+        left = f"{outcome.missing} shards of others are missing"
+        click.echo(f"extract: stripe {outcome.stripe} done, {left}")
+        return
+    print_outcome("extract", outcome.stage)
+    if outcome.stage.manifest.skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)

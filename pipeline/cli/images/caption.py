@@ -1,26 +1,32 @@
 """Command `a2 caption`: captions of image files."""
 
 import json
+import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from a2cap.data.errors import A2Error
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.image_ids import list_images
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, caption_files
 from a2cap.pipeline.captioning.caption_output import caption_output
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
-from a2cap.pipeline.cli.images.image_arguments import may_be_many, named_images
 from a2cap.pipeline.cli.options import FILE, PATH, require_existing
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.runs import find_trainings
+
+_STANDARD_INPUT = Path("-")
+_ADDRESS = re.compile("https?:/", re.IGNORECASE)  # a path joins the two slashes
 
 
 @click.command()
@@ -95,9 +101,9 @@ def caption(
         raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
-    named = named_images(images, sys.stdin.buffer)
+    named = _named_images(images, sys.stdin.buffer)
     # rejects a wrong path before a model is loaded
-    write = _figure_writer(figure, many=may_be_many(images), layer=layer, head=head)
+    write = _figure_writer(figure, many=_may_be_many(images), layer=layer, head=head)
     with ExitStack() as files:
         written = None if output is None else files.enter_context(caption_output(output))
         files.enter_context(reading(*models))
@@ -129,6 +135,49 @@ def caption(
         click.echo(f"{output}: {done:,} new captions, {failed:,} images failed{again}", err=True)
     if failed:
         raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _named_images(
+    arguments: Sequence[Path], standard_input: Iterable[bytes]
+) -> Iterator[NamedImage]:
+    """Yield the named images in order, duplicates included.
+
+    A folder yields the images below it, sorted by path. `-` yields one image per line of standard
+    input, read lazily. Raises InputError immediately for a folder without images, and at the end of
+    a standard input without a path.
+    """
+    if arguments.count(_STANDARD_INPUT) > 1:
+        raise InputError("standard input is named twice, as '-'; name it once")
+    # a list, so that a folder without images is an error before any caption
+    sources = [_source(argument, standard_input) for argument in arguments]
+    return chain.from_iterable(sources)
+
+
+def _may_be_many(arguments: Sequence[Path]) -> bool:
+    """Return True unless the arguments name exactly one image."""
+    return len(arguments) != 1 or arguments[0] == _STANDARD_INPUT or arguments[0].is_dir()
+
+
+def _source(argument: Path, standard_input: Iterable[bytes]) -> Iterable[NamedImage]:
+    if argument == _STANDARD_INPUT:
+        return _lines(standard_input)
+    if _ADDRESS.match(str(argument)):
+        raise InputError(f"{str(argument)!r} is a web address; download the image first")
+    if argument.is_dir():
+        return [NamedImage(argument / inside, inside) for inside in list_images(argument)]
+    return [NamedImage(argument)]
+
+
+def _lines(standard_input: Iterable[bytes]) -> Iterator[NamedImage]:
+    named = False
+    for line in standard_input:
+        # not stripped: a name may begin or end with spaces, and is not always UTF-8
+        name = line.removesuffix(b"\n").removesuffix(b"\r")
+        if name:
+            named = True
+            yield NamedImage(Path(os.fsdecode(name)))
+    if not named:
+        raise InputError("no images on standard input; write one path per line")
 
 
 def _figure_writer(

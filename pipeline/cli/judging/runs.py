@@ -81,17 +81,12 @@ def _write_csv(found: list[RunResult]) -> None:
     """Print a column for each metric, each end of its interval, and each setting."""
     rows = []
     for run in found:
-        plain = _row(run)
-        metrics, ends, settings = (
-            plain.pop(name) for name in ("metrics", "confidence", "settings")
-        )
-        assert isinstance(metrics, dict)
-        assert isinstance(ends, dict)
-        assert isinstance(settings, dict)
-        for name in metrics:
-            low, high = ends.get(name, ("", ""))
-            plain |= {name: metrics[name], f"{name} low": low, f"{name} high": high}
-        rows.append({**plain, **settings})
+        nested = ("metrics", "confidence", "settings")
+        row = {name: value for name, value in _row(run).items() if name not in nested}
+        for name, value in run.scores.get("metrics", {}).items():
+            low, high = run.scores.get("confidence", {}).get(name, ("", ""))
+            row |= {name: value, f"{name} low": low, f"{name} high": high}
+        rows.append({**row, **run.settings})
     fields = dict.fromkeys(name for row in rows for name in row)
     writer = csv.DictWriter(sys.stdout, fieldnames=list(fields), lineterminator="\n")
     writer.writeheader()
