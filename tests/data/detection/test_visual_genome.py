@@ -287,13 +287,6 @@ def test_an_image_with_malformed_attributes_is_skipped(files, attributes, reason
     assert only.skipped == ()  # the bad item belongs to no requested image
 
 
-def test_a_file_of_another_layout_is_rejected(files):
-    path = files.folder / "objects.json"
-    assert message_of(files.read, {"images": []}) == (
-        f"not a JSON list: {str(path)!r}; name a file that contains one"
-    )
-
-
 def test_a_line_is_a_class_named_by_its_first_name(tmp_path):
     found = read_name_list(written(tmp_path, "yolk\nstop sign,stopsign\ndog"))
     assert found.names == ("yolk", "stop sign", "dog")

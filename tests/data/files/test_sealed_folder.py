@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import A2Error
 from a2cap.data.files import sealed_folder as module
 from a2cap.data.files.sealed_folder import (
     KEY_LENGTH,
@@ -27,6 +27,7 @@ from a2cap.data.files.sealed_folder import (
     seal,
     write_manifest,
 )
+from tests.data.messages import message_of
 
 MADE = MadeFrom(stage="count", version=1, fields={"count": {"to": 9}}, inputs={"start": "ab"})
 SKIPPED = (SkippedItem("7", "unreadable"),)
@@ -89,22 +90,17 @@ def test_a_truncated_or_missing_output_is_found_by_its_size(folder, name):
     path = folder / name
     remedy = f'; run "a2 verify --data {folder}", which names the command that restores it'
     path.write_text("long")
-    with pytest.raises(InputError) as caught:
-        require_sizes(folder)
-    assert str(caught.value) == f"{str(path)!r} has 4 bytes, 1 in the manifest{remedy}"
+    expected = f"{str(path)!r} has 4 bytes, 1 in the manifest{remedy}"
+    assert message_of(require_sizes, folder) == expected
     path.unlink()
-    with pytest.raises(InputError) as caught:
-        require_sizes(folder)
-    assert str(caught.value) == f"{str(path)!r} is missing{remedy}"
+    assert message_of(require_sizes, folder) == f"{str(path)!r} is missing{remedy}"
 
 
 def test_an_output_that_was_changed_is_not_intact(folder):
     (folder / "total.txt").write_text("8")
     require_sizes(folder)
     require_intact(folder, "inner")
-    with pytest.raises(InputError) as caught:
-        require_intact(folder, "total.txt")
-    assert str(caught.value) == (
+    assert message_of(require_intact, folder, "total.txt") == (
         f"{str(folder / 'total.txt')!r} differs from its sha256 in the manifest; "
         f'run "a2 verify --data {folder}", which names the command that restores it'
     )
@@ -133,9 +129,7 @@ def test_an_inner_folder_of_another_result_is_found(folder, tmp_path):
 )
 def test_an_unreadable_manifest_is_an_error_with_a_remedy(tmp_path, content, what):
     (tmp_path / MANIFEST).write_text(content)
-    with pytest.raises(A2Error) as caught:
-        read_manifest(tmp_path)
-    text = str(caught.value)
+    text = message_of(read_manifest, tmp_path, error=A2Error)
     assert text.startswith(f"manifest is unreadable: {str(tmp_path / MANIFEST)!r} (")
     assert what in text
     assert text.endswith("; delete that folder, then run the command that made it again")

@@ -11,6 +11,7 @@ from a2cap.data.sources import tar
 from a2cap.data.sources.location import expand
 from a2cap.data.sources.opening import image_source, open_source, require_image_folder
 from a2cap.data.sources.source import SourceItem
+from tests.data.messages import message_of
 from tests.data.sources.samples import jpeg, tar_bytes, write_parquet
 
 A, B = jpeg(10), jpeg(20)
@@ -23,9 +24,7 @@ def read(text):
 
 
 def error_of(text):
-    with pytest.raises(InputError) as caught:
-        list(open_source(str(text)).items())
-    return str(caught.value)
+    return message_of(lambda: list(open_source(str(text)).items()))
 
 
 def test_brace_patterns_are_those_of_shells():
@@ -45,9 +44,7 @@ def test_a_tar_cut_anywhere_ends_the_listing_after_its_whole_members(tmp_path):
         count = sum(end <= kept for end in ends)
         found = open_source(str(tmp_path / "{cut,whole}.tar")).items()
         assert next(found).image_id == ("a" if count else "w")
-        with pytest.raises(TruncatedError) as caught:
-            list(found)
-        assert str(caught.value) == (
+        assert message_of(list, found, error=TruncatedError) == (
             f"tar {str(cut)!r} ends early or is damaged, after {count} whole members; "
             "copy it again, or leave it out"
         )

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from PIL import Image
 
 from a2cap.data.batches.collate import collate
-from a2cap.data.errors import InputError, WeightsError
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
 from a2cap.pipeline.captioning.caption_images import caption_files
@@ -22,7 +21,6 @@ from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from tests.data.messages import message_of
 from tests.experiments import detecting
 
 CPU = RuntimeConfig(device="cpu")
@@ -336,19 +334,3 @@ def test_regions_are_limited_as_in_training_and_rounded_as_in_the_store(
     assert len(seen) == 8
     assert max(len(item.regions) for item in seen) == 2
     assert {str(item.regions.features.dtype) for item in seen} == {"float16"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("content", ["[]", "{}", '{"config": {"depth": 5}}'])
-def test_a_model_with_an_incomplete_extractor_record_is_rejected(model, boxes, content):
-    (model / "extractor.json").write_text(content)
-    with pytest.raises(InputError, match="does not state how regions are made: missing or invalid"):
-        caption(["x.jpg"], model=model, boxes=boxes)
-
-
-def test_a_model_without_its_extractor_is_rejected(experiment, model, boxes):
-    (model / "weights.safetensors").unlink()
-    images = list(evaluated(experiment))
-    assert message_of(caption, images, model=model, boxes=boxes, error=WeightsError) == (
-        f"no detector weights at {str(model / 'weights.safetensors')!r}; correct extract.weights"
-    )

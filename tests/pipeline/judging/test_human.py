@@ -121,22 +121,11 @@ def test_the_tally_counts_each_criterion_for_itself(key, tmp_path):
 
 def test_kappa_of_the_published_example():
     """Source: the example of Fleiss 1971 as on Wikipedia, 10 subjects, 14 raters, kappa 0.210."""
-    counts = np.array(
-        [
-            [0, 0, 0, 0, 14],
-            [0, 2, 6, 4, 2],
-            [0, 0, 3, 5, 6],
-            [0, 3, 9, 2, 0],
-            [2, 2, 8, 1, 1],
-            [7, 7, 0, 0, 0],
-            [3, 2, 6, 3, 0],
-            [2, 5, 3, 2, 2],
-            [6, 5, 2, 1, 0],
-            [0, 2, 2, 3, 7],
-        ],
-        dtype=float,
-    )
-    assert fleiss_kappa(counts) == pytest.approx(0.210, abs=5e-4)
+    counts = [
+        *([0, 0, 0, 0, 14], [0, 2, 6, 4, 2], [0, 0, 3, 5, 6], [0, 3, 9, 2, 0], [2, 2, 8, 1, 1]),
+        *([7, 7, 0, 0, 0], [3, 2, 6, 3, 0], [2, 5, 3, 2, 2], [6, 5, 2, 1, 0], [0, 2, 2, 3, 7]),
+    ]
+    assert fleiss_kappa(np.array(counts, dtype=float)) == pytest.approx(0.210, abs=5e-4)
 
 
 def without_some(row, criterion):

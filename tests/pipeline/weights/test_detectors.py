@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import save_file
 from safetensors.torch import load_file
 
 from a2cap.data.errors import WeightsError
 from a2cap.extract.config import META_KEY, ExtractConfig
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.weights.detector_files import download_detector, import_detector
 from a2cap.pipeline.weights.detectors import (
@@ -26,6 +24,7 @@ from a2cap.pipeline.weights.detectors import (
 )
 from a2cap.pipeline.weights.download import DownloadError
 from tests.data.messages import message_of
+from tests.experiments import a2
 from tests.extract.tiny import tiny_meta
 
 URLS = {name: detector.urls for name, detector in PUBLISHED.items()}
@@ -115,7 +114,7 @@ def test_an_imported_file_is_stored_once_whatever_its_name(published, tmp_path):
     assert import_detector(tmp_path / "another name") == path
     assert path.suffix == ".safetensors"
     assert import_detector(path) != path  # canonical weights are another file
-    answer = CliRunner().invoke(cli, ["weights", "import", str(tmp_path / "a.pkl")])
+    answer = a2("weights", "import", tmp_path / "a.pkl")
     assert answer.stdout == f"{path}\n"
     assert message_of(import_detector, tmp_path / "gone.pkl", error=WeightsError) == (
         f"cannot read weights {str(tmp_path / 'gone.pkl')!r}: No such file or directory; "
@@ -165,12 +164,11 @@ def test_settings_default_to_what_the_weights_state(tmp_path):
 
 
 def test_the_commands_know_the_bundled_detector():
-    run = CliRunner().invoke
     path = BUNDLED["scenes"].path
-    listed = run(cli, ["weights", "list"]).stdout
+    listed = a2("weights", "list").stdout
     assert f"scenes               {BUNDLED['scenes'].purpose}\n{'':<20} {path}\n" in listed
-    assert run(cli, ["weights", "fetch", "scenes"]).stdout == f"scenes: {path}\n"
-    shown = run(cli, ["weights", "show", "scenes"]).stdout
+    assert a2("weights", "fetch", "scenes").stdout == f"scenes: {path}\n"
+    shown = a2("weights", "show", "scenes").stdout
     assert f"sha256               {BUNDLED['scenes'].sha256}\n" in shown
     assert "network              ResNet-18, 256 per region\n" in shown
     assert "scale                [224, 224]\n" in shown
@@ -180,14 +178,13 @@ def test_the_commands_know_the_bundled_detector():
 @pytest.mark.slow
 def test_the_commands_download_show_and_list(host, published):
     host.files["/good"] = published
-    run = CliRunner().invoke
-    assert "theirs               a detector\n" in run(cli, ["weights", "list"]).stdout
-    downloaded = run(cli, ["weights", "fetch", "theirs"])
+    assert "theirs               a detector\n" in a2("weights", "list").stdout
+    downloaded = a2("weights", "fetch", "theirs")
     assert downloaded.stdout == f"theirs: {downloaded_detector('theirs')}\n"
-    shown = run(cli, ["weights", "show", "theirs"]).stdout
+    shown = a2("weights", "show", "theirs").stdout
     assert "origin               airsplay faster_rcnn_from_caffe\n" in shown
     assert "bbox weights         [10.0, 10.0, 5.0, 5.0]\n" in shown
-    rows = json.loads(run(cli, ["weights", "list", "--json"]).stdout)
+    rows = json.loads(a2("weights", "list", "--json").stdout)
     assert {
         "name": "theirs",
         "purpose": "a detector",
@@ -196,8 +193,8 @@ def test_the_commands_download_show_and_list(host, published):
 
 
 def test_an_unknown_name_is_refused_with_the_names():
-    answer = CliRunner().invoke(cli, ["weights", "fetch", "nothing"])
+    answer = a2("weights", "fetch", "nothing")
     assert answer.exit_code == 2
     assert "unknown weights: 'nothing'; choose one of spice, scenes, theirs" in answer.stderr
-    answer = CliRunner().invoke(cli, ["weights", "fetch", "theirs", "--from", "."])
+    answer = a2("weights", "fetch", "theirs", "--from", ".")
     assert '--from is for spice; use "a2 weights import FILE" instead' in answer.stderr

