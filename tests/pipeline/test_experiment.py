@@ -148,20 +148,6 @@ def test_an_image_folder_that_is_not_a_folder_is_reported(experiment, tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    "field",
-    ["data.annotations", "data.instances", "data.word_groups", "data.scenes", "evaluate.baseline"],
-)
-def test_a_missing_input_file_is_reported_with_its_field(experiment, tmp_path, field):
-    named = override(field, tmp_path / "none.json")
-    with experiment.open(named) as opened, pytest.raises(InputError) as raised:
-        for stage in opened.names:
-            opened.stage(stage)
-    assert str(raised.value) == (
-        f"file of {field} not found: {str(tmp_path / 'none.json')!r}; check the path"
-    )
-
-
 def test_an_ensemble_folder_without_a_captioner_is_rejected(experiment, tmp_path):
     with experiment.open(override("evaluate.ensemble", (tmp_path,))) as opened:
         with pytest.raises(InputError) as raised:

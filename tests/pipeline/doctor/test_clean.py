@@ -66,12 +66,6 @@ def test_scores_of_other_settings_go_by_name_alone_while_their_training_exists(c
     assert copy.found(*others)[copy.name("evaluate")][0] == "stale"
 
 
-def test_the_size_of_an_item_is_that_of_all_its_files(copy):
-    [item] = copy.items("evaluate.beam_size=3")
-    files = [path for path in copy.directory("evaluate").iterdir() if path.is_file()]
-    assert item.size == sum(path.stat().st_size for path in files) == size_of(item.path) > 0
-
-
 def test_a_result_that_depends_on_an_unfinished_stage_is_undecided(copy):
     waits = (
         "unknown if it is used: evaluate needs train-xe, which is not finished; "
@@ -137,13 +131,6 @@ def test_unfinished_work_is_removable_and_resumable_work_is_a_kind_of_its_own(co
     assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
     (partial / "made_from.json").write_text("{")
     assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "has other settings")}
-
-
-def test_unfinished_work_of_a_waiting_stage_is_undecided(copy):
-    partial = unfinished(copy, "evaluate")
-    kind, why = copy.found("train.seed=1")[copy.name(partial)]
-    assert kind == "undecided"
-    assert why.startswith("unknown if it is used: evaluate needs train-xe")
 
 
 @pytest.mark.slow
@@ -384,15 +371,6 @@ def test_a_path_that_is_not_removable_is_rejected_and_nothing_is_deleted(copy):
         )
 
 
-def test_a_path_in_use_is_rejected_with_its_holder(copy):
-    partial = unfinished(copy, "evaluate")
-    held = stage_lock(StagePaths.of_result(partial.with_suffix("")).lock, what="a test")
-    with held, pytest.raises(LockedError) as raised:
-        select_items(copy.items("evaluate.beam_size=3"), [str(partial)], copy.artifacts)
-    assert str(raised.value).startswith(f"{str(partial)!r} is in use: process ")
-    assert str(raised.value).endswith("; wait for it, or stop it")
-
-
 # --- the command --------------------------------------------------------------------------------
 
 
@@ -447,9 +425,12 @@ def test_with_yes_the_command_keeps_everything_that_a_run_may_need(copy):
     assert all(path.is_dir() for path in (trained, evaluated, partial))
 
 
-def test_the_command_rejects_names_in_use_with_an_exit_code(copy):
+def test_the_command_rejects_names_in_use_with_their_holder_and_an_exit_code(copy):
     partial = unfinished(copy, "evaluate")
     with stage_lock(StagePaths.of_result(partial.with_suffix("")).lock, what="a test"):
-        assert copy.a2("clean", partial).exit_code == 75
+        answer = copy.a2("clean", partial)
+    assert answer.exit_code == 75
+    assert answer.stderr.startswith(f"a2: {str(partial)!r} is in use: process ")
+    assert answer.stderr.endswith("; wait for it, or stop it\n")
     assert copy.a2("clean", partial).exit_code == 0
     assert not partial.exists()

@@ -68,25 +68,6 @@ def test_an_error_releases_the_lock(lock):
     assert not is_locked(lock)
 
 
-@pytest.mark.slow
-def test_a_taken_lock_is_not_waited_for(lock):
-    held, refused = threading.Event(), threading.Event()
-
-    def hold():
-        with stage_lock(lock, what="count"):
-            held.set()
-            refused.wait(600)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    # a lock that waited would be acquired once the holder has given up
-    with pytest.raises(LockedError), stage_lock(lock, what="count"):
-        pass
-    refused.set()
-    thread.join()
-
-
 def test_a_brief_check_of_the_lock_does_not_block_a_run(lock, monkeypatch):
     checking, refused = threading.Event(), threading.Event()
 

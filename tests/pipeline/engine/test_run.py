@@ -154,16 +154,6 @@ def test_an_interrupted_forced_run_is_resumed_by_the_next_run(tmp_path, caplog, 
     assert list(paths.final.parent.iterdir()) == [paths.final]
 
 
-def test_a_forced_run_replaces_unfinished_work(tmp_path):
-    stage, _ = counting_stage(fail_after=4)
-    with pytest.raises(RuntimeError):
-        run(stage, tmp_path)
-    stage, made = counting_stage()
-    assert run(stage, tmp_path, force=True).ran
-    assert len(made) == 10
-    assert not StagePaths.in_artifacts(tmp_path, stage).partial.exists()
-
-
 def test_damaged_unfinished_work_is_reported_and_discarded_by_force(tmp_path):
     stage, _ = counting_stage(fail_after=4)
     paths = StagePaths.in_artifacts(tmp_path, stage)

@@ -15,7 +15,6 @@ from PIL import ExifTags, Image
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.errors import StoreError, UnreadableError
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.image_file import read_image_file
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.extractor import Extractor, load_extractor
@@ -24,6 +23,7 @@ from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.extraction import engine
 from a2cap.pipeline.extraction import images as listing
 from tests.data.messages import message_of
+from tests.experiments import free
 from tests.pipeline.extraction.conftest import GIVEN, IDS
 from tests.pipeline.training.runs import events
 
@@ -207,15 +207,6 @@ def test_a_box_that_cannot_be_read_skips_only_its_image(run, scenes):
     )
 
 
-def test_images_without_boxes_are_reported(run, scenes):
-    images, boxes = scenes
-    change_boxes(boxes, IDS[3], [5, 5, 0, 0])
-    assert message_of(run, {**images, "mine": images[IDS[0]]}, boxes) == (
-        f"no boxes for 2 of 21 images: {IDS[3]}, mine; "
-        "add them to data.instances, or set extract.boxes=detect"
-    )
-
-
 class Killed(Exception):
     """A stand-in for a process that dies."""
 
@@ -280,22 +271,11 @@ def test_inputs_are_never_modified(run, scenes, weights, tmp_path):
     assert (tree(tmp_path / "scenes"), tree(weights.parent)) == before
 
 
-@pytest.fixture
-def free(monkeypatch):
-    """Set the free bytes of the disk."""
-
-    def set_free(count):
-        usage = shutil._ntuple_diskusage(10**12, 10**12, count)
-        monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
-
-    return set_free
-
-
 @pytest.mark.slow
-def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, free, monkeypatch):
+def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, monkeypatch):
     images, _ = scenes
     monkeypatch.setattr(engine, "decode_image", unreachable)
-    free(10_000)
+    free(monkeypatch, 10_000)
     assert message_of(run, images, error=StoreError) == (
         "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
         "free disk space, or lower extract.min_regions"
@@ -303,17 +283,17 @@ def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, free, m
 
 
 @pytest.mark.slow
-def test_a_disk_that_may_become_full_causes_a_warning(run, scenes, free, caplog):
+def test_a_disk_that_may_become_full_causes_a_warning(run, scenes, monkeypatch, caplog):
     images, _ = scenes
     # width 64, 2 bytes each: 4 to 8 regions of 20 images take 10,240 to 20,480 bytes
-    free(12_000)
+    free(monkeypatch, 12_000)
     with caplog.at_level(logging.WARNING):
         run(images)
     assert caplog.messages == ["the disk may become full: features take 0.0 to 0.0 GB, 0.0 GB free"]
 
 
 @pytest.mark.slow
-def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch):
+def test_only_the_missing_images_need_disk_space(run, scenes, monkeypatch):
     images, boxes = scenes
     die_at(monkeypatch, 18)
     with pytest.raises(Killed):
@@ -321,17 +301,6 @@ def test_only_the_missing_images_need_disk_space(run, scenes, free, monkeypatch)
     monkeypatch.undo()
     kept = (run.directory / "unfinished" / "00000" / "data.mdb").stat().st_size
     needed = sum(len(read_instances(boxes)[image_id].boxes) for image_id in IDS) * 64 * 2
-    free(max(0, needed - kept))
+    free(monkeypatch, max(0, needed - kept))
     assert run(images, boxes) == []
     assert len(store_of(run)) == 20
-
-
-@pytest.mark.slow
-def test_records_of_an_earlier_run_are_kept(run, scenes, weights):
-    images, boxes = scenes
-    extractor = Extractor(load_detector(weights), config=GIVEN)
-    kept = extractor(read_image(images[IDS[0]]), read_instances(boxes)[IDS[1]].boxes)
-    with FeatureWriter(run.directory / "unfinished" / "00000") as writer:
-        writer.add(IDS[0], kept)
-    run(images, boxes)
-    np.testing.assert_array_equal(store_of(run)[IDS[0]].boxes, kept.boxes)

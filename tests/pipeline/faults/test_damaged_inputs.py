@@ -49,16 +49,6 @@ def test_a_flipped_bit_in_a_small_input_stops_the_stage_before_its_work(copy, st
     assert not list((copy.artifacts / stage).glob("*/checkpoints/step*"))
 
 
-@pytest.mark.parametrize("name", ["extractor.json", "weights.safetensors"])
-def test_a_file_that_a_stage_rejects_is_named_by_a2_verify_with_the_remedy(copy, name):
-    path = copy.directory("extract") / name
-    flip_a_bit(path)
-    answer = a2("verify", "--data", copy.directory("extract"))
-    assert answer.exit_code == 1
-    assert f"{str(path)!r} differs from its sha256 in the manifest" in answer.stdout
-    assert 'run "a2 extract --force ' in answer.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODEL, "weights.safetensors"])
 def test_a_flipped_bit_in_a_captioner_is_named_by_a2_caption(copy, experiment, name):

@@ -4,12 +4,11 @@ Tested in two ways: a limit on file sizes, and a small file system.
 """
 
 import re
-import resource
 import shutil
-from contextlib import contextmanager
 
 import pytest
 
+from tests.file_sizes import limited_to
 from tests.pipeline.faults.conftest import STAGES
 
 HALF_OF_A_FILE = {
@@ -19,17 +18,6 @@ HALF_OF_A_FILE = {
     "evaluate": 30_000,
 }
 REMEDY = "free disk space, then run the command again"
-
-
-@contextmanager
-def file_size_limit(limit):
-    """Keep every file below `limit` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def assert_one_line_error(unfinished, reason):
@@ -52,7 +40,7 @@ def assert_one_line_error(unfinished, reason):
 def test_a_file_size_limit_ends_a_stage_with_one_line(unfinished, stage):
     unfinished = unfinished(stage)
     for limit in (0, 3000, HALF_OF_A_FILE[stage]):
-        with file_size_limit(limit):
+        with limited_to(limit):
             assert_one_line_error(unfinished, "File too large")
     assert unfinished.finishes_as_if_uninterrupted()
 

@@ -294,6 +294,7 @@ def test_damaged_weights_are_detected_by_their_header(new, tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     [problem] = problems(new(override("extract.weights", path)))
     assert problem.startswith("weights 'weights.safetensors' are damaged: ")
+    assert problem.endswith("; download or create them again")
 
 
 # --- the commands -------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import errno
 import random
-import resource
 import shutil
 
 import numpy as np
@@ -13,11 +12,11 @@ from a2cap.data.errors import A2Error
 from a2cap.pipeline.training.checkpoints import (
     Checkpoints,
     environment,
-    environment_changes,
     restore_rng_states,
     rng_states,
 )
 from tests.data.messages import message_of
+from tests.file_sizes import limited_to
 
 FILES = ("model.safetensors", "state.pt")
 
@@ -68,14 +67,9 @@ def test_a_full_disk_raises_the_systems_error_at_any_byte(checkpoints):
     checkpoints.save(4, tensors={}, state=state, best_step=None)
     whole = (checkpoints.directory(4) / "state.pt").stat().st_size
     shutil.rmtree(checkpoints.directory(4))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for limit in range(0, whole, 50):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-        try:
-            with pytest.raises(OSError, match="File too large") as raised:
-                checkpoints.save(4, tensors={}, state=state, best_step=None)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with limited_to(limit), pytest.raises(OSError, match="File too large") as raised:
+            checkpoints.save(4, tensors={}, state=state, best_step=None)
         assert raised.value.errno == errno.EFBIG
     assert checkpoints.steps() == [3]
     assert checkpoints.latest().step == 3
@@ -137,13 +131,6 @@ def test_only_the_two_newest_and_the_best_are_kept(checkpoints, bests, kept):
     assert checkpoints.steps() == kept
 
 
-def test_saving_a_step_again_replaces_it(checkpoints):
-    save(checkpoints, 1)
-    checkpoints.save(1, tensors={"other": torch.ones(1)}, state={"again": True}, best_step=1)
-    assert checkpoints.steps() == [1]
-    assert checkpoints.load(1).state == {"again": True}
-
-
 @pytest.mark.parametrize("missing", [*FILES, "manifest.json", None])
 def test_a_checkpoint_that_was_not_renamed_is_used_only_if_it_is_whole(
     checkpoints, tmp_path, missing
@@ -173,15 +160,6 @@ def test_a_step_that_is_saved_again_is_never_without_a_checkpoint(checkpoints, m
         with pytest.raises(KeyboardInterrupt):
             checkpoints.save(1, tensors={}, state={"again": True}, best_step=None)
     assert checkpoints.latest().state == {"again": True}
-
-
-def test_drop_old_removes_what_a_killed_run_left(checkpoints, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "drop_old", lambda self, best_step: None)
-        for step in range(1, 5):
-            save(checkpoints, step)
-    checkpoints.drop_old(best_step=1)
-    assert checkpoints.steps() == [1, 3, 4]
 
 
 @pytest.mark.parametrize("failing", ["save_tensors", "_save_state", "seal"])
@@ -273,10 +251,3 @@ def test_the_environment_names_what_exact_resume_depends_on(monkeypatch):
     assert found["threads"] == str(torch.get_num_threads())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
     assert environment(torch.device("cuda", 1), ranks=1)["device"] == "GPU 1"
-
-
-def test_environment_changes_are_formatted():
-    before = {"torch": "2.14.0", "numpy": "2.4", "processes": "2"}
-    now = {"torch": "2.15.0", "numpy": "2.4", "processes": "1"}
-    assert environment_changes(before, now) == ["torch 2.14.0 -> 2.15.0", "processes 2 -> 1"]
-    assert environment_changes(now, now) == []

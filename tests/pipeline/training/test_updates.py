@@ -73,24 +73,26 @@ def test_each_side_is_divided_and_clipped_by_itself(clip_norm, clipped):
     assert gradients == pytest.approx(clipped, rel=1e-5)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_an_update_that_is_not_finite_changes_nothing(value):
-    optimizer = Sides(TrainConfig())
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize(
+    ("value", "factor"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)]
+)
+def test_a_loss_or_gradient_that_is_not_finite_changes_neither_side(value, factor, clip_norm):
+    optimizer = Sides(TrainConfig(clip_norm=clip_norm))
+    optimizer.parameters[1].register_hook(lambda gradient: gradient * factor)
     [found] = optimizer.step([Numbers(torch.tensor([value]))], 1)
     assert not found.finite
+    assert math.isfinite(found.means["loss"]) == math.isfinite(value)
     assert [one.item() for one in optimizer.parameters] == [1.0, 1.0]
 
 
 def test_measurements_are_read_in_intervals_and_before_a_checkpoint():
-    optimizer = Sides(TrainConfig())
+    at_once, optimizer = Sides(TrainConfig()), Sides(TrainConfig())
     optimizer.read_interval = 3
-    found = [optimizer.step([Numbers(torch.tensor([1.0]))], number) for number in range(1, 6)]
-    assert [[update.number for update in updates] for updates in found] == [
-        [],
-        [],
-        [1, 2, 3],
-        [],
-        [],
-    ]
-    assert [update.number for update in optimizer.flush()] == [4, 5]
+    parts = [Numbers(torch.tensor([1.0]))]
+    expected = [update for number in range(1, 6) for update in at_once.step(parts, number)]
+    found = [optimizer.step(parts, number) for number in range(1, 6)]
+    assert found == [[], [], expected[:3], [], []]
+    assert [update.number for update in expected] == [1, 2, 3, 4, 5]
+    assert optimizer.flush() == expected[3:]
     assert optimizer.flush() == []

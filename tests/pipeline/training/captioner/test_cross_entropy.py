@@ -26,7 +26,6 @@ from a2cap.pipeline.captioning.saved_captioner import (
     LoadedCaptioner,
 )
 from a2cap.pipeline.runtime.precision import forward_precision
-from a2cap.pipeline.training.captioner import cross_entropy
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import (
     CrossEntropyOptimizer,
@@ -88,15 +87,6 @@ def clipped_at(largest):
     return CONSTANT.model_copy(update={"clip_norm": largest})
 
 
-def side_norms(model):
-    """Return the gradient norms of both sides."""
-    sides = (
-        [p.grad for p in side] for side in (model.caption_parameters(), model.mask_parameters())
-    )
-    found = ([grad.norm() for grad in side if grad is not None] for side in sides)
-    return [torch.stack(norms).norm().item() for norms in found]
-
-
 def gradients(loss, parameters):
     found = torch.autograd.grad(loss, parameters, allow_unused=True)
     return [
@@ -140,19 +130,6 @@ def test_the_caption_loss_covers_all_tokens_and_eos_after_bos(batch):
     assert found.amount == int(is_token.sum()) == 12
 
 
-def test_each_side_is_clipped_by_itself(batch):
-    model = captioner()
-    unclipped = copy.deepcopy(model)
-    update(CrossEntropyOptimizer(unclipped, CONSTANT), batch, 1)
-    norms = side_norms(unclipped)
-    largest = sum(norms) / 2  # above the smaller norm, below the larger
-    found = update(CrossEntropyOptimizer(model, clipped_at(largest)), batch, 1)
-    clipped = [min(before, largest) for before in norms]
-    assert side_norms(model) == pytest.approx(clipped, rel=1e-4)
-    assert min(norms) < largest < max(norms)
-    assert found.gradient_norm == pytest.approx(math.hypot(*norms), rel=1e-5)
-
-
 MASKS = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
 
 
@@ -177,23 +154,6 @@ def test_the_schedule_step_is_the_number_of_the_update(batch):
     model = captioner(fusion="decay")
     update(CrossEntropyOptimizer(model, CONSTANT), batch, 7)
     assert model.schedule_step.item() == 7
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-@pytest.mark.parametrize("broken", ["caption_parameters", "mask_parameters", "loss"])
-def test_a_loss_or_gradient_that_is_not_finite_updates_neither_side(batch, broken, clip_norm):
-    model = captioner()
-    before = copy.deepcopy(model)
-    if broken == "loss":
-        batch = replace(batch, features=batch.features * math.inf)
-    else:
-        next(getattr(model, broken)()).register_hook(lambda gradient: gradient * math.nan)
-    found = update(CrossEntropyOptimizer(model, clipped_at(clip_norm)), batch, 0)
-    assert math.isfinite(found.means["loss"]) == (broken != "loss")
-    assert not found.finite
-    assert math.isnan(found.gradient_norm)
-    assert equal(model, before)
 
 
 def part(batch, rows):
@@ -275,17 +235,6 @@ def test_ranks_make_the_same_update_as_a_single_rank(uneven, fusion, together):
         torch.testing.assert_close(tensors, alone.state_dict(), rtol=1e-6, atol=1e-8)
         assert all(torch.equal(tensors[name], made[0][1][name]) for name in tensors)
     assert [found[0][0].image_ids for found, _ in made] == [("1", "2"), ("3",), ()]
-
-
-def test_measurements_read_later_equal_those_read_at_once(batch, monkeypatch):
-    at_once = CrossEntropyOptimizer(captioner(), CONSTANT)
-    expected = [update(at_once, batch, number) for number in range(1, 6)]
-    monkeypatch.setattr(cross_entropy, "_read_interval", lambda device: 3)
-    later = CrossEntropyOptimizer(captioner(), CONSTANT)
-    found = [later.step([batch], number) for number in range(1, 6)]
-    assert [len(some) for some in found] == [0, 0, 3, 0, 0]
-    assert [*found[2], *later.flush()] == expected
-    assert later.flush() == []
 
 
 def test_bf16_gives_close_losses_and_keeps_state_in_float32(batch):

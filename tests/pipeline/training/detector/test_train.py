@@ -1,6 +1,5 @@
 """Tests of the training of a detector: results, initial weights, errors, and several ranks."""
 
-import copy
 import json
 import math
 from contextlib import nullcontext
@@ -288,10 +287,6 @@ def test_all_ranks_end_with_the_same_network(labelled, together, tmp_path):
         assert torch.equal(tensor, learnt[name]), name
 
 
-EVERYTHING = {"anchors": 10**6, "anchor_positives": 1.0, "regions": 10**6, "region_positives": 1.0}
-"""Settings that sample nothing: all anchors and all regions are used."""
-
-
 @pytest.fixture(scope="module")
 def data(labelled):
     return read_detector_data(labelled.config()).training
@@ -436,44 +431,3 @@ def test_the_optimizer_applies_gradient_rate_and_decay(started, parts_of, optimi
                 before[name] * (1 - update.scalars["lr"] * decay) - update.scalars["lr"] * moved
             )
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-6, msg=name)
-
-
-@pytest.mark.slow
-def test_gradients_are_clipped_together(started, parts_of):
-    norms = {}
-    for most in (None, 0.5):
-        detector, optimizer = started(clip_norm=most)
-        [update] = optimizer.step(parts_of(), 1)
-        after = torch.stack([gradient.norm() for gradient in gradients(detector).values()]).norm()
-        norms[most] = update.gradient_norm, after.item()
-    assert norms[None][0] == norms[0.5][0] > 0.5
-    assert norms[None][1] == pytest.approx(norms[None][0], rel=1e-4)
-    assert norms[0.5][1] == pytest.approx(0.5, rel=1e-3)
-
-
-@pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_an_update_that_is_not_finite_changes_no_parameter(started, parts_of, monkeypatch, where):
-    detector, optimizer = started()
-    optimizer.step(parts_of(), 1)
-    before = {name: p.detach().clone() for name, p in detector.named_parameters()}
-    states = copy.deepcopy(optimizer.state_dict())
-    weight = next(detector.parameters())
-    if where == "loss":
-        compute = TrainableDetector.losses
-        monkeypatch.setattr(
-            TrainableDetector, "losses", lambda self, *a, **k: broken(compute(self, *a, **k))
-        )
-    else:
-        weight.register_hook(lambda gradient: gradient * torch.inf)
-    [update] = optimizer.step(parts_of(), 2)
-    assert not update.finite
-    assert math.isfinite(update.means["loss"]) == (where == "gradient")
-    for name, parameter in detector.named_parameters():
-        assert torch.equal(parameter, before[name]), name
-    [after], [kept] = optimizer.state_dict()["optimizers"], states["optimizers"]
-    for number, state in after["state"].items():
-        assert torch.equal(state["exp_avg"], kept["state"][number]["exp_avg"])
-
-
-def broken(losses):
-    return type(losses)(**{**losses.named(), "boxes": losses.boxes * torch.nan})
