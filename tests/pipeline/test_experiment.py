@@ -38,11 +38,6 @@ def test_long_stages_write_their_progress_as_events(experiment, stage):
     assert any(event.get("done", event.get("step")) == event["total"] for event in tracked)
 
 
-def test_a_stage_waits_for_its_input_stage(experiment):
-    with experiment.open("train.seed=1") as opened:
-        assert opened.status("evaluate").why == ["waits for train-xe"]
-
-
 def test_another_number_of_threads_is_explained_and_reruns_nothing(experiment):
     with experiment.open("runtime.threads=2") as opened:
         found = opened.status("extract")
@@ -127,25 +122,19 @@ def test_without_annotations_the_images_are_those_of_the_folder(experiment, tmp_
 
 
 @pytest.mark.parametrize(
-    ("field", "stage", "kind", "value"),
+    ("setting", "stage", "message"),
     [
-        ("data.images", "extract", "folder", "DIR"),
-        ("data.annotations", "preprocess", "file", "FILE"),
-        ("data.instances", "extract", "file", "FILE"),
+        ("images=null", "extract", "is not set; name the folder with --set data.images=DIR"),
+        ("annotations=null", "preprocess", "is not set; name the file with --set {}=FILE"),
+        ("instances=null", "extract", "is not set; name the file with --set {}=FILE"),
+        ("images=/no/folder", "extract", "is not a folder: '/no/folder'; check the path"),
     ],
 )
-def test_an_unset_path_is_reported_with_its_option(experiment, field, stage, kind, value):
-    with experiment.open(f"{field}=null") as opened:
-        message = message_of(opened.stage, stage, error=ConfigError)
-    assert message == f"{field} is not set; name the {kind} with --set {field}={value}"
-
-
-def test_an_image_folder_that_is_not_a_folder_is_reported(experiment, tmp_path):
-    images = override("data.images", tmp_path / "none")
-    with experiment.open(images) as opened:
-        assert message_of(opened.stage, "extract", error=ConfigError) == (
-            f"data.images is not a folder: {str(tmp_path / 'none')!r}; check the path"
-        )
+def test_an_unusable_path_is_reported_with_its_option(experiment, setting, stage, message):
+    field = f"data.{setting.partition('=')[0]}"
+    with experiment.open(f"data.{setting}") as opened:
+        found = message_of(opened.stage, stage, error=ConfigError)
+    assert found == f"{field} {message.format(field)}"
 
 
 def test_an_ensemble_folder_without_a_captioner_is_rejected(experiment, tmp_path):

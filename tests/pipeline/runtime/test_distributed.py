@@ -4,10 +4,9 @@ import signal
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from a2cap.pipeline.engine.interruption import Interrupted, StopRequest
-from a2cap.pipeline.runtime.distributed import RankError, Ranks
+from a2cap.pipeline.runtime.distributed import Ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -54,37 +53,6 @@ def test_values_are_exchanged_between_all_ranks(together, count):
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_rank_stops_all(together):
-    def stop(group):
-        request = StopRequest()
-        before = group.agree_to_stop(request)
-        if group.rank == 1:
-            request(signal.SIGTERM, None)
-        return before, group.agree_to_stop(request), request.signal_number
-
-    assert together(3, stop) == [(False, True, signal.SIGTERM)] * 3
-
-
-@pytest.mark.slow
-def test_a_signal_during_the_exchange_waits_for_the_next_one(together, monkeypatch):
-    add_up = dist.all_reduce
-
-    def add_up_and_signal(*arguments):
-        add_up(*arguments)
-        if dist.get_rank() == 1 and not request.pending:
-            request(signal.SIGTERM, None)
-
-    def stop(group):
-        return [(group.agree_to_stop(request), request.pending) for _ in range(2)]
-
-    request = StopRequest()
-    monkeypatch.setattr(dist, "all_reduce", add_up_and_signal)
-    unaware, hit = together(2, stop)
-    assert unaware == [(False, False), (True, True)]
-    assert hit == [(False, True), (True, True)]
-
-
-@pytest.mark.slow
 def test_a_signal_that_follows_its_own_broadcast_is_not_a_second_one(together):
     def stop(group):
         request = StopRequest()
@@ -98,17 +66,3 @@ def test_a_signal_that_follows_its_own_broadcast_is_not_a_second_one(together):
         return request.signal_number
 
     assert together(2, stop) == [signal.SIGTERM] * 2
-
-
-@pytest.mark.slow
-def test_a_lost_rank_is_reported(together):
-    def leave(group):
-        if group.rank == 1:
-            return None
-        with pytest.raises(RankError) as error:
-            group.sum(torch.zeros(1))
-        return str(error.value)
-
-    said, _ = together(2, leave)
-    assert said.startswith("rank 0 of 2 lost the others (")
-    assert said.endswith("); read their error messages, then run the same command again")

@@ -106,11 +106,14 @@ def test_references_are_ptb_tokens_of_all_splits(run, write):
     }
 
 
-def test_vocabulary_and_frequencies_are_those_of_the_training_split(run, write, quick):
-    run(write(*THREE))
+def test_vocabulary_and_frequencies_are_those_of_train_and_restval(run, write, quick):
+    run(write(*THREE[:2], ("9.jpg", ["Red dog."], "restval")))
+    captions = CaptionFile(run.directory / "captions.h5")
+    assert captions.image_ids("train") == ["000000000001", "000000000009"]
+    assert captions.image_ids("test") == []  # which is not required
     vocabulary = Vocabulary.load(run.directory / "vocabulary.json")
     assert sorted(vocabulary.words[4:]) == ["a", "dog", "red", "runs", "the"]
-    assert DocumentFrequencies.load(run.directory / "document_frequencies.npz").documents == 1
+    assert DocumentFrequencies.load(run.directory / "document_frequencies.npz").documents == 2
 
 
 def test_bad_items_are_skipped_with_reasons(run, write, quick):
@@ -150,11 +153,6 @@ def test_training_and_validation_must_have_an_image(run, write, split):
     )
 
 
-def test_a_test_split_is_not_required(run, write, quick):
-    run(write(*THREE[:2]))
-    assert CaptionFile(run.directory / "captions.h5").image_ids("test") == []
-
-
 def test_references_are_the_first_captions_by_id(run, tmp_path, quick):
     texts = [(3, "Third."), (1, "First."), (2, "Second.")]
     images = [{"id": number, "file_name": f"{number}.jpg"} for number in (1, 2)]
@@ -176,11 +174,6 @@ def test_images_that_are_not_in_the_split_list_are_not_reported(run, experiment,
     captions = experiment.scenes / "captions.json"
     assert run(captions, split_list=tmp_path / "splits.txt") == []
     assert CaptionFile(run.directory / "captions.h5").image_ids("val") == ["000000000002"]
-
-
-def test_restval_is_part_of_the_training_split(run, write, quick):
-    run(write(*THREE, ("9.jpg", ["A bird."], "restval")))
-    assert "000000000009" in CaptionFile(run.directory / "captions.h5").image_ids("train")
 
 
 def test_words_of_any_script_are_those_of_vocabulary_captions_and_references(run, write):

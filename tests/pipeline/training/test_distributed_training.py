@@ -175,6 +175,7 @@ def test_a_rank_that_dies_ends_the_others_with_an_error(train, together, tmp_pat
     one, other = together(2, lambda _: outcome(lambda: train(found)))
     assert other == "its disk is gone"
     assert one.startswith("rank 0 of 2 lost the others (")
+    assert one.endswith("); read their error messages, then run the same command again")
     assert Checkpoints(found / "checkpoints").latest().step == 4
 
 
