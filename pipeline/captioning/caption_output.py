@@ -1,11 +1,12 @@
 """Captions of many images in files: JSON lines, Parquet, or a text file beside each image.
 
 A command that is run again captions what is missing: new images, and those that could not be read.
+A file has the captions of one captioner; a text file does not state its captioner.
 """
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,17 @@ class CaptionOutput(ABC):
         """Write what is left."""
 
 
-def caption_output(path: Path) -> CaptionOutput:
-    """Return the output that a user names; InputError for a file that is neither kind."""
+def caption_output(path: Path, *, model: str, force: bool = False) -> CaptionOutput:
+    """Return the output that a user names; force: drop what earlier runs have written.
+
+    Raises InputError for a file that is neither kind, and for captions of another model.
+    """
     if str(path) == SIDECARS:
-        return Sidecars()
+        return Sidecars(force=force)
     if path.suffix == ".jsonl":
-        return JsonLines(path)
+        return JsonLines(path, model=model, force=force)
     if path.suffix == ".parquet":
-        return Parquet(path)
+        return Parquet(path, model=model, force=force)
     raise InputError(
         f"--output has an unknown suffix: {str(path)!r}; name a .jsonl or .parquet file, or "
         f"{SIDECARS!r} for a text file beside each image"
@@ -56,9 +60,12 @@ def caption_output(path: Path) -> CaptionOutput:
 class Sidecars(CaptionOutput):
     """NAME.txt beside each image."""
 
+    def __init__(self, *, force: bool) -> None:
+        self._force = force
+
     def has(self, image: Path) -> bool:
-        """Return True if there is a text file."""
-        return image.with_suffix(".txt").is_file()
+        """Return True if there is a text file that is to be kept."""
+        return not self._force and image.with_suffix(".txt").is_file()
 
     def write(self, image: Path, line: Mapping[str, Any]) -> None:
         """Write the best caption."""
@@ -71,12 +78,12 @@ class Sidecars(CaptionOutput):
 class JsonLines(CaptionOutput):
     """One JSON object per line and image, appended as the images are captioned."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        content = path.read_bytes() if path.is_file() else b""
+    def __init__(self, path: Path, *, model: str, force: bool) -> None:
+        content = path.read_bytes() if path.is_file() and not force else b""
         whole = content[: content.rfind(b"\n") + 1]  # a killed run may leave half a line
-        self.lines = [_parsed(path, line) for line in whole.splitlines()]
-        self._done = {line["image"] for line in self.lines}
+        lines = [_parsed(path, line) for line in whole.splitlines()]
+        _require_model(path, lines, model)
+        self._done = {line["image"] for line in lines}
         self._file = path.open("r+b" if content else "wb")
         self._file.truncate(len(whole))
         self._file.seek(len(whole))
@@ -98,13 +105,14 @@ class JsonLines(CaptionOutput):
 class Parquet(JsonLines):
     """A row per image, written at the end; until then the rows are in FILE.jsonl beside it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, model: str, force: bool) -> None:
         self._arrow = load_pyarrow(path.name)
         self._table, self._rows = path, path.with_name(f"{path.name}.jsonl")
-        if path.is_file() and not self._rows.is_file():
+        if path.is_file() and not self._rows.is_file() and not force:
             rows = self._arrow.parquet.read_table(path).to_pylist()
+            _require_model(path, rows, model)
             write_durably(self._rows, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
-        super().__init__(self._rows)
+        super().__init__(self._rows, model=model, force=force)
 
     def close(self) -> None:
         """Write the table and remove the lines."""
@@ -116,10 +124,20 @@ class Parquet(JsonLines):
         self._rows.unlink()
 
 
+def _require_model(path: Path, lines: Iterable[Mapping[str, Any]], model: str) -> None:
+    """Raise InputError if another captioner has written lines of a file."""
+    other = next((line["model"] for line in lines if line["model"] != model), model)
+    if other != model:
+        raise InputError(
+            f"captions of two models in one file: {str(path)!r} has those of {other!r}, this is "
+            f"{model!r}; name another --output, or caption all images again with --force"
+        )
+
+
 def _parsed(path: Path, line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
-        if isinstance(found, dict) and "image" in found:
+        if isinstance(found, dict) and {"image", "model"} <= found.keys():
             return found
     except ValueError:
         pass

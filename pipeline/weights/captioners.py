@@ -1,6 +1,6 @@
 """Folders of trained captioners: the bundled ones by name, and those that a setting names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +27,12 @@ BUNDLED: Mapping[str, BundledCaptioner] = {
 
 DEFAULT = "photos"
 """The bundled captioner that is used where none is named."""
+
+
+def captioner_name(models: Sequence[Path]) -> str:
+    """Return the name of a bundled captioner, the path of another, those of an ensemble."""
+    bundled = {captioner.folder: name for name, captioner in BUNDLED.items()}
+    return " + ".join(bundled.get(model, str(model)) for model in models)
 
 
 def captioner_folder(path: Path, field: str) -> Path:

@@ -24,6 +24,7 @@ from a2cap.pipeline.cli.options import FILE, PATH, require_existing
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.runs import find_trainings
+from a2cap.pipeline.weights.captioners import captioner_name
 
 _STANDARD_INPUT = Path("-")
 _ADDRESS = re.compile("https?:/", re.IGNORECASE)  # a path joins the two slashes
@@ -48,6 +49,9 @@ _ADDRESS = re.compile("https?:/", re.IGNORECASE)  # a path joins the two slashes
     type=PATH,
     help="Write the lines of --json into FILE.jsonl or FILE.parquet, or, with the word sidecars, "
     "each caption into NAME.txt beside its image. Images that have one are skipped.",
+)
+@click.option(
+    "--force", is_flag=True, help="With --output, caption all images again and replace the lines."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and image.")
 @click.option(
@@ -74,6 +78,7 @@ def caption(
     boxes: Path | None,
     beams: int | None,
     output: Path | None,
+    force: bool,
     as_json: bool,
     figure: Path | None,
     layer: int | None,
@@ -87,8 +92,8 @@ def caption(
     reported and skipped; the exit code is then 3. With --output, the same command run again
     captions new images and those that could not be read.
 
-    A line of --json has image (the path), caption, score (log-probability), beams (captions and
-    scores, top-scoring first), width and height in pixels, and boxes, the regions in pixels as
+    A line of --json has image (the path), model, caption, score (log-probability), beams (captions
+    and scores, top-scoring first), width and height in pixels, and boxes, the regions in pixels as
     [x1, y1, x2, y2].
 
     \b
@@ -99,13 +104,18 @@ def caption(
     """
     if (layer and not figure) or (head and not layer):
         raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
+    if force and output is None:
+        raise click.UsageError("--force needs --output; add the option")
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     named = _named_images(images, sys.stdin.buffer)
     # rejects a wrong path before a model is loaded
     write = _figure_writer(figure, many=_may_be_many(images), layer=layer, head=head)
     with ExitStack() as files:
-        written = None if output is None else files.enter_context(caption_output(output))
+        model = captioner_name(models)
+        written = None
+        if output is not None:
+            written = files.enter_context(caption_output(output, model=model, force=force))
         files.enter_context(reading(*models))
         captioned = caption_files(
             named if written is None else (one for one in named if not written.has(one.path)),
@@ -124,9 +134,9 @@ def caption(
                 continue
             done += 1
             if written is None:
-                click.echo(_text(image.path, found, beams, as_json=as_json))
+                click.echo(_text(image.path, found, model, beams, as_json=as_json))
             else:
-                written.write(image.path, _line(image.path, found, beams))
+                written.write(image.path, _line(image.path, found, model, beams))
             if write is not None:
                 # standard output has the captions alone
                 click.echo(f"figure: {write(image, found)}", err=True)
@@ -196,11 +206,12 @@ def _figure_writer(
     return write
 
 
-def _line(path: Path, found: CaptionedImage, beams: int | None) -> dict[str, Any]:
+def _line(path: Path, found: CaptionedImage, model: str, beams: int | None) -> dict[str, Any]:
     """Return the captions of an image as JSON values."""
     shown = found.beams[:beams]
     return {
         "image": str(path),
+        "model": model,
         "caption": shown[0].caption,
         "score": shown[0].score,
         "beams": [{"caption": beam.caption, "score": beam.score} for beam in shown],
@@ -210,10 +221,12 @@ def _line(path: Path, found: CaptionedImage, beams: int | None) -> dict[str, Any
     }
 
 
-def _text(path: Path, found: CaptionedImage, beams: int | None, *, as_json: bool) -> str:
+def _text(
+    path: Path, found: CaptionedImage, model: str, beams: int | None, *, as_json: bool
+) -> str:
     """Format the captions of an image."""
     if as_json:  # ASCII, which every terminal and locale accepts
-        return json.dumps(_line(path, found, beams))
+        return json.dumps(_line(path, found, model, beams))
     shown = found.beams[:beams]
     lines = [f"{click.format_filename(path)}: {shown[0].caption}"]
     if beams is not None:

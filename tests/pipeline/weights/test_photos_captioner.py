@@ -101,3 +101,6 @@ def test_a_folder_is_captioned_once_and_what_failed_is_tried_again(tmp_path):
     lines = [json.loads(line) for line in written.read_text().splitlines()]
     assert [Path(line["image"]).name for line in lines] == ["cat.jpg", "bad.jpg"]
     assert lines[0]["caption"] == lines[1]["caption"]
+    other = a2(*command, "--model", "scenes")
+    assert other.exit_code == 1
+    assert "has those of 'photos', this is 'scenes'; name another --output" in other.stderr
