@@ -20,13 +20,8 @@ from a2cap.extract.config import ExtractConfig
 from a2cap.extract.grid import NO_CLASS, GridExtractor
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.pipeline.captioning.model_description import (
-    ModelDescription,
-)
-from a2cap.pipeline.captioning.saved_captioner import (
-    load_model,
-    save_model,
-)
+from a2cap.pipeline.captioning.model_description import ModelDescription
+from a2cap.pipeline.captioning.saved_captioner import load_model, save_model
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from tests.experiments import a2
 from tests.model.kinds import KINDS

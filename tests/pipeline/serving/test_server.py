@@ -43,15 +43,23 @@ def model(experiment, tmp_path_factory):
     return copy
 
 
+@contextmanager
+def listening(captioner):
+    server = CaptionServer(captioner, port=0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.fixture(scope="module")
 def server(model):
-    started = CaptionServer(ImageCaptioner([model], **HOW), port=0)
-    thread = threading.Thread(target=started.serve_forever)
-    thread.start()
-    yield started
-    started.shutdown()
-    thread.join()
-    started.server_close()
+    with listening(ImageCaptioner([model], **HOW)) as started:
+        yield started
 
 
 @pytest.fixture
@@ -149,16 +157,11 @@ class FixedCaptioner:
 @contextmanager
 def serving_fixed():
     captioner = FixedCaptioner()
-    server = CaptionServer(captioner, port=0)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server, captioner
-    finally:
-        captioner.going_on.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with listening(captioner) as server:
+        try:
+            yield server, captioner
+        finally:
+            captioner.going_on.set()
 
 
 def started_upload(server, length, sent=b""):
