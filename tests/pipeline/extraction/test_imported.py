@@ -77,20 +77,6 @@ def test_features_of_every_format_become_the_result_of_extract(opened, features,
 
 
 @pytest.mark.slow
-def test_every_format_trains_the_same_tensors(opened, features, store, tmp_path):
-    def tensors(path):
-        experiment = opened(path, "train.epochs=1", "train.warmup=2")
-        for stage in ("extract", "preprocess", "train-xe"):
-            outcome = experiment.run(stage)
-        return (outcome.directory / "model.safetensors").read_bytes()
-
-    expected = tensors(store)
-    for form in FORMATS:
-        shutil.rmtree(tmp_path / "artifacts")
-        assert tensors(features(form)) == expected
-
-
-@pytest.mark.slow
 def test_a_captioner_is_trained_and_evaluated_without_images(
     opened, features, tmp_path, without_meteor
 ):
