@@ -14,7 +14,7 @@ import numpy as np
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
-from a2cap.pipeline.metrics.cider import cider_values
+from a2cap.pipeline.metrics.cider import Idf, cider_values, coco_frequencies
 from a2cap.pipeline.metrics.ngrams import PairCounts, count_pair
 from a2cap.pipeline.metrics.tokenization import ptb_tokens
 
@@ -23,14 +23,21 @@ Completion = str | Sequence[Mapping[str, str]]
 
 
 def cider(
-    completions: Sequence[Completion], references: Sequence[Sequence[str]], **columns: object
+    completions: Sequence[Completion],
+    references: Sequence[Sequence[str]],
+    *,
+    idf: Idf = "references",
+    **columns: object,
 ) -> list[float]:
     """Return CIDEr-D of each completion, from 0 to 10; further columns are ignored.
 
     Document frequencies are those of the batch, in which completions with the same references are
-    of one image, so larger batches give steadier rewards. Raises
-    InputError if all references are of one image, which would make every reward 0.
+    of one image, so larger batches give steadier rewards; with idf coco, for example by
+    `functools.partial`, those of COCO's train2014. Raises InputError if all references are of one
+    image, which would make every reward 0.
     """
+    if idf == "coco":
+        return list(cider_values(_counts(completions, references), idf=coco_frequencies()).tolist())
     number: dict[tuple[str, ...], int] = {}
     images = [number.setdefault(tuple(group), len(number)) for group in references]
     if len(number) < 2:
@@ -38,7 +45,7 @@ def cider(
             "CIDEr-D needs references of two images or more in a batch; raise the batch size"
         )
     values = cider_values(_counts(completions, references), np.array(images))
-    return [float(value) for value in values]
+    return list(values.tolist())
 
 
 def bleu(

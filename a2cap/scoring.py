@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
+from a2cap.pipeline.metrics.cider import Idf
 from a2cap.pipeline.metrics.score import NOT_REQUESTED, Scores
 from a2cap.pipeline.metrics.score import score as score_tokens
 from a2cap.pipeline.metrics.tokenization import tokenize
@@ -15,14 +16,16 @@ def score(
     *,
     metrics: Sequence[str] | None = None,
     tokenizer: Tokenizer = "karpathy",
+    idf: Idf = "references",
 ) -> Scores:
     """Score captions against their references; metrics, 95 % intervals, and values of each image.
 
     captions and references: by image id, or in the same order. metrics: some of Bleu_1 to Bleu_4,
     METEOR, ROUGE_L, CIDEr, SPICE and SPIDEr, by default those that need no Java. Values equal those
     of pycocoevalcap, over PTB tokens. tokenizer: unicode for captions of any language, without
-    METEOR and SPICE, which read English. The result prints as a table. Raises InputError if the
-    images differ, JavaError if SPICE cannot run.
+    METEOR and SPICE, which read English. idf: source of CIDEr's document frequencies; coco for
+    those of COCO's train2014, which suit a few images, or one. The result prints as a table. Raises
+    InputError if the images differ, JavaError if SPICE cannot run.
 
     >>> found = score(["a red house"], [["a red house", "a house on a hill"]])  # doctest: +SKIP
     >>> found.metrics["Bleu_4"], found.warnings  # doctest: +SKIP
@@ -56,4 +59,6 @@ def score(
     tokens = tokenize(references, tokenizer)
     needs_spice = metrics is not None and not {"SPICE", "SPIDEr"}.isdisjoint(metrics)
     no_spice = None if needs_spice else NOT_REQUESTED
-    return score_tokens(candidates, tokens, metrics=metrics, no_spice=no_spice, tokenizer=tokenizer)
+    return score_tokens(
+        candidates, tokens, metrics=metrics, no_spice=no_spice, tokenizer=tokenizer, idf=idf
+    )

@@ -6,12 +6,10 @@ references against each other, of result files of COCO, and of random words.
 """
 
 import csv
-import json
 import random
 import re
 import subprocess
 import time
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +18,7 @@ import click
 from a2cap.pipeline.evaluation.results import read_results
 from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.meteor.meteor import _best_rows, meteor_statistics, meteor_values
-from a2cap.pipeline.metrics.pycocoevalcap import METEOR, TOKENIZER, metric_file
+from a2cap.pipeline.metrics.pycocoevalcap import METEOR, TOKENIZER, coco_captions, metric_file
 from a2cap.pipeline.metrics.tokenization import LINE_BREAKS, ptb_tokens, tokenize
 from benchmarks.measure import print_machine, print_table
 
@@ -38,15 +36,9 @@ _PIECES = tuple(
 )
 
 
-def coco_captions() -> dict[int, list[str]]:
+def all_captions() -> dict[int, list[str]]:
     """Return the captions of COCO 2014 by image."""
-    found: dict[int, list[str]] = {}
-    with zipfile.ZipFile(metric_file("spice/spice-1.0.jar")) as archive:
-        for part in ("train", "val"):
-            document = json.loads(archive.read(f"coco/annotations/captions_{part}2014.json"))
-            for item in document["annotations"]:
-                found.setdefault(item["image_id"], []).append(item["caption"])
-    return found
+    return coco_captions("train") | coco_captions("val")
 
 
 def odd_strings(count: int) -> list[str]:
@@ -106,7 +98,7 @@ def coco_pairs(images: int) -> Pairs:
     """Return the first tokenized caption of images, each with one of their others."""
     groups = [
         [ptb_tokens(caption) for caption in group]
-        for group in random.Random(0).sample(list(coco_captions().values()), images)
+        for group in random.Random(0).sample(list(all_captions().values()), images)
     ]
     pairs = [(group[0], [other]) for group in groups for other in group[1:]]
     return [one for one, _ in pairs], [others for _, others in pairs]
@@ -114,7 +106,7 @@ def coco_pairs(images: int) -> Pairs:
 
 def result_pairs(path: Path) -> Pairs:
     """Return the captions of a results file, each with one of its references."""
-    references = coco_captions()
+    references = all_captions()
     pairs = [
         (ptb_tokens(caption), [ptb_tokens(reference)])
         for image_id, caption in read_results(path).items()
@@ -127,7 +119,7 @@ def random_pairs(count: int) -> Pairs:
     """Return random words, many of them repeated."""
     generator = random.Random(0)
     words = sorted(
-        {word for group in list(coco_captions().values())[:9000] for word in group[0].split()}
+        {word for group in list(all_captions().values())[:9000] for word in group[0].split()}
     )
     found = []
     for _ in range(count):
@@ -166,7 +158,7 @@ def compare_meteor(name: str, pairs: Pairs) -> list[str]:
 def main(captions: tuple[Path, ...], results: tuple[Path, ...], images: int) -> None:
     """Count differences to the jars, and print speeds beside theirs."""
     print_machine()
-    groups = {"COCO 2014": [text for group in coco_captions().values() for text in group]}
+    groups = {"COCO 2014": [text for group in all_captions().values() for text in group]}
     for path in captions:
         with path.open(encoding="utf-8", newline="") as file:
             groups[path.parent.name] = [row["caption"] for row in csv.DictReader(file)]

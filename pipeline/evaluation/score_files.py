@@ -23,6 +23,7 @@ from a2cap.pipeline.evaluation.results import (
 )
 from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
+from a2cap.pipeline.metrics.cider import Idf
 from a2cap.pipeline.metrics.score import score, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.truth import judge_captions
@@ -41,7 +42,7 @@ class ScoredFiles:
     captions, references: files as `read_results` and `read_references` take them. allow_missing:
     permit references without a caption. word_groups: groups of words that are scored separately.
     scenes: instances.json of generated scenes, to judge what the captions state. tokenizer: as for
-    `tokenize`.
+    `tokenize`. idf: as for `score`.
     """
 
     captions: Path
@@ -51,6 +52,7 @@ class ScoredFiles:
     word_groups: Path | None = None
     scenes: Path | None = None
     tokenizer: Tokenizer = "karpathy"
+    idf: Idf = "references"
 
     def score(self) -> Evaluation:
         """Return the scores; raise InputError if both files are of different images."""
@@ -67,6 +69,7 @@ class ScoredFiles:
             # References of images without a caption do not count in CIDEr's document frequencies.
             {image_id: tokens[image_id] for image_id in captions},
             tokenizer=self.tokenizer,
+            idf=self.idf,
             no_spice=spice_obstacle() if self.spice else "it was not asked for; add --spice",
             groups=groups,
             scenes=scenes,
@@ -74,6 +77,7 @@ class ScoredFiles:
             skipped=dict.fromkeys(missing, f"no caption in {self.captions.name}"),
             provenance={
                 METRIC_TOKENS: metric_tokens(self.tokenizer),
+                **({"document frequencies": "COCO train2014"} if self.idf == "coco" else {}),
                 **{f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources if path},
             },
             facts={
@@ -93,6 +97,7 @@ def score_evaluation(
     no_spice: str | None,
     groups: WordGroups,
     scenes: Scenes | None,
+    idf: Idf = "references",
     shown: Mapping[str, Sequence[str]] | None = None,
     skipped: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
@@ -110,7 +115,7 @@ def score_evaluation(
         title,
         captions,
         shown or references,
-        score(tokens, references, no_spice=no_spice, judged=judged, tokenizer=tokenizer),
+        score(tokens, references, no_spice=no_spice, judged=judged, tokenizer=tokenizer, idf=idf),
         skipped=skipped or {},
         statistics=caption_statistics(tokens),
         provenance=provenance or {},

@@ -1,5 +1,7 @@
 """Files of the installed pycocoevalcap: jars, METEOR's tables and COCO's captions."""
 
+import json
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from a2cap.data.errors import InputError
 TOKENIZER = "tokenizer/stanford-corenlp-3.4.1.jar"
 METEOR = "meteor/meteor-1.5.jar"
 PARAPHRASES = "meteor/data/paraphrase-en.gz"
+CAPTIONS = "spice/spice-1.0.jar"
 
 
 def pycocoevalcap_folder() -> Path:
@@ -27,6 +30,16 @@ def metric_file(name: str) -> Path:
             'run "pip install --force-reinstall --no-deps pycocoevalcap"'
         )
     return path
+
+
+def coco_captions(part: str) -> dict[int, list[str]]:
+    """Return the captions of COCO 2014 by image; part: train or val."""
+    found: dict[int, list[str]] = {}
+    with zipfile.ZipFile(metric_file(CAPTIONS)) as archive:
+        document = json.loads(archive.read(f"coco/annotations/captions_{part}2014.json"))
+    for item in document["annotations"]:
+        found.setdefault(item["image_id"], []).append(item["caption"])
+    return found
 
 
 def require_metric_files() -> str:

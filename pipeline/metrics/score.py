@@ -17,7 +17,7 @@ from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
-from a2cap.pipeline.metrics.cider import cider_values
+from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, coco_frequencies
 from a2cap.pipeline.metrics.java import JavaError, find_java
 from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics
 from a2cap.pipeline.metrics.ngrams import Floats, count_pair
@@ -39,10 +39,11 @@ def shown_name(metric: str) -> str:
 NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
 ONE_IMAGE = (
     "its document frequencies are those of the scored references, and an n-gram of the only image "
-    "has no weight; score more images"
+    "has no weight; score more images, or weigh by idf coco"
 )
 FEW_IMAGES = 50
 """Fewer images make CIDEr's document frequencies, and so its values, unlike those of papers."""
+COCO_TOKENS = "its document frequencies, those of COCO's captions, are of PTB tokens"
 ENGLISH_ONLY = "it reads English alone, the captions are compared as Unicode words"
 
 Tokens = Mapping[str, Sequence[str]]
@@ -64,7 +65,7 @@ class Scores:
     give its metrics; the other metrics are means of `per_image`.
     spice: SPICE category (Relation, Cardinality, Attribute, Size, Color, Object) -> mean F-score
     over the images whose references have it. spice_per_image: image id -> category -> F-score, None
-    if the references do not have it.
+    if the references do not have it. idf: source of CIDEr's document frequencies.
     """
 
     metrics: dict[str, float]
@@ -74,16 +75,18 @@ class Scores:
     statistics: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     spice: dict[str, float] = field(default_factory=dict)
     spice_per_image: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    idf: Idf = "references"
 
     @property
     def warnings(self) -> list[str]:
         """Reasons why values may not mean what they seem to."""
         count = len(self.per_image)
-        if "CIDEr" not in self.metrics or count >= FEW_IMAGES:
+        if "CIDEr" not in self.metrics or count >= FEW_IMAGES or self.idf == "coco":
             return []
         return [
             f"CIDEr weighs n-grams by their frequency in the references of {count} images; with "
-            f"fewer than {FEW_IMAGES} it cannot be compared with other data"
+            f"fewer than {FEW_IMAGES} it cannot be compared with other data; idf coco weighs by "
+            "the captions of COCO"
         ]
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -145,27 +148,33 @@ def score(
     no_spice: str | None = NOT_REQUESTED,
     judged: Mapping[str, Judgement] | None = None,
     tokenizer: Tokenizer = "karpathy",
+    idf: Idf = "references",
 ) -> Scores:
     """Compute every metric, of one candidate per image against its references.
 
     candidates, references: tokens of the same images, from `tokenize` with this tokenizer; METEOR
     and SPICE are left out of Unicode words. metrics: names among METRICS, by default all of them.
-    no_spice: why SPICE, which parses every caption, is
-    left out; None to compute it. judged: the captions of generated scenes, from `judge_captions`.
-    Raises JavaError if SPICE fails: scores without it would look finished.
+    no_spice: why SPICE, which parses every caption, is left out; None to compute it. judged: the
+    captions of generated scenes, from `judge_captions`. idf: source of CIDEr's document
+    frequencies; coco, those of `coco_frequencies`, is for PTB tokens alone. Raises JavaError if
+    SPICE fails: scores without it would look finished.
     """
+    if idf not in IDFS:
+        raise InputError(f"unknown idf: {idf!r}; use one of {', '.join(IDFS)}")
     captions = _paired(candidates, references)
     not_run = {"SPICE": no_spice} if no_spice else {}
     if metric_tokens(tokenizer) != "PTB":
         not_run = dict.fromkeys(_SLOW, ENGLISH_ONLY)
-    if len(captions.image_ids) == 1:
+        if idf == "coco":
+            not_run["CIDEr"] = COCO_TOKENS
+    if len(captions.image_ids) == 1 and idf == "references":
         not_run["CIDEr"] = ONE_IMAGE
     chosen = METRICS if metrics is None else tuple(metrics)
-    found = _measure(captions, _families(chosen) - not_run.keys())
+    found = _measure(captions, _families(chosen) - not_run.keys(), idf)
     if judged is not None:
         counts = truth_counts(judged[image_id] for image_id in captions.image_ids)
         found["truth"] = _summed("truth", counts)
-    return _scores(captions.image_ids, found, not_run, chosen)
+    return replace(_scores(captions.image_ids, found, not_run, chosen), idf=idf)
 
 
 def _families(metrics: Collection[str]) -> set[str]:
@@ -224,7 +233,7 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _C
     )
 
 
-def _measure(captions: _Captions, families: Collection[str]) -> dict[str, _Measurement]:
+def _measure(captions: _Captions, families: Collection[str], idf: Idf) -> dict[str, _Measurement]:
     """Return family -> its measurement."""
     pairs, (candidates, references) = count_pair(*captions.texts), captions.texts
     found: dict[str, _Measurement] = {}
@@ -233,7 +242,8 @@ def _measure(captions: _Captions, families: Collection[str]) -> dict[str, _Measu
     if "ROUGE_L" in families:
         found["ROUGE_L"] = _averaged("ROUGE_L", rouge_values(candidates, references))
     if "CIDEr" in families:
-        found["CIDEr"] = _averaged("CIDEr", cider_values(pairs))
+        frequencies = coco_frequencies() if idf == "coco" else None
+        found["CIDEr"] = _averaged("CIDEr", cider_values(pairs, idf=frequencies))
     total = {"METEOR": len(candidates), "SPICE": len(candidates) + sum(map(len, references))}
     slow = {name: scorer for name, scorer in _SLOW.items() if name in families}
     with track("score", total=sum(total[name] for name in slow)) as progress:

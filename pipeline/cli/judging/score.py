@@ -16,6 +16,7 @@ from a2cap.pipeline.evaluation.score_files import (
     write_evaluation,
     write_per_image,
 )
+from a2cap.pipeline.metrics.cider import IDFS, Idf
 
 
 @click.command()
@@ -34,6 +35,13 @@ from a2cap.pipeline.evaluation.score_files import (
 @click.option("--allow-missing", is_flag=True, help="Score captions of some images alone.")
 @click.option("--spice", is_flag=True, help="Compute SPICE too, which needs Java.")
 @click.option("--tokenizer", type=click.Choice(TOKENIZERS), default="karpathy", show_default=True)
+@click.option(
+    "--idf",
+    type=click.Choice(IDFS),
+    default="references",
+    show_default=True,
+    help="Document frequencies of CIDEr: of the references, or of COCO's training captions.",
+)
 @click.option("--word-groups", type=FILE, help="Score the groups of words of this file too.")
 @click.option("--scenes", type=FILE, help="Judge captions of scenes by this instances.json.")
 @force_option
@@ -48,6 +56,7 @@ def score(
     allow_missing: bool,
     spice: bool,
     tokenizer: Tokenizer,
+    idf: Idf,
     word_groups: Path | None,
     scenes: Path | None,
     force: bool,
@@ -71,7 +80,9 @@ def score(
         require_unscored(output, force=force)
 
     def files(path: Path) -> ScoredFiles:
-        return ScoredFiles(path, references, allow_missing, spice, word_groups, scenes, tokenizer)
+        return ScoredFiles(
+            path, references, allow_missing, spice, word_groups, scenes, tokenizer, idf
+        )
 
     found = files(captions).score()
     print_summary(found.scores, found.statistics)

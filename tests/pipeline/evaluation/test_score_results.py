@@ -17,6 +17,7 @@ from a2cap.pipeline.evaluation.results import (
     require_same_images,
 )
 from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics.cider import CorpusFrequencies
 from tests.data.messages import message_of, written
 from tests.experiments import a2
 
@@ -62,7 +63,8 @@ def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
     assert lines[-4].startswith("SPICE    not run: ")
     assert lines[-3] == (
         "warning: CIDEr weighs n-grams by their frequency in the references of 2 images; with "
-        "fewer than 50 it cannot be compared with other data"
+        "fewer than 50 it cannot be compared with other data; idf coco weighs by the captions of "
+        "COCO"
     )
     assert lines[-2] == "2 captions of 3.0 words (2 to 4), 2 distinct, vocabulary of 6 words"
     assert lines[-1] == f"report: {tmp_path / 'scores' / 'report.html'}"
@@ -109,6 +111,18 @@ def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
     found = read_json(tmp_path / "scores" / "metrics.json")
     assert found["provenance"]["tokens of the metrics"] == "Unicode words"
     assert "Unicode words" in (tmp_path / "scores" / "report.html").read_text()
+
+
+def test_cider_by_the_frequencies_of_coco_is_stated(a2_evaluate, files, tmp_path, monkeypatch):
+    frequencies = CorpusFrequencies.count({str(n): ["a dog"] for n in range(9)})
+    monkeypatch.setattr(metrics, "coco_frequencies", lambda: frequencies)
+    captions = {1: CAPTIONS[1]}
+    answer = a2_evaluate(*files(captions, {1: REFERENCES[1]}), "--idf", "coco")
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    assert "warning" not in answer.stdout
+    found = read_json(tmp_path / "scores" / "metrics.json")
+    assert found["metrics"]["CIDEr"] > 0
+    assert found["provenance"]["document frequencies"] == "COCO train2014"
 
 
 @pytest.mark.slow

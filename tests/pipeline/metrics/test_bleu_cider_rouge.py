@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.bleu import COLUMNS, bleu_statistics, bleu_values
-from a2cap.pipeline.metrics.cider import cider_values
+from a2cap.pipeline.metrics.cider import CorpusFrequencies, cider_values, coco_frequencies
 from a2cap.pipeline.metrics.ngrams import count_pair
+from a2cap.pipeline.metrics.pycocoevalcap import coco_captions
 from a2cap.pipeline.metrics.rouge import longest_common_subsequence, rouge_values
+from a2cap.pipeline.metrics.tokenization import tokenize
 
 EQUAL = {"rel": 1e-12, "abs": 1e-12}
 
@@ -49,6 +52,78 @@ def test_cider_equals_that_of_pycocoevalcap(images):
         return  # pycocoevalcap fails without any word in the references
     _, values = Cider().compute_score(targets, hypotheses)
     assert cider_values(count_pair(candidates, references)) == pytest.approx(values, **EQUAL)
+
+
+class Corpus(list[object]):
+    """References of a few images with the number of images of a corpus."""
+
+    def __len__(self):
+        return self.documents
+
+
+def cider_by_pycocoevalcap(images, corpus):
+    from pycocoevalcap.cider.cider_scorer import CiderScorer
+
+    counted, scored = CiderScorer(), CiderScorer()
+    for group in corpus:
+        counted.cook_append(None, group)
+    counted.compute_doc_freq()
+    for candidate, references in images:
+        scored.cook_append(candidate, references)
+    scored.document_frequency = counted.document_frequency
+    scored.crefs = Corpus(scored.crefs)
+    scored.crefs.documents = len(corpus)
+    return scored.compute_cider()
+
+
+@pytest.mark.slow
+@given(IMAGES, st.lists(st.lists(CAPTION, max_size=3), min_size=1, max_size=6))
+def test_cider_with_frequencies_of_a_corpus_equals_that_of_pycocoevalcap(images, corpus):
+    candidates, references, *_ = both_sides(images)
+    counted = CorpusFrequencies.count(dict(enumerate(corpus)))
+    loaded = CorpusFrequencies.from_bytes(counted.to_bytes())
+    found = cider_values(count_pair(candidates, references), idf=loaded)
+    assert found == pytest.approx(cider_by_pycocoevalcap(images, corpus), **EQUAL)
+
+
+def test_frequencies_of_coco_are_counted_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("A2_CACHE", str(tmp_path))
+    reads = []
+
+    def captions(part):
+        reads.append(part)
+        return {1: ["A dog runs.", "A dog."], 2: ["The dog!"], 3: ["a cat"]}
+
+    monkeypatch.setattr(cider, "coco_captions", captions)
+    coco_frequencies.cache_clear()
+    first = coco_frequencies()
+    coco_frequencies.cache_clear()
+    second = coco_frequencies()
+    coco_frequencies.cache_clear()
+    assert reads == ["train"]
+    for found in (first, second):
+        assert (found.documents, found.words) == (3, ["a", "dog"])
+        # "a dog" is in captions of one image, so it is left out
+        assert [counts.tolist() for counts in found.counts] == [[2, 2, 1], [1], [1], [1]]
+    pair = count_pair(["a dog runs"], [["a cat"]])
+    assert next(row.tolist() for row in first.of_pair(pair)) == [2, 2, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_frequencies_of_coco_equal_those_of_pycocoevalcap(monkeypatch, users_cache):
+    monkeypatch.setenv("A2_CACHE", str(users_cache))  # counted by an earlier run or now
+    coco_frequencies.cache_clear()
+    found = coco_frequencies()
+    coco_frequencies.cache_clear()
+    captions = coco_captions("train")
+    assert found.documents == len(captions) == 82_783
+    tokens = [tokenize({"": group})[""] for group in captions.values()]
+    chosen = [(group[0], group[1:]) for group in tokens[:50]]
+    pair = count_pair([one for one, _ in chosen], [others for _, others in chosen])
+    assert cider_values(pair, idf=found) == pytest.approx(
+        cider_by_pycocoevalcap(chosen, tokens), **EQUAL
+    )
 
 
 @pytest.mark.slow

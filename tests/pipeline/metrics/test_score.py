@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from a2cap.pipeline.metrics import score as module
 from a2cap.pipeline.metrics.bleu import bleu_values
+from a2cap.pipeline.metrics.cider import CorpusFrequencies
 from a2cap.pipeline.metrics.score import METRICS, cider, score
 from tests.data.messages import message_of
 from tests.pipeline.metrics import captions
@@ -100,9 +102,24 @@ def test_one_image_has_no_cider_and_no_intervals():
     assert "CIDEr" not in scores.metrics
     assert scores.not_run["CIDEr"] == (
         "its document frequencies are those of the scored references, and an n-gram of the only "
-        "image has no weight; score more images"
+        "image has no weight; score more images, or weigh by idf coco"
     )
     assert (scores.confidence, scores.warnings) == ({}, [])
+
+
+def test_frequencies_of_coco_give_few_images_a_cider(monkeypatch):
+    tokens = {str(n): ["a dog"] for n in range(9)} | {"9": ["a red cat"]}
+    monkeypatch.setattr(module, "coco_frequencies", lambda: CorpusFrequencies.count(tokens))
+    one = score({"1": "a red cat"}, {"1": ["a red cat"]}, idf="coco")
+    assert one.metrics["CIDEr"] == pytest.approx(7.5)  # three of four orders match
+    assert (one.not_run.keys(), one.warnings) == ({"SPICE"}, [])
+    words = score({"1": "a cat"}, {"1": ["a cat"]}, idf="coco", tokenizer="unicode")
+    assert words.not_run["CIDEr"] == (
+        "its document frequencies, those of COCO's captions, are of PTB tokens"
+    )
+    assert message_of(score, CANDIDATES, REFERENCES, idf="corpus") == (
+        "unknown idf: 'corpus'; use one of references, coco"
+    )
 
 
 def test_few_images_are_a_warning_in_every_form():
