@@ -32,6 +32,18 @@ def test_conversations_are_rewarded_by_their_last_message():
     assert rewards.bleu(messages, references=REFERENCES) == rewards.bleu(COMPLETIONS, REFERENCES)
 
 
+def test_meteor_stands_in_for_spice():
+    expected = score(
+        {"1": "a red dog runs", "2": "a cat"},
+        {"1": ["a red dog runs", "the dog runs"], "2": ["two cats", "a cat sleeps"]},
+        metrics=["CIDEr", "METEOR"],
+    )
+    means = [(row["CIDEr"] + row["METEOR"]) / 2 for row in expected.per_image.values()]
+    assert min(means) > 0
+    found = rewards.spider_without_spice(COMPLETIONS[:2], REFERENCES[:2], prompts=["p"] * 2)
+    assert found == pytest.approx(means)
+
+
 def test_repeated_generations_do_not_change_the_rewards():
     twice = rewards.cider(COMPLETIONS * 2, REFERENCES * 2)
     assert twice == pytest.approx(rewards.cider(COMPLETIONS, REFERENCES) * 2)
