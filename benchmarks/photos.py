@@ -5,11 +5,12 @@ compares with its captions; docs/photos.md has the figures.
 """
 
 import csv
+import json
 import shutil
-import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 import torch
@@ -22,8 +23,7 @@ from a2cap.data.files.tensors import save_tensors
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.artifacts import EVALUATE, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.weights.captioners import BUNDLED
-from benchmarks.measure import print_machine, print_table
+from benchmarks.measure import Cost, cost_of, print_machine, print_table
 from benchmarks.photos_data import (
     Photo,
     read_photos,
@@ -141,33 +141,54 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
 @main.command()
 @click.option("--photos", required=True, type=_FOLDER, help="Folder of captions.csv and images/.")
 @click.option("--split", default="val", show_default=True)
-@click.option("--model", type=_FOLDER, default=BUNDLED["photos"].folder, help="A captioner.")
+@click.option("--model", default="photos", show_default=True, help="As in a2 caption.")
 @click.option("--count", type=click.IntRange(1), help="Caption only so many photographs.")
-@click.option("--output", type=_FILE.__class__(path_type=Path), help="Write the captions here.")
-def score(photos: Path, split: str, model: Path, count: int | None, output: Path | None) -> None:
-    """Caption photographs and compare with their captions; time each photograph."""
+@click.option("--beam-size", type=click.IntRange(1), help="As in a2 caption.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Keep the captions in this .jsonl; resumes."
+)
+def score(
+    photos: Path,
+    split: str,
+    model: str,
+    count: int | None,
+    beam_size: int | None,
+    output: Path | None,
+) -> None:
+    """Caption photographs by `a2 caption`, compare with their captions, and measure the cost."""
     print_machine()
-    references: dict[str, list[str]] = {}
+    references = read_references(photos, split, count)
+    options = ["--model", model, *(["--beam-size", str(beam_size)] if beam_size else [])]
+    with TemporaryDirectory() as folder:
+        lines = output or Path(folder) / "captions.jsonl"
+        cost = cost_of("caption", *references, *options, "--output", lines)
+        captions = read_captions(lines)
+    scores = a2cap.score({image: captions[image] for image in references}, references)
+    low, high = scores.confidence["CIDEr"]
+    print_table(
+        f"{len(references)} photographs of {split!r}",
+        [*SHOWN, "CIDEr, 95 %", *Cost.HEADER],
+        [
+            [f"{scores.metrics[name]:.3f}" for name in SHOWN]
+            + [f"{low:.3f} to {high:.3f}", *cost.cells]
+        ],
+    )
+
+
+def read_references(photos: Path, split: str, count: int | None) -> dict[str, list[str]]:
+    """Return image -> captions as people wrote them, of the first images of a split."""
+    found: dict[str, list[str]] = {}
     with (photos / "captions.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if row["split"] == split:
-                references.setdefault(row["image"], []).append(row["caption"])
-    names = list(references)[:count]
-    started = time.perf_counter()
-    captioner = a2cap.load(model, device="cpu")
-    loaded = time.perf_counter()
-    captions = {name: captioner(photos / "images" / name).caption for name in names}
-    seconds = (time.perf_counter() - loaded) / len(names)
-    found = a2cap.score(captions, {name: references[name] for name in names})
-    cells = [f"{found.metrics[name]:.3f}" for name in SHOWN]
-    low, high = found.confidence["CIDEr"]
-    print_table(
-        f"{len(names)} photographs of {split!r}, {torch.get_num_threads()} threads",
-        [*SHOWN, "CIDEr, 95 %", "s to load", "s a photograph"],
-        [[*cells, f"{low:.3f} to {high:.3f}", f"{loaded - started:.2f}", f"{seconds:.2f}"]],
-    )
-    if output is not None:
-        write_json(output, captions)
+                found.setdefault(str(photos / "images" / row["image"]), []).append(row["caption"])
+    return dict(list(found.items())[:count])
+
+
+def read_captions(path: Path) -> dict[str, str]:
+    """Return image -> caption of the lines that `a2 caption --output` wrote."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {line["image"]: line["caption"] for line in lines}
 
 
 if __name__ == "__main__":
