@@ -61,4 +61,4 @@ def test_group_relative_policy_optimization_takes_the_rewards(model, tokenizer, 
     trainer.train()
     logged = trainer.state.log_history[0]
     assert 0 <= logged["rewards/spider_without_spice/mean"] <= 5.5
-    assert 0 <= logged["rewards/partial/mean"] <= 10
+    assert 0 <= logged["rewards/cider/mean"] <= 10
