@@ -35,7 +35,6 @@ from a2cap.pipeline.engine.artifacts import (
     FEATURES,
     FURTHER_MODEL,
     REFERENCES,
-    REPORT,
     RESULTS,
 )
 from a2cap.pipeline.engine.progress import advance_after_each, track
@@ -45,11 +44,11 @@ from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import (
     write_results,
 )
-from a2cap.pipeline.evaluation.score_files import score_evaluation
-from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
+from a2cap.pipeline.evaluation.score_files import score_evaluation, write_evaluation
+from a2cap.pipeline.evaluation.scores import read_baseline
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
-from a2cap.pipeline.report.report import worst_and_best, write_report
+from a2cap.pipeline.report.report import worst_and_best
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
@@ -257,8 +256,7 @@ def evaluate_captioner(
         baseline=compared and replace(compared, name=config.baseline_name),
         facts=_facts(config, inputs, model),
     )
-    write_scores(directory, evaluation)
-    write_report(directory / REPORT, evaluation, known.cards(shown))
+    write_evaluation(directory, evaluation, known.cards(shown))
     return [SkippedItem(image_id, reason) for image_id, reason in skipped.items()]
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from a2cap.pipeline.metrics.score import score, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.truth import judge_captions
 from a2cap.pipeline.metrics.word_groups import score_word_groups
-from a2cap.pipeline.report.image_card import plain_cards
+from a2cap.pipeline.report.image_card import ImageCard, plain_cards
 from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
 
 METRIC_TOKENS = "tokens of the metrics"
@@ -126,14 +126,20 @@ def score_evaluation(
 
 
 def write_evaluation(
-    folder: Path, evaluation: Evaluation, *, images: Path | None, report_images: int
+    folder: Path, evaluation: Evaluation, cards: Iterable[tuple[str, ImageCard]]
 ) -> None:
-    """Write `metrics.json` and `report.html`, which shows at most `report_images` of `images`."""
-    files = find_images(require_folder(images, "--images")) if images else {}
+    """Write the scores, and a report that shows the cards of some images."""
     folder.mkdir(parents=True, exist_ok=True)
     write_scores(folder, evaluation)
-    shown = worst_and_best(evaluation.scores.per_image, report_images)
-    write_report(folder / REPORT, evaluation, plain_cards(shown, files))
+    write_report(folder / REPORT, evaluation, cards)
+
+
+def image_cards(
+    evaluation: Evaluation, images: Path | None, count: int
+) -> Iterator[tuple[str, ImageCard]]:
+    """Return cards of at most `count` images in the folder `images`, without regions."""
+    files = find_images(require_folder(images, "--images")) if images else {}
+    return plain_cards(worst_and_best(evaluation.scores.per_image, count), files)
 
 
 def require_unscored(folder: Path, *, force: bool) -> None:

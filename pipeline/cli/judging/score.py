@@ -12,6 +12,7 @@ from a2cap.pipeline.evaluation.comparison import compare_scores
 from a2cap.pipeline.evaluation.results import missing_captions
 from a2cap.pipeline.evaluation.score_files import (
     ScoredFiles,
+    image_cards,
     require_unscored,
     write_evaluation,
     write_per_image,
@@ -94,7 +95,7 @@ def score(
     if per_image is not None:
         write_per_image(per_image, found)
     if output is not None:
-        write_evaluation(output, found, images=images, report_images=report_images)
+        write_evaluation(output, found, image_cards(found, images, report_images))
         click.echo(f"report: {output / 'report.html'}")
     if found.skipped:
         text = missing_captions(list(found.skipped), found.total)
