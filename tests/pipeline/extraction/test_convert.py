@@ -69,7 +69,7 @@ def sizes(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", THIRD_PARTY)
 def test_boxes_and_features_survive_a_round_trip_through_every_format(store, sizes, form, tmp_path):
-    there = convert(store, tmp_path / "target", form=form)
+    there = convert(store, tmp_path / "target", form=form, dtype="float32")
     back = convert(tmp_path / "target", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
     assert there.checksum == back.checksum
     assert (there.count, there.regions, there.skipped) == (3, (3, 5), [])

@@ -21,8 +21,8 @@ from tests.experiments import TRANSIENT, found, free, problems
 @pytest.mark.slow
 def test_features_take_images_times_regions_times_width(new, monkeypatch):
     detection = ("extract.boxes=detect", "extract.min_regions=10", "extract.max_regions=20")
-    wide = ("extract.width=64", "extract.depth=101", "extract.dtype=float32")
-    least = 40 * 10 * 2048 * 4
+    wide = ("extract.dtype=float32",)
+    least = 40 * 10 * 64 * 4
     free(monkeypatch, least)
     assert problems(new(*detection, *wide), "extract") == []
     free(monkeypatch, least - 1)
