@@ -9,10 +9,13 @@ Importing it loads nothing heavy; a function is imported when it is first used. 
 `a2cap.extract`, `a2cap.model` and `a2cap.pipeline` contain the implementation, which may change.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from a2cap.data.errors import A2Error
+from a2cap.pipeline.runtime.openmp import set_wait_policy
 
 if TYPE_CHECKING:
     from a2cap.captioner import load
@@ -36,6 +39,8 @@ def __getattr__(name: str) -> object:
     """Import a function of the library when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'a2cap' has no attribute {name!r}")
+    if "torch" not in sys.modules:  # OpenMP reads it once, when torch is imported
+        set_wait_policy(os.environ)
     return getattr(import_module(_HOMES[name]), name)
 
 

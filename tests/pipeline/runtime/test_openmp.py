@@ -1,8 +1,14 @@
 """Tests of OpenMP's wait policy."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from a2cap.pipeline.runtime.openmp import set_wait_policy
+
+POLICIES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
 def test_idle_threads_sleep_by_default():
@@ -11,8 +17,17 @@ def test_idle_threads_sleep_by_default():
     assert environment == {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-@pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_set_by_the_user_is_kept(name):
     environment = {name: "7"}
     set_wait_policy(environment)
     assert environment == {name: "7"}
+
+
+def test_the_library_sets_it_before_it_loads_torch():
+    asked = "import os, a2cap; a2cap.load; print(os.environ['OMP_WAIT_POLICY'])"
+    environment = {k: v for k, v in os.environ.items() if k not in POLICIES}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "PASSIVE\n"
