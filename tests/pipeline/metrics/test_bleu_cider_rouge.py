@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from a2cap.data.captions.document_frequencies import count_document_frequencies
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
+from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.bleu import COLUMNS, bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.cider import CorpusFrequencies, cider_values, coco_frequencies
@@ -84,6 +89,34 @@ def test_cider_with_frequencies_of_a_corpus_equals_that_of_pycocoevalcap(images,
     loaded = CorpusFrequencies.from_bytes(counted.to_bytes())
     found = cider_values(count_pair(candidates, references), idf=loaded)
     assert found == pytest.approx(cider_by_pycocoevalcap(images, corpus), **EQUAL)
+
+
+@pytest.mark.slow
+@given(IMAGES)
+def test_the_reward_of_self_critical_training_is_this_metric(images):
+    candidates, references, *_ = both_sides(images)
+    groups = dict(enumerate(references))
+    if not any(reference.split() for group in references for reference in group):
+        return  # rejected by the reward
+    counted = count_document_frequencies(groups, Vocabulary.from_counts({"a": 9}))
+    number = {word: rank for rank, word in enumerate(counted.words)}
+    tokens = [[number.setdefault(w, len(number)) for w in text.split()] for text in candidates]
+    padded = torch.tensor([[[*row, 2, *[0] * 20][:20]] for row in tokens])  # <eos>, <pad>
+    reward = CaptionReward(
+        InverseDocumentFrequencies(
+            torch.from_numpy(counted.ngrams),
+            torch.from_numpy(counted.counts),
+            documents=counted.documents,
+        ),
+        References.from_sentences(
+            [[[number[word] for word in text.split()] for text in group] for group in references]
+        ),
+        eos=False,
+    )
+    found = reward(torch.arange(len(images)), padded)[:, 0].numpy()
+    pair = count_pair(candidates, references)
+    assert found == pytest.approx(cider_values(pair), **EQUAL)
+    assert cider_values(pair, idf=CorpusFrequencies.count(groups)) == pytest.approx(found, **EQUAL)
 
 
 def test_frequencies_of_coco_are_counted_once(monkeypatch, tmp_path):
