@@ -35,13 +35,13 @@ check: lint types
 	$(BIN)/pytest -n 2 -q -m 'not slow' --dist loadfile --hypothesis-profile quick
 
 # Branches are traced in the tests of these boxes alone: tracing the others costs a third more.
-COVERED := tests/pipeline/engine tests/data/features
+COVERED := tests/pipeline/engine tests/pipeline/extraction tests/pipeline/test_experiment.py tests/data/features
 # In a process of its own: Ray's threads outlive its cluster, and a process with them that forks,
 # as loaders do, can hang.
-RAY := tests/pipeline/extraction/plan/test_ray_engine.py
+RAY := tests/pipeline/extraction/test_ray_engine.py
 test: lint types
 	$(BIN)/pytest -n 2 --dist worksteal $(COVERED:%=--ignore=%) --deselect $(RAY)
-	$(BIN)/pytest -n 2 $(COVERED) --cov
+	$(BIN)/pytest -n 2 $(COVERED) --deselect $(RAY) --cov
 	$(BIN)/pytest $(RAY)
 
 faults: install

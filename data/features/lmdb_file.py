@@ -11,7 +11,6 @@ import lmdb
 from a2cap.data.errors import StoreError
 from a2cap.data.features.facts import DATA_FILE, REMEDY, damage_error, read_store_manifest
 from a2cap.data.features.lmdb_check import find_damage
-from a2cap.data.features.record import Record
 
 # LMDB refuses to open a file twice in one process, so all readers share one environment per file.
 # Key: process, device and inode of the data file, because a rewritten store is another file.
@@ -48,11 +47,6 @@ class LmdbFile:
         # a list, because an iterator over the cursor would hold its transaction open
         with self._transaction() as transaction, transaction.cursor() as cursor:
             return iter([bytes(key) for key in cursor.iternext(values=False)])
-
-    def records(self) -> Iterator[Record]:
-        """Yield all records in key order, each valid until the next one."""
-        with self._transaction() as transaction, transaction.cursor() as cursor:
-            yield from cursor
 
     def close(self) -> None:
         """Close the file until the next read."""

@@ -17,7 +17,7 @@ from a2cap.data.errors import StoreError
 from a2cap.data.features import lmdb_file
 from a2cap.data.features.facts import joint_digest, records_digest
 from a2cap.data.features.store import FeatureStore, seal_shards
-from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, read_manifest, seal
 from tests.data.features.stores import (
     flip_byte,
     make_regions,
@@ -137,6 +137,20 @@ def test_a_damaged_manifest_is_rejected(path):
     assert refusal(FeatureStore, path) == (
         "manifest is unreadable: 'features.lmdb/manifest.json' (it differs from its checksum); "
         'copy the store again, or run "a2 extract --force"'
+    )
+
+
+def test_a_manifest_of_something_else_or_damaged_later_is_named(path, tmp_path):
+    store = FeatureStore(path)
+    (path / MANIFEST).write_text("{")
+    [problem] = store.verify()
+    assert problem.startswith(f"manifest is unreadable: {str(path / MANIFEST)!r}")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "model").write_text("x")
+    seal(other, ["model"])
+    assert message_of(FeatureStore, other, error=StoreError) == (
+        f'{str(other)!r} is not a feature store; run "a2 extract --force"'
     )
 
 

@@ -116,6 +116,7 @@ def test_only_files_in_doubt_are_read_again(images, paths, monkeypatch):
 def test_the_work_can_check_the_files_of_a_commit(images):
     first, second, _ = images.files
     inputs = Inputs({"numbers": images})
+    assert len(inputs) == 1
     replace_content(first)
     inputs.check([second, None])
     assert message_of(inputs.check, [first, second]) == (
