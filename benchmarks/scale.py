@@ -73,10 +73,12 @@ def _measure(work: Callable[[], int]) -> Figures:
     watching = threading.Thread(target=watch)
     watching.start()
     started, cpu = time.perf_counter(), _cpu()
-    count = work()
-    elapsed, used = time.perf_counter() - started, _cpu() - cpu
-    ended.set()
-    watching.join()
+    try:
+        count = work()
+    finally:  # else the thread would keep a failed process alive for ever
+        elapsed, used = time.perf_counter() - started, _cpu() - cpu
+        ended.set()
+        watching.join()
     return Figures(elapsed, used, max(*peaks, _own_memory()) - before, count)
 
 
@@ -161,8 +163,11 @@ def stage_options(folder: Path) -> list[str]:
 
 def start_training(folder: Path, scst: bool) -> int:
     """Open the data of a training as its stage does, and load the first batches."""
-    [captions] = (folder / "artifacts" / "preprocess").glob("[0-9a-f]*[0-9a-f]")
-    data = read_training_data(folder, captions)
+    results = [
+        (folder / "artifacts" / name).glob("*[0-9a-f]") for name in ("extract", "preprocess")
+    ]
+    [features], [captions] = results
+    data = read_training_data(features, captions)
     dataset = CaptionDataset(data.store.path, data.captions, "train", captions_per_image=1, seed=0)
     rewards = (
         ImageRewards.read(captions, ScstConfig(), device=torch.device("cpu")) if scst else None
@@ -179,7 +184,6 @@ def start_training(folder: Path, scst: bool) -> int:
 def steps(folder: Path, count: int) -> Iterator[tuple[str, Figures]]:
     """Yield each step and its figures."""
     write_annotations(folder, count)
-    (folder / "skipped.jsonl").touch()
     yield "write and seal the store", measured(partial(write_store, folder, count))
     yield "open the store, first read", measured(partial(open_store, folder))
     yield "random reads", measured(partial(read_at_random, folder, count))
