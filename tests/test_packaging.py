@@ -136,7 +136,7 @@ def test_a_release_has_the_urls_of_the_project_and_no_relative_link(built):
     links = re.findall(r"\]\(([^)]*)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     found = re.findall(r"\]\(([^)]*)\)", metadata)
     for link, absolute in zip(links, found, strict=True):
-        view = "raw" if link.endswith(".png") else "blob"
+        view = "raw" if link.endswith((".png", ".jpg")) else "blob"
         assert absolute == (link if link.startswith("https:") else f"{URL}/{view}/HEAD/{link}")
 
 

@@ -271,9 +271,9 @@ def test_all_ranks_end_with_the_same_network(labelled, together, tmp_path):
         shown = []
         task = detector_training._task
 
-        def remember(config, runtime, detector, data, ranks):
+        def remember(config, run, detector, data):
             shown.append(detector)
-            return task(config, runtime, detector, data, ranks)
+            return task(config, run, detector, data)
 
         detector_training._task = remember
         DetectorTraining(labelled)(tmp_path / "together", epochs=1)
