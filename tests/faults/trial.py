@@ -366,8 +366,13 @@ class Trial:
     def _repeated(self) -> list[int]:
         """Count what each later run repeated."""
         runs = self._runs[self._done :]
-        repeated = [run_log.repeated(runs[:n], run) for n, run in enumerate(runs) if n]
         unit, limit = PROMISED.get(self.stage, ("stages", 1))
+        # a training that ended before its first step repeated none
+        repeated = [
+            0 if unit == "steps" and run.resumed is None else run_log.repeated(runs[:n], run)
+            for n, run in enumerate(runs)
+            if n
+        ]
         if unit == "steps" and self.sent != signal.SIGKILL:
             limit = 0
         if max(repeated, default=0) > limit:
