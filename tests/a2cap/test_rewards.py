@@ -66,5 +66,11 @@ def test_unusable_batches_are_rejected():
 
 
 def test_scoring_imports_no_torch():
-    code = "import sys, a2cap; a2cap.score, a2cap.rewards; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", f"import a2cap.rewards; {code}"], check=True)
+    code = (
+        "import sys, a2cap, a2cap.rewards; a2cap.score(['a dog'], [['a dog']], metrics=['Bleu_1']);"
+        "print('torch' in sys.modules)"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert finished.stdout == "False\n"

@@ -102,10 +102,7 @@ def caption(
       a2 caption holidays --output holidays.jsonl
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
     """
-    if (layer and not figure) or (head and not layer):
-        raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
-    if force and output is None:
-        raise click.UsageError("--force needs --output; add the option")
+    _require_companions(figure=figure, layer=layer, head=head, output=output, force=force)
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     named = _named_images(images, sys.stdin.buffer)
@@ -126,20 +123,49 @@ def caption(
             batch_size=batch_size,
             attention=write is not None,
         )
-        done = failed = 0
-        for image, found in captioned:
-            if isinstance(found, A2Error):
-                failed += 1
-                click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
-                continue
-            done += 1
+
+        def emit(image: NamedImage, found: CaptionedImage) -> None:
             if written is None:
                 click.echo(_text(image.path, found, model, beams, as_json=as_json))
             else:
                 written.write(image.path, _line(image.path, found, model, beams))
-            if write is not None:
-                # standard output has the captions alone
-                click.echo(f"figure: {write(image, found)}", err=True)
+
+        done, failed = _emit_all(captioned, emit, write)
+    _finish(output, done, failed)
+
+
+def _require_companions(
+    *, figure: Path | None, layer: int | None, head: int | None, output: Path | None, force: bool
+) -> None:
+    """Raise UsageError if --layer, --head or --force lacks the option that it needs."""
+    if (layer and not figure) or (head and not layer):
+        raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
+    if force and output is None:
+        raise click.UsageError("--force needs --output; add the option")
+
+
+def _emit_all(
+    captioned: Iterable[tuple[NamedImage, CaptionedImage | A2Error]],
+    emit: Callable[[NamedImage, CaptionedImage], None],
+    draw: Callable[[NamedImage, CaptionedImage], Path] | None,
+) -> tuple[int, int]:
+    """Emit and draw each captioned image; return how many were captioned and how many failed."""
+    done = failed = 0
+    for image, found in captioned:
+        if isinstance(found, A2Error):
+            failed += 1
+            click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
+            continue
+        done += 1
+        emit(image, found)
+        if draw is not None:
+            # standard output has the captions alone
+            click.echo(f"figure: {draw(image, found)}", err=True)
+    return done, failed
+
+
+def _finish(output: Path | None, done: int, failed: int) -> None:
+    """Report what was written to `output`; exit with 3 if images failed."""
     if output is not None:
         again = "; run the same command again to retry them" if failed else ""
         click.echo(f"{output}: {done:,} new captions, {failed:,} images failed{again}", err=True)
