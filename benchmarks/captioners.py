@@ -62,6 +62,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "show-attend-tell": _SHOW_ATTEND_TELL,
     "show-attend-tell, hard": (*_SHOW_ATTEND_TELL, "attention=hard"),
     "gru": ("kind=gru", "embedding={width}", "scale=sqrt"),
+    "nic": ("kind=nic", "embedding={width}"),
 }
 """Row -> fields of the section `model`."""
 
@@ -211,7 +212,7 @@ def main(
     print_machine()
     logging.disable(logging.WARNING)
     chosen = names or (QUICK if quick else KINDS)
-    wanted = [(name, fusion) for name in chosen for fusion in FUSIONS]
+    wanted = [(name, fusion) for name in chosen for fusion in FUSIONS[: 1 + (name != "nic")]]
     spawning = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if quick else output.resolve()

@@ -7,6 +7,7 @@ from a2cap.model.captioners.m2 import M2Captioner
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.recurrent.aoa import AoaCaptioner
 from a2cap.model.captioners.recurrent.gru import GruCaptioner
+from a2cap.model.captioners.recurrent.nic import NicCaptioner
 from a2cap.model.captioners.recurrent.show_attend_tell import ShowAttendTellCaptioner
 from a2cap.model.captioners.recurrent.up_down import UpDownCaptioner
 from a2cap.model.captioners.spatial import SpatialCaptioner
@@ -17,6 +18,7 @@ CLASSES: dict[str, Callable[..., EncoderDecoder]] = {
     "aoa": AoaCaptioner,
     "gru": GruCaptioner,
     "m2": M2Captioner,
+    "nic": NicCaptioner,
     "show-attend-tell": ShowAttendTellCaptioner,
     "spatial": SpatialCaptioner,
     "up-down": UpDownCaptioner,

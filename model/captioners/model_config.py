@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
+from a2cap.model.captioners.recurrent.nic_config import NicConfig
 from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
@@ -30,6 +31,7 @@ AnyConfig = (
     | GruConfig
     | AoaConfig
     | M2Config
+    | NicConfig
 )
 """Union to which a new kind is added."""
 

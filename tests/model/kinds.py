@@ -7,6 +7,7 @@ from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
+from a2cap.model.captioners.recurrent.nic_config import NicConfig
 from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
@@ -38,6 +39,9 @@ KINDS = {
             **{"width": 12, "heads": 2, "feed_forward": 10, "dropout": 0, "memory_slots": 3},
             **{"encoder_layers": 2, "decoder_layers": 2, **fields},
         }
+    ),
+    "nic": lambda alignment=None, **fields: NicConfig(
+        **{"width": 12, "embedding": 7, "dropout": 0, **fields}
     ),
     "show-attend-tell": lambda **fields: ShowAttendTellConfig(
         **{"width": 12, "embedding": 7, "attention_width": 6, "dropout": 0, **fields}

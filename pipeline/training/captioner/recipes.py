@@ -2,7 +2,8 @@
 
 A recipe gives defaults of other fields; a field that the configuration states wins. What the papers
 leave open follows the authors' code. Up-Down: 60,000 updates of 100 captions are 53 epochs; their
-momentum scales the rate, torch's does not. AoANet: they clip each value, not the norm.
+momentum scales the rate, torch's does not. AoANet: they clip each value, not the norm. NIC:
+their rate of 2.0 is without momentum, which multiplies ours by 10.
 """
 
 from collections.abc import Mapping
@@ -48,6 +49,22 @@ RECIPES: Mapping[str, Mapping[str, Fields]] = {
     "gru": {
         "authors": {"train": {**_ADAM, "lr": 1e-3, "grouping": "caption", "batch_size": 64}},
         "modern": {"train": {**_ADAM, "lr": 1e-3, "batch_size": 13}},
+    },
+    "nic": {
+        "authors": {
+            "train": {
+                "optimiser": "sgd",
+                "schedule": "step",
+                "warmup": 1,
+                "lr": 0.2,
+                "decay": 0.5,
+                "decay_every": 8,
+                "clip_norm": 5.0,
+                "grouping": "caption",
+                "batch_size": 32,
+            },
+        },
+        "modern": {"train": {**_ADAM, "lr": 1e-3, "clip_norm": 5.0, "batch_size": 13}},
     },
     "aoa": {
         "authors": {

@@ -41,6 +41,11 @@ PLACES = {
         **{(f"decoder.layers.{n}.dropout", 0.11, 12): 4 for n in LAYERS},
         **{(f"decoder.layers.{n}.feed_forward.dropout", 0.11, 10): 1 for n in LAYERS},
     },
+    "nic": {
+        ("encoder.dropout", 0.03, 6): 1,
+        ("decoder.dropout", 0.11, 7): 7,  # the image and 6 tokens
+        ("decoder.dropout", 0.11, 12): 6,  # before the output layer
+    },
     "show-attend-tell": {
         ("encoder.dropout", 0.03, 6): 1,
         ("decoder.dropout", 0.11, 6): 1,  # the hidden layer of the initial states

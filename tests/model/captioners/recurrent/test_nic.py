@@ -1,0 +1,48 @@
+"""NIC (Vinyals et al. 2015, Eq. 4-12) against its equations in numpy and float64."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioner import trace_attention
+from a2cap.model.captioners.recurrent.nic import NicCaptioner
+from a2cap.model.captioners.recurrent.nic_config import NicConfig
+from tests.model.kinds import make
+from tests.model.recurrent_equations import Weights, assert_equal_to_transcription, lstm, softmax
+
+
+def log_probs(captioner, align, regions, fed):
+    weights, rows = Weights(captioner), []
+    state = cell = np.zeros(captioner.config.width)
+    image = weights["image.weight"] @ regions.mean(0)
+    for inputs in (image, *(weights["embedding.weight"][token] for token in fed)):
+        state, cell = lstm(weights.linear(np.concatenate([inputs, state]), "gates"), cell)
+        rows.append(np.log(softmax(weights.linear(state, "output"))))
+    return np.array(rows[1:])  # nothing is predicted after the image
+
+
+def test_the_image_is_the_first_token_of_the_lstm(images):
+    assert_equal_to_transcription(make("nic"), images, log_probs)
+
+
+def test_there_is_no_attention_to_trace_or_align(images):
+    captioner = make("nic")
+    assert trace_attention(captioner, images.encoded(captioner), images.captions[:, 0]) == []
+    with pytest.raises(ValidationError) as raised:
+        NicConfig(alignment=AlignmentConfig(fusion="gate"))
+    assert raised.value.errors()[0]["msg"] == (
+        "Value error, alignment.fusion is 'gate', but nic has no attention to align; set it to none"
+    )
+
+
+def test_initial_values_are_those_of_the_authors_code():
+    captioner = NicCaptioner(NicConfig(), feature_width=1024, vocabulary_size=1000)
+    decoder = captioner.decoder
+    for name, parameter in captioner.named_parameters():
+        if name.endswith("weight"):
+            assert 0.079 < parameter.abs().max().item() <= 0.08
+    assert decoder.gates.bias.unflatten(0, (4, 512)).mean(1).tolist() == [0, 1, 0, 0]
+    # Eq. 4-9 without biases, an embedding of the image and of the words, and the output layer
+    shared = 4 * 512 * (512 + 512 + 1) + 512 * 1024
+    assert sum(p.numel() for p in decoder.parameters()) == shared + 1000 * (512 + 513)
