@@ -1,9 +1,15 @@
 """Checks of the files and folders that configuration fields name."""
 
+import os
 from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 from a2cap.data.errors import ConfigError, InputError
+
+_MOST_NAMES = 10_000
+"""Names of a folder that are compared: a folder of COCO has 120,000, which would take seconds."""
 
 
 def require_file(path: Path | None, field: str) -> Path:
@@ -22,6 +28,27 @@ def require_folder(path: Path | None, field: str) -> Path:
     if not path.is_dir():
         raise ConfigError(f"{field} is not a folder: {str(path)!r}; check the path")
     return path
+
+
+def did_you_mean(path: Path) -> str:
+    """Return "; did you mean 'PATH'?" for a missing path with a near one beside it, else ""."""
+    found = _near(path)
+    return "" if found is None or path.exists() else f"; did you mean {str(found)!r}?"
+
+
+def _near(path: Path) -> Path | None:
+    """Return the existing path with the most similar name, None if none is similar."""
+    folder = path.parent if path.parent.is_dir() else _near(path.parent)
+    if folder is None or not folder.is_dir() or path.stem.isdecimal():  # a number is an id
+        return None
+    # stems: equal suffixes would make all names of a folder of images similar
+    names: dict[str, list[str]] = {}
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in islice(entries, _MOST_NAMES):
+            names.setdefault(Path(entry.name).stem.casefold(), []).append(entry.name)
+    stems = get_close_matches(path.stem.casefold(), names, n=1)
+    same = get_close_matches(path.name, names[stems[0]], n=1, cutoff=0) if stems else []
+    return folder / same[0] if same else None
 
 
 def size_of(folder: Path) -> int:

@@ -5,15 +5,18 @@ import signal
 from collections.abc import Mapping
 from importlib import import_module
 from inspect import cleandoc
+from pathlib import Path
 from typing import Any
 
 import click
 
 from a2cap.data.errors import A2Error, ConfigError, LockedError
+from a2cap.data.files.paths import did_you_mean
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
+_WORDS = f"{__name__}.words"  # of the command line
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
 # the others resume after a stop
@@ -59,6 +62,11 @@ class Commands(click.Group):
         _move_example_to_the_end(cmd)
         super().add_command(cmd, name)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the words of the command line, which name the paths of an error."""
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
         # SIGTERM too: schedulers send it some time before they kill
@@ -67,7 +75,8 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (A2Error, ModelError) as error:
-            raise Failure(str(error), _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
+            text = _with_near_names(str(error), ctx.meta[_WORDS])
+            raise Failure(text, _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
         except Interrupted as stop:
             how = "restart" if _invoked(ctx) in _RESTARTED else "resume"
             text = f"stopped; run the same command again to {how}"
@@ -79,7 +88,7 @@ class Commands(click.Group):
             name = error.filename2 or error.filename or "unknown file"
             remedy = _REMEDIES.get(error.errno or 0, "check the path, then run the command again")
             text = f"{error.strerror or error}: {name!r}; {remedy}"
-            raise Failure(text, EXIT_ERROR) from error
+            raise Failure(_with_near_names(text, ctx.meta[_WORDS]), EXIT_ERROR) from error
         finally:  # tests and notebooks call this in a process that lives on
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -118,6 +127,18 @@ class LazyCommands(Commands):
         for title, (_, summaries) in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), text) for name, text in summaries.items()])
+
+
+def _with_near_names(message: str, words: list[str]) -> str:
+    """Add the near name of each path of the command line that the message quotes and is missing."""
+    lines = message.splitlines() or [""]
+    # the value of --option=PATH and --set field=PATH; a path inside a named folder counts too
+    named = {str(Path(word.rpartition("=")[2])) for word in words if word}
+    for number, line in enumerate(lines):
+        quoted = (path for path in named if repr(path)[:-1] in line)
+        if "did you mean" not in line:
+            lines[number] += max((did_you_mean(Path(path)) for path in quoted), key=len, default="")
+    return "\n".join(lines)
 
 
 def _invoked(ctx: click.Context) -> str:

@@ -61,15 +61,28 @@ _SECTIONS = {
     ),
 }
 
+_FIRST_SCREEN = """\
+a2 captions images and trains captioners whose attention is aligned with image regions.
+
+  a2 extract      images -> region features
+  a2 preprocess   captions -> vocabulary and token ids
+  a2 train        both -> captioner
+  a2 evaluate     captioner -> captions, scores and a report
+
+try: a2 caption photo.jpg
+all commands: a2 --help"""
+
 
 @click.group(
     "a2",
     cls=LazyCommands,
     sections=_SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
 )
 @click.version_option(package_name="a2cap", prog_name="a2")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Train and evaluate the A2 Transformer, an attention-aligned image captioner.
 
     \b
@@ -77,6 +90,8 @@ def cli() -> None:
       a2 run -c configs/smoke.yaml --set data.images=coco/images \\
              --set data.annotations=coco/dataset_coco.json
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(_FIRST_SCREEN)
 
 
 def main() -> None:

@@ -61,24 +61,25 @@ def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(
     options = [word for override in SMALL for word in ("--set", override)]
     answer = CliRunner().invoke(cli, ["demo", "--folder", str(folder), *options])
     assert answer.exit_code == 0, answer.output
-    *lines, last, photo, opening, captioning, of_photo = answer.stdout.splitlines()
+    *lines, last, photo, _, of_photo, _, page, _, opening = answer.stdout.splitlines()
     assert photo.startswith("chelsea.jpg: ") and " cat " in photo
     assert of_photo.endswith("chelsea.jpg --figure photo.png")
+    assert page.endswith(" serve")
     report = done.evaluation / "report.html"
     assert last == f"report: {report}"
     assert shlex.split(opening) == [sys.executable, "-m", "webbrowser", report.as_uri()]
     assert [name for name in (line.split()[0] for line in lines) if name in METRICS] == METRICS
-    assert_captions(captioning, folder, monkeypatch, caplog)
+    assert_captions(done, folder, monkeypatch, caplog)
 
 
-def assert_captions(line, folder, monkeypatch, caplog):
-    """Assert that the printed command captions an image of the test and draws its attention."""
+def assert_captions(done, folder, monkeypatch, caplog):
+    """Assert that the demo's captioner captions an image of the test and draws its attention."""
     monkeypatch.chdir(folder)
     caplog.clear()
-    _, *arguments = shlex.split(line)
-    answer = CliRunner().invoke(cli, arguments)
+    named = ["--model", str(done.captioner), "--figure", "attention.png"]
+    answer = CliRunner().invoke(cli, ["caption", str(done.image), *named])
     assert answer.exit_code == 0, answer.output
-    assert answer.stdout.startswith(f"{arguments[1]}: ")
+    assert answer.stdout.startswith(f"{done.image}: ")
     assert caplog.messages == [
         "the captioner was trained on drawings of a2 scenes; its captions of photographs mean "
         "nothing"

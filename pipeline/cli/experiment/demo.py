@@ -29,7 +29,7 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
     """Draw scenes, train a captioner and a blind control.
 
     Prints the scores, the caption of a photograph by the bundled captioner, and three commands to
-    copy: one opens the report, the others caption a scene and the photograph.
+    copy: caption the photograph, serve a page for images, open the report.
 
     \b
     Example:
@@ -43,13 +43,15 @@ def demo(folder: Path, overrides: tuple[str, ...], verbose: bool) -> None:
 
 
 def _print_next_steps(demo: Demo) -> None:
-    """Print the commands that open the demo's report and caption images."""
+    """Print the commands that caption a photograph, open the page and open the report."""
     program = "a2" if which("a2") == sys.argv[0] else sys.argv[0]
     report = (demo.evaluation / REPORT).resolve().as_uri()
-    caption = [program, "caption", demo.image, "--model", demo.captioner]
-    for words in (
-        [sys.executable, "-m", "webbrowser", report],
-        [*caption, "--figure", "attention.png"],
-        [program, "caption", demo.photo, "--figure", "photo.png"],
-    ):
-        click.echo(shlex.join(map(str, words)))
+    commands: dict[str, list[object]] = {
+        "caption a photograph, or one of your own:": [
+            *(program, "caption", demo.photo, "--figure", "photo.png"),
+        ],
+        "open a page on which images are dropped:": [program, "serve"],
+        "open the report:": [sys.executable, "-m", "webbrowser", report],
+    }
+    for purpose, words in commands.items():
+        click.echo(f"{purpose}\n  {shlex.join(map(str, words))}")

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import list_images
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, caption_files
@@ -26,6 +27,7 @@ from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import captioner_name
 
+_NEAR_NAMES = 5  # missing images for which one is searched: it reads their folder
 _STANDARD_INPUT = Path("-")
 _ADDRESS = re.compile("https?:/", re.IGNORECASE)  # a path joins the two slashes
 
@@ -154,7 +156,8 @@ def _emit_all(
     for image, found in captioned:
         if isinstance(found, A2Error):
             failed += 1
-            click.echo(f"a2: skipped {str(image.path)!r}: {found}", err=True)
+            near = did_you_mean(image.path) if failed <= _NEAR_NAMES else ""
+            click.echo(f"a2: skipped {str(image.path)!r}: {found}{near}", err=True)
             continue
         done += 1
         emit(image, found)

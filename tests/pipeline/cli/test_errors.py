@@ -55,6 +55,40 @@ def test_all_wrong_paths_are_reported_at_once(tmp_path, monkeypatch, command, mi
     ]
 
 
+@pytest.mark.parametrize(
+    ("command", "suggested"),
+    [
+        ("caption phto.png", "photo.png"),
+        ("caption PHOTO.PNG", "photo.png"),
+        ("caption photo.jpeg", "photo.png"),
+        ("config diff photos/capton.yaml photo.yaml", "photos/caption.json"),
+        ("config diff phtos/caption.json photo.yaml", "photos/caption.json"),
+        ("runs --artifacts artefacts", None),  # nothing is missing
+        ("evaluate -c photo.yml", "photo.yaml"),
+        ("evaluate --set evaluate.baseline=photo.jsn", "photo.json"),
+        ("verify phtos", "photos"),
+        ("human tally phtos sheet.csv", "photos"),
+        ("config explain photo.png", None),  # names a field, not a path
+        ("caption 000000000042.jpg", None),  # another id is another image
+        ("verify entirely-different", None),
+    ],
+)
+def test_a_missing_path_is_answered_with_a_near_name(tmp_path, monkeypatch, command, suggested):
+    (tmp_path / "photos").mkdir()
+    for name in (
+        "photo.png",
+        "photo.json",
+        "photo.yaml",
+        "photos/caption.json",
+        "000000000043.jpg",
+    ):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    answer = a2(*command.split())
+    found = re.findall("; did you mean '(.*)'[?]$", answer.stderr, re.MULTILINE)
+    assert found == ([] if suggested is None else [suggested]), answer.stderr
+
+
 def test_a_web_address_is_not_an_image(copy):
     answer = a2("caption", "https://a.b/c.jpg", "--model", copy.directory("train-xe"))
     assert answer.exit_code == 1

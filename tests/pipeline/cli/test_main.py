@@ -55,6 +55,17 @@ def test_help_lists_every_command_in_a_section_with_its_summary():
     assert "..." not in text.partition("Run:")[2]
 
 
+def test_without_a_command_the_stages_and_a_first_command_are_printed():
+    answer = a2()
+    assert answer.exit_code == 0
+    first, _, *stages, _, attempt, _ = answer.stdout.splitlines()
+    assert first.startswith("a2 captions images and trains captioners")
+    assert [line.split()[:2] for line in stages] == [
+        ["a2", name] for name in ("extract", "preprocess", "train", "evaluate")
+    ]
+    assert attempt == "try: a2 caption photo.jpg"
+
+
 def test_help_imports_no_heavy_package():
     script = (
         "import sys\n"
