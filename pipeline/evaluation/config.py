@@ -25,7 +25,8 @@ class EvaluateConfig(CaptioningConfig):
     baseline_name: str = "baseline"
     """Name of the baseline in the report."""
     report_images: Annotated[int, Field(ge=0)] = 500
-    """Largest number of images embedded in report.html, the worst and the best by CIDEr."""
+    """Largest number of images embedded in report.html: the worst, the most typical and the best by
+    CIDEr, a third each."""
     attention: Literal["all", "report", "none"] = "all"
     """Images whose attention at each token is saved in attention.h5: all (about 3 kB for an image
     with 36 regions), those embedded in the report, or none."""

@@ -19,7 +19,7 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.data.regions import Regions, top_scoring
+from a2cap.data.regions import Regions, is_grid, top_scoring
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
@@ -48,7 +48,7 @@ from a2cap.pipeline.evaluation.score_files import score_evaluation, write_evalua
 from a2cap.pipeline.evaluation.scores import read_baseline
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
-from a2cap.pipeline.report.report import worst_and_best
+from a2cap.pipeline.report.report import worst_typical_best
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
@@ -95,6 +95,7 @@ class EvaluationImages:
                 scores=regions.scores,
                 attention=self._attention(image_id),
                 truth=self.instances.get(image_id),
+                is_grid=is_grid(regions),
             )
             yield image_id, card
 
@@ -244,7 +245,7 @@ def evaluate_captioner(
     scores = evaluation.scores
     events.write("scored", **scores.metrics)
 
-    shown = worst_and_best(scores.per_image, config.report_images)
+    shown = worst_typical_best(scores.per_image, config.report_images)
     known = captioning.attend(directory, inputs, images, captions, shown)
     evaluation = replace(
         evaluation,

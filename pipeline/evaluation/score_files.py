@@ -29,7 +29,7 @@ from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.truth import judge_captions
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.image_card import ImageCard, plain_cards
-from a2cap.pipeline.report.report import Evaluation, worst_and_best, write_report
+from a2cap.pipeline.report.report import Evaluation, worst_typical_best, write_report
 
 METRIC_TOKENS = "tokens of the metrics"
 """Name of the tokenizer in the provenance."""
@@ -139,7 +139,7 @@ def image_cards(
 ) -> Iterator[tuple[str, ImageCard]]:
     """Return cards of at most `count` images in the folder `images`, without regions."""
     files = find_images(require_folder(images, "--images")) if images else {}
-    return plain_cards(worst_and_best(evaluation.scores.per_image, count), files)
+    return plain_cards(worst_typical_best(evaluation.scores.per_image, count), files)
 
 
 def require_unscored(folder: Path, *, force: bool) -> None:

@@ -4,22 +4,25 @@ Both runs captioned the same images. A caption is fixed if it differs and its CI
 least MIN_CHANGE, broken if it is lower by as much, and changed if it differs otherwise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.metrics.score import shown_name
-from a2cap.pipeline.report.html import write_page
+from a2cap.pipeline.report.html import read_cards, write_page
 from a2cap.pipeline.report.image_card import plain_cards
-from a2cap.pipeline.report.summary import in_order
+from a2cap.pipeline.report.summary import CITED, in_order
 
 MIN_CHANGE = 0.1
 """CIDEr of one image; smaller differences are often one function word."""
 
 MAX_IMAGES = 500
 """Embedded images: 8 MB."""
+
+_TRACES = ("digest of ", "version of ", "sha256 of ")
+_IN_TITLE = 2
 
 CHANGES = ("fixed", "broken", "changed", "same")
 
@@ -67,9 +70,16 @@ class Difference:
     better: float
 
     @property
-    def shown_name(self) -> str:
-        """Name of the metric as in papers."""
-        return shown_name(self.metric)
+    def cells(self) -> list[str]:
+        """Cells of its row in a table, the name of the metric as in papers first."""
+        return [
+            shown_name(self.metric),
+            f"{self.first:.4f}",
+            f"{self.second:.4f}",
+            f"{self.difference:+.4f}",
+            f"{self.low:+.4f} to {self.high:+.4f}",
+            f"{100 * self.better:.1f} %",
+        ]
 
 
 @dataclass(frozen=True)
@@ -84,29 +94,53 @@ class Comparison:
     images: Sequence[ImageComparison]
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        """The first settings that differ, or the names of the runs if none does."""
+        # Those of a section, such as model.alignment.fusion, come first; digests always differ.
+        chosen = [name for name in self.settings if not name.startswith(_TRACES)]
+        chosen.sort(key=lambda name: "." not in name)
+        parts = [
+            f"{name.rpartition('.')[2].replace('_', ' ')} {' → '.join(self.settings[name])}"
+            for name in chosen[:_IN_TITLE]
+        ]
+        more = [f"{len(chosen) - _IN_TITLE} more"] if len(chosen) > _IN_TITLE else []
+        return ", ".join([*parts, *more]) or " → ".join(self.names)
+
 
 def write_comparison(
-    path: Path, comparison: Comparison, files: Mapping[str, Path] = MappingProxyType({})
+    path: Path,
+    comparison: Comparison,
+    files: Mapping[str, Path] = MappingProxyType({}),
+    reports: tuple[Path, Path] | None = None,
 ) -> None:
     """Write the page as one HTML file; raise InputError if `path` cannot be written.
 
-    files: image id -> image; those whose captions differ most in CIDEr are embedded.
+    reports: of both evaluations; images that one of them embeds are shown with its attention.
+    files: image id -> image, for the others. Those whose captions differ most in CIDEr are
+    embedded.
     """
     # From the images: a run may have metrics that the other lacks.
     metrics = in_order(name for image in comparison.images for one in image.scores for name in one)
     differing = [image for image in comparison.images if image.change != "same"]
     differing.sort(key=lambda image: (-abs(image.difference), image.image_id))
-    cards = plain_cards((image.image_id for image in differing[:MAX_IMAGES]), files)
+    embedded = [dict(read_cards(report)) for report in reports or ()]
     changes = [image.change for image in comparison.images]
+    cited = [row for row in comparison.metrics if row.metric in CITED]
     try:
         write_page(
             path,
             "comparison.html",
             comparison=comparison,
             min_change=MIN_CHANGE,
-            cards=((image_id, card.as_json("")) for image_id, card in cards),
+            heads=["metric", "A", "B", "difference", "95 %", "B is better in"],
+            cited=[row.cells for row in cited],
+            others=[row.cells for row in comparison.metrics if row not in cited],
+            settings={name: " → ".join(pair) for name, pair in comparison.settings.items()},
+            cards=_sides([image.image_id for image in differing[:MAX_IMAGES]], embedded, files),
             changes={change: changes.count(change) for change in CHANGES},
             orders=[shown_name(name) for name in metrics],
+            main=metrics.index("CIDEr") if "CIDEr" in metrics else 0,
             data={
                 "metrics": [shown_name(name) for name in metrics],
                 "names": comparison.names,
@@ -117,6 +151,18 @@ def write_comparison(
         raise InputError(
             f"cannot write {str(path)!r} ({error.strerror}); name another path"
         ) from error
+
+
+def _sides(
+    image_ids: Sequence[str], reports: Sequence[Mapping[str, object]], files: Mapping[str, Path]
+) -> Iterator[tuple[str, list[object]]]:
+    """Yield the cards of both runs as JSON for each image that has one, None for a missing one."""
+    for image_id in image_ids:
+        found = [report.get(image_id) for report in reports]
+        if not any(found):
+            found = [card.as_json("") for _, card in plain_cards([image_id], files)]
+        if found:
+            yield image_id, found
 
 
 def _as_json(image: ImageComparison, metrics: Sequence[str]) -> dict[str, object]:

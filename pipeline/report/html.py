@@ -6,14 +6,28 @@ Equal values give equal bytes: a page contains no time, path or host name.
 
 import json
 import math
+import re
+from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
+
+_CARD = re.compile(r'<script type="application/json" class="detail" data-id="(.*?)">(.*)</script>')
 
 
 def write_page(path: Path, template: str, **values: object) -> None:
     """Render a template of `templates/` with these values and write it piece by piece."""
+    # Streamed: the images of a report need not be in memory together.
+    pieces = load_template(template).stream(**values)
+    pieces.enable_buffering(64)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(pieces)
+
+
+def load_template(name: str) -> Template:
+    """Return a template of `templates/`, which has `embedded` as a filter."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -23,11 +37,7 @@ def write_page(path: Path, template: str, **values: object) -> None:
         keep_trailing_newline=True,
     )
     environment.filters["embedded"] = embedded
-    # Streamed: the images of a report need not be in memory together.
-    pieces = environment.get_template(template).stream(**values)
-    pieces.enable_buffering(64)
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(pieces)
+    return environment.get_template(name)
 
 
 def embedded(value: object) -> Markup:
@@ -35,6 +45,17 @@ def embedded(value: object) -> Markup:
     text = json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
     # "</script>" and "<!--" would end or change the element, even inside a string.
     return Markup(text.replace("<", "\\u003c"))
+
+
+def read_cards(report: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield image id and card of each image that a page embeds; none of a page that is missing."""
+    try:
+        lines = report.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        if found := _CARD.fullmatch(line):
+            yield unescape(found[1]), json.loads(found[2])
 
 
 def _finite(value: object) -> object:

@@ -1,7 +1,8 @@
-"""Image in a report: its thumbnail, its regions, and the attention to them at each token."""
+"""Image of a page: its thumbnail, its regions, and the attention to them at each token."""
 
 import base64
 import io
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,15 @@ MAX_LAYER_BYTES = 8 << 20
 """Bytes of a page for the attention of each layer and head: 50 images of 36 regions with A2's six
 layers of eight heads."""
 
+EVEN = 1.5
+"""Times the even share 1 / R: attention whose peak is below is spread evenly (attention.js)."""
+
+_FUNCTION_WORDS = (
+    "a an the this that these those some there it its his her their he she they him them one two "
+    "of on in at to with and or by for from up down off out over under into onto near next behind "
+    "front beside between through is are was be being has have as while who which what not no very "
+    "left right top side other each another"
+)
 _JPEG_QUALITY = 78
 _ORIENTATION, _QUARTER_TURNED = 0x0112, 5
 
@@ -36,7 +46,9 @@ class ImageCard:
     width, height: in pixels, after EXIF rotation; boxes refer to that.
     boxes: (R, 4), x1 y1 x2 y2. names: category of each region, empty if unknown.
     scores: (R,) confidence, or None. attention: at each token of the caption, or None.
-    truth: annotated boxes, or None.
+    truth: annotated boxes, or None. is_grid: the boxes are the n x n cells of an area, row by row,
+    as `data.regions.is_grid` finds. certificates: (L, 2) or (L, 3), probability of each token given
+    all regions, without the one that is attended to most, and without that after alignment.
     """
 
     image: Path | None
@@ -47,29 +59,69 @@ class ImageCard:
     scores: NDArray[np.floating] | None = None
     attention: CaptionAttention | None = None
     truth: Instances | None = None
+    is_grid: bool = False
+    certificates: NDArray[np.floating] | None = None
 
     def as_json(self, caption: str) -> dict[str, object]:
         """Return the card for the report's script."""
+        attention, tokens = self.attention, caption.split()
+        boxes = [] if self.is_grid else _corners(self.boxes)
         return {
             "thumbnail": thumbnail(self.image),
             "width": self.width,
             "height": self.height,
-            "boxes": _corners(self.boxes),
-            "names": list(self.names),
-            "scores": None if self.scores is None else _rounded(self.scores, 2),
+            "regions": len(self.boxes),
+            "grid": self._grid if self.is_grid else None,
+            # Cells have neither names nor boxes that are worth a look.
+            "boxes": boxes,
+            "names": list(self.names) if boxes else [],
+            "scores": _rounded(self.scores, 2) if boxes and self.scores is not None else None,
             "truth": {"boxes": _corners(self.truth.boxes), "names": list(self.truth.names)}
             if self.truth
             else None,
-            "attention": self.attention
+            "attention": attention
             and {
-                "tokens": caption.split(),
-                **_rows(self.attention),
+                "tokens": tokens,
+                "telling": telling_word(tokens, attention),
+                "certificates": None
+                if self.certificates is None
+                else [_rounded(row, 4) for row in self.certificates],
+                **_rows(attention),
                 "layers": [
-                    {"heads": len(layer.original), **_rows(layer)}
-                    for layer in self.attention.layers
+                    {"heads": len(layer.original), **_rows(layer)} for layer in attention.layers
                 ],
             },
         }
+
+    @property
+    def _grid(self) -> dict[str, object]:
+        """The number of cells of a side, and the area x1 y1 x2 y2 that they divide."""
+        [area] = _corners(np.concatenate([self.boxes[0, :2], self.boxes[-1, 2:]])[None])
+        return {"side": math.isqrt(len(self.boxes)), "area": area}
+
+
+def telling_word(tokens: Sequence[str], attention: CaptionAttention) -> int | None:
+    """Return the position of the content word whose attention alignment changes most.
+
+    The change is the total variation distance of both rows, scaled to a sum of 1; ties, such as all
+    words of a captioner without alignment, are broken by the larger peak. Content words are those
+    that are no English function words, or all if there are none. Returns None if each of them has
+    evenly spread attention, aligned or original (EVEN).
+    """
+    rows = [_shares(attention.original), _shares(attention.aligned)]
+    if not tokens or not rows[0].size:
+        return None
+    peaks = [row.max(axis=1) * row.shape[1] for row in rows]
+    changes = np.abs(rows[1] - rows[0]).sum(axis=1).round(6)
+    content = [i for i, token in enumerate(tokens) if token.lower() not in _FUNCTION_WORDS.split()]
+    uneven = [i for i in content or range(len(tokens)) if min(peaks[0][i], peaks[1][i]) >= EVEN]
+    return max(uneven, key=lambda i: (changes[i], peaks[1][i], -i), default=None)
+
+
+def _shares(rows: NDArray[np.floating]) -> NDArray[np.floating]:
+    sums = np.maximum(rows.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    shares: NDArray[np.floating] = rows / sums
+    return shares
 
 
 def _corners(boxes: NDArray[np.floating]) -> list[list[float]]:

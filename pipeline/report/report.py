@@ -1,8 +1,7 @@
-"""Evaluation report: one HTML file with every caption, and images of the worst and the best.
+"""Evaluation report: one HTML file with every caption, and images of the worst, typical and best.
 
 Captions, references and scores of all images are embedded as JSON, which the page sorts, searches
-and draws a few at a time. The worst and the best are embedded with their image, regions and
-attention.
+and draws a few at a time. Some are embedded with their image, regions and attention.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +16,13 @@ from a2cap.pipeline.metrics.word_groups import GroupScore, WordGroupScores
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.summary import (
+    cited_figures,
     format_figures,
-    group_rows,
+    group_table,
+    headline,
     histogram,
     in_order,
-    metric_rows,
+    metric_table,
 )
 
 if TYPE_CHECKING:  # it imports torch, which a page of scores does not need
@@ -82,23 +83,24 @@ def write_report(
     cards: (image id, card) of the images to embed; consumed one by one, so that they need not be in
     memory together.
     """
-    scores, baseline = evaluation.scores, evaluation.baseline
+    scores, baseline = evaluation.scores, evaluation.baseline or Baseline({})
+    groups = evaluation.word_groups.groups if evaluation.word_groups else {}
     metrics = in_order(name for values in scores.per_image.values() for name in values)
     cider = [values["CIDEr"] for values in scores.per_image.values() if "CIDEr" in values]
+    judged = list(evaluation.judged.values())
     write_page(
         path,
         "report.html",
         evaluation=evaluation,
-        baseline=baseline,
+        headline=headline(scores, baseline.metrics, baseline.name, judged),
+        cited=cited_figures(scores),
         statistics=format_figures(evaluation.statistics, scores.spice),
         grounding=evaluation.mean_grounding,
-        metrics=metric_rows(scores, baseline.metrics if baseline else {}),
-        groups=group_rows(
-            evaluation.word_groups.groups if evaluation.word_groups else {},
-            baseline.word_groups if baseline else {},
-        ),
+        metrics=metric_table(scores, baseline.metrics, baseline.name),
+        groups=group_table(groups, baseline.word_groups, baseline.name),
         histogram=histogram(cider),
         orders=[shown_name(name) for name in metrics],
+        main=metrics.index("CIDEr") if "CIDEr" in metrics else 0,
         data={
             "metrics": [shown_name(name) for name in metrics],
             "images": [_as_json(image_id, evaluation, metrics) for image_id in evaluation.captions],
@@ -133,14 +135,17 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def worst_and_best(scores: Mapping[str, Mapping[str, float]], limit: int) -> list[str]:
-    """Return at most `limit` image ids by ascending CIDEr: half the lowest, half the highest.
+def worst_typical_best(scores: Mapping[str, Mapping[str, float]], limit: int) -> list[str]:
+    """Return at most `limit` image ids by ascending CIDEr: the lowest, the median, the highest.
 
-    scores: image id -> metric -> value.
+    Each is a third; the page opens with all three. scores: image id -> metric -> value.
     """
     # The id breaks ties, so that equal scores give equal reports.
     ordered = sorted(scores, key=lambda image_id: (scores[image_id].get("CIDEr", 0.0), image_id))
     if len(ordered) <= limit:
         return ordered
-    best = limit // 2
-    return ordered[: limit - best] + ordered[len(ordered) - best :]
+    best = limit // 3
+    worst = (limit - best) // 2
+    typical = limit - best - worst
+    first = (len(ordered) - typical) // 2
+    return ordered[:worst] + ordered[first : first + typical] + ordered[len(ordered) - best :]

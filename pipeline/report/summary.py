@@ -1,4 +1,4 @@
-"""Summary of a report: tables of metrics and groups of words, and a histogram of CIDEr."""
+"""Summary of a report: one sentence, tables of metrics and groups of words, histogram of CIDEr."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,9 +7,10 @@ from statistics import median
 
 import numpy as np
 
+from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.metrics.score import METRICS, Scores, shown_name
 from a2cap.pipeline.metrics.truth import TRUTH
-from a2cap.pipeline.metrics.word_groups import GroupScore, PairScore, WordScore
+from a2cap.pipeline.metrics.word_groups import GroupScore
 
 _BINS = 32
 
@@ -30,55 +31,107 @@ def format_figures(figures: Mapping[str, float], spice: Mapping[str, float]) -> 
     }
 
 
-@dataclass(frozen=True)
-class MetricRow:
-    """Row of the table of metrics; `reason` is empty if there is a value."""
+Cell = str | tuple[str, str]
+"""Cell of a table: its text, or its text in a lighter colour and the reason for it."""
 
-    name: str
-    value: float | None
-    interval: tuple[float, float] | None
-    baseline: float | None
-    ratio: float | None
-    reason: str
+Table = tuple[list[str], list[list[Cell]]]
+"""Heads of the columns, and rows of as many cells; a last cell with a reason may be wider."""
+
+CITED = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
+"""The metrics of the tables of papers."""
 
 
-def metric_rows(scores: Scores, baseline: Mapping[str, float]) -> list[MetricRow]:
-    """Return a row for each metric that has a value or a reason for none."""
-    rows = []
-    for name in in_order((*scores.metrics, *scores.not_run)):
-        value, compared = scores.metrics.get(name), baseline.get(name)
-        # A baseline of 0 has no ratio.
-        ratio = value / compared if value is not None and compared else None
-        interval, reason = scores.confidence.get(name), scores.not_run.get(name, "")
-        rows.append(MetricRow(shown_name(name), value, interval, compared, ratio, reason))
-    return rows
+def headline(
+    scores: Scores, baseline: Mapping[str, float], name: str, judged: Sequence[Judgement]
+) -> str:
+    """Return one sentence of what the evaluation found.
+
+    baseline, name: metrics of another evaluation, empty without one, and what it is called.
+    """
+    main = "CIDEr" if "CIDEr" in scores.metrics else next(iter(scores.metrics), "")
+    parts = [f"{shown_name(main)} {scores.metrics[main]:.2f}" if main else "No metric was computed"]
+    if baseline.get(main):  # a baseline of 0 has no ratio
+        parts.append(f"{_times(scores.metrics[main] / baseline[main])} times that of {name}")
+    text = ", ".join(parts)
+    if judged:
+        true = sum(one.is_true for one in judged)
+        return f"{text}; {true:,} of {len(judged):,} captions are true"
+    return f"{text} on {len(scores.per_image):,} images" if len(parts) == 1 else text
 
 
-@dataclass(frozen=True)
-class GroupRow:
-    """Row of the table of groups of words, with the baseline's scores."""
-
-    name: str
-    words: WordScore
-    pairs: PairScore
-    baseline_f1: float | None
-    baseline_accuracy: float | None
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}" if ratio >= 3 else f"{ratio:.1f}".removesuffix(".0")
 
 
-def group_rows(
-    scores: Mapping[str, GroupScore], baseline: Mapping[str, GroupScore]
-) -> list[GroupRow]:
-    """Return a row for each group, in the order of `scores`."""
+def cited_figures(scores: Scores) -> list[tuple[str, str, str]]:
+    """Return name, value and interval of the metrics that papers cite."""
     return [
-        GroupRow(
-            name,
-            found.words,
-            found.pairs,
-            baseline[name].words.f1 if name in baseline else None,
-            baseline[name].pairs.accuracy if name in baseline else None,
+        (
+            shown_name(name),
+            f"{scores.metrics[name]:.3f}" if name in scores.metrics else "–",
+            _interval(scores, name) if name in scores.metrics else "not run",
         )
-        for name, found in scores.items()
+        for name in CITED
+        if name in scores.metrics or name in scores.not_run
     ]
+
+
+def _interval(scores: Scores, name: str) -> str:
+    return "{:.3f}–{:.3f}".format(*scores.confidence[name]) if name in scores.confidence else ""
+
+
+def metric_table(scores: Scores, baseline: Mapping[str, float], name: str) -> Table:
+    """Return the table of each metric that has a value, or a reason for none."""
+    heads = ["metric", "this run", *["95 %"] * bool(scores.confidence)]
+    heads += [name, "ratio"] if baseline else []
+    rows: list[list[Cell]] = []
+    for metric in in_order((*scores.metrics, *scores.not_run)):
+        row: list[Cell] = [shown_name(metric)]
+        if metric not in scores.metrics:
+            reason = scores.not_run[metric]
+            rows.append([*row, (f"not run: {reason}", reason)])
+            continue
+        value, compared = scores.metrics[metric], baseline.get(metric)
+        row.append(f"{value:.4f}")
+        row += [_interval(scores, metric) or "–"] if scores.confidence else []
+        if baseline:
+            row.append("–" if compared is None else f"{compared:.4f}")
+            row.append(f"{value / compared:.2f}×" if compared else "–")
+        rows.append(row)
+    return heads, rows
+
+
+def group_table(
+    scores: Mapping[str, GroupScore], baseline: Mapping[str, GroupScore], name: str
+) -> Table:
+    """Return the table of the groups of words, in the order of `scores`, with the baseline's."""
+    words = ["words", "precision", "recall", "F1", *[f"{name}, F1"] * bool(baseline)]
+    pairs = ["pairs", "pair precision", "judged", "accuracy"]
+    pairs += [f"{name}, accuracy"] * bool(baseline)
+    rows: list[list[Cell]] = []
+    for group, found in scores.items():
+        other = baseline.get(group)
+        rows.append(
+            [
+                group,
+                f"{found.words.predicted:,}",
+                *(
+                    _share(value, found.words.reason)
+                    for value in (found.words.precision, found.words.recall, found.words.f1)
+                ),
+                *[_share(other.words.f1 if other else None, "")] * bool(baseline),
+                f"{found.pairs.predicted:,}",
+                _share(found.pairs.precision, found.pairs.reason),
+                f"{found.pairs.judged:,}",
+                _share(found.pairs.accuracy, found.pairs.reason),
+                *[_share(other.pairs.accuracy if other else None, "")] * bool(baseline),
+            ]
+        )
+    return ["group", *words, *pairs], rows
+
+
+def _share(value: float | None, reason: str | None) -> Cell:
+    return ("–", reason or "no value") if value is None else f"{value:.3f}"
 
 
 @dataclass(frozen=True)

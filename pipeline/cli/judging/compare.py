@@ -10,6 +10,7 @@ from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.pipeline.cli.options import FILE, FOLDER
 from a2cap.pipeline.cli.scores import print_differences
+from a2cap.pipeline.engine.artifacts import REPORT
 from a2cap.pipeline.evaluation.comparison import compare_runs
 from a2cap.pipeline.report.comparison import write_comparison
 from a2cap.pipeline.runs import find_result, title_of
@@ -47,7 +48,7 @@ def compare(
     names = title_of(first), title_of(second)
     found = compare_runs(first, second, captions=report is not None, names=names)
     if report is not None:
-        write_comparison(report, found, files)
+        write_comparison(report, found, files, (first / REPORT, second / REPORT))
     if as_json:
         click.echo(json.dumps([asdict(row) for row in found.metrics], indent=1))
         return

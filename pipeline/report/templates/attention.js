@@ -1,20 +1,30 @@
-// An image with its regions, and the attention to them at each token of the caption.
+"use strict";
+// The image of a card, and the attention to its regions or cells at each word of the caption.
 
-const SVG = "http://www.w3.org/2000/svg";
-const GOLDEN_ANGLE = 137.508; // degrees between the hues of neighbours, which keeps any few of them distinct
 const FIXED_POINT = 16384;
 const TOP_REGIONS = 5; // regions in the table and with a label
-const OVERLAY_WIDTH = 320; // pixels, as many as the thumbnail has
+const OVERLAY_WIDTH = 320; // pixels, as many as a thumbnail has
 const DIMMED = 0.75; // opacity over what is not attended, if the peak is PEAK times even or more
-const SPREAD = 1.5; // times even: below, no region stands out
+const SPREAD = 1.5; // times even: below, nothing stands out
 const PEAK = 4; // times even: a weaker peak dims less, in proportion
+const MAP = 0.7; // opacity of the map over a grid: white is attended
+const MAP_POINTS = 64; // to which a grid is interpolated
+const STEP = 800; // milliseconds of a word while the words are played
+const KINDS = ["original α", "aligned αᵃ"];
 
-// Returns a function from a row's number to that row of attention, from 16-bit multiples of 1 / FIXED_POINT.
-function unpack(text, width) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const values = new DataView(bytes.buffer);
-  return (row) =>
-    Array.from({ length: width }, (_, i) => values.getUint16(2 * (row * width + i), true) / FIXED_POINT);
+const byId = (id) => document.getElementById(id);
+const percent = (share) => `${Math.round(100 * share)} %`;
+const range = (count) => [...Array(count).keys()];
+const isEven = (row) => Math.max(...row) * row.length < SPREAD;
+const topRegions = (row) => range(row.length).sort((a, b) => row[b] - row[a]).slice(0, TOP_REGIONS);
+const nameOf = (detail, index) => detail.names[index] || `region ${index + 1}`;
+
+function addText(parent, tag, text, kind) {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  if (kind) element.className = kind;
+  parent.append(element);
+  return element;
 }
 
 function shares(row) {
@@ -22,151 +32,46 @@ function shares(row) {
   return row.map((value) => value / sum);
 }
 
-const percent = (share) => `${Math.round(100 * share)} %`;
-const nameOf = (detail, index) => detail.names[index] || `region ${index + 1}`;
-const topRegions = (row) => [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, TOP_REGIONS);
-const isSpread = (row) => Math.max(...row) * row.length < SPREAD;
-
-function labelOf(detail, index) {
-  const score = detail.scores ? detail.scores[index].toFixed(2) : "";
-  return [`region ${index + 1} of ${detail.boxes.length}`, detail.names[index], score].filter(Boolean).join(" · ");
-}
-
-function addBox(svg, [x1, y1, x2, y2], attributes) {
-  const rect = document.createElementNS(SVG, "rect");
-  const position = { x: x1, y: y1, width: x2 - x1, height: y2 - y1, ...attributes };
-  for (const [name, value] of Object.entries(position)) rect.setAttribute(name, value);
-  svg.append(rect);
-  return rect;
-}
-
-// Draws boxes over the image, the largest first: later ones are on top, and small ones must be
-// reachable.
-function drawRegions(svg, detail) {
-  svg.setAttribute("viewBox", `0 0 ${detail.width} ${detail.height}`);
-  const areas = detail.boxes.map(([x1, y1, x2, y2]) => (x2 - x1) * (y2 - y1));
-  const order = [...areas.keys()].sort((a, b) => areas[b] - areas[a]);
-  for (const index of order) {
-    const rect = addBox(svg, detail.boxes[index], { "data-region": index });
-    rect.style.setProperty("--hue", Math.round(GOLDEN_ANGLE * index) % 360);
-  }
-  for (const box of detail.truth?.boxes ?? []) addBox(svg, box, { class: "true" });
-}
-
-// Adds text at the upper left corner of a box, whatever the size of the image on the screen.
-function addLabel(view, detail, [x1, y1, x2], text, kind) {
-  const label = addText(view.querySelector(".labels"), "span", text, kind);
-  const isRight = x1 > detail.width / 2; // or the text would be cut off at the edge
-  if (isRight) label.style.right = `${100 - (100 * x2) / detail.width}%`;
-  else label.style.left = `${(100 * x1) / detail.width}%`;
-  label.style.top = `${(100 * y1) / detail.height}%`;
-}
-
-function drawView(detail, kind, alt) {
-  const view = byId("view").content.firstElementChild.cloneNode(true);
-  const frame = view.querySelector(".frame"), image = view.querySelector("img");
-  frame.style.aspectRatio = `${detail.width} / ${detail.height}`;
-  image.alt = alt;
-  if (detail.thumbnail) image.src = detail.thumbnail;
-  else image.remove();
-  view.querySelector(".missing").hidden = Boolean(detail.thumbnail);
-  view.querySelector(".kind").textContent = kind;
-  view.dataset.kind = kind;
-  const canvas = view.querySelector("canvas");
-  [canvas.width, canvas.height] = [OVERLAY_WIDTH, Math.round((OVERLAY_WIDTH * detail.height) / detail.width)];
-  drawRegions(view.querySelector("svg"), detail);
-  detail.truth?.boxes.forEach((box, i) => addLabel(view, detail, box, detail.truth.names[i], "true"));
-  return view;
-}
-
-// Labels the region under the pointer; arrow keys step through the regions.
-function addRegionLabels(views, detail) {
-  const count = detail.boxes.length;
-  let current = null;
-
-  function choose(index) {
-    current = index;
-    for (const view of views) {
-      view.querySelector(".current")?.classList.remove("current");
-      if (index !== null) view.querySelector(`[data-region="${index}"]`).classList.add("current");
-    }
-    views[0].querySelector(".region").textContent = index === null ? `${count} regions` : labelOf(detail, index);
-  }
-
-  function onKey(event) {
-    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    if (!by && event.key !== "Escape") return;
-    event.preventDefault();
-    choose(by ? ((current ?? (by > 0 ? -1 : 0)) + by + count) % count : null);
-  }
-
-  const svgs = views.map((view) => view.querySelector("svg"));
-  for (const svg of svgs) {
-    svg.setAttribute("aria-hidden", "true");
-    svg.addEventListener("pointerover", (event) => {
-      if (event.target.dataset.region) choose(Number(event.target.dataset.region));
-    });
-    // On a touch screen, the pointer leaves after the tap; the region stays chosen.
-    svg.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && choose(null));
-  }
-  // One of two equal images is enough for the keyboard. (A listener for focus alone would make an
-  // svg element focusable.)
-  svgs[0].tabIndex = 0;
-  svgs[0].removeAttribute("aria-hidden");
-  svgs[0].setAttribute("role", "group");
-  svgs[0].setAttribute("aria-label", `${count} regions; arrow keys step through them`);
-  svgs[0].addEventListener("focusout", () => choose(null));
-  svgs[0].addEventListener("keydown", onKey);
-  views[0].querySelector(".region").setAttribute("aria-live", "polite");
-  choose(null);
+// Returns the rows of 16-bit multiples of 1 / FIXED_POINT.
+function unpack(text, width) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const values = new DataView(bytes.buffer);
+  return range(bytes.length / 2 / width).map((row) =>
+    range(width).map((i) => values.getUint16(2 * (row * width + i), true) / FIXED_POINT),
+  );
 }
 
 // Layer and head that the page shows, from 0; without a head all of the layer's, without a layer the mean.
-const chosenHead = () => byId("head").value.split(".").filter(Boolean).map((number) => number - 1);
+const chosenHead = () => (byId("head")?.value ?? "").split(".").filter(Boolean).map((number) => number - 1);
 const headName = ([layer, head]) => `layer ${layer + 1}` + (head === undefined ? "" : `, head ${head + 1}`);
 
-// Fills the choice of layers and heads with those of the first image that has them.
-function offerHeads() {
-  const script = [...details.values()].find(({ textContent }) => textContent.includes('"layers":[{'));
-  const layers = script ? JSON.parse(script.textContent).attention.layers : [];
-  byId("head-label").hidden = layers.length * (layers[0]?.heads ?? 0) < 2;
-  layers.forEach(({ heads }, layer) => {
-    const all = heads > 1 ? [...Array(heads).keys()].map((head) => [layer, head]) : [];
-    for (const one of [[layer], ...all]) {
-      addText(byId("head"), "option", headName(one)).value = one.map((number) => number + 1).join(".");
-    }
-  });
-}
-
-// Returns the attention of the chosen layer and head at a token, as values and as shares of 1;
-// without a position the mean over all tokens. Few images have layers: the others show the mean.
-function attentionAt(position, { attention, boxes }, isAligned) {
-  const { tokens } = attention;
-  const [layer, head] = chosenHead();
+// Returns the attention of the chosen layer and head, a row for each word. Few images have layers:
+// the others show the mean.
+function attentionOf({ attention, regions }) {
+  const [layer, head] = chosenHead(), count = attention.tokens.length;
   const source = attention.layers[layer] ?? { ...attention, heads: 1 };
-  const heads = source.heads > 1 && head !== undefined ? [head] : [...Array(source.heads).keys()];
-  const positions = position === null ? [...tokens.keys()] : [position];
-  const rows = heads.flatMap((one) => positions.map((token) => one * tokens.length + token));
-  const mean = (found) => found[0].map((_, i) => found.reduce((sum, row) => sum + row[i], 0) / found.length);
-  const at = (text) => text && mean(rows.map(unpack(text, boxes.length)));
+  const heads = source.heads > 1 && head !== undefined ? [head] : range(source.heads);
+  const mean = (rows) =>
+    rows && range(count).map((word) =>
+      rows[0].map((_, i) => heads.reduce((sum, one) => sum + rows[one * count + word][i], 0) / heads.length),
+    );
+  const at = (text) => mean(text && unpack(text, regions));
   const original = at(source.original);
   // A layer without alignment uses the original.
-  const values = isAligned ? [original, at(source.aligned) ?? original] : [original];
+  const values = attention.aligned ? [original, at(source.aligned) ?? original] : [original];
   return {
-    token: position === null ? "" : tokens[position],
-    from: layer === undefined ? "" : attention.layers[layer] ? headName([layer, head]) : "mean, the page has no layers of this image",
+    from: layer === undefined ? "" : attention.layers[layer] ? ` (${headName([layer, head])})` : " (mean, the page has no layers of this image)",
     values,
-    shares: values.map(shares),
+    shares: values.map((rows) => rows.map(shares)),
     keep: at(source.keep),
-    gate: position === null || !source.gate ? null : mean(rows.map((row) => [source.gate[row]]))[0],
+    gate: mean(source.gate?.map((value) => [value])),
   };
 }
 
-// Dims what is not attended: one layer, in each pixel the region with the largest share of those that
-// cover it. An even share is as dark as none.
-function drawOverlay(view, detail, row, largest) {
-  const canvas = view.querySelector("canvas"), context = canvas.getContext("2d");
-  const scale = canvas.width / detail.width, even = 1 / row.length;
+// Dims what is not attended: in each pixel the region with the largest share of those that cover it.
+// An even share is as dark as none.
+function dimRegions(context, scale, detail, row, largest) {
+  const even = 1 / row.length;
   const depth = DIMMED * Math.min(1, (largest / even - 1) / (Math.min(PEAK, row.length) - 1));
   const light = row.map((share) => Math.max(0, (share - even) / (largest - even)));
   const paint = ([x1, y1, x2, y2], seen) => {
@@ -175,144 +80,283 @@ function drawOverlay(view, detail, row, largest) {
     context.fillStyle = `rgb(0 0 0 / ${depth * (1 - seen)})`;
     context.fillRect(...area);
   };
-  context.clearRect(0, 0, canvas.width, canvas.height);
-  if (isSpread(row)) return;
   paint([0, 0, detail.width, detail.height], 0);
   // Ascending, so that the largest share is the last word in each pixel.
-  const order = [...row.keys()].filter((i) => light[i] > 0).sort((a, b) => light[a] - light[b]);
-  for (const index of order) paint(detail.boxes[index], light[index]);
-}
-
-function showAttention(view, detail, row, largest) {
-  drawOverlay(view, detail, row, largest);
-  hideLabels(view);
-  for (const index of topRegions(row)) {
-    view.querySelector(`[data-region="${index}"]`).classList.add("top");
-    addLabel(view, detail, detail.boxes[index], `${nameOf(detail, index)} · ${percent(row[index])}`, "top");
+  for (const index of range(row.length).filter((i) => light[i] > 0).sort((a, b) => light[a] - light[b])) {
+    paint(detail.boxes[index], light[index]);
   }
-  view.classList.add("attending");
-  view.querySelector(".kind").textContent = `${view.dataset.kind} · ${peakOf(row)}`;
 }
 
-function hideLabels(view) {
-  for (const label of view.querySelectorAll("span.top")) label.remove();
-  for (const rect of view.querySelectorAll("rect.top")) rect.classList.remove("top");
-}
-
-function hideAttention(view) {
-  view.classList.remove("attending");
-  hideLabels(view);
-  const canvas = view.querySelector("canvas");
-  canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
-  view.querySelector(".kind").textContent = view.dataset.kind;
-}
-
-// The largest share and how many times an even one it is.
-function peakOf(row) {
-  const top = Math.max(...row);
-  return isSpread(row) ? "spread evenly" : `${percent(top)}, ${(top * row.length).toFixed(1)} × even`;
-}
-
-function fillTable(table, detail, found) {
-  const rows = topRegions(found.shares.at(-1)).map((index) => {
-    const row = document.createElement("tr");
-    addText(row, "th", [index + 1, detail.names[index]].filter(Boolean).join(" · ")).scope = "row";
-    for (const values of found.values) addText(row, "td", values[index].toFixed(3));
-    if (found.values.length > 1) addText(row, "td", found.keep ? found.keep[index].toFixed(3) : "–");
-    return row;
+// Interpolates a line of values by cubics (Keys 1981, a = -1/2), the same in every browser.
+const smooth = (line) =>
+  range(MAP_POINTS).map((i) => {
+    const x = ((i + 0.5) / MAP_POINTS) * line.length - 0.5, left = Math.floor(x), t = x - left;
+    const [a, b, c, d] = [-1, 0, 1, 2].map((by) => line[Math.min(Math.max(left + by, 0), line.length - 1)]);
+    return b + 0.5 * t * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a)));
   });
-  table.tBodies[0].replaceChildren(...rows);
+const turned = (rows) => rows[0].map((_, i) => rows.map((row) => row[i]));
+
+// Draws attention over a grid as in Show, Attend and Tell (Xu et al. 2015): white is attended.
+function mapGrid(context, scale, { grid }, row, largest) {
+  const cells = range(grid.side).map((y) => row.slice(y * grid.side, (y + 1) * grid.side));
+  const points = turned(turned(cells.map(smooth)).map(smooth)).flat();
+  const map = new ImageData(MAP_POINTS, MAP_POINTS);
+  points.forEach((value, i) => map.data.fill((255 * value) / largest, 4 * i, 4 * i + 3));
+  for (let i = 3; i < map.data.length; i += 4) map.data[i] = 255;
+  const small = document.createElement("canvas");
+  small.width = small.height = MAP_POINTS;
+  small.getContext("2d").putImageData(map, 0, 0);
+  const [x1, y1, x2, y2] = grid.area.map((value) => value * scale);
+  const { width, height } = context.canvas;
+  context.globalAlpha = MAP;
+  context.imageSmoothingQuality = "high";
+  context.fillRect(0, 0, width, height); // a crop leaves a margin, which is not attended
+  context.clearRect(x1, y1, x2 - x1, y2 - y1);
+  context.drawImage(small, x1, y1, x2 - x1, y2 - y1);
+  context.globalAlpha = 1;
 }
 
-// Returns the region with the largest attention, the gate, and the sum of the aligned row as text.
-function summarise(found, detail) {
-  const at = (row) => {
-    if (isSpread(row)) return "spread evenly";
-    const top = row.indexOf(Math.max(...row));
-    const name = detail.names[top] ? ` (${detail.names[top]})` : "";
-    return `${percent(row[top])} on region ${top + 1}${name}`;
+function addBox(svg, [x1, y1, x2, y2], attributes) {
+  const rect = document.createElementNS(svg.namespaceURI, "rect");
+  const position = { x: x1, y: y1, width: x2 - x1, height: y2 - y1, ...attributes };
+  for (const [name, value] of Object.entries(position)) rect.setAttribute(name, value);
+  svg.append(rect);
+  return rect;
+}
+
+// Adds text at the upper left corner of a box, whatever the size of the image on the screen.
+function addLabel(card, detail, [x1, y1, x2], text, kind) {
+  const label = addText(card.querySelector(".labels"), "span", text, kind);
+  const isRight = x1 > detail.width / 2; // or the text would be cut off at the edge
+  if (isRight) label.style.right = `${100 - (100 * x2) / detail.width}%`;
+  else label.style.left = `${(100 * x1) / detail.width}%`;
+  label.style.top = `${(100 * y1) / detail.height}%`;
+}
+
+// Draws the boxes, the largest first: later ones are on top, and small ones must be reachable. The
+// pointer and the arrow keys choose one, which `tell` is given as text.
+function addRegions(card, detail, tell) {
+  const svg = card.querySelector(".regions"), count = detail.boxes.length;
+  const areas = detail.boxes.map(([x1, y1, x2, y2]) => (x2 - x1) * (y2 - y1));
+  svg.setAttribute("viewBox", `0 0 ${detail.width} ${detail.height}`);
+  for (const index of range(count).sort((a, b) => areas[b] - areas[a])) addBox(svg, detail.boxes[index], { "data-region": index });
+  detail.truth?.boxes.forEach((box, i) => {
+    addBox(svg, box, { class: "true" });
+    addLabel(card, detail, box, detail.truth.names[i], "true");
+  });
+  if (!count) return;
+  let current = null;
+
+  function choose(index) {
+    current = index;
+    svg.querySelector(".current")?.classList.remove("current");
+    if (index === null) return tell("");
+    svg.querySelector(`[data-region="${index}"]`).classList.add("current");
+    tell([`region ${index + 1} of ${count}`, detail.names[index], detail.scores?.[index].toFixed(2)].filter(Boolean).join(" · "));
+  }
+
+  svg.tabIndex = 0;
+  svg.setAttribute("role", "group");
+  svg.setAttribute("aria-label", `${count} regions; arrow keys step through them`);
+  svg.addEventListener("pointerover", ({ target }) => target.dataset.region && choose(Number(target.dataset.region)));
+  // On a touch screen, the pointer leaves after the tap; the region stays chosen.
+  svg.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && choose(null));
+  svg.addEventListener("focusout", () => choose(null));
+  svg.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!by && event.key !== "Escape") return;
+    event.preventDefault();
+    choose(by ? ((current ?? (by > 0 ? -1 : 0)) + by + count) % count : null);
+  });
+}
+
+// Makes a button of each word, which shows its attention while it is pointed at or focused. The Tab
+// key stops at one of them, arrow keys step to the others; a click pins a word, Escape releases it.
+function addWords(heading, tokens, { show, pin }) {
+  heading.textContent = "";
+  const go = (position) => {
+    const next = Math.min(Math.max(position, 0), words.length - 1);
+    words.forEach((word, i) => (word.tabIndex = i === next ? 0 : -1));
+    words[next].focus();
   };
-  const parts = [`“${found.token}”${found.from && ` (${found.from})`}: ${at(found.shares[0])}`];
-  if (found.shares.length > 1) {
-    const sum = found.values[1].reduce((a, b) => a + b, 0);
-    parts.push(`aligned ${at(found.shares[1])}`, `Σαᵃ ${sum.toFixed(2)}`);
-  }
-  if (found.gate !== null) parts.push(`gate g ${found.gate.toFixed(2)}`);
-  return parts.join("; ");
+  const words = tokens.map((text, position) => {
+    const word = addText(heading, "button", text, "word");
+    word.type = "button";
+    word.tabIndex = position ? -1 : 0;
+    word.setAttribute("aria-pressed", "false");
+    for (const event of ["pointerenter", "focus"]) word.addEventListener(event, () => show(position));
+    for (const event of ["pointerleave", "blur"]) word.addEventListener(event, () => show());
+    word.addEventListener("click", () => pin(position));
+    word.addEventListener("keydown", (event) => {
+      const to = { ArrowRight: position + 1, ArrowLeft: position - 1, Home: 0, End: words.length - 1 }[event.key];
+      if (to === undefined && event.key !== "Escape") return;
+      event.preventDefault();
+      if (to === undefined) pin(null);
+      else go(to);
+    });
+    heading.append(" ");
+    return word;
+  });
+  return words;
 }
 
-// Makes a button of each token, which shows its attention while it is pointed at or focused. The Tab
-// key stops at one of them, arrow keys step to the others; a click pins a token, Escape releases it.
-function addTokens(card, views, detail) {
-  const attended = card.querySelector(".attended"), table = attended.querySelector("table");
-  const readout = attended.querySelector(".readout");
-  const heading = card.querySelector(".caption");
-  const isAligned = views.length > 1;
-  let pinned = null;
-
-  function show(position) {
-    tokens.forEach((token, i) => token.classList.toggle("shown", i === position));
-    const found = attentionAt(position, detail, isAligned);
-    fillTable(table, detail, found);
-    if (position === null) {
-      readout.textContent = `Mean over ${tokens.length} tokens; point at one, or step through them with the arrow keys`;
-      views.forEach(hideAttention);
-      return;
-    }
-    const largest = Math.max(...found.shares.flat());
-    views.forEach((view, i) => showAttention(view, detail, found.shares[i], largest));
-    readout.textContent = summarise(found, detail);
+function fillTable(table, detail, found, position) {
+  const heads = ["region", ...KINDS.slice(0, found.values.length), ...(found.values.length > 1 ? ["mask m"] : [])];
+  table.tHead.rows[0].replaceChildren();
+  for (const head of heads) addText(table.tHead.rows[0], "th", head).scope = "col";
+  table.tBodies[0].replaceChildren();
+  for (const index of topRegions(found.shares.at(-1)[position])) {
+    const row = table.tBodies[0].insertRow();
+    addText(row, "th", [index + 1, detail.names[index]].filter(Boolean).join(" · ")).scope = "row";
+    for (const rows of found.values) addText(row, "td", rows[position][index].toFixed(3));
+    if (found.values.length > 1) addText(row, "td", found.keep ? found.keep[position][index].toFixed(3) : "–");
   }
+}
+
+// Returns the peak of each kind of attention, the sum of the aligned row and the gate as text.
+function summarise(found, detail, position) {
+  const peak = (row) => {
+    if (isEven(row)) return "spread evenly";
+    const top = row.indexOf(Math.max(...row)), name = detail.grid ? "" : ` on ${nameOf(detail, top)}`;
+    return `${percent(row[top])}${name}, ${(row[top] * row.length).toFixed(1)} × even`;
+  };
+  const kinds = found.shares.length > 1 ? KINDS : ["attention α"];
+  const parts = kinds.map((kind, i) => `${kind} ${peak(found.shares[i][position])}`);
+  if (found.values.length > 1) parts.push(`Σαᵃ ${found.values[1][position].reduce((a, b) => a + b, 0).toFixed(2)}`);
+  if (found.gate) parts.push(`gate g ${found.gate[position][0].toFixed(2)}`);
+  return `“${detail.attention.tokens[position]}”${found.from}: ${parts.join("; ")}`;
+}
+
+// Returns what the word's probability loses without the region that is attended most.
+function certify({ tokens, certificates }, position) {
+  const [all, ...without] = (certificates?.[position] ?? []).map(percent);
+  const after = without.map((left, i) => `${left}${without.length > 1 ? ` (${KINDS[i]})` : ""}`).join(" or ");
+  return all ? `Without the region that it attends to most, “${tokens[position]}” falls from ${all} to ${after}.` : "";
+}
+
+// Fills the image of a card and makes words of its caption. detail: an ImageCard as JSON. src: the
+// image, by default its thumbnail. The most telling word is shown until another one is chosen.
+function addImage(card, detail, { src = detail.thumbnail, alt = "" } = {}) {
+  const part = (name) => card.querySelector(name);
+  const { attention } = detail, canvas = part("canvas"), context = canvas.getContext("2d");
+  const isTold = Boolean(attention?.tokens.length && detail.regions);
+  let found = isTold && attentionOf(detail), words = [], pinned = null, at = null, kind = 0, timer = 0;
+
+  function draw(position) {
+    at = position;
+    words.forEach((word, i) => word.classList.toggle("shown", i === at));
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    for (const old of card.querySelectorAll(".top")) old.matches("rect") ? old.classList.remove("top") : old.remove();
+    card.classList.toggle("attending", at !== null);
+    if (at === null) return tell("");
+    const rows = found.shares.map((all) => all[at]), row = rows[kind];
+    const paint = detail.grid ? mapGrid : dimRegions;
+    // Both kinds have one scale.
+    if (!isEven(row)) paint(context, canvas.width / detail.width, detail, row, Math.max(...rows.flat()));
+    if (!detail.grid) {
+      for (const index of topRegions(row)) {
+        part(`[data-region="${index}"]`).classList.add("top");
+        addLabel(card, detail, detail.boxes[index], `${nameOf(detail, index)} · ${percent(row[index])}`, "top");
+      }
+      fillTable(part(".top-regions table"), detail, found, at);
+    }
+    tell("");
+  }
+
+  function tell(text) {
+    const none = isTold ? "No word stands out: its attention is spread evenly. Point at a word." : "";
+    part(".readout").textContent = text || (at === null ? none : summarise(found, detail, at));
+    part(".certificate").textContent = at === null ? "" : certify(attention, at);
+    part(".certificate").hidden = !part(".certificate").textContent;
+  }
+
+  const show = (position = pinned ?? attention.telling) => timer || draw(position);
 
   function pin(position) {
-    pinned = position;
-    tokens.forEach((token, i) => token.setAttribute("aria-pressed", i === position));
-    show(position);
+    stop();
+    pinned = position === pinned ? null : position;
+    words.forEach((word, i) => word.setAttribute("aria-pressed", i === pinned));
+    show();
   }
 
-  function go(position) {
-    const next = Math.min(Math.max(position, 0), tokens.length - 1);
-    tokens.forEach((token, i) => (token.tabIndex = i === next ? 0 : -1));
-    tokens[next].focus();
+  function choose(next) {
+    kind = next;
+    part(".kinds").querySelectorAll("button").forEach((button, i) => button.setAttribute("aria-pressed", i === kind));
+    draw(at);
   }
 
-  function onKey(event, position) {
-    const to = { ArrowRight: position + 1, ArrowLeft: position - 1, Home: 0, End: tokens.length - 1 }[event.key];
-    if (to === undefined && event.key !== "Escape") return;
-    event.preventDefault();
-    if (to === undefined) pin(null);
-    else go(to);
+  function stop() {
+    clearInterval(timer);
+    timer = 0;
+    part(".play").textContent = "▶ Play";
   }
 
-  heading.textContent = "";
-  const tokens = detail.attention.tokens.map((text, position) => {
-    const token = addText(heading, "button", text, "token");
-    token.type = "button";
-    token.tabIndex = position === 0 ? 0 : -1;
-    token.setAttribute("aria-pressed", "false");
-    token.addEventListener("pointerenter", () => show(position));
-    token.addEventListener("pointerleave", () => show(pinned));
-    token.addEventListener("focus", () => show(position));
-    token.addEventListener("blur", () => show(pinned));
-    token.addEventListener("click", () => pin(pinned === position ? null : position));
-    token.addEventListener("keydown", (event) => onKey(event, position));
-    heading.append(" ");
-    return token;
+  function play() {
+    if (timer) return stop(), show();
+    const next = () => (at === null || at + 1 < words.length ? draw((at ?? -1) + 1) : (stop(), show()));
+    draw(0);
+    timer = setInterval(next, STEP);
+    part(".play").textContent = "⏸ Pause";
+  }
+
+  part(".image").hidden = false;
+  part(".frame").style.setProperty("--ratio", detail.width / detail.height);
+  part("img").alt = alt;
+  if (src) part("img").src = src;
+  else part("img").remove();
+  part(".missing").hidden = Boolean(src);
+  [canvas.width, canvas.height] = [OVERLAY_WIDTH, Math.round((OVERLAY_WIDTH * detail.height) / detail.width)];
+  addRegions(card, detail, tell);
+  part(".play").hidden = part(".readout").hidden = !isTold;
+  part(".readout").hidden = !isTold && !detail.boxes.length;
+  part(".top-regions").hidden = !isTold || Boolean(detail.grid);
+  if (!isTold) return;
+  if (attention.aligned) {
+    KINDS.forEach((name, i) => addText(part(".kinds"), "button", name).addEventListener("click", () => choose(i)));
+    part(".frame").addEventListener("click", () => choose(1 - kind));
+    part(".frame").title = "Click: original or aligned attention";
+    kind = 1;
+  }
+  words = addWords(part(".caption"), attention.tokens, { show, pin });
+  part(".play").addEventListener("click", play);
+  card.addEventListener("redraw", () => {
+    found = attentionOf(detail);
+    draw(at);
   });
-  for (const cell of table.querySelectorAll(".aligned")) cell.hidden = !isAligned;
-  attended.hidden = false;
-  card.addEventListener("head", () => show(pinned));
-  show(null);
+  at = attention.telling;
+  choose(kind);
 }
 
-// Adds the views of a card's image.
-function addImage(card, detail, alt) {
-  const isAligned = Boolean(detail.attention?.aligned);
-  const titles = detail.attention ? (isAligned ? ["original α", "aligned αᵃ"] : ["attention α"]) : [""];
-  const views = titles.map((kind, position) => drawView(detail, kind, position ? "" : alt));
-  card.querySelector(".views").append(...views);
-  card.querySelector(".image").hidden = false;
-  card.classList.add(views.length > 1 ? "two" : "one");
-  if (detail.boxes.length) addRegionLabels(views, detail);
-  if (detail.attention?.tokens.length && detail.boxes.length) addTokens(card, views, detail);
+// Returns the elements of a caption's words; a plain text gets them first.
+function wordElements(heading) {
+  if (!heading.children.length) {
+    const words = heading.textContent.split(" ");
+    heading.textContent = "";
+    for (const word of words) {
+      addText(heading, "span", word);
+      heading.append(" ");
+    }
+  }
+  return [...heading.children];
 }
+
+// Returns a card from the page's template.
+const makeCard = () => byId("card").content.firstElementChild.cloneNode(true);
+
+function addZoom(card) {
+  const button = card.querySelector(".zoom");
+  button.addEventListener("click", () => {
+    const isLarge = card.classList.toggle("large");
+    button.setAttribute("aria-pressed", isLarge);
+    button.textContent = isLarge ? "Reduce" : "Enlarge";
+    card.scrollIntoView({ block: "nearest" });
+  });
+}
+
+document.addEventListener("click", ({ target }) => {
+  if (!target.matches(".copy")) return;
+  const text = target.previousElementSibling;
+  getSelection().selectAllChildren(text);
+  // A page from disk may lack the clipboard; the text is then selected, to be copied by keys.
+  navigator.clipboard?.writeText(text.textContent).then(() => (target.textContent = "Copied"), () => {});
+});

@@ -1,45 +1,36 @@
-// List of images with the captions of both runs.
+// List of images with the captions of both runs, each with its attention.
 
 (() => {
   const signed = (value) => (value === null ? "–" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3));
-
-  for (const item of data.images) {
-    item.text = searchable(...item.captions, ...item.references, ...idsOf(item));
-  }
 
   function difference(item, metric) {
     const [before, after] = item.scores.map((values) => values[metric] ?? null);
     return before === null || after === null ? null : after - before;
   }
 
-  // Marks words that are not in the other caption.
-  function addCaption(parent, caption, other) {
-    const known = new Set(other.split(" "));
-    for (const word of caption.split(" ")) {
-      addText(parent, known.has(word) ? "span" : "mark", word);
-      parent.append(" ");
-    }
+  // Adds the caption of one run; words that are not in the other caption are marked.
+  function addSide(parent, item, run, sides) {
+    const card = makeCard(), caption = card.querySelector(".caption");
+    const other = new Set(item.captions[1 - run].split(" "));
+    const { thumbnail: src } = sides.find((side) => side?.thumbnail) ?? {};
+    const shown = sides[run] ?? (sides[1 - run] && { ...sides[1 - run], attention: null });
+    caption.textContent = item.captions[run];
+    if (shown) addImage(card, shown, { src, alt: item.references[0] ?? "" });
+    for (const word of wordElements(caption)) if (!other.has(word.textContent)) word.classList.add("changed");
+    card.querySelector(".text").prepend(addText(card, "p", data.names[run], "eyebrow"));
+    parent.append(card);
   }
 
   function draw(item) {
-    const card = byId("card").content.firstElementChild.cloneNode(true);
-    const part = (name) => card.querySelector(name);
-    card.dataset.id = item.id;
-    card.classList.add(item.change);
-    card.setAttribute("aria-label", `${item.id}, ${item.change}`);
+    const pair = byId("pair").content.firstElementChild.cloneNode(true);
+    const part = (name) => pair.querySelector(name);
+    pair.dataset.id = item.id;
+    pair.classList.add(item.change);
+    pair.setAttribute("aria-label", `${item.id}, ${item.change}`);
     part(".score b").textContent = signed(difference(item, mainMetric));
-    part(".score span").textContent = data.metrics[mainMetric];
-    part(".badge").textContent = item.change;
-    if (details.has(item.id)) {
-      const image = part(".thumbnail");
-      const { thumbnail } = JSON.parse(details.get(item.id).textContent);
-      if (thumbnail) [image.alt, image.src, image.hidden] = [item.references[0] ?? "", thumbnail, false];
-    }
-    data.names.forEach((name, run) => {
-      addText(part(".captions"), "dt", name);
-      addCaption(addText(part(".captions"), "dd", "", "caption"), item.captions[run], item.captions[1 - run]);
-      part(".values").querySelectorAll("thead th")[1 + run].textContent = name;
-    });
+    part(".score span").textContent = `${data.metrics[mainMetric]}, ${item.change}`;
+    const sides = details.has(item.id) ? detailOf(item) : [];
+    for (const run of [0, 1]) addSide(part(".sides"), item, run, sides);
     for (const reference of item.references) addText(part(".references"), "li", reference);
     data.metrics.forEach((name, metric) => {
       const row = part(".values tbody").insertRow();
@@ -48,17 +39,19 @@
       addText(row, "td", signed(difference(item, metric)));
     });
     addText(part(".others"), "span", item.id, "id");
-    return card;
+    return pair;
   }
 
   const show = makeList(draw);
+  const textOf = (item) => (item.text ??= searchable(...item.captions, ...item.references, ...idsOf(item)));
 
   function update() {
-    const change = byId("change").value, metric = Number(byId("key").value);
+    const change = byId("change").value, [metric, direction] = byId("order").value.split(" ");
     const wanted = (item) => (change ? item.change === change : item.change !== "same");
-    const found = data.images.filter((item) => wanted(item) && contains(item.text, byId("search").value));
-    show(sorted(found, (item) => difference(item, metric), Number(byId("direction").value)));
-    showCount(found.length, data.images.length, "images");
+    const found = data.images.filter((item) => wanted(item) && contains(textOf(item), byId("search").value));
+    const most = (item) => Math.abs(difference(item, mainMetric));
+    show(sorted(found, direction ? (item) => difference(item, metric) : most, Number(direction ?? -1)));
+    showCount(found.length, data.images.length);
   }
 
   keepInAddress(byId("tools"), update);

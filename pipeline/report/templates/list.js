@@ -1,12 +1,11 @@
-"use strict";
 // List of thousands of items: sorted and searched as data, drawn in parts as they come into view.
 
-const PAGE_SIZE = 20;
+const PAGE_SIZE = 10;
 
 // Embedded images: id -> script element, parsed when its card is drawn.
 const details = new Map([...document.querySelectorAll(".detail")].map((script) => [script.dataset.id, script]));
 
-const byId = (id) => document.getElementById(id);
+const detailOf = (item) => JSON.parse(details.get(item.id).textContent);
 const data = JSON.parse(byId("data").textContent);
 const mainMetric = Math.max(data.metrics.indexOf("CIDEr"), 0);
 const score = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
@@ -57,17 +56,9 @@ function makeList(draw) {
   };
 }
 
-function showCount(shown, all, noun) {
+function showCount(shown, all) {
   const of = shown < all ? ` of ${all.toLocaleString("en")}` : "";
-  byId("count").value = `${shown.toLocaleString("en")}${of} ${noun}`;
-}
-
-function addText(parent, tag, text, kind) {
-  const element = document.createElement(tag);
-  element.textContent = text;
-  if (kind) element.className = kind;
-  parent.append(element);
-  return element;
+  byId("count").value = `${shown.toLocaleString("en")}${of} images`;
 }
 
 // Keeps the values of a form's controls in the address, so that a view can be bookmarked and sent.

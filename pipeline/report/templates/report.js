@@ -1,136 +1,133 @@
-// List of all images with their captions; embedded images are drawn.
+// The report: seven examples, and the list of all images with their captions.
 
 (() => {
   const wordsOf = (text) => text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
-
-  for (const [position, item] of data.images.entries()) {
-    item.position = position;
-    item.text = { caption: searchable(item.caption, ...idsOf(item)) };
-    item.text.all = searchable(item.caption, ...item.references, ...idsOf(item));
-    const known = new Set(item.references.flatMap(wordsOf));
-    item.unknown = wordsOf(item.caption).filter((word) => !known.has(word));
+  // Computed when it is first needed: most items are neither searched nor drawn.
+  function textOf(item) {
+    if (!item.text) {
+      const caption = searchable(item.caption, ...idsOf(item));
+      item.text = { caption, all: searchable(...item.references) + caption };
+    }
+    return item.text;
+  }
+  function unknownOf(item) {
+    if (!item.unknown) {
+      const known = new Set(item.references.flatMap(wordsOf));
+      item.unknown = wordsOf(item.caption).filter((word) => !known.has(word));
+    }
+    return item.unknown;
   }
 
+  const valueOf = (item) => item.scores[mainMetric] ?? null;
+  const ordered = data.images.map(valueOf).filter((value) => value !== null).sort((a, b) => a - b);
+  const median = ordered[ordered.length >> 1] ?? 0;
   const values = {
+    typical: (item) => (valueOf(item) === null ? null : Math.abs(valueOf(item) - median)),
     id: (item) => item.id,
     length: (item) => item.caption.split(" ").length,
     grounding: (item) => item.grounding?.[1] ?? null,
   };
 
   function draw(item) {
-    const card = byId("card").content.firstElementChild.cloneNode(true);
-    const part = (name) => card.querySelector(name);
+    const card = makeCard(), part = (name) => card.querySelector(name);
     card.dataset.id = item.id;
-    part(".caption").id = `caption-${item.position}`;
+    card.setAttribute("aria-label", item.caption || item.id);
     part(".caption").textContent = item.caption || "(empty caption)";
-    card.setAttribute("aria-labelledby", `caption-${item.position}`);
-    if (details.has(item.id)) {
-      // A person's caption is the best alternative text.
-      addImage(card, JSON.parse(details.get(item.id).textContent), item.references[0] ?? item.caption);
-    }
-    markFalse(part(".caption"), item.false ?? []);
-    addZoom(card, part(".zoom"));
+    // A person's caption is the best alternative text.
+    if (details.has(item.id)) addImage(card, detailOf(item), { alt: item.references[0] ?? item.caption });
+    if (item.false?.length) markFalse(part(".caption"), item.false);
+    addZoom(card);
     drawScores(part, item);
     for (const reference of item.references) addText(part(".references"), "li", reference);
-    drawBeams(part(".beams"), item.beams);
+    part(".beams").hidden = item.beams.length < 2;
+    part(".beams summary").textContent = `${item.beams.length} beams`;
+    for (const [caption, ranked] of item.beams) {
+      addText(addText(part(".beams ol"), "li", `${caption} `), "span", score(ranked));
+    }
     return card;
   }
 
   // Marks the words of false statements about a generated scene.
   function markFalse(heading, positions) {
-    if (!positions.length) return;
-    if (!heading.querySelector(".token")) {
-      const words = heading.textContent.split(" ");
-      heading.replaceChildren();
-      for (const word of words) {
-        addText(heading, "span", word, "word");
-        heading.append(" ");
-      }
-    }
+    const words = wordElements(heading);
     for (const position of positions) {
-      const word = heading.querySelectorAll(".token, .word")[position];
-      word.classList.add("false");
-      word.title = "false of this image";
+      words[position].classList.add("false");
+      words[position].title = "false of this image";
     }
-  }
-
-  function addZoom(card, button) {
-    button.addEventListener("click", () => {
-      const isLarge = card.classList.toggle("large");
-      button.setAttribute("aria-pressed", isLarge);
-      button.textContent = isLarge ? "Reduce" : "Enlarge";
-      card.scrollIntoView({ block: "nearest" });
-    });
   }
 
   function drawScores(part, item) {
-    const value = item.scores[mainMetric];
-    part(".score").hidden = value === undefined;
+    const value = valueOf(item), others = part(".others");
+    const addNamed = (name, text) => addText(addText(others, "span", `${name} `), "b", text);
+    part(".score").hidden = value === null;
     part(".score").style.setProperty("--share", Math.min((value ?? 0) / 2, 1));
     part(".score b").textContent = score(value);
     part(".score span").textContent = data.metrics[mainMetric];
-    const others = part(".others");
-    data.metrics.forEach((name, i) => i === mainMetric || addNamed(others, name, score(item.scores[i])));
+    data.metrics.forEach((name, i) => i === mainMetric || addNamed(name, score(item.scores[i])));
     if (item.grounding) {
       const [original, aligned, uniform] = item.grounding;
       const both = original === aligned ? score(original) : `α ${score(original)}, αᵃ ${score(aligned)}`;
-      addNamed(others, "attention on named objects", `${both} (uniform ${score(uniform)})`);
+      addNamed("attention on named objects", `${both} (uniform ${score(uniform)})`);
     }
-    if (item.unknown.length) addNamed(others, "in no reference", item.unknown.join(", "));
+    if (unknownOf(item).length) addNamed("in no reference", unknownOf(item).join(", "));
     addText(others, "span", item.id, "id");
   }
 
-  function addNamed(parent, name, text) {
-    const element = addText(parent, "span", `${name} `);
-    addText(element, "b", text);
-  }
-
-  function drawBeams(beams, found) {
-    beams.hidden = found.length < 2;
-    beams.querySelector("summary").textContent = `${found.length} beams`;
-    for (const [caption, ranked] of found) {
-      const line = addText(beams.querySelector("ol"), "li", `${caption} `);
-      addText(line, "span", score(ranked), "quiet");
-    }
+  // Draws seven examples; of those near an end or the median, first the ones with a word that stands out.
+  function drawFirst() {
+    const left = new Set(data.images.filter((item) => details.has(item.id) && valueOf(item) !== null));
+    const isEven = (item) => (detailOf(item).attention?.telling ?? null) === null;
+    const take = (kind, count, ...order) =>
+      sorted([...left], ...order).slice(0, 4 * count).sort((a, b) => isEven(a) - isEven(b)).slice(0, count).map((item) => {
+        left.delete(item);
+        const card = draw(item);
+        card.querySelector(".score").prepend(`${kind} · `);
+        return card;
+      });
+    const best = take("best", 2, valueOf, -1), worst = take("worst", 2, valueOf, 1);
+    const [hero, ...typical] = take("typical", 3, values.typical, 1);
+    hero?.classList.add("hero");
+    byId("first").append(...[hero, typical[0], ...best, typical[1], ...worst].filter(Boolean));
+    byId("first").hidden = !byId("first").children.length;
   }
 
   // Each returns true for the items that its control lets through.
+  const chosen = {
+    true: (item) => !item.false.length,
+    false: (item) => item.false.length > 0,
+    known: (item) => !unknownOf(item).length,
+    unknown: (item) => unknownOf(item).length > 0,
+    // On target: more attention on the named objects than uniform attention would have.
+    on: (item) => item.grounding !== null && item.grounding[1] > item.grounding[2],
+    off: (item) => item.grounding !== null && item.grounding[1] <= item.grounding[2],
+  };
   const filters = {
-    search: (item, text) => contains(item.text[byId("where").value], text),
+    search: (item, text) => contains(textOf(item)[byId("where").value], text),
+    filter: (item, which) => chosen[which](item),
     least: (item, number) => item.scores[mainMetric] >= Number(number),
     most: (item, number) => item.scores[mainMetric] <= Number(number),
-    words: (item, which) => (which === "known") === (item.unknown.length === 0),
-    // On target: more attention on the named objects than uniform attention would have.
-    target: (item, which) => item.grounding !== null && (which === "on") === item.grounding[1] > item.grounding[2],
   };
 
   let found = [];
   const show = makeList(draw);
-
-  const display = ["boxes", "truth", "view-as", "head"];
+  const display = ["boxes", "truth", "view", "head"];
 
   function update(control) {
-    showBoxes();
-    if (control?.id === "head") for (const card of byId("list").children) card.dispatchEvent(new Event("head"));
-    if (display.includes(control?.id)) return; // drawing again would lose pinned tokens
-    const key = byId("key").value;
-    const valueOf = values[key] ?? ((item) => item.scores[key] ?? null);
+    const { classList } = document.body;
+    for (const which of ["top", "all"]) classList.toggle(`boxes-${which}`, byId("boxes").value === which);
+    classList.toggle("truth", byId("truth").checked);
+    byId("list").classList.toggle("tiles", byId("view").value === "grid");
+    if (control?.id === "head") for (const card of document.querySelectorAll(".card")) card.dispatchEvent(new Event("redraw"));
+    if (display.includes(control?.id)) return; // drawing again would lose pinned words
+    const [key, direction] = (byId("order").value || "typical 1").split(" ");
     const active = Object.entries(filters).filter(([id]) => byId(id)?.value);
     const passed = data.images.filter((item) => active.every(([id, passes]) => passes(item, byId(id).value)));
-    found = sorted(passed, valueOf, Number(byId("direction").value));
+    found = sorted(passed, values[key] ?? ((item) => item.scores[key] ?? null), Number(direction));
     for (const bar of document.querySelectorAll("#histogram rect")) {
-      const isInside = bar.dataset.from === byId("least").value && bar.dataset.to === byId("most").value;
-      bar.setAttribute("aria-pressed", isInside);
+      bar.setAttribute("aria-pressed", bar.dataset.from === byId("least").value && bar.dataset.to === byId("most").value);
     }
     show(found);
-    showCount(found.length, data.images.length, "images");
-  }
-
-  function showBoxes() {
-    const list = byId("list");
-    for (const which of ["top", "all"]) list.classList.toggle(`boxes-${which}`, byId("boxes").value === which);
-    list.classList.toggle("truth", byId("truth").checked);
-    list.classList.toggle("grid", byId("view-as").value === "grid");
+    showCount(found.length, data.images.length);
   }
 
   // A second click on the same bar removes the filter.
@@ -146,6 +143,18 @@
     bar.addEventListener("keydown", (event) => ["Enter", " "].includes(event.key) && chooseBar(bar));
   }
 
+  // Fills the choice of layers and heads with those of the first image that has them.
+  function offerHeads() {
+    const script = [...details.values()].find(({ textContent }) => textContent.includes('"layers":[{'));
+    const layers = script ? JSON.parse(script.textContent).attention.layers : [];
+    byId("head-label").hidden = layers.length * (layers[0]?.heads ?? 0) < 2;
+    layers.forEach(({ heads }, layer) => {
+      for (const one of [[layer], ...(heads > 1 ? range(heads).map((head) => [layer, head]) : [])]) {
+        addText(byId("head"), "option", headName(one)).value = one.map((number) => number + 1).join(".");
+      }
+    });
+  }
+
   const rows = () =>
     found.map((item) => ({
       id: item.id,
@@ -158,13 +167,10 @@
     download("captions.json", "application/json", JSON.stringify(rows(), null, 1)),
   );
 
-  const hasTruth = [...details.values()].some((script) => !script.textContent.includes('"truth":null'));
-  byId("truth-label").hidden = !hasTruth;
+  byId("truth-label").hidden = ![...details.values()].some((script) => !script.textContent.includes('"truth":null'));
   offerHeads();
-  byId("how").hidden = details.size === 0;
-  byId("saved").textContent = new Date(document.lastModified).toISOString().slice(0, 10);
-  byId("saved").parentElement.hidden = false;
   const changed = keepInAddress(byId("tools"), update);
+  drawFirst();
   update();
   performance.mark("a2-ready");
 })();

@@ -13,13 +13,14 @@ from PIL import Image
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.scenes.truth import Judgement, Statement
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.html import embedded
 from a2cap.pipeline.report.image_card import FIXED_POINT, ImageCard, thumbnail
-from a2cap.pipeline.report.report import Baseline, Evaluation, worst_and_best, write_report
+from a2cap.pipeline.report.report import Baseline, Evaluation, worst_typical_best, write_report
 from a2cap.pipeline.report.summary import format_figures
 from tests.pipeline.report.evaluations import card, evaluation, padded, with_scores
 
@@ -190,11 +191,49 @@ def test_a_missing_or_damaged_image_has_no_thumbnail(tmp_path, content):
 
 def test_the_header_reports_the_scored_and_the_skipped_images(written):
     page = written(evaluation([1], statistics={"vocabulary": 1812}))
-    assert "1 of 2" in page.text("strong")
-    sections = ["Caption statistics", "Provenance", "1 skipped, with reasons"]
-    assert page.text("summary") == ["How to read this", *sections]
+    assert "Captions of test · 1 of 2 images, 1 skipped" in page.text("p")
+    sections = ["Caption statistics", "Provenance", "1 skipped, with reasons", "Made by"]
+    assert page.text("summary")[:6] == ["All metrics", "How to read this", *sections]
     assert page.text("dt")[-4:] == ["vocabulary", "vocabulary", "decoding", "000000391895"]
     assert page.text("dd")[-4:] == ["1,812", "10,201 entries", "beam 5", "truncated file"]
+
+
+TRUE, FALSE = Judgement((), True), Judgement((Statement("colour", (1,), False),), True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "CIDEr 0.80, 2 times that of features zeroed"),
+        ({"baseline": None}, "CIDEr 0.80 on 2 images"),
+        ({"baseline": Baseline({"CIDEr": 0.0})}, "CIDEr 0.80 on 2 images"),
+        ({"baseline": Baseline({"CIDEr": 0.1})}, "CIDEr 0.80, 8 times that of baseline"),
+        (
+            {"baseline": None, "judged": {padded(1): TRUE, padded(2): FALSE}},
+            "CIDEr 0.80; 1 of 2 captions are true",
+        ),
+        (
+            {"baseline": None, "scores": Scores({}, {}, {"CIDEr": "one image"})},
+            "No metric was computed on 0 images",
+        ),
+    ],
+)
+def test_one_sentence_tells_what_was_found(written, changes, expected):
+    scores = changes.get("scores")
+    found = evaluation([1, 2], **{k: v for k, v in changes.items() if k != "scores"})
+    if scores:
+        found = with_scores(found, metrics={}, not_run=scores.not_run)
+        expected = expected.replace("0 images", "2 images")
+    assert written(found).text("h1") == [expected]
+
+
+def test_six_cited_metrics_have_one_row(written):
+    metrics = {"Bleu_1": 0.7, "Bleu_2": 0.5, "Bleu_4": 0.27, "CIDEr": 0.8}
+    found = evaluation([1], baseline=None)
+    page = written(with_scores(found, metrics=metrics, confidence={"CIDEr": (0.7512, 0.8499)}))
+    assert page.text("dt")[:4] == ["BLEU-1", "BLEU-4", "CIDEr", "SPICE"]
+    assert page.text("b")[:4] == ["0.700", "0.270", "0.800", "–"]
+    assert "0.751–0.850" in page.text("span")
 
 
 def test_figures_are_formatted_with_the_parts_of_spice_last():
@@ -244,13 +283,13 @@ def test_the_grounding_is_in_the_summary_and_with_each_image(written):
         "Attention on named objects: 0.500 original, 0.625 aligned, 0.250 uniform "
         "(mean share over 1,234 words"
     )
-    assert page.all("option", value="grounding")
+    assert page.all("option", value="grounding -1")
 
 
 def test_without_boxes_and_groups_of_words_the_report_has_no_such_sections(written):
     page = written(evaluation([1]))
     assert not [text for text in page.text("p") if text.startswith("Attention on")]
-    assert not page.all("option", value="grounding")
+    assert not page.all("option", value="grounding -1")
     assert page.text("caption") == ["Metrics"]
 
 
@@ -261,23 +300,21 @@ def test_groups_of_words_have_a_table(written):
         score_word_groups({"1": caption}, references, groups)
         for caption in ("a red ball", "a red cup")
     )
-    baseline = Baseline({}, blind.groups, "features zeroed")
+    baseline = Baseline({}, blind.groups, "blind")
     page = written(evaluation([1], word_groups=found, baseline=baseline))
-    heads = ["group", "count", "precision", "recall", "F1", "features zeroed, F1"]
-    columns = ["count", "precision", "judged", "accuracy", "features zeroed, accuracy"]
-    shown_heads = page.text("th")
-    first = shown_heads.index("words")
-    assert shown_heads[first : first + 15] == [
-        *("words", "pairs with nouns", *heads, *columns, "colours", "kinds")
+    assert page.text("th")[-13:] == [
+        *("group", "words", "precision", "recall", "F1", "blind, F1"),
+        *("pairs", "pair precision", "judged", "accuracy", "blind, accuracy"),
+        *("colours", "kinds"),
     ]
-    assert page.text("td")[-16:] == [
+    assert page.text("td")[-20:] == [
         # The last is the baseline's, which has red too.
         *("1", "1.000", "1.000", "1.000", "1.000"),
-        *("1", "1.000", "1", "1.000"),  # the baseline's red cup is in no reference
-        *("1", "1.000", "1.000", "1.000", "0.000", "0", "0"),
+        *("1", "1.000", "1", "1.000", "–"),  # the baseline's red cup is in no reference
+        *("1", "1.000", "1.000", "1.000", "0.000", "0", "–", "0", "–", "–"),
     ]
-    [why] = {mark["title"] for mark in page.all("span") if "kinds" in mark.get("title", "")}
-    assert why == "pairs of other groups are about 'kinds'"
+    why = {cell["title"] for cell in page.all("td") if "kinds" in cell.get("title", "")}
+    assert why == {"pairs of other groups are about 'kinds'"}
 
 
 def test_the_histogram_counts_every_image(written):
@@ -291,13 +328,15 @@ def test_the_histogram_counts_every_image(written):
 # --- choice of images -------------------------------------------------------------------------
 
 
-def test_the_worst_and_the_best_images_are_chosen_worst_first():
+def test_the_worst_typical_and_best_images_are_chosen_worst_first():
     scores = {str(n): {"CIDEr": (n * 7) % 20 / 10} for n in range(20)}
-    chosen = worst_and_best(scores, 5)
-    assert [scores[image_id]["CIDEr"] for image_id in chosen] == [0.0, 0.1, 0.2, 1.8, 1.9]
-    assert worst_and_best(scores, 0) == []
-    assert len(worst_and_best(scores, 20)) == len(worst_and_best(scores, 99)) == 20
-    assert worst_and_best({"b": {}, "a": {}, "c": {}}, 2) == ["a", "c"]  # ties by id
+    chosen = worst_typical_best(scores, 7)
+    assert [scores[i]["CIDEr"] for i in chosen] == [0.0, 0.1, 0.8, 0.9, 1.0, 1.8, 1.9]
+    for limit in range(21):
+        assert len(set(worst_typical_best(scores, limit))) == limit
+    assert worst_typical_best(scores, 0) == []
+    assert len(worst_typical_best(scores, 20)) == len(worst_typical_best(scores, 99)) == 20
+    assert worst_typical_best({"b": {}, "a": {}, "c": {}}, 2) == ["a", "b"]  # ties by id
 
 
 # --- safety -------------------------------------------------------------------------------------
@@ -318,14 +357,14 @@ def test_text_from_outside_is_escaped_everywhere(tmp_path):
     )
     path = tmp_path / "report.html"
     truth = Instances(np.array([[0, 0, 1, 1]], dtype=np.float32), (HOSTILE,))
-    write_report(
-        path, content, [(HOSTILE, card(None, ATTENTION, names=[HOSTILE, "", ""], truth=truth))]
-    )
+    rows = np.full((len(HOSTILE.split()), 3), 1 / 3, np.float32)
+    bad = card(None, CaptionAttention(rows, rows), names=[HOSTILE, "", ""], truth=truth)
+    write_report(path, content, [(HOSTILE, bad)])
     page = Page(path)
     assert HOSTILE not in page.source
     assert len(page.all("script")) == 3
     assert len(page.all("img")) == 1  # in the template
-    assert page.text("h1") == [HOSTILE]
+    assert page.text("title") == [HOSTILE]
     assert page.data["images"][0]["caption"] == HOSTILE
     assert page.details[0]["names"] == [HOSTILE, "", ""]
     assert page.details[0]["truth"] == {"boxes": [[0.0, 0.0, 1.0, 1.0]], "names": [HOSTILE]}
@@ -343,11 +382,7 @@ def test_the_report_loads_nothing_from_outside_the_file(written, photo):
         for name in ("src", "srcset", "href", "xlink:href", "action", "data", "poster"):
             value = attributes.get(name, "data:")
             assert value.startswith(("data:", "#")), (tag, name, value)
-    without_namespace = page.source.replace("http://www.w3.org/2000/svg", "")
-    assert "http:" not in without_namespace
-    assert "https:" not in page.source
-    assert "url(" not in page.source
-    assert "@import" not in page.source
+    assert not re.search(r"https?:|url\(|@import", page.source)
     (policy,) = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
     assert policy["content"].startswith("default-src 'none'; img-src data:;")
 
