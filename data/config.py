@@ -32,8 +32,8 @@ class DataConfig(Section):
 
     annotations: Path | None = None
     """Karpathy's dataset_coco.json, COCO captions, TextCaps, a captions.jsonl, a CSV or token file,
-    each possibly gzipped, a folder with a text file beside each image, or tars or Parquet files
-    with captions, as in shards/{000..127}.tar."""
+    each possibly gzipped, a folder with a text file beside each image or with metadata.jsonl or
+    metadata.csv, or tars, Parquet or Arrow files with captions, as in shards/{000..127}.tar."""
 
     features: Path | None = None
     """Region features in place of extraction: a feature store, the folder of a finished shard plan,

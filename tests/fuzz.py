@@ -39,7 +39,7 @@ from a2cap.pipeline.config import Config, load_config
 from a2cap.pipeline.extraction import convert
 from tests.data.annotations.documents import GOOD, karpathy
 from tests.data.features.stores import write_store
-from tests.data.sources.samples import jpeg, tar_bytes, write_parquet
+from tests.data.sources.samples import jpeg, tar_bytes, write_arrow, write_parquet
 from tests.extract.tiny import TINY
 from tests.extract.weights.test_layouts import write_airsplay, write_caffemodel
 from tests.pipeline.captioning.test_published import M2_WORDS, m2_tensors, vocabulary_file
@@ -231,12 +231,13 @@ def tars(folder: Path) -> Target:
 
 
 def parquet(folder: Path) -> Target:
-    """Return Parquet files of images and captions."""
+    """Return Parquet and Arrow files of images and captions."""
     rows = [{"bytes": jpeg(n), "path": f"{n}.jpg"} for n in range(4)]
     write_parquet(folder / "a.parquet", image=rows, caption=["a dog"] * 4)
     names = ["a", "b", None]
     write_parquet(folder / "b.parquet", jpg=[jpeg(1)] * 3, key=names, text=["a", "b", "c"])
-    files = {name: (folder / name).read_bytes() for name in ("a.parquet", "b.parquet")}
+    write_arrow(folder / "c.arrow", image=rows, caption=["a dog"] * 4)
+    files = {name: (folder / name).read_bytes() for name in ("a.parquet", "b.parquet", "c.arrow")}
     return Target(files, read_images)
 
 

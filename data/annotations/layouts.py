@@ -4,7 +4,8 @@
 - COCO captions (`images` and `annotations`), also of nocaps and VizWiz, and TextCaps (`data`);
 - `captions.jsonl`, one `{"image": "a/b.jpg", "captions": ["…"], "split": "train"}` per line;
 - the text files of `tables`, and a folder with a text file beside each image;
-- the tars and Parquet files of `source_captions`.
+- an `imagefolder` of `datasets`: `metadata.jsonl` or `metadata.csv` with `file_name` and a caption;
+- the tars, Parquet and Arrow files of `source_captions`.
 
 Layouts that do not name the splits need a split list or a random split.
 """
@@ -13,19 +14,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from sys import intern
 
 from a2cap.data.annotations.json_items import BadItem, key_member, list_member, member, text_member
 from a2cap.data.annotations.raw_image import RawImage, Skip, skipping
-from a2cap.data.annotations.source_captions import read_source
+from a2cap.data.annotations.source_captions import captions_of, read_source
 from a2cap.data.annotations.split_list import random_splits, read_split_list
-from a2cap.data.annotations.tables import SUFFIXES, read_folder, read_table
+from a2cap.data.annotations.tables import SUFFIXES, metadata_files, read_folder, read_table
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
 from a2cap.data.files.paths import require_file
 from a2cap.data.image_ids import IdRule, image_id
 from a2cap.data.sources.opening import is_source
+from a2cap.data.sources.parquet import splits_of
 
 IN_NO_SPLIT = "in no split"
 """Reason of a skip that the user chose; it does not count as a fault of the file."""
@@ -68,19 +70,44 @@ def read_items(
 
 def _read_layout(path: Path, name: str, skip: Skip) -> tuple[Iterable[RawImage], bool]:
     """Return the images, and True if the layout names the splits."""
-    if path.is_dir() or is_source(path):
-        inside = list(read_folder(path, skip) if path.is_dir() else read_source(path, skip))
-        return inside, any(item.split is not None for item in inside)
+    if is_source(path):
+        inside = list(read_source(path, skip))
+        return inside, _has_splits(inside)
+    if path.is_dir():
+        files = metadata_files(path)
+        inside = list(_folder_items(path, files, skip) if files else read_folder(path, skip))
+        return inside, _has_splits(inside)
     text = read_text(path)
     file_name = path.name.removesuffix(".gz")
     if file_name.endswith(".jsonl") or _FIRST_JSONL_KEY.match(text):
-        return _jsonl_items(text, skip), True
+        lines = list(_jsonl_items(text, skip))
+        return lines, not lines or _has_splits(lines)
     if file_name.endswith(SUFFIXES):
         return read_table(text, name, skip)
     document = parse_json(text, where=name, convert=_share_tokens)
     items, has_splits = _document_items(document, name, skip)
     dataset = _dataset_of(document)
     return (replace(item, dataset=dataset) for item in items), has_splits
+
+
+def _has_splits(items: Iterable[RawImage]) -> bool:
+    return any(item.split is not None for item in items)
+
+
+def _folder_items(folder: Path, files: Sequence[Path], skip: Skip) -> Iterator[RawImage]:
+    """Yield the images of an imagefolder, whose metadata name files of their own folder."""
+    places = [file.relative_to(folder).as_posix() for file in files]
+    for file, place, split in zip(files, places, splits_of(places), strict=True):
+        below = PurePosixPath(place).parent
+
+        def skip_here(position: str, reason: str, place: str = place) -> None:
+            skip(f"{place}, {position}", reason)
+
+        items, _ = _read_layout(file, repr(str(file)), skip_here)
+        for item in items:
+            own = split if item.split is None else item.split
+            position = f"{place}, {item.position}"
+            yield replace(item, file=str(below / item.file), split=own, position=position)
 
 
 def _document_items(document: object, name: str, skip: Skip) -> tuple[Iterable[RawImage], bool]:
@@ -218,6 +245,10 @@ def _jsonl_items(text: str, skip: Skip) -> Iterator[RawImage]:
             continue
         with skipping(f"line {number}", skip) as position:
             item = parse_json(line, where=position)
+            if isinstance(item, dict) and "file_name" in item:  # metadata.jsonl
+                file, found = text_member(item, "file_name"), captions_of(item)
+                yield RawImage(position, file, item.get("split"), found or [])
+                continue
             file, captions = text_member(item, "image"), list_member(item, "captions")
             yield RawImage(position, file, member(item, "split"), captions)
 

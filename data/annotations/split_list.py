@@ -9,7 +9,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
 from a2cap.data.image_ids import IdRule, named_id
 
-SPLITS = {"train": "train", "restval": "train", "val": "val", "test": "test"}
+SPLITS = {"train": "train", "restval": "train", "val": "val", "validation": "val", "test": "test"}
 """Split names in files, and the split that each counts as."""
 
 _SHARE = r"([01](?:\.[0-9]+)?)"

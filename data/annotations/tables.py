@@ -20,6 +20,7 @@ _COLUMNS = {
 }
 """Columns, and their names in the files of Flickr8k, Flickr30k and others."""
 
+_METADATA = ("metadata.jsonl", "metadata.csv")
 _TOKEN_LINE = re.compile(r"([^\t]+)#[0-9]+\t(.*)")
 
 Row = tuple[str, str, str | None, str]
@@ -38,6 +39,22 @@ def read_table(text: str, name: str, skip: Skip) -> tuple[list[RawImage], bool]:
     delimiter, columns = _header(lines[0], name)
     rows = _csv_rows(lines, delimiter, columns, skip)
     return _grouped(rows, skip), "split" in columns
+
+
+def metadata_files(folder: Path) -> list[Path]:
+    """Return each metadata.jsonl and metadata.csv below a folder, sorted; hidden ones count not."""
+    found = (path for name in _METADATA for path in folder.rglob(name) if path.is_file())
+    return sorted(
+        p for p in found if not any(part[0] == "." for part in p.relative_to(folder).parts)
+    )
+
+
+def caption_files(folder: Path) -> dict[str, Path]:
+    """Map names to the files with the captions of a folder: metadata, or texts beside images."""
+    metadata = metadata_files(folder)
+    if metadata:
+        return {file.relative_to(folder).as_posix(): file for file in metadata}
+    return {str(file): folder / file.with_suffix(".txt") for file in list_images(folder)}
 
 
 def read_folder(folder: Path, skip: Skip) -> Iterator[RawImage]:

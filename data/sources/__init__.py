@@ -1,1 +1,1 @@
-"""Sources of images: folders, lists, WebDataset tars and Parquet files, local or behind a URL."""
+"""Sources of images: folders, lists, WebDataset tars and tables, local or behind a URL."""

@@ -75,7 +75,7 @@ class ImageList:
         for number, line in enumerate(lines, start=1):
             if member := line.strip()[: _LONGEST_LINE + 1]:
                 try:
-                    identity, place = self._place(member)
+                    identity, place = place_of(member, self.name)
                 except InputError:
                     identity, place = f"{PurePosixPath(self.name).stem}/line-{number}", ""
                 size = 0 if is_url(place) else int(version_of(place) or 0)
@@ -86,7 +86,7 @@ class ImageList:
         found = {}
         for item, _ in self.listing():
             with suppress(InputError):
-                _, place = self._place(item.member)
+                _, place = place_of(item.member, self.name)
                 if not is_url(place):
                     found[item.image_id] = Path(place)
         return found
@@ -95,27 +95,37 @@ class ImageList:
         """Read each file."""
         for item in items:
             try:
-                _, place = self._place(item.member)
+                _, place = place_of(item.member, self.name)
             except InputError as error:
                 yield item, error
             else:
                 yield item, read_file(place)
 
-    def _place(self, member: str) -> tuple[str, str]:
-        """Return the id and the path or URL of a line; InputError if it is not permitted."""
-        if len(member) > _LONGEST_LINE:
-            raise InputError(f"line of {self.name!r} is too long: {member[:40]!r}…; shorten it")
-        member = as_url(member)
-        if is_url(member) or "::" in member:
-            require_permitted(member)
-            return image_id(member.partition("://")[2]), member
-        folder = self.name.rpartition("/")[0] or "."
-        if member.startswith("/"):
-            top = os.path.abspath(folder)  # noqa: PTH100  (keeps links)
-            if is_url(self.name) or not PurePosixPath(member).is_relative_to(top):
-                raise InputError(
-                    f"{member!r} is outside the folder of the list {self.name!r}; "
-                    "move the list to a folder above its images"
-                )
-            member = str(PurePosixPath(member).relative_to(top))
-        return image_id(member), f"{folder}/{member}"
+
+def place_of(member: str, listed_in: str) -> tuple[str, str]:
+    """Return the id and the path or URL of an image that a list or a table names.
+
+    Raises InputError unless it is below the folder of that file, or a permitted URL.
+    """
+    if len(member) > _LONGEST_LINE:
+        raise InputError(f"line of {listed_in!r} is too long: {member[:40]!r}…; shorten it")
+    member = as_url(member)
+    if is_url(member) or "::" in member:
+        require_permitted(member)
+        return image_id(member.partition("://")[2]), member
+    member = below(member, listed_in)
+    return image_id(member), f"{listed_in.rpartition('/')[0] or '.'}/{member}"
+
+
+def below(member: str, listed_in: str) -> str:
+    """Return a path relative to the folder of a file that names it; InputError if it is outside."""
+    folder = listed_in.rpartition("/")[0] or "."
+    if member.startswith("/"):
+        top = os.path.abspath(folder)  # noqa: PTH100  (keeps links)
+        if is_url(listed_in) or not PurePosixPath(member).is_relative_to(top):
+            raise InputError(
+                f"{member!r} is outside the folder of {listed_in!r}, which names it; "
+                "name the folder of the images, or move that file to a folder above them"
+            )
+        return str(PurePosixPath(member).relative_to(top))
+    return member

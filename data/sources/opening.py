@@ -8,26 +8,28 @@ from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.folder import Folder, ImageList
 from a2cap.data.sources.location import as_url, exists, expand, is_folder, matching
-from a2cap.data.sources.parquet import Parquet
+from a2cap.data.sources.parquet import SUFFIXES, Table, table_files, tables_of
 from a2cap.data.sources.source import Container, ImageSource
 from a2cap.data.sources.tar import Tar
 
 _BY_SUFFIX: dict[str, Callable[[str], Container]] = {
     ".tar": Tar,
-    ".parquet": Parquet,
+    **dict.fromkeys(SUFFIXES, Table),
     ".txt": ImageList,
 }
 
 
 def open_source(text: str) -> ImageSource:
-    """Open a folder, a list (.txt), tars or Parquet files, by path or URL.
+    """Open a folder, a list (.txt), tars, Parquet or Arrow files, by path or URL.
 
     shard-{000..127}.tar names 128 files, and data/*.parquet all that there are, in order of their
-    names. Raises InputError if one is missing, naming it, or is of another kind.
+    names; a folder with such files and without images is a data set of `datasets`. Raises
+    InputError if one is missing, naming it, or is of another kind.
     """
     text = as_url(text)
     if Path(text).is_dir():  # whose name may contain braces
-        return ImageSource(text, [Folder(text)])
+        tables = table_files(Path(text))
+        return ImageSource(text, tables_of(Path(text), tables) if tables else [Folder(text)])
     names = [name for pattern in expand(text) for name in matching(pattern)]
     missing = [name for name in names if not exists(name)]
     if missing or not names:
@@ -39,13 +41,15 @@ def open_source(text: str) -> ImageSource:
 
 
 def is_source(path: Path | None) -> bool:
-    """Return True for a path that names tars or Parquet files, or a URL."""
+    """Return True for tars, Parquet or Arrow files, a folder of these tables, or a URL."""
     text = as_url(str(path or ""))
-    return "://" in text or PurePosixPath(text).suffix in (".tar", ".parquet")
+    if path is not None and path.is_dir():
+        return bool(table_files(path))
+    return "://" in text or PurePosixPath(text).suffix in (".tar", *SUFFIXES)
 
 
 def image_source(path: Path | None) -> str | None:
-    """Return data.images if it names tars, Parquet files, a list or a URL; None for a folder."""
+    """Return data.images if it names tars, tables, a list or a URL; None for a folder of images."""
     is_list = path is not None and path.suffix == ".txt"
     return as_url(str(path)) if is_list or is_source(path) else None
 
@@ -62,6 +66,6 @@ def _container(name: str) -> Container:
     if is_folder(name):
         return Folder(name)
     raise InputError(
-        f"{name!r} is not a folder, a list (.txt), a tar (.tar) or a Parquet file (.parquet); "
+        f"{name!r} is not a folder, a list (.txt), a tar (.tar) or a table (.parquet, .arrow); "
         "name one of these"
     )

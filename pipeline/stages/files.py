@@ -12,6 +12,7 @@ from a2cap.data.image_ids import find_images
 from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
 from a2cap.data.sources.opening import image_source, open_source, require_image_folder
+from a2cap.data.sources.parquet import Table
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.engine.hash_cache import HashCache
@@ -97,7 +98,9 @@ class ExperimentFiles:
         if source is None:
             return self.hashes.images(require_image_folder(named), self.images)
         found = self.source(Path(source))
-        lists = [one for one in open_source(source).containers if isinstance(one, ImageList)]
+        lists = [
+            one for one in open_source(source).containers if isinstance(one, ImageList | Table)
+        ]
         files = {name: file for one in lists for name, file in one.local_files().items()}
         listed = self.hashes.images(Path(source), files)
         wanted = "\n".join(sorted(self.annotated or ()))

@@ -7,6 +7,7 @@ from typing import Any
 
 from a2cap.data.annotations.layouts import IN_NO_SPLIT, require_annotations
 from a2cap.data.annotations.read import Annotations, Caption, check_skip_limit
+from a2cap.data.annotations.tables import caption_files
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.document_frequencies import count_document_frequencies
 from a2cap.data.captions.presets import count_words
@@ -16,7 +17,6 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.image_ids import list_images
 from a2cap.data.sources.opening import is_source
 from a2cap.pipeline.engine.artifacts import (
     CAPTIONS,
@@ -55,11 +55,10 @@ class Preprocess(Stage):
     def files(self, files: ExperimentFiles) -> dict[str, Input]:
         """Return the annotations, and the list of the split if it is set."""
         path, split = self.data.annotations, self.data.split_list
-        if path is not None and path.is_dir():
-            texts = {str(file): path / file.with_suffix(".txt") for file in list_images(path)}
-            inputs = {"annotations": files.hashes.images(path, texts)}
-        elif is_source(path):
+        if is_source(path):
             inputs = {"annotations": files.source(path)}
+        elif path is not None and path.is_dir():
+            inputs = {"annotations": files.hashes.images(path, caption_files(path))}
         else:
             inputs = {"annotations": files.file(path, "data.annotations")}
         if split is not None and split.is_dir():

@@ -93,7 +93,7 @@ def test_sources_without_captions_are_errors(memory, tmp_path):
     path = tmp_path / "a.parquet"
     write_parquet(path, image=[b""])
     assert message_of(lambda: read_annotations(path)) == (
-        f"no column captions or caption or text or sentences in {str(path)!r}; "
+        f"no column captions or caption or text or sentences_raw or sentences in {str(path)!r}; "
         "rename that of the captions"
     )
     memory.pipe("/lists/images.txt", b"a.jpg\n")

@@ -31,3 +31,12 @@ def write_parquet(path, *, row_group_size=2, **columns):
     from pyarrow import parquet
 
     parquet.write_table(pa.table(columns), path, row_group_size=row_group_size)
+
+
+def write_arrow(path, *, batch_size=2, **columns):
+    """Write an Arrow stream with these columns, as `datasets` caches one."""
+    import pyarrow as pa
+
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table, max_chunksize=batch_size)

@@ -70,8 +70,8 @@ def test_a_line_names_no_other_protocol_and_no_file_elsewhere(tmp_path, fsspec_u
     outside = [str(tmp_path / "secret.jpg"), f"{folder}x/a.jpg", "/etc/hostname"]
     found = read_lines(folder, *outside, f"file://{tmp_path}/secret.jpg")
     assert found == [
-        f"{name!r} is outside the folder of the list {str(folder / 'list.txt')!r}; "
-        "move the list to a folder above its images"
+        f"{name!r} is outside the folder of {str(folder / 'list.txt')!r}, which names it; "
+        "name the folder of the images, or move that file to a folder above them"
         for name in [*outside, str(tmp_path / "secret.jpg")]
     ]
     leaving = ["../secret.jpg", f"{folder}/../secret.jpg", "a/../../secret.jpg"]
@@ -109,7 +109,7 @@ def test_a_list_behind_a_url_names_no_file_of_this_machine(memory):
     first, second, third = (content for _, content in source.read(list(source.items())))
     assert second == A
     for error in (first, third):
-        assert str(error).startswith("'/etc/hostname' is outside the folder of the list")
+        assert str(error).startswith("'/etc/hostname' is outside the folder of ")
 
 
 def test_names_with_colons_in_a_folder_are_files(tmp_path, fsspec_unused):

@@ -199,8 +199,8 @@ def test_what_is_no_source_is_an_error(tmp_path):
     path = tmp_path / "notes.md"
     path.touch()
     assert error_of(path) == (
-        f"{str(path)!r} is not a folder, a list (.txt), a tar (.tar) or a Parquet file "
-        "(.parquet); name one of these"
+        f"{str(path)!r} is not a folder, a list (.txt), a tar (.tar) or a table "
+        "(.parquet, .arrow); name one of these"
     )
     assert error_of("nosuch://a/b.tar") == (
         "cannot open 'nosuch://a/b.tar': its protocol is not one of http, https, s3, gs, hf; "
@@ -261,11 +261,13 @@ def test_bad_and_missing_names_of_parquet_rows_are_listed(tmp_path):
 def test_rows_of_parquet_without_bytes_are_named(tmp_path):
     pytest.importorskip("pyarrow")
     path = tmp_path / "train.parquet"
-    write_parquet(path, image=[{"bytes": A, "path": None}, {"bytes": None, "path": "cats/1.jpg"}])
+    rows = [(A, None), (None, "cats/1.jpg"), (None, None)]
+    write_parquet(path, image=[{"bytes": content, "path": name} for content, name in rows])
     found = read(path)
-    assert list(found) == ["train/row-0", "000000000001"]
+    assert list(found) == ["train/row-0", "000000000001", "train/row-2"]
     assert found["train/row-0"] == A
-    assert str(found["000000000001"]) == f"row 1 of {str(path)!r} has no image bytes; add them"
+    assert str(found["000000000001"]) == f"no file '{tmp_path}/cats/1.jpg'; check the path"
+    assert str(found["train/row-2"]) == f"row 2 of {str(path)!r} has no image bytes; add them"
 
 
 def test_unusable_parquet_files_are_named(tmp_path, monkeypatch):

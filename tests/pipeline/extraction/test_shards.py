@@ -16,6 +16,7 @@ from a2cap.pipeline.extraction import shard_folder
 from a2cap.pipeline.extraction.images import LISTING, Source
 from a2cap.pipeline.extraction.shard_folder import fill_shard, is_on_network
 from tests.data.messages import message_of
+from tests.data.sources.samples import write_arrow
 from tests.pipeline.extraction.conftest import IDS
 from tests.pipeline.training.runs import events
 
@@ -249,6 +250,13 @@ def source(scenes, tmp_path):
             rows = [{"jpg": file.read_bytes(), "key": file.name} for file in reversed(files)]
             parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "a.parquet")
             return str(tmp_path / "a.parquet")
+        if kind == "arrow":  # the folder of a cached data set
+            pytest.importorskip("pyarrow")
+            (tmp_path / "cached").mkdir()
+            for number, some in enumerate((files[:9], files[9:])):
+                columns = {"jpg": [f.read_bytes() for f in some], "key": [f.name for f in some]}
+                write_arrow(tmp_path / "cached" / f"x-train-0000{number}.arrow", **columns)
+            return str(tmp_path / "cached")
         (tmp_path / "list.txt").write_text(
             "".join(f"{file.relative_to(tmp_path)}\n" for file in files)
         )
@@ -258,7 +266,7 @@ def source(scenes, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tar", "parquet"])
+@pytest.mark.parametrize("kind", ["tar", "parquet", "arrow"])
 def test_images_of_a_source_have_the_features_of_a_folder(new, digest, source, kind):
     run = new(images=Source(source(kind)), workers=2)
     assert run.fill(1, 2) == 2
