@@ -34,13 +34,12 @@ from a2cap.pipeline.training.loop import Optimizer
 from benchmarks import extract, self_critical, train
 from benchmarks.measure import machine, print_machine
 from benchmarks.updates import (
-    BASE,
     TASKS,
     idle_of,
     make_batch,
     make_optimisation,
+    precisions,
     updates,
-    variants,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -53,11 +52,10 @@ Findings = dict[str, object]
 
 @dataclass(frozen=True)
 class Setting:
-    """The device, whether sizes are tiny, and whether updates are compiled too."""
+    """The device, and whether sizes are tiny."""
 
     device: torch.device
     quick: bool
-    compiled: bool = False
 
     @property
     def sizes(self) -> self_critical.Sizes:
@@ -133,14 +131,14 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
     for images in (setting.sizes.images,) if setting.quick else BATCHES:
         sizes = replace(setting.sizes, images=images)
         batch = make_batch(sizes, pinned=setting.device.type == "cuda")
-        for variant in variants(setting.device, compiled=setting.compiled):
+        for precision in precisions(setting.device):
             optimisation = make_optimisation(
-                task, variant, sizes, setting.model, corpus, device=setting.device, say=click.echo
+                task, precision, sizes, setting.model, corpus, device=setting.device
             )
-            form = updates(optimisation, variant, batch, count=count, device=setting.device)
+            form = updates(optimisation, precision, batch, count=count, device=setting.device)
             seconds = setting.seconds(form, count=calls) / count
             whole = math.ceil(COCO_TRAINING_IMAGES / images)
-            found[f"{images} images, {variant.name}"] = {
+            found[f"{images} images, {precision}"] = {
                 "seconds_per_update": seconds,
                 "measured_updates": calls * count,
                 "updates_per_epoch": whole,
@@ -177,12 +175,11 @@ def check_resume(setting: Setting) -> Findings:
         ours, resumed = (
             make_optimisation(
                 task,
-                BASE,
+                "fp32",
                 setting.sizes,
                 setting.model,
                 corpus,
                 device=setting.device,
-                say=click.echo,
             )
             for _ in range(2)
         )
@@ -238,18 +235,17 @@ CHECKS: dict[str, Callable[[Setting], Findings]] = {
 @click.command()
 @click.option("--device", default="cuda", show_default=True)
 @click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
-@click.option("--compiled", is_flag=True, help="Also time updates by torch.compile: longer.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=ROOT / "benchmarks" / "results" / "gpu-check.json",
     help="JSON file of the findings.",
 )
-def main(device: str, quick: bool, compiled: bool, output: Path) -> None:
+def main(device: str, quick: bool, output: Path) -> None:
     """Check a2 on a GPU; the exit code is 1 if a check fails."""
     print_machine()
     torch.backends.cudnn.allow_tf32 = False  # as in a2 train
-    setting = Setting(torch.device(device), quick, compiled)
+    setting = Setting(torch.device(device), quick)
     if setting.device.type == "cuda" and not torch.cuda.is_available():
         raise click.ClickException("no GPU is visible; run with --device cpu --quick")
     results: dict[str, object] = {"machine": machine(), "device": device, "quick": quick}

@@ -1,4 +1,4 @@
-"""Updates of both training tasks, by precision, eager and compiled, which gpu_check times.
+"""Updates of both training tasks, by precision, which gpu_check times.
 
 An update is that of `a2 train`: the batch is moved to the device, self-critical training samples
 and rewards captions, then forward, backward, clipping and Adam. Reading features is excluded.
@@ -6,15 +6,12 @@ and rewards captions, then forward, backward, clipping and Adam. Reading feature
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from a2cap.data.batches.collate import Batch
-from a2cap.model.captioners.compile import compile_captioner
-from a2cap.model.captioners.model_config import CompileMode
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.runtime.config import Precision
@@ -29,30 +26,9 @@ TASKS = ("cross-entropy", "self-critical")
 EOS = 2
 
 
-@dataclass(frozen=True)
-class Variant:
-    """Precision and compilation of an update."""
-
-    precision: Precision
-    compiled: CompileMode
-
-    @property
-    def name(self) -> str:
-        """Name of the row."""
-        forms: dict[CompileMode, str] = {False: "eager", True: "compiled"}
-        return f"{self.precision}, {forms.get(self.compiled, self.compiled)}"
-
-
-BASE = Variant("fp32", compiled=False)
-
-
-def variants(device: torch.device, *, compiled: bool) -> list[Variant]:
-    """Return the variants, plain fp32 first; on a CPU TF32 equals fp32."""
-    precisions: list[Precision] = (
-        ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
-    )
-    forms: list[CompileMode] = [False, True, "reduce-overhead"] if compiled else [False]
-    return [Variant(precision, form) for form in forms for precision in precisions]
+def precisions(device: torch.device) -> list[Precision]:
+    """Return the precisions that differ on a device, fp32 first; on a CPU TF32 equals fp32."""
+    return ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
 
 
 def make_batch(sizes: Sizes, *, pinned: bool) -> Batch:
@@ -72,30 +48,28 @@ def make_batch(sizes: Sizes, *, pinned: bool) -> Batch:
 
 def make_optimisation(
     task: str,
-    variant: Variant,
+    precision: Precision,
     sizes: Sizes,
     model: TransformerConfig,
     corpus: Corpus,
     *,
     device: torch.device,
-    say: Callable[[str], None],
 ) -> Optimizer[Batch]:
-    """Create a captioner and its updates; say: called if compiling fails."""
+    """Create a captioner and its updates."""
     torch.manual_seed(0)
     captioner = TransformerCaptioner(
         model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     ).to(device)
-    compile_captioner(captioner, variant.compiled, warn=say)
     if task == "cross-entropy":
-        return CrossEntropyOptimizer(captioner, TrainConfig(precision=variant.precision))
+        return CrossEntropyOptimizer(captioner, TrainConfig(precision=precision))
     rewards = ImageRewards(corpus.a2.to(device), list(map(str, range(sizes.corpus))))
-    config = ScstConfig(precision=variant.precision, samples=sizes.samples, max_length=sizes.tokens)
+    config = ScstConfig(precision=precision, samples=sizes.samples, max_length=sizes.tokens)
     return SelfCriticalOptimizer(captioner, config, rewards)
 
 
 def updates(
     optimisation: Optimizer[Batch],
-    variant: Variant,
+    precision: Precision,
     batch: Batch,
     *,
     count: int,
@@ -105,7 +79,7 @@ def updates(
     numbers = itertools.count(1)
 
     def run() -> None:
-        with matrix_precision(variant.precision):
+        with matrix_precision(precision):
             for number in itertools.islice(numbers, count):
                 optimisation.step([batch], number)
         if device.type == "cuda":

@@ -26,15 +26,13 @@ class Item:
 class Batch:
     """B images, padded to the largest number of regions R and the longest caption L among them.
 
-    Both may be rounded up, so that few shapes of batches occur.
-
     features: (B, R, F) float32, 0 in padding.
     boxes: (B, R, 5) float32: x1, y1, x2, y2 relative to the image's width and height, and the area
     relative to the image's area; 0 in padding.
     region_mask: (B, R) bool, True where a region exists.
     tokens: (B, K, L) int64, K captions per image, padded with 0; None without captions.
     positions: (T,) int64, of what is not padding in the flattened tokens; on a GPU, to find them
-    would wait. None if R and L are rounded up, because T differs in every batch.
+    would wait. None without captions.
     """
 
     image_ids: tuple[str, ...]
@@ -63,21 +61,16 @@ class Batch:
         )
 
 
-def collate(items: Sequence[Item], *, multiples: tuple[int, int] = (1, 1)) -> Batch:
+def collate(items: Sequence[Item]) -> Batch:
     """Return the batch of at least one item; all have the same K, or none has tokens.
 
-    multiples: of the tokens to which captions are padded, and of the regions where images differ in
-    their number. Raises InputError for an image without a region.
+    Raises InputError for an image without a region.
     """
     counts = [len(item.regions) for item in items]
-    most = max(counts)
-    # equal numbers, such as the cells of a grid, are one shape already
-    if min(counts) < most:
-        most = _rounded_up(most, multiples[1])
     width = items[0].regions.features.shape[1]
-    features = torch.zeros(len(items), most, width)
-    boxes = torch.zeros(len(items), most, 5)
-    region_mask = torch.zeros(len(items), most, dtype=torch.bool)
+    features = torch.zeros(len(items), max(counts), width)
+    boxes = torch.zeros(len(items), max(counts), 5)
+    region_mask = torch.zeros(len(items), max(counts), dtype=torch.bool)
     for row, item in enumerate(items):
         count = len(item.regions)
         if not count:
@@ -89,10 +82,8 @@ def collate(items: Sequence[Item], *, multiples: tuple[int, int] = (1, 1)) -> Ba
         boxes[row, :count] = torch.from_numpy(_relative_boxes(item.regions))
         region_mask[row, :count] = True
     captions = [item.tokens for item in items if item.tokens is not None]
-    tokens = _pad(captions, multiples[0]) if captions else None
-    positions = None
-    if tokens is not None and multiples == (1, 1):
-        positions = (tokens != PAD).flatten().nonzero().squeeze(1)
+    tokens = _pad(captions) if captions else None
+    positions = None if tokens is None else (tokens != PAD).flatten().nonzero().squeeze(1)
     return Batch(
         image_ids=tuple(item.image_id for item in items),
         features=features,
@@ -110,17 +101,12 @@ def _relative_boxes(regions: Regions) -> NDArray[np.float32]:
     return np.stack([x1, y1, x2, y2, (x2 - x1) * (y2 - y1)], axis=1)
 
 
-def _rounded_up(count: int, multiple: int) -> int:
-    return count + -count % multiple
-
-
-def _pad(tokens: Sequence[NDArray[np.int64]], multiple: int) -> Tensor:
-    """Stack B arrays (K, any length) to (B, K, L), cut to the longest caption, rounded up."""
+def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:
+    """Stack B arrays (K, any length) to (B, K, L), cut to the longest caption."""
     # the captions of a file are all padded to max_length + 1
     columns = [np.flatnonzero((captions != PAD).any(axis=0)) for captions in tokens]
     longest = max(int(used.max(initial=-1)) + 1 for used in columns)
-    shape = len(tokens), len(tokens[0]), _rounded_up(longest, multiple)
-    padded = torch.full(shape, PAD, dtype=torch.int64)
+    padded = torch.full((len(tokens), len(tokens[0]), longest), PAD, dtype=torch.int64)
     for row, captions in enumerate(tokens):
         part = captions[:, :longest]
         padded[row, :, : part.shape[1]] = torch.from_numpy(part)

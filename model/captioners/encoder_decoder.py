@@ -149,16 +149,6 @@ class EncoderDecoder(nn.Module):
         self.standardisation = Standardisation(feature_width) if config.standardise else None
 
     @property
-    def compiled_methods(self) -> list[tuple[nn.Module, str]]:
-        """Methods of layers that torch.compile speeds up in training: those their classes name."""
-        return [
-            (module, name)
-            for module in self.modules()
-            if module is not self
-            for name in getattr(module, "compiled_methods", ())
-        ]
-
-    @property
     def samples_regions(self) -> bool:
         """Report whether training samples the regions that tokens read."""
         return False
@@ -270,9 +260,7 @@ class EncoderDecoder(nn.Module):
         inputs, positions = teaching.inputs, teaching.positions
         if inputs is None:
             inputs = decoder_input(captions, bos=self.special.bos)
-        if positions is None and torch.compiler.is_compiling():
-            positions = torch.arange(captions.numel(), device=captions.device)  # of one shape
-        elif positions is None:
+        if positions is None:
             positions = token_positions(captions, pad=self.special.pad)
         perturbed = decoder_pass.perturbed
         others = self.caption_parameters() if perturbed else self.mask_parameters()
@@ -352,11 +340,8 @@ class EncoderDecoder(nn.Module):
 
 
 def _is_cheap_to_read(values: Tensor) -> bool:
-    """Return False where a check would wait for a GPU, or end a compiled graph.
-
-    Batches are checked when they are made.
-    """
-    return values.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Return False where a check would wait for a GPU; batches are checked when they are made."""
+    return values.device.type == "cpu"
 
 
 def _by_row(attention: AlignedAttention) -> AlignedAttention:

@@ -45,8 +45,6 @@ from a2cap.model.layers.positions import (
 class MemoryLayer(nn.Module):
     """Self-attention over regions and learned memory slots, then a feed-forward block; post-LN."""
 
-    compiled_methods = ("forward",)
-
     def __init__(self, config: M2Config):
         super().__init__()
         self.heads, self.attention_dropout = config.heads, config.attention_dropout
@@ -113,8 +111,6 @@ class MeshedLayer(nn.Module):
 
     The attention has one set of weights for all encoder layers, and a mask network for each.
     """
-
-    compiled_methods = ("mesh",)
 
     def __init__(self, config: M2Config, *, aligned: bool):
         super().__init__()

@@ -1,7 +1,7 @@
 """Settings of a captioner of any kind, a union of those beside the classes."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field
 
@@ -13,9 +13,6 @@ from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendT
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-
-CompileMode = bool | Literal["reduce-overhead"]
-"""What torch.compile compiles in training: nothing, the layers, or whole passes."""
 
 
 def _with_kind(settings: object) -> object:

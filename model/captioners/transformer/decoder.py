@@ -56,8 +56,6 @@ class TokenEmbedding(nn.Module):
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention over regions, feed-forward block."""
 
-    compiled_methods = ("self_attend", "cross_attend")
-
     def __init__(
         self,
         self_attention: SelfAttention,

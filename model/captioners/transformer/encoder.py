@@ -56,8 +56,6 @@ def _box_embedding(config: TransformerConfig) -> nn.Module | None:
 class EncoderLayer(nn.Module):
     """Self-attention over the regions of an image, then a feed-forward block."""
 
-    compiled_methods = ("forward",)
-
     def __init__(
         self,
         attention: SelfAttention | RelationalAttention,

@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from a2cap.model.captioners.model_config import CompileMode
 from a2cap.pipeline.training.config import Count, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
@@ -30,12 +29,6 @@ class CaptionerTrainingConfig(TrainingConfig):
     ema: Rate = 0.0
     """Decay of an exponential moving average of the weights, such as 0.9999, which is validated and
     saved in place of them. 0 is none."""
-    compile: CompileMode = False
-    """true: compile the layers with torch.compile; if that fails, warn and train uncompiled. Part
-    of the key, since compiled dropout draws other random numbers. Resume and more epochs are then
-    not always exact: the compiled code depends on the batch sizes seen first. reduce-overhead:
-    compile each pass and decoding step as one graph, on a GPU a CUDA graph, and pad captions to
-    multiples of 8 tokens and images to 20 regions so that these are few; not run on a GPU yet."""
 
 
 class TrainConfig(CaptionerTrainingConfig):
@@ -53,8 +46,6 @@ class TrainConfig(CaptionerTrainingConfig):
     max_words: Count | None = None
     """Longest caption to train on; longer ones are left out and counted. null is all, cut as
     preprocess.max_length says."""
-    compile: CompileMode = False
-    """Compile the layers (true) or whole passes (reduce-overhead), as scst.compile explains."""
     max_regions: Count | None = None
     """Most regions of an image that the captioner sees, the top-scoring first; null is all."""
     start: Path | None = None

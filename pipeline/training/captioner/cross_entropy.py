@@ -17,7 +17,6 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioner import Teaching
-from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.losses import TwoLosses, two_losses
@@ -78,7 +77,6 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
         warn_of_another_extractor(config.start, features)
         start = load_model(config.start, device=device)
         start_from(start, captioner, description.model, data.vocabulary)
-    compile_captioner(captioner, config.compile, warn=logger.warning)
     validation = CaptionValidation(captioner, data, config, description, ranks)
     batches = training_batches(
         validation, run.runtime, grouping=config.grouping, max_words=config.max_words

@@ -1,6 +1,5 @@
 """Self-critical training of a captioner by its rewards (stage train-scst; Rennie et al. 2017)."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
 from a2cap.model.captioner import Memory, Teaching
-from a2cap.model.captioners.compile import compile_captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
@@ -39,8 +37,6 @@ from a2cap.pipeline.training.continuation import read_epochs
 from a2cap.pipeline.training.loop import Optimizer, run_training
 from a2cap.pipeline.training.resume import derived_seed
 from a2cap.pipeline.training.task import TrainingRun
-
-logger = logging.getLogger(__name__)
 
 
 def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
@@ -65,7 +61,6 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
             "with: hard attention; set scst.dropout to off"
         )
     torch.manual_seed(config.seed)
-    compile_captioner(loaded.captioner, config.compile, warn=logger.warning)
     rewards = ImageRewards.read(captions, config, device=device)
     optimizer = SelfCriticalOptimizer(loaded.captioner, config, rewards, ranks)
     validation = CaptionValidation(

@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import torch
@@ -14,7 +13,6 @@ from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.batches.dataset import CaptionDataset, Grouping
 from a2cap.data.batches.loader import Share, image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
-from a2cap.model.captioners.compile import FEW_SHAPES
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.faithfulness import divergence_by_layer
@@ -44,7 +42,6 @@ def training_batches(
 ) -> Batches[Item, Batch]:
     """Return the batches of the training that is validated."""
     ranks, data, config = validation.ranks, validation.data, validation.config
-    multiples = FEW_SHAPES if config.compile == "reduce-overhead" else (1, 1)
     dataset = CaptionDataset(
         data.store.path,
         data.captions,
@@ -58,7 +55,7 @@ def training_batches(
     )
     return Batches(
         dataset,
-        partial(collate, multiples=multiples),
+        collate,
         config,
         share=Share(ranks.rank, ranks.count, config.accumulate),
         workers=runtime.workers,

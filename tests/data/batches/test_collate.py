@@ -75,22 +75,6 @@ def test_tokens_are_cut_to_the_longest_caption_without_losing_any(lengths, spare
     assert (tokens != 0).sum(dim=2).tolist() == lengths
 
 
-def test_shapes_are_rounded_up_by_padding_except_for_equal_numbers_of_regions(store):
-    dataset = make_dataset(store)
-    items = [dataset[0, index] for index in range(len(IDS))]
-    exact, rounded = collate(items), collate(items, multiples=(8, 20))
-    assert rounded.tokens.shape == (11, 5, 16)
-    assert rounded.features.shape == (11, 20, WIDTH)
-    assert rounded.positions is None
-    assert torch.equal(rounded.tokens[..., :10], exact.tokens)
-    assert not rounded.tokens[..., 10:].any()
-    for name in ("features", "boxes", "region_mask"):
-        one, other = getattr(exact, name), getattr(rounded, name)
-        assert torch.equal(other[:, : one.shape[1]], one)
-        assert not other[:, one.shape[1] :].any()
-    assert collate(items[:1], multiples=(8, 20)).features.shape[1] == len(items[0].regions)
-
-
 def test_all_tensors_of_a_batch_move_to_a_device(store):
     for batch in (
         next(whole_batches(make_dataset(store), batch_size=2)),

@@ -223,23 +223,6 @@ def test_progress_events_contain_the_step_and_the_total(train, tmp_path, monkeyp
     ]
 
 
-@pytest.mark.slow
-def test_a_failed_compilation_warns_once_and_trains_uncompiled(
-    train, uninterrupted, tmp_path, monkeypatch, caplog
-):
-    def compile_(forward, **options):
-        def compiled(*arguments, **named):
-            raise RuntimeError("no C++ compiler")
-
-        return compiled
-
-    monkeypatch.setattr(torch, "compile", compile_)
-    found = train(tmp_path / "compiled", "train.compile=true", "model.dropout=0")
-    said = [text for text in caplog.messages if "compile" in text]
-    assert said == ["torch.compile failed, the model runs uncompiled: no C++ compiler"]
-    assert_equal_results(found, train(tmp_path / "plain", "model.dropout=0"))
-
-
 def poison(monkeypatch, step, **changes):
     """Multiply losses by factors from one update on."""
     compute = cross_entropy.two_losses
