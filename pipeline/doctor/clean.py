@@ -1,12 +1,12 @@
-"""Removable artifacts: stale results, unfinished work, leftovers and old locks.
+"""Removable artifacts: results of other settings, unfinished work and leftovers, with their locks.
 
 Only paths with a stage key in a stage's folder are considered. Not removable are paths that a
 process works on or reads, that this experiment uses, that contain a file it reads, or that an
-evaluation has in its ensemble or as its baseline. A directory is renamed before it is deleted, so
-that no half-deleted directory keeps its name.
+evaluation has in its ensemble or as its baseline. Somebody may still need a result or unfinished
+work, so that these go by name alone. A directory is renamed before it is deleted, so that no
+half-deleted directory keeps its name.
 """
 
-import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,31 +20,18 @@ from a2cap.pipeline.config import Config
 from a2cap.pipeline.doctor.verify import STAGES, is_key
 from a2cap.pipeline.engine.artifacts import (
     CAPTIONER,
-    EVALUATE,
-    EVENTS,
     FURTHER_MODEL,
     TRAIN_DETECTOR,
-    TRAIN_SCST,
-    TRAIN_XE,
 )
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.lock import is_locked, is_read, lock_folder, lock_holder, stage_lock
-from a2cap.pipeline.engine.progress import format_duration
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.files import captioner_digest
 
-STALE, UNFINISHED, LEFTOVER = "stale", "unfinished", "leftover"
-COSTLY, RESUMABLE, UNDECIDED = "costly", "resumable", "undecided"
-SCORES, READ = "scores", "read"
-# deleted only if named: they cost hours, or somebody may still need them
-BY_NAME_ONLY = frozenset({COSTLY, RESUMABLE, UNDECIDED, SCORES, READ})
+RESULT, UNFINISHED, LEFTOVER = "result", "unfinished", "leftover"
 
-_TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
-_COSTLY_SECONDS = 3600.0
-# matched, not parsed: a kill may have truncated any line
-_EVENT = re.compile(r'^\{"time": ([\d.]+), "event": "(\w+)"', re.MULTILINE)
 _REMOVED = ".removed"
 _HOLDER = ".holder.json"
 
@@ -62,7 +49,6 @@ class RemovableItem:
 def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[RemovableItem]:
     """Find the artifacts that the experiment does not need; `keep`: further files that it reads."""
     kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
-    trained = _trained(experiment.artifacts)
     readers, needed = _readers(experiment.artifacts)
     found = []
     for name in STAGES:
@@ -78,11 +64,8 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             if item is None or _digests(path) & needed:
                 continue
             users = [reader for digest in _identities(path) for reader in readers.get(digest, ())]
-            if item.kind == STALE and _model(path) in trained:
-                why = f"{item.why}; scores of a training that exists"
-                item = replace(item, kind=SCORES, why=why)
-            elif item.kind == STALE and users:
-                item = replace(item, kind=READ, why=f"{item.why}; read by {users[0]}")
+            if users:
+                item = replace(item, why=f"{item.why}; read by {users[0]}")
             found.append(item)
     return found
 
@@ -147,35 +130,23 @@ def _judge_folder(
     if final.is_dir():
         return LEFTOVER, "replaced by --force"
     # killed between two renames: this is the only result, and a rerun puts it back
-    return UNDECIDED, "its replacement is not finished; run the stage again first"
+    return UNFINISHED, "its replacement is not finished; run the stage again first"
 
 
 def _judge_work(
     path: Path, final: Path, used: PreparedStage | str | None
 ) -> tuple[str, str] | None:
+    kind = RESULT if path == final else UNFINISHED
     if isinstance(used, str):
-        return UNDECIDED, f"unknown if it is used: {used}"
+        return kind, f"unknown if it is used: {used}"
     if used is not None and used.made_from.key == final.name:
-        return None if path == final else (RESUMABLE, "the next run resumes it")
+        return None if path == final else (kind, "the next run resumes it")
     before = _made_from(path)
     if before is None:
-        why = "its manifest is unreadable" if path == final else "has other settings"
-    elif used is None:
-        why = "this experiment has no such stage"
-    else:
-        why = "; ".join(difference(before, used.made_from))
-    log = path / EVENTS
-    events = _EVENT.findall(log.read_text(errors="replace") if log.is_file() else "")
-    if path != final:
-        saved = any(event == "checkpoint" for _, event in events) or any(path.glob("checkpoints/*"))
-        return (
-            (RESUMABLE, f"{why}; a run of its settings resumes it") if saved else (UNFINISHED, why)
-        )
-    # with the time between its runs, because a resumed one may have needed only its last minute
-    seconds = float(events[-1][0]) - float(events[0][0]) if events else 0.0
-    if path.parent.name in _TRAININGS or seconds > _COSTLY_SECONDS:
-        return COSTLY, f"{why}; made in {format_duration(seconds)}" if events else why
-    return STALE, why
+        return kind, "its settings are unreadable"
+    if used is None:
+        return kind, "this experiment has no such stage"
+    return kind, "; ".join(difference(before, used.made_from))
 
 
 def _used_stage(experiment: Experiment, name: str) -> PreparedStage | str | None:
@@ -216,18 +187,6 @@ def _readers(artifacts: Path) -> tuple[dict[str, list[str]], set[str]]:
             if running or name == "baseline" or name.startswith(FURTHER_MODEL):
                 needed.add(digest)
     return readers, needed
-
-
-def _trained(artifacts: Path) -> set[str]:
-    """Return the digests of the finished trainings of any experiment."""
-    folders = [path for name in _TRAININGS for path in artifacts.glob(f"{name}/*/")]
-    return {digest for path in folders for digest in _digests(path)}
-
-
-def _model(path: Path) -> str | None:
-    """Return the digest of the captioner that an evaluation scored, None for other results."""
-    before = _made_from(path) if path.parent.name == EVALUATE else None
-    return before.inputs.get("model") if before is not None else None
 
 
 def _digests(path: Path) -> set[str]:

@@ -5,7 +5,7 @@ import click
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import format_bytes
 from a2cap.pipeline.doctor.clean import (
-    BY_NAME_ONLY,
+    LEFTOVER,
     RemovableItem,
     find_removable,
     remove_item,
@@ -16,14 +16,13 @@ from a2cap.pipeline.doctor.clean import (
 @click.command()
 @click.argument("names", nargs=-1)
 @experiment_options()
-@click.option("--yes", is_flag=True, help="Delete everything that is neither needed nor costly.")
+@click.option("--yes", is_flag=True, help="Delete what reruns and deletions left over.")
 def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None:
     """List removable artifacts, or delete them.
 
-    Without NAMES and --yes, nothing is deleted. Removable are results that this experiment does not
+    Without NAMES and --yes, nothing is deleted. Listed are results that this experiment does not
     use, unfinished work, and leftovers of reruns and deletions. Not listed is what a process, an
-    ensemble or a baseline reads. Costly (trainings, and what took more than an hour), resumable and
-    undecided paths are deleted only if named.
+    ensemble or a baseline reads. Results and unfinished work are deleted only if named.
 
     \b
     Example:
@@ -36,7 +35,7 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
         found = find_removable(experiment, keep=[config_file] if config_file else [])
         chosen = select_items(found, names, experiment.artifacts)
     if yes and not names:
-        chosen = [item for item in found if item.kind not in BY_NAME_ONLY]
+        chosen = [item for item in found if item.kind == LEFTOVER]
     if not names and not yes:
         _print_removable(found)
     for item in chosen:
@@ -46,12 +45,12 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
 
 def _print_removable(found: list[RemovableItem]) -> None:
     for item in found:
-        click.echo(f"{item.kind:<11} {format_bytes(item.size):>9}  {item.path}")
-        click.echo(f"{'':<11} {'':>9}  {item.why}")
+        click.echo(f"{item.kind:<10} {format_bytes(item.size):>9}  {item.path}")
+        click.echo(f"{'':<10} {'':>9}  {item.why}")
     if found:
         total = format_bytes(sum(item.size for item in found))
-        cheap = [item.size for item in found if item.kind not in BY_NAME_ONLY]
-        yes = f", or use --yes for {len(cheap)}, {format_bytes(sum(cheap))}" if cheap else ""
+        left = [item.size for item in found if item.kind == LEFTOVER]
+        yes = f", or use --yes for {len(left)}, {format_bytes(sum(left))}" if left else ""
         click.echo(f"{len(found)} removable, {total}; name paths to delete{yes}")
     else:
         click.echo("nothing is removable")

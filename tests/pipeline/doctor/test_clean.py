@@ -1,7 +1,6 @@
 """Cleaning: which artifacts are removable, and that nothing else is deleted."""
 
 import json
-import re
 import shutil
 
 import pytest
@@ -10,7 +9,7 @@ from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import read_manifest, write_manifest
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.doctor.clean import BY_NAME_ONLY, find_removable, remove_item, select_items
+from a2cap.pipeline.doctor.clean import find_removable, remove_item, select_items
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import is_read, lock_folder, reading, stage_lock
 from a2cap.pipeline.engine.stage import StagePaths
@@ -24,10 +23,8 @@ class Copy(CopiedExperiment):
 
     def found(self, *overrides, keep=()):
         """Map the removable paths below the artifacts folder to their kind and reason."""
-        return {
-            self.name(item.path): (item.kind, re.sub("made in .*", "made in …", item.why))
-            for item in self.items(*overrides, keep=keep)
-        }
+        items = self.items(*overrides, keep=keep)
+        return {self.name(item.path): (item.kind, item.why) for item in items}
 
     def name(self, path):
         """Return the path of a stage's only result, or of a folder, below the artifacts."""
@@ -56,36 +53,27 @@ def test_no_result_of_the_current_experiment_is_removable(copy):
     assert copy.found() == {}
 
 
-def test_scores_of_other_settings_go_by_name_alone_while_their_training_exists(copy):
+def test_results_of_other_settings_are_listed_with_the_difference_and_their_readers(copy):
     why = "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'"
     others = ("evaluate.beam_size=3", "evaluate.split=val")
-    kept = ("scores", f"{why}; scores of a training that exists")
-    assert copy.found(*others) == {copy.name("evaluate"): kept}
-    assert kept[0] in BY_NAME_ONLY
-    add_input(copy.directory("evaluate"), "model", "0" * 64)
-    assert copy.found(*others)[copy.name("evaluate")][0] == "stale"
+    assert copy.found(*others) == {copy.name("evaluate"): ("result", why)}
+    read = f"extract.dtype 'float16' -> 'float32'; read by {copy.name('evaluate')}"
+    assert copy.found("extract.dtype=float32")[copy.name("extract")] == ("result", read)
 
 
-def test_a_result_that_depends_on_an_unfinished_stage_is_undecided(copy):
+def test_a_result_that_depends_on_an_unfinished_stage_may_be_used(copy):
     waits = (
         "unknown if it is used: evaluate needs train-xe, which is not finished; "
         'run "a2 train" or "a2 run"'
     )
     assert copy.found("train.seed=1") == {
-        copy.name("train-xe"): ("costly", "train.seed 0 -> 1; made in …"),
-        copy.name("evaluate"): ("undecided", waits),
+        copy.name("train-xe"): ("result", f"train.seed 0 -> 1; read by {copy.name('evaluate')}"),
+        copy.name("evaluate"): ("result", waits),
     }
 
 
-def test_without_a_configuration_results_are_undecided(copy):
-    with Experiment(load_config(None), copy.artifacts) as opened:
-        kinds = {item.path.parent.name: item.kind for item in find_removable(opened)}
-    stages = ("extract", "preprocess", "train-xe", "evaluate")
-    assert kinds == dict.fromkeys(stages, "undecided")
-
-
 @pytest.mark.slow
-def test_a_trained_detector_is_undecided_without_its_configuration(experiment, copy):
+def test_a_trained_detector_may_be_used_without_its_configuration(experiment, copy):
     trained = copy.artifacts / "train-detector" / "0123456789ab"
     trained.mkdir(parents=True)
     (trained / "detector.safetensors").write_bytes(b"weights")
@@ -93,24 +81,15 @@ def test_a_trained_detector_is_undecided_without_its_configuration(experiment, c
         "unknown if it is used: detector.labels is not set; "
         "name the file with --set detector.labels=FILE"
     )
-    assert copy.found() == {"train-detector/0123456789ab": ("undecided", unknown)}
+    assert copy.found() == {"train-detector/0123456789ab": ("result", unknown)}
     places = (
         override("detector.images", experiment.scenes / "images"),
         override("detector.labels", copy.experiment.config_file),
     )
-    costly = {"train-detector/0123456789ab": ("costly", "its manifest is unreadable")}
-    assert copy.found(*places) == costly
+    unreadable = {"train-detector/0123456789ab": ("result", "its settings are unreadable")}
+    assert copy.found(*places) == unreadable
     start = override("detector.start", trained / "detector.safetensors")
     assert copy.found(*places, start) == {}
-
-
-@pytest.mark.slow
-def test_a_result_with_an_unreadable_manifest_is_stale_under_other_settings(copy):
-    evaluated = copy.directory("evaluate")
-    (evaluated / "manifest.json").write_text("{")
-    assert copy.found() == {}
-    stale = {copy.name(evaluated): ("stale", "its manifest is unreadable")}
-    assert copy.found("evaluate.beam_size=3") == stale
 
 
 def unfinished(copy, stage):
@@ -124,13 +103,14 @@ def unfinished(copy, stage):
 
 
 @pytest.mark.slow
-def test_unfinished_work_is_removable_and_resumable_work_is_a_kind_of_its_own(copy):
+def test_unfinished_work_is_listed_with_what_would_resume_it(copy):
     partial = unfinished(copy, "evaluate")
     name = copy.name(partial)
-    assert copy.found() == {name: ("resumable", "the next run resumes it")}
+    assert copy.found() == {name: ("unfinished", "the next run resumes it")}
     assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
     (partial / "made_from.json").write_text("{")
-    assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "has other settings")}
+    unreadable = ("unfinished", "its settings are unreadable")
+    assert copy.found("evaluate.beam_size=3") == {name: unreadable}
 
 
 @pytest.mark.slow
@@ -144,52 +124,30 @@ def test_leftovers_beside_a_result_are_removable(copy, ending, why):
     assert copy.found() == {f"{name}.{ending}": ("leftover", why)}
 
 
-def test_a_replaced_result_is_undecided_until_its_replacement_exists(copy):
+def test_a_replaced_result_stays_until_its_replacement_exists(copy):
     name = copy.name("evaluate")
     shutil.copytree(copy.artifacts / name, copy.artifacts / f"{name}.replaced")
     (copy.artifacts / name).rename(copy.artifacts / f"{name}.partial")
     why = "its replacement is not finished; run the stage again first"
     assert copy.found() == {
-        f"{name}.partial": ("resumable", "the next run resumes it"),
-        f"{name}.replaced": ("undecided", why),
+        f"{name}.partial": ("unfinished", "the next run resumes it"),
+        f"{name}.replaced": ("unfinished", why),
     }
 
 
-# --- what costs hours is deleted only if named ---------------------------------------------------
+# --- results and unfinished work are deleted only if named ---------------------------------------
 
 
-def test_what_took_more_than_an_hour_is_costly(copy):
-    events = copy.directory("evaluate") / "events.jsonl"
-    lines = '{"time": 1000.5, "event": "start"}\n{"time": 10\n{"time": %s, "event": "end"}\n'
-    why = "evaluate.beam_size 2 -> 3"
-    events.write_text(lines % 4600.5)
-    assert copy.found("evaluate.beam_size=3")[copy.name("evaluate")][0] == "scores"
-    events.write_text(lines % 4601)
-    [item] = copy.items("evaluate.beam_size=3")
-    assert (item.kind, item.why) == ("costly", f"{why}; made in 1 h 0 min")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["train-xe", "extract"])
-def test_unfinished_work_with_a_checkpoint_is_resumable_by_its_own_settings(copy, stage):
-    partial = unfinished(copy, stage)
-    setting = {"train-xe": "train.seed 0 -> 1", "extract": "extract.dtype 'float16' -> 'float32'"}
-    override = {"train-xe": "train.seed=1", "extract": "extract.dtype=float32"}[stage]
-    found = copy.found(override)[copy.name(partial)]
-    assert found == ("resumable", f"{setting[stage]}; a run of its settings resumes it")
-
-
-def test_with_yes_nothing_that_cost_hours_is_deleted(copy):
-    # two configurations, one of them with a resumable training, and self-critical training
+def test_with_yes_only_leftovers_are_deleted(copy):
     partial = unfinished(copy, "train-xe")
     trained = shutil.copytree(partial, partial.with_name("0123456789ab"))
-    refined = shutil.copytree(trained, copy.artifacts / "train-scst" / "0123456789ab")
-    before = copy.left()
-    for settings in ([], ["--set", "train.seed=1"], ["--set", "model.width=32"]):
+    left_over = shutil.copytree(trained, trained.with_name("0123456789ab.removed"))
+    others = copy.left() - {copy.name(left_over)}
+    for settings in ([], ["--set", "train.seed=1"], ["--set", "extract.dtype=float32"]):
         assert copy.a2("clean", "--yes", *settings).exit_code == 0
-    assert {copy.name(path) for path in (partial, trained, refined)} <= copy.left() == before
-    assert copy.a2("clean", "--set", "train.seed=1", partial, trained, refined).exit_code == 0
-    assert not any(path.exists() for path in (partial, trained, refined))
+        assert copy.left() == others
+    assert copy.a2("clean", "--set", "train.seed=1", partial, trained).exit_code == 0
+    assert not partial.exists() and not trained.exists()
 
 
 # --- not removable -------------------------------------------------------------------------------
@@ -381,13 +339,15 @@ def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     assert answer.exit_code == 0
     size = f"{size_of(final) / 1000:.3g} kB"
     assert answer.stdout.splitlines() == [
-        f"scores      {size:>9}  {final}",
-        "                       evaluate.beam_size 2 -> 3; scores of a training that exists",
+        f"result     {size:>9}  {final}",
+        "                      evaluate.beam_size 2 -> 3",
         f"1 removable, {size}; name paths to delete",
     ]
     assert copy.left() == before
-    costly = copy.a2("clean", "--set", "train.seed=1").stdout.splitlines()[-1]
-    assert costly.startswith("2 removable, ") and costly.endswith("; name paths to delete")
+    shutil.copytree(final, left_over := final.with_name(f"{final.name}.removed"))
+    last = copy.a2("clean", "--set", "evaluate.beam_size=3").stdout.splitlines()[-1]
+    assert last.endswith(f"; name paths to delete, or use --yes for 1, {size}")
+    assert left_over.is_dir()
 
 
 def test_the_command_reports_if_nothing_is_removable(copy):
@@ -403,26 +363,6 @@ def test_the_command_deletes_only_the_named_item(copy):
     assert answer.exit_code == 0
     assert answer.stdout == f"deleted {final}: {size}\n"
     assert copy.left() == others
-
-
-def test_with_yes_the_command_keeps_everything_that_a_run_may_need(copy):
-    trained, evaluated = copy.directory("train-xe"), copy.directory("evaluate")
-    partial = unfinished(copy, "preprocess")
-    answer = copy.a2("clean", "--set", "train.seed=1", "--yes")
-    assert answer.exit_code == 0
-    assert answer.stdout == ""
-    extracted, other = copy.directory("extract"), "extract.dtype=float32"
-    # the training of another experiment was made from these features
-    why = f"{other[:13]} 'float16' -> 'float32'; read by {copy.name(evaluated)}"
-    assert copy.found(other)[copy.name(extracted)] == ("read", why)
-    assert copy.a2("clean", "--set", other, "--yes").stdout == ""
-    for reader in (trained, evaluated):
-        add_input(reader, "features", "0" * 64)
-    assert copy.found(other)[copy.name(extracted)][0] == "stale"
-    answer = copy.a2("clean", "--set", other, "--yes")
-    assert answer.exit_code == 0
-    assert answer.stdout.startswith(f"deleted {extracted}: ")
-    assert all(path.is_dir() for path in (trained, evaluated, partial))
 
 
 def test_the_command_rejects_names_in_use_with_their_holder_and_an_exit_code(copy):
