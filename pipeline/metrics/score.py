@@ -203,8 +203,15 @@ def cider(candidates: Mapping[str, str | list[str]], references: Tokens) -> floa
     candidates, references: PTB tokens. Document frequencies are those of `references`, one document
     per image, as in `COCOEvalCap`.
     """
-    captions = _paired(candidates, references)
-    return float(cider_values(count_pair(*captions.texts)).mean())
+    return corpus_score("CIDEr", candidates, references)
+
+
+def corpus_score(
+    metric: str, candidates: Mapping[str, str | list[str]], references: Tokens
+) -> float:
+    """Return one of METRICS alone over all images, without intervals; arguments as `cider`."""
+    found = _measure(_paired(candidates, references), _families([metric]), "references")
+    return next(one.overall[metric] for one in found.values() if metric in one.overall)
 
 
 def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _Captions:

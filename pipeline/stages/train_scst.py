@@ -54,7 +54,9 @@ class TrainScst(Stage):
 
     def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
-        return continued(super().prepare(inputs, results), results, self.scst, score="CIDEr")
+        return continued(
+            super().prepare(inputs, results), results, self.scst, score=self.scst.selected
+        )
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner further."""

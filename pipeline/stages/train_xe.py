@@ -64,7 +64,9 @@ class TrainXe(Stage):
         """Return the stage with what finished trainings have done of it."""
         stage = super().prepare(inputs, results)
         rate_falls = self.train.rate_depends_on_epochs
-        return continued(stage, results, self.train, score="CIDEr", rate_falls=rate_falls)
+        return continued(
+            stage, results, self.train, score=self.train.selected, rate_falls=rate_falls
+        )
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner."""

@@ -26,9 +26,20 @@ class CaptionerTrainingConfig(TrainingConfig):
     """Beams when validation captions are decoded for CIDEr."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest generated caption in tokens, <eos> included."""
+    select: Annotated[
+        Literal["CIDEr", "BLEU-4", "METEOR", "loss"], Field(json_schema_extra={"later": True})
+    ] = "CIDEr"
+    """Validation figure that selects the best epoch and that `patience` waits for: of the decoded
+    captions (Xu et al. 2015 select by BLEU), or the loss on the reference captions."""
     ema: Rate = 0.0
     """Decay of an exponential moving average of the weights, such as 0.9999, which is validated and
     saved in place of them. 0 is none."""
+
+    @property
+    def selected(self) -> str:
+        """Name of the figure of `select`, better if higher: e to the minus loss is the likelihood
+        of a token."""
+        return "likelihood" if self.select == "loss" else self.select
 
 
 class TrainConfig(CaptionerTrainingConfig):

@@ -1,5 +1,6 @@
 """Self-critical training of a captioner by its rewards (stage train-scst; Rennie et al. 2017)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -73,18 +74,18 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
 
 
 def start_score(model: Path, config: ScstConfig) -> float | None:
-    """Return the best validation CIDEr of cross-entropy training.
+    """Return the best validation figure of cross-entropy training, the one of `scst.select`.
 
     None if it did not use the same validation settings.
     """
-    scores = [line["CIDEr"] for line in read_epochs(model)]
+    scores = [line.get(config.selected, math.nan) for line in read_epochs(model)]
     if not scores or not (model / MANIFEST).is_file():
         return None
     train = read_manifest(model).origin.fields["train"]
+    fields = key_fields(config)
     same = isinstance(train, Mapping) and all(
-        train.get(name) == value
-        for name, value in key_fields(config).items()
-        if name in ("validation_beam_size", "max_validation_images", "max_length")
+        train.get(name) == fields.get(name)
+        for name in ("select", "validation_beam_size", "max_validation_images", "max_length")
     )
     return max(scores) if same else None
 

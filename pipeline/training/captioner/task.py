@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,12 +13,14 @@ from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.batches.dataset import CaptionDataset, Grouping
 from a2cap.data.batches.loader import Share, image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
+from a2cap.data.errors import InputError
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.model_description import ModelDescription
-from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.metrics.score import corpus_score
+from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner.config import CaptionerTrainingConfig
@@ -91,10 +93,18 @@ class CaptionValidation:
     start: float | None = None
     """The score of the captioner that is trained further, None for a new one."""
 
+    def __post_init__(self) -> None:
+        tokens = metric_tokens(self.data.vocabulary.tokenizer)
+        if self.config.select == "METEOR" and tokens != "PTB":
+            raise InputError(
+                "select is 'METEOR', which reads English alone, and the captions are "
+                f"{tokens}; set train.select and scst.select to CIDEr, BLEU-4 or loss"
+            )
+
     @property
     def score(self) -> str:
         """Name of the figure that selects the best epoch."""
-        return "CIDEr"
+        return self.config.selected
 
     @property
     def device(self) -> torch.device:
@@ -102,17 +112,13 @@ class CaptionValidation:
         return next(self.captioner.parameters()).device
 
     def figures(self) -> dict[str, float]:
-        """Return CIDEr: each rank decodes a share of the images, the main rank scores all."""
+        """Return CIDEr and what selects: each rank decodes a share, the main rank scores all."""
         ranks, data = self.ranks, self.data
+        others = self._likelihood() if self.config.select == "loss" else {}
         chosen = data.validation[: self.config.max_validation_images]
         decoded = caption_batches(
             self.captioner,
-            image_batches(
-                data.store.path,
-                chosen[ranks.rank :: ranks.count],
-                batch_size=_VALIDATION_BATCH,
-                max_regions=self.description.max_regions,
-            ),
+            self._batches(),
             data.vocabulary,
             DecodingConfig(
                 beam_size=self.config.validation_beam_size, max_length=self.config.max_length
@@ -124,7 +130,36 @@ class CaptionValidation:
             return ranks.broadcast({})  # waits for the figures of the main rank
         candidates = dict(pair for share in shares for pair in share)
         references = {image_id: data.references[image_id] for image_id in chosen}
-        return ranks.broadcast({self.score: cider(candidates, references)})
+        for name in dict.fromkeys(("CIDEr", self.config.select)):
+            if name != "loss":
+                metric = name.replace("BLEU-", "Bleu_")
+                others[name] = corpus_score(metric, candidates, references)
+        return ranks.broadcast(others)
+
+    @torch.inference_mode()
+    def _likelihood(self) -> dict[str, float]:
+        """Return the loss of all references in nats per token, and e to the minus loss."""
+        ranks, captions = self.ranks, self.data.captions
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for batch in self._batches():
+            rows = [torch.from_numpy(captions.captions(name)).long() for name in batch.image_ids]
+            tokens = pad_sequence(rows, batch_first=True, padding_value=PAD).to(self.device)
+            images = batch.to(self.device)
+            memory = self.captioner.encode(images.features, images.boxes, images.region_mask)
+            sums[0] -= self.captioner.score(memory, tokens).log_probs.sum()
+            sums[1] += (tokens != PAD).sum()
+        loss, count = ranks.sum(sums).tolist()
+        return {"validation_loss": loss / count, "likelihood": math.exp(-loss / count)}
+
+    def _batches(self) -> Iterator[Batch]:
+        """Yield this rank's share of the validation images."""
+        chosen = self.data.validation[: self.config.max_validation_images]
+        return image_batches(
+            self.data.store.path,
+            chosen[self.ranks.rank :: self.ranks.count],
+            batch_size=_VALIDATION_BATCH,
+            max_regions=self.description.max_regions,
+        )
 
     @torch.inference_mode()
     def scalars(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ import pytest
 from a2cap.pipeline.metrics import score as module
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
-from a2cap.pipeline.metrics.score import METRICS, cider, score
+from a2cap.pipeline.metrics.score import METRICS, cider, corpus_score, score
 from tests.data.messages import message_of
 from tests.pipeline.metrics import captions
 
@@ -36,7 +36,9 @@ def test_a_candidate_may_be_a_string_or_a_list_of_one():
 
 
 def test_cider_alone_equals_the_cider_of_score():
-    assert cider(CANDIDATES, REFERENCES) == score(CANDIDATES, REFERENCES).metrics["CIDEr"]
+    found = score(CANDIDATES, REFERENCES).metrics
+    assert cider(CANDIDATES, REFERENCES) == found["CIDEr"]
+    assert corpus_score("Bleu_4", CANDIDATES, REFERENCES) == found["Bleu_4"]
 
 
 def test_captions_equal_to_the_references_score_highest():

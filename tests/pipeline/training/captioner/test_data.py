@@ -77,12 +77,12 @@ def test_images_skipped_by_extraction_are_not_used(train, tmp_path, monkeypatch)
         seen.update(parts[0].image_ids)
         return update(self, parts, number)
 
-    def score(candidates, references):
+    def score(metric, candidates, references):
         validated.update(candidates)
         return 0.5
 
     monkeypatch.setattr(CrossEntropyOptimizer, "step", step)
-    monkeypatch.setattr(task, "cider", score)
+    monkeypatch.setattr(task, "corpus_score", score)
     replace(train, features=features)(tmp_path / "model", "train.epochs=1")
     assert seen == set(data.captions.image_ids("train")) - left_out
     assert validated == set(data.validation) - left_out

@@ -5,9 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from a2cap.data.errors import InputError
+from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import self_critical
-from a2cap.pipeline.training.captioner.config import ScstConfig
+from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.task import CaptionValidation
 from tests.pipeline.training.runs import metrics
 
@@ -75,3 +77,30 @@ def test_self_critical_training_starts_at_the_best_score_of_the_same_validation(
     scst = ScstConfig(epochs=1, validation_beam_size=beams)
     best = max(line["CIDEr"] for line in metrics(model))
     assert self_critical.start_score(model, scst) == (best if is_same else None)
+
+
+@pytest.mark.parametrize("select", ["CIDEr", "BLEU-4", "loss"])
+def test_the_selected_figure_is_that_of_the_captions_or_of_the_loss(train, tmp_path, select):
+    chosen = ("train.epochs=2", "train.validation_beam_size=1", f"train.select={select}")
+    [*_, last] = lines = metrics(train(tmp_path / "model", *chosen))
+    assert last["CIDEr"] >= 0
+    if select == "loss":
+        assert last["likelihood"] == pytest.approx(math.exp(-last["validation_loss"]))
+        assert lines[0]["likelihood"] < last["likelihood"] < 1
+    extra = {"CIDEr": set(), "BLEU-4": {"BLEU-4"}, "loss": {"validation_loss", "likelihood"}}
+    assert {"BLEU-4", "validation_loss", "likelihood"} & last.keys() == extra[select]
+
+
+def test_another_selection_is_another_training_and_the_default_keeps_earlier_keys():
+    assert "select" not in key_fields(TrainConfig())
+    assert key_fields(TrainConfig(select="loss"))["select"] == "loss"
+
+
+def test_meteor_of_unicode_words_is_rejected_before_training():
+    data = SimpleNamespace(vocabulary=SimpleNamespace(tokenizer="unicode"))
+    with pytest.raises(InputError) as raised:
+        CaptionValidation(None, data, TrainConfig(select="METEOR"), None, None)
+    assert str(raised.value) == (
+        "select is 'METEOR', which reads English alone, and the captions are Unicode words; set "
+        "train.select and scst.select to CIDEr, BLEU-4 or loss"
+    )
