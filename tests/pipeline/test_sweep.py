@@ -3,6 +3,7 @@
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.cli.experiment import sweep as command
 from a2cap.pipeline.sweep import grid
 from tests.data.messages import message_of
@@ -98,3 +99,32 @@ def test_finished_combinations_are_kept_and_a_dry_run_runs_nothing(copy):
     assert answer.exit_code == 0
     assert "\nevaluate: up to date: " in answer.stdout
     assert copy.finished() == before
+
+
+def test_the_seeds_of_a_setting_are_evaluated_as_an_ensemble(copy):
+    few = settings("train.epochs=1", "train.seed=0,1")
+    answer = copy.a2("sweep", *few, "--ensemble")
+    assert answer.exit_code == 0, answer.output
+    lines = answer.stdout.splitlines()
+    assert lines[-2].startswith("all") and lines[-2].split()[1] == "2"
+    assert lines[-1].startswith("all, ensemble of 2     1  ")
+    assert lines.count("all, ensemble of 2") == 1
+    [joined] = [
+        manifest
+        for path in copy.artifacts.glob("evaluate/*")
+        if "model.2" in (manifest := read_manifest(path)).origin.inputs
+    ]
+    members = {name: digest for name, digest in joined.origin.inputs.items() if "model" in name}
+    assert len(set(members.values())) == 2
+    before = copy.finished()
+    assert copy.a2("sweep", *few, "--ensemble").stdout.splitlines()[-1] == lines[-1]
+    assert copy.finished() == before
+
+
+def test_an_ensemble_needs_several_seeds():
+    answer = a2("sweep", *settings("model.alignment.fusion=gate,none"), "--ensemble")
+    assert answer.exit_code == 2
+    assert answer.stderr.splitlines()[-1] == (
+        "Error: --ensemble joins the seeds of a setting, and each setting has one; give several, "
+        "as with --set train.seed=0..3"
+    )

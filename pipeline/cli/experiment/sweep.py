@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -10,6 +11,7 @@ from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import print_outcome
+from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.artifacts import METRICS
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.checks import require_runnable
@@ -21,13 +23,20 @@ _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
 @click.command()
 @experiment_options()
 @click.option("--dry-run", is_flag=True, help="Print what is done; run nothing.")
-def sweep(options: ExperimentOptions, dry_run: bool) -> None:
+@click.option(
+    "--ensemble",
+    "with_ensembles",
+    is_flag=True,
+    help="Evaluate the captioners of all seeds of a setting as an ensemble too.",
+)
+def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> None:
     """Run a grid of settings; print means over seeds.
 
     A value of --set may be a range (0..4) or a list (gate,decay); all combinations run one after
     the other, each as by "a2 run". Results that exist are kept, so that the same command continues
     an interrupted sweep. A failed combination is reported and the others run; the exit code is then
-    1. The table has the mean over the fields "seed" with its 95 % interval.
+    1. The table has the mean over the fields "seed" with its 95 % interval. With --ensemble, it has
+    the ensemble of the seeds too, as the four checkpoints of Table 2 of the A2 paper.
 
     \b
     Example:
@@ -38,7 +47,13 @@ def sweep(options: ExperimentOptions, dry_run: bool) -> None:
     chosen = [replace(options, overrides=point.overrides) for point in points]
     for one in chosen:
         one.config()  # a wrong value is an error before hours of training
+    if with_ensembles and len(points) == len({point.setting for point in points}):
+        raise click.UsageError(
+            "--ensemble joins the seeds of a setting, and each setting has one; give several, as "
+            "with --set train.seed=0..3"
+        )
     scores: list[tuple[Point, dict[str, float]]] = []
+    trained: dict[str, list[tuple[ExperimentOptions, Path]]] = {}
     failed, skipped = [], False
     for number, (point, one) in enumerate(zip(points, chosen, strict=True), 1):
         with one.open() as experiment:
@@ -50,9 +65,21 @@ def sweep(options: ExperimentOptions, dry_run: bool) -> None:
                 found, incomplete = _run(experiment)
                 skipped = skipped or incomplete
                 scores.append((point, found))
+                if with_ensembles:
+                    last = experiment.result(experiment.training[-1], needed_by="evaluate")
+                    trained.setdefault(point.setting, []).append((one, last.directory))
             except (A2Error, ModelError) as error:
                 failed.append(point.varied)
                 click.echo(f"a2: {point.varied} failed: {error}", err=True)
+    for setting, members in trained.items():
+        if len(members) > 1:
+            joined = f"{setting}, ensemble of {len(members)}"
+            click.echo(joined)
+            folders = tuple(folder for _, folder in members[1:])
+            with members[0][0].open(override("evaluate.ensemble", folders)) as experiment:
+                found, incomplete = _run(experiment)
+            skipped = skipped or incomplete
+            scores.append((Point((), joined, joined), found))
     if scores:
         _print_means(scores)
     if failed:
