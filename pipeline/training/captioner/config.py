@@ -116,6 +116,14 @@ class ScstConfig(CaptionerTrainingConfig):
     to end captions badly. Third-party code differs here too."""
     bleu_weight: Annotated[float, Field(ge=0)] = 0.0
     """The reward is CIDEr-D + bleu_weight * BLEU-4."""
+    reward: Annotated[
+        Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None,
+        Field(json_schema_extra={"later": True}),
+    ] = None
+    """Python function in place of that reward, as "module:function", of a module that Python finds:
+    from captions, and for each of them a list of references, as PTB tokens joined by spaces, to a
+    number each. Imported when this training starts, never from a trained captioner's folder.
+    The key contains its name alone: after a change of its code, use --force."""
     dropout: Literal["off", "rescore"] = "off"
     """off: the gradient is that of the sampling policy. rescore: the pass with the gradient has
     dropout, which sampling had not: off-policy."""

@@ -1,9 +1,12 @@
 """Self-critical training of a captioner by its rewards (stage train-scst; Rennie et al. 2017)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,7 +16,7 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
 from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
@@ -90,10 +93,56 @@ def start_score(model: Path, config: ScstConfig) -> float | None:
     return max(scores) if same else None
 
 
+OwnReward = Callable[[list[str], list[list[str]]], Sequence[float]]
+"""Function of `scst.reward`."""
+
+
+def load_reward(name: str) -> OwnReward:
+    """Import the function of `scst.reward`, "module:function"; raise ConfigError if it is none."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except Exception as error:  # the user's module may fail in any way
+        raise ConfigError(
+            f"cannot import scst.reward {name!r} ({type(error).__name__}: {error}); name a "
+            "function of an installed module, or of one in a folder of PYTHONPATH"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"scst.reward {name!r} is not a function; name one")
+    return cast(OwnReward, found)
+
+
+@dataclass(frozen=True)
+class _OwnReward:
+    """The user's reward of captions (B, K, L) of images by number, (B,); returns (B, K) float64."""
+
+    name: str
+    function: OwnReward
+    vocabulary: Vocabulary
+    references: list[list[str]]
+    device: torch.device
+
+    def __call__(self, images: Tensor, captions: Tensor) -> Tensor:
+        texts = [self.vocabulary.decode(row) for row in captions.flatten(0, 1).tolist()]
+        groups = [self.references[i] for i in images.tolist() for _ in range(captions.shape[1])]
+        try:
+            found = torch.tensor(list(self.function(texts, groups)), dtype=torch.float64)
+            if found.shape != (len(texts),) or not found.isfinite().all():
+                raise ValueError(f"no finite number for each of {len(texts)} captions")
+        except Exception as error:  # it is the user's
+            raise A2Error(
+                f"scst.reward {self.name!r} failed ({type(error).__name__}: {error}); correct it "
+                "and train again"
+            ) from error
+        return found.view(captions.shape[:2]).to(self.device)
+
+
 class ImageRewards:
     """Rewards of captions of the training images, by image id."""
 
-    def __init__(self, reward: CaptionReward, image_ids: Sequence[str]) -> None:
+    def __init__(
+        self, reward: Callable[[Tensor, Tensor], Tensor], image_ids: Sequence[str]
+    ) -> None:
         self._reward = reward
         self._numbers = {image_id: number for number, image_id in enumerate(image_ids)}
 
@@ -126,6 +175,10 @@ class ImageRewards:
             torch.from_numpy(frequencies.caption_counts if per_caption else frequencies.counts),
             documents=frequencies.captions if per_caption else frequencies.documents,
         )
+        if config.reward is not None:
+            own = load_reward(config.reward)
+            texts = [tokens[image_id] for image_id in image_ids]
+            return cls(_OwnReward(config.reward, own, vocabulary, texts, device), image_ids)
         reward = CaptionReward(weights, references, eos=config.eos, bleu_weight=config.bleu_weight)
         return cls(reward.to(device), image_ids)
 

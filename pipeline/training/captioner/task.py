@@ -19,6 +19,7 @@ from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.model_description import ModelDescription
+from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.score import corpus_score
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -100,6 +101,8 @@ class CaptionValidation:
                 "select is 'METEOR', which reads English alone, and the captions are "
                 f"{tokens}; set train.select and scst.select to CIDEr, BLEU-4 or loss"
             )
+        if self.config.select == "METEOR":
+            require_metric_files()  # now, not after the first epoch
 
     @property
     def score(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.batches.loader import epoch_batches
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error
+from a2cap.data.errors import A2Error, ConfigError
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.config import load_config
+from a2cap.pipeline.engine.explain import key_fields
+from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
 from tests.data.messages import message_of
@@ -173,6 +176,61 @@ def test_a_caption_is_rewarded_by_the_references_of_its_image(refine):
     found = rewards(ids, captions)
     assert found[0, 0] > found[0, 1]
     assert found[1, 1] > found[1, 0]
+
+
+def count_the_words(captions, references):
+    assert all(isinstance(text, str) for group in references for text in group)
+    return [len(caption.split()) for caption in captions]
+
+
+def fail(captions, references):
+    return [0.0] * (len(captions) - 1)
+
+
+def test_a_reward_of_ones_own_gets_the_captions_and_the_references(refine):
+    own = f"{__name__}:count_the_words"
+    config = load_config(refine.config_file, (*SMALL_SCST, f"scst.reward={own}")).scst
+    rewards = ImageRewards.read(refine.captions, config, device=torch.device("cpu"))
+    captions = torch.tensor([[[5, 6, 2, 0], [5, 2, 0, 0]], [[2, 0, 0, 0], [4, 5, 6, 7]]])
+    names = read_training_data(refine.features, refine.captions).captions.image_ids("train")[:2]
+    assert rewards(names, captions).tolist() == [[2, 1], [0, 4]]
+    # a result is another one with another reward, and without one it keeps its key
+    assert key_fields(config)["reward"] == own
+    assert "reward" not in key_fields(ScstConfig())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_module:f", "cannot import scst.reward 'no_module:f' (ModuleNotFoundError: No module"),
+        ("math:f", "cannot import scst.reward 'math:f' (AttributeError: "),
+        ("math:pi", "scst.reward 'math:pi' is not a function; name one"),
+    ],
+)
+def test_a_reward_that_is_no_function_is_rejected_before_training(refine, tmp_path, name, message):
+    found = message_of(refine, tmp_path / "model", f"scst.reward={name}", error=ConfigError)
+    assert found.startswith(message)
+
+
+def test_a_reward_that_fails_is_named(refine, tmp_path):
+    own = f"{__name__}:fail"
+    found = message_of(refine, tmp_path / "model", f"scst.reward={own}", error=A2Error)
+    assert found == (
+        f"scst.reward {own!r} failed (ValueError: no finite number for each of 12 captions); "
+        "correct it and train again"
+    )
+
+
+def test_reading_a_captioner_imports_no_reward(refine, tmp_path):
+    """Its resolved configuration may name a module that somebody else wrote."""
+    model = Path(shutil.copytree(refine.model, tmp_path / "model"))
+    (tmp_path / "evil_reward.py").write_text("raise SystemExit('imported')")
+    (model / "evil_reward.py").write_text("raise SystemExit('imported')")
+    for path in (model / "config.yaml", model / "resolved_config.yaml"):
+        path.write_text("scst: {reward: 'evil_reward:f'}")
+    load_model(model, device=torch.device("cpu"))
+    assert load_config(model / "config.yaml").scst.reward == "evil_reward:f"
+    assert "evil_reward" not in sys.modules
 
 
 def test_frequencies_of_another_vocabulary_are_rejected(refine, tmp_path):
