@@ -9,6 +9,7 @@ import csv
 import random
 import re
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -34,20 +35,21 @@ _FORMULA = re.compile(r"[\s\x00-\x1f\ufeff\u200b]*[=+\-@＝＋－＠]|[\t\r\n]")
 
 
 class Item(BaseModel):
-    """One pair of captions."""
+    """One pair of captions; pair: positions of their captioners among the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     image_id: str
     first_is_left: bool
+    pair: tuple[int, int] = (0, 1)
 
 
 class Key(BaseModel):
-    """Content of key.json: the names of both captioners, and the items in the sheet's order."""
+    """Content of key.json: the names of the captioners, and the items in the sheet's order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    names: tuple[str, str]
+    names: tuple[str, ...]
     seed: int
     items: list[Item]
 
@@ -67,20 +69,28 @@ def write_sheet(
 ) -> Key:
     """Write the sheet of `count` images into a new folder and return its key.
 
-    captions: name of the captioner -> image id -> caption, of two captioners. Images whose captions
-    are equal are left out: nobody can tell them apart. Raises InputError if the captioners share
-    too few images, an image file is missing, or the folder exists, ConfigError without `images`.
+    captions: name of the captioner -> image id -> caption, of two captioners, or of three, each two
+    of which are then compared. Images with equal captions are left out: nobody can tell them apart.
+    Raises InputError if the captioners share too few images, an image file is missing, or the
+    folder exists, ConfigError without `images`.
     """
-    (first_name, first), (second_name, second) = captions.items()
-    different = sorted(i for i in first.keys() & second.keys() if first[i] != second[i])
+    names, every = tuple(captions), list(captions.values())
+    shared = set.intersection(*(set(one) for one in every))
+    different = sorted(i for i in shared if len({one[i] for one in every}) == len(every))
     if len(different) < count:
         raise InputError(
-            f"{len(different):,} images have different captions in both files, fewer than "
+            f"{len(different):,} images have different captions in all files, fewer than "
             f"{count:,}; lower --count"
         )
     generator = random.Random(seed)
     drawn = generator.sample(different, count)
-    items = [Item(image_id=i, first_is_left=generator.random() < 0.5) for i in drawn]
+    items = [
+        Item(image_id=i, first_is_left=generator.random() < 0.5, pair=pair)
+        for pair in combinations(range(len(every)), 2)
+        for i in drawn
+    ]
+    if len(every) > 2:  # an image's pairs are not next to each other
+        generator.shuffle(items)
     files = find_images(require_folder(images, "--images"))
     if missing := [i for i in drawn if i not in files]:
         raise InputError(
@@ -91,8 +101,8 @@ def write_sheet(
         {
             "item": number,
             "image": files[item.image_id].name,
-            "left": (first if item.first_is_left else second)[item.image_id],
-            "right": (second if item.first_is_left else first)[item.image_id],
+            "left": every[item.pair[not item.first_is_left]][item.image_id],
+            "right": every[item.pair[item.first_is_left]][item.image_id],
         }
         for number, item in enumerate(items, 1)
     ]
@@ -109,7 +119,7 @@ def write_sheet(
     small = (thumbnail(files[item.image_id]) for item in items)
     shown = [{**row, "thumbnail": image} for row, image in zip(rows, small, strict=True)]
     write_page(folder / PAGE, "human.html", items=shown, criteria=CRITERIA, answers=ANSWERS)
-    key = Key(names=(first_name, second_name), seed=seed, items=items)
+    key = Key(names=names, seed=seed, items=items)
     write_json(folder / KEY, key.model_dump(mode="json"))
     return key
 

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ Counts = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Tally:
-    """Result of one criterion.
+    """Result of one criterion for one pair of captioners, positions among the key's names.
 
     first, tie, second: shares of the answers, which sum to 1. difference: second - first, with its
     95 % bootstrap interval over the items. agreement: Fleiss' kappa, None with one judge.
@@ -32,6 +32,7 @@ class Tally:
     low: float
     high: float
     agreement: float | None
+    pair: tuple[int, int] = (0, 1)
 
 
 def tally(key: Key, sheets: Sequence[Path]) -> list[Tally]:
@@ -45,7 +46,15 @@ def tally(key: Key, sheets: Sequence[Path]) -> list[Tally]:
             f"a judge would count twice: {repeated[0]!r}; name one file for each judge"
         )
     answers = [_read_answers(sheet, len(key.items)) for sheet in sheets]
-    return [_tally(name, _counts(key, [found[name] for found in answers])) for name in CRITERIA]
+    counts = {name: _counts(key, [found[name] for found in answers]) for name in CRITERIA}
+    of_pair: dict[tuple[int, int], list[int]] = {}
+    for row, item in enumerate(key.items):
+        of_pair.setdefault(item.pair, []).append(row)
+    return [
+        replace(_tally(name, found[rows]), pair=pair)
+        for pair, rows in sorted(of_pair.items())
+        for name, found in counts.items()
+    ]
 
 
 def _read_answers(path: Path, count: int) -> dict[str, list[str]]:

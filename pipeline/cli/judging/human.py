@@ -2,17 +2,23 @@
 
 import json
 from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
+from random import Random
 
 import click
 
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
 from a2cap.pipeline.engine.artifacts import RESULTS
-from a2cap.pipeline.evaluation.results import read_results
+from a2cap.pipeline.evaluation.results import read_reference_tokens, read_results
 from a2cap.pipeline.judging.sheet import Key, write_sheet
 from a2cap.pipeline.judging.tally import Tally
 from a2cap.pipeline.judging.tally import tally as count_answers
+
+_HUMAN = "a human reference"
+_HEADER = f"{'':<12} {'A':>6} {'tie':>6} {'B':>6}  {'B - A':>7}  {'95 % interval':^18}  kappa"
 
 
 @click.group(cls=Commands)
@@ -31,6 +37,9 @@ def human() -> None:
 @click.argument("first", metavar="A", type=PATH)
 @click.argument("second", metavar="B", type=PATH)
 @click.option("--images", required=True, type=FOLDER, help="Show the images in this folder.")
+@click.option(
+    "--references", type=FILE, help="Add one human reference per image as a third candidate."
+)
 @click.option("--output", required=True, type=FOLDER, help="Write the sheet into this new folder.")
 @click.option(
     "--count",
@@ -42,11 +51,20 @@ def human() -> None:
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draw."
 )
-def sheet(first: Path, second: Path, images: Path, output: Path, count: int, seed: int) -> None:
+def sheet(
+    first: Path,
+    second: Path,
+    images: Path,
+    references: Path | None,
+    output: Path,
+    count: int,
+    seed: int,
+) -> None:
     """Write a shuffled, blinded sheet of captions of A and B.
 
     A and B are folders of "a2 evaluate" or COCO results files. Send sheet.html or sheet.csv to the
-    judges, and keep key.json.
+    judges, and keep key.json. With --references, each image has three pairs: A and B, and each of
+    them with a reference, whose tokens are shown so that case and full stop do not give it away.
 
     \b
     Example:
@@ -59,8 +77,14 @@ def sheet(first: Path, second: Path, images: Path, output: Path, count: int, see
     captions = {
         str(path): read_results(file) for path, file in zip((first, second), files, strict=True)
     }
+    if references is not None:
+        require_existing({"--references": [references]})
+        draw = Random(seed)
+        tokens = sorted(read_reference_tokens(references).items())
+        captions[_HUMAN] = {image_id: draw.choice(found) for image_id, found in tokens}
     key = write_sheet(output, captions, images, count=count, seed=seed)
-    click.echo(f"{output}: {len(key.items)} images; send sheet.html, keep key.json")
+    pairs = f" and {len(key.items)} pairs" if references else ""
+    click.echo(f"{output}: {count} images{pairs}; send sheet.html, keep key.json")
 
 
 @human.command()
@@ -83,9 +107,10 @@ def tally(folder: Path, answers: tuple[Path, ...], as_json: bool) -> None:
         content = {"names": key.names, "criteria": [asdict(row) for row in rows]}
         click.echo(json.dumps(content, indent=1))
         return
-    click.echo(f"A: {key.names[0]}\nB: {key.names[1]}")
-    click.echo(f"{'':<12} {'A':>6} {'tie':>6} {'B':>6}  {'B - A':>7}  {'95 % interval':^18}  kappa")
-    click.echo("\n".join(map(_line, rows)))
+    for (first, second), of_pair in groupby(rows, key=attrgetter("pair")):
+        click.echo(f"A: {key.names[first]}\nB: {key.names[second]}")
+        click.echo(_HEADER)
+        click.echo("\n".join(map(_line, of_pair)))
 
 
 def _line(row: Tally) -> str:

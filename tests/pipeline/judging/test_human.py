@@ -175,7 +175,7 @@ def test_a_sheet_of_another_key_is_refused(key, tmp_path):
     [
         (
             {"count": 30},
-            "29 images have different captions in both files, fewer than 30; lower --count",
+            "29 images have different captions in all files, fewer than 30; lower --count",
         ),
         ({"images": "empty"}, "20 images are not in "),
         ({"folder": "sheet"}, "the folder exists: "),
@@ -214,6 +214,57 @@ def test_the_commands_write_a_sheet_and_count_its_answers(images, tmp_path):
     same = a2("human", "sheet", named[0], named[0], *place)
     assert same.exit_code == 2
     assert "A and B are the same; name two captioners" in same.stderr
+
+
+def test_a_human_reference_is_a_third_candidate_whose_pairs_are_tallied_apart(images, tmp_path):
+    human = {image_id: [f"A human, {image_id}."] for image_id in IDS}
+    for name, captions in (("a", OLD), ("b", NEW)):
+        entries = [{"image_id": int(i), "caption": text} for i, text in captions.items()]
+        (tmp_path / f"{name}.json").write_text(json.dumps(entries))
+    pairs = [(int(i), text) for i, [text] in human.items()]
+    coco = {
+        "images": [{"id": number} for number, _ in pairs],
+        "annotations": [{"id": n, "image_id": n, "caption": text} for n, text in pairs],
+    }
+    (tmp_path / "human.json").write_text(json.dumps(coco))
+    sheet = tmp_path / "sheet"
+    named = (tmp_path / "a.json", tmp_path / "b.json")
+    done = a2(
+        "human",
+        "sheet",
+        *named,
+        "--images",
+        images,
+        "--output",
+        sheet,
+        "--count",
+        6,
+        *("--references", tmp_path / "human.json"),
+    )
+    assert done.stdout == f"{sheet}: 6 images and 18 pairs; send sheet.html, keep key.json\n"
+    key, rows = Key.read(sheet), rows_of(sheet / "sheet.csv")
+    assert [item.pair for item in key.items] != sorted(item.pair for item in key.items)
+    texts = [OLD, NEW, {i: f"a human {i}" for i in IDS}]  # tokens, as captioners write them
+    for row, item in zip(rows, key.items, strict=True):
+        ordered = [texts[n][item.image_id] for n in item.pair]
+        assert [row["left"], row["right"]] == ordered[:: 1 if item.first_is_left else -1]
+
+    def for_the_human(row, criterion):
+        first = key.items[int(row["item"]) - 1].first_is_left
+        human = [row[side].startswith("a human") for side in ("left", "right")]
+        return ANSWERS[2 * human.index(True)] if any(human) else "left" if first else "right"
+
+    path = judge(rows, tmp_path / "x.csv", for_the_human)
+    found = tally(key, [path])
+    assert [row.pair for row in found[:: len(CRITERIA)]] == [(0, 1), (0, 2), (1, 2)]
+    assert [row.second for row in found[:: len(CRITERIA)]] == [0, 1, 1]
+    shown = a2("human", "tally", sheet, path).stdout.splitlines()
+    heads = [line for line in shown if line.startswith(("A:", "B:"))]
+    first, second, human = (f": {name}" for name in (*named, "a human reference"))
+    ends = [(first, second), (first, human), (second, human)]
+    assert heads == [
+        f"{side}{name}" for pair in ends for side, name in zip("AB", pair, strict=True)
+    ]
 
 
 @pytest.mark.slow
