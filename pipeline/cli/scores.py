@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from a2cap.pipeline.engine.artifacts import METRICS, REPORT
-from a2cap.pipeline.metrics.score import ENGLISH_ONLY, Scores, shown_name
+from a2cap.pipeline.metrics.score import ENGLISH_ONLY, Scores, shown_name, unpenalised_line
 from a2cap.pipeline.report.comparison import Difference
 from a2cap.pipeline.report.summary import in_order
 
@@ -23,6 +23,9 @@ def print_evaluation(directory: Path, *, spice: bool = False) -> bool:
     """
     content = json.loads((directory / METRICS).read_text())
     print_scores(content["metrics"], content["not_run"])
+    unpenalised = content.get("bleu_without_brevity_penalty", ())
+    for line in unpenalised_line(content["metrics"], unpenalised):
+        click.echo(line)
     click.echo(f"report: {directory / REPORT}")
     return not spice or has_spice(content["not_run"])
 

@@ -1,7 +1,8 @@
 """Scores on disk: metrics.json for people and programs, per_image.json for resampling.
 
-`metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance}, with
-grounding if the data has boxes, and word_groups if it has groups of words.
+`metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance} and
+bleu_without_brevity_penalty (BLEU-1 to 4), with grounding if the data has boxes, and word_groups if
+it has groups of words.
 `per_image.json` holds under `images`, for each image id, its caption and references, its
 metrics, its SPICE categories, and the counts (BLEU, METEOR, word_groups) whose sums over images
 give the metrics that are not means.
@@ -28,6 +29,7 @@ def write_scores(directory: Path, evaluation: Evaluation) -> None:
         "not_run": scores.not_run,
         "confidence": scores.confidence,
         "spice": scores.spice,
+        "bleu_without_brevity_penalty": scores.unpenalised_bleu,
         "captions": evaluation.statistics,
         "provenance": evaluation.provenance,
     }

@@ -29,8 +29,11 @@ def bleu_statistics(pair: PairCounts) -> Floats:
     return np.stack([lengths, _closest(pair), *guessed, *correct], axis=1).astype(np.float64)
 
 
-def bleu_values(statistics: NDArray[np.floating]) -> Floats:
-    """Return BLEU-1 to BLEU-4, (…, 4), of summed statistics (…, 10)."""
+def bleu_values(statistics: NDArray[np.floating], *, penalised: bool = True) -> Floats:
+    """Return BLEU-1 to BLEU-4, (…, 4), of summed statistics (…, 10).
+
+    penalised: False for those without the brevity penalty, as Xu et al. 2015 report them.
+    """
     words, reference_words = statistics[..., 0], statistics[..., 1]
     guessed, correct = statistics[..., 2:6], statistics[..., 6:10]
     precisions = np.cumprod((correct + _TINY) / (guessed + _SMALL), axis=-1)
@@ -38,7 +41,7 @@ def bleu_values(statistics: NDArray[np.floating]) -> Floats:
     ratio = (words + _TINY) / (reference_words + _SMALL)
     with np.errstate(over="ignore"):
         brevity = np.where(ratio < 1, np.exp(1 - 1 / np.minimum(ratio, 1)), 1.0)
-    return np.asarray(values * brevity[..., None])
+    return np.asarray(values * brevity[..., None] if penalised else values)
 
 
 def _correct(pair: PairCounts, order: int) -> Ints:

@@ -15,7 +15,7 @@ from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.metrics.bleu import bleu_statistics
+from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
 from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, coco_frequencies
 from a2cap.pipeline.metrics.java import JavaError, find_java
@@ -33,6 +33,14 @@ METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr",
 def shown_name(metric: str) -> str:
     """Return a metric's name as in papers; keys are the names of the COCO server."""
     return metric.replace("Bleu_", "BLEU-").replace("ROUGE_L", "ROUGE-L")
+
+
+def unpenalised_line(metrics: Mapping[str, float], unpenalised: Sequence[float]) -> list[str]:
+    """Return a line of BLEU-1 to 4 without brevity penalty, none if that changes nothing."""
+    if not unpenalised or unpenalised[0] <= metrics.get("Bleu_1", 1.0):
+        return []
+    values = " ".join(f"{value:.4f}" for value in unpenalised)
+    return [f"BLEU-1 to 4 without brevity penalty: {values}"]
 
 
 # metrics.json contains these texts, so its wording is part of the file format.
@@ -78,6 +86,13 @@ class Scores:
     idf: Idf = "references"
 
     @property
+    def unpenalised_bleu(self) -> list[float]:
+        """BLEU-1 to 4 without the brevity penalty; empty without BLEU."""
+        rows = self.statistics.get("BLEU", {})
+        total = np.sum(list(rows.values()), axis=0)
+        return list(bleu_values(total, penalised=False).tolist()) if rows else []
+
+    @property
     def warnings(self) -> list[str]:
         """Reasons why values may not mean what they seem to."""
         count = len(self.per_image)
@@ -104,6 +119,7 @@ class Scores:
         rows = self.rows()
         width = max(8, *(len(name) for name, *_ in rows))
         lines = [f"{name:<{width}} {' '.join(rest).rstrip()}" for name, *rest in rows]
+        lines += unpenalised_line(self.metrics, self.unpenalised_bleu)
         return "\n".join(lines + [f"warning: {text}" for text in self.warnings])
 
     def _repr_html_(self) -> str:

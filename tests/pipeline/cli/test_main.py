@@ -169,7 +169,8 @@ def test_evaluation_ends_with_the_scores_and_the_report(copy, command):
     answer = copy.a2(command)
     found = copy.directory("evaluate")
     scores = json.loads((found / "metrics.json").read_text())["metrics"]
-    *_, meteor, _, cider, spice, last = answer.stdout.splitlines()
+    *_, meteor, _, cider, spice, unpenalised, last = answer.stdout.splitlines()
+    assert unpenalised.startswith("BLEU-1 to 4 without brevity penalty: 0.")
     assert meteor == f"METEOR   {scores['METEOR']:.4f}"
     assert cider == f"CIDEr    {scores['CIDEr']:.4f}"
     assert spice.startswith("SPICE    not run: ")

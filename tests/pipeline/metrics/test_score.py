@@ -1,5 +1,7 @@
 """All metrics of one set of captions: values, intervals, and reasons for missing ones."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -142,3 +144,17 @@ def test_only_the_chosen_metrics_are_computed():
         "unknown metric: 'BLEU'; use some of Bleu_1, Bleu_2, Bleu_3, Bleu_4, METEOR, ROUGE_L, "
         "CIDEr, SPICE, SPIDEr"
     )
+
+
+def test_bleu_without_brevity_penalty_is_a_row_where_it_differs():
+    short = {name: " ".join(text.split()[:3]) for name, text in CANDIDATES.items()}
+    found = score(short, REFERENCES)
+    with_penalty = [found.metrics[f"Bleu_{n}"] for n in range(1, 5)]
+    sums = np.sum(list(found.statistics["BLEU"].values()), axis=0)
+    penalty = math.exp(1 - sums[1] / sums[0])  # Papineni et al. 2002, section 2.3
+    assert penalty < 1
+    assert [penalty * v for v in found.unpenalised_bleu] == pytest.approx(with_penalty)
+    shown = " ".join(f"{value:.4f}" for value in found.unpenalised_bleu)
+    assert f"\nBLEU-1 to 4 without brevity penalty: {shown}\n" in f"{found}\n"
+    long = {name: " ".join([text] * 9) for name, text in CANDIDATES.items()}
+    assert "brevity penalty" not in str(score(long, REFERENCES))
