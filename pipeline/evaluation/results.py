@@ -272,7 +272,7 @@ def _test_split(path: Path) -> dict[str, list[str]]:
 
 
 def _coco_captions(images: object, annotations: object, name: str) -> dict[str, list[str]]:
-    references: dict[str, list[str]] = {}
+    references: dict[str, list[tuple[int, str]]] = {}
     for index, image in enumerate(_objects(images, "images", name)):
         references[_image_id(image.get("id"), f"images[{index}] of {name}")] = []
     for index, annotation in enumerate(_objects(annotations, "annotations", name)):
@@ -280,14 +280,17 @@ def _coco_captions(images: object, annotations: object, name: str) -> dict[str, 
         identity = _image_id(annotation.get("image_id"), source)
         if identity not in references:
             raise InputError(f"{source} names image {identity!r}, which 'images' lacks; add it")
-        references[identity].append(_caption(annotation.get("caption"), source))
+        number = annotation.get("id")
+        order = number if isinstance(number, int) else index
+        references[identity].append((order, _caption(annotation.get("caption"), source)))
     bare = [identity for identity, captions in references.items() if not captions]
     if bare or not references:
         raise InputError(
             f"{len(bare):,} of {len(references):,} images in {name} have no caption: "
             f"{sample_ids(bare) or 'there are no images'}; give each at least one"
         )
-    return references
+    # by id, as `preprocess.references` counts them; COCO's files are in another order
+    return {i: [text for _, text in sorted(found)] for i, found in references.items()}
 
 
 def _objects(value: object, key: str, name: str) -> list[dict[str, object]]:

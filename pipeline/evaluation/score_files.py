@@ -42,7 +42,7 @@ class ScoredFiles:
     captions, references: files as `read_results` and `read_references` take them. allow_missing:
     permit references without a caption. word_groups: groups of words that are scored separately.
     scenes: instances.json of generated scenes, to judge what the captions state. tokenizer: as for
-    `tokenize`. idf: as for `score`.
+    `tokenize`. idf: as for `score`. most: references of an image, the first by id; None is all.
     """
 
     captions: Path
@@ -53,12 +53,13 @@ class ScoredFiles:
     scenes: Path | None = None
     tokenizer: Tokenizer = "karpathy"
     idf: Idf = "references"
+    most: int | None = None
 
     def score(self) -> Evaluation:
         """Return the scores; raise InputError if both files are of different images."""
         groups = read_word_groups(self.word_groups) if self.word_groups else {}
         scenes = read_scenes(self.scenes) if self.scenes else None
-        raw = read_references(self.references)
+        raw = {i: found[: self.most] for i, found in read_references(self.references).items()}
         captions = read_results(self.captions, raw)
         missing = require_same_images(captions, raw, allow_missing=self.allow_missing)
         tokens = read_reference_tokens(self.references, self.tokenizer)
@@ -67,7 +68,7 @@ class ScoredFiles:
             f"Captions of {self.captions.name}",
             captions,
             # References of images without a caption do not count in CIDEr's document frequencies.
-            {image_id: tokens[image_id] for image_id in captions},
+            {image_id: tokens[image_id][: self.most] for image_id in captions},
             tokenizer=self.tokenizer,
             idf=self.idf,
             no_spice=spice_obstacle() if self.spice else "it was not asked for; add --spice",
@@ -78,6 +79,7 @@ class ScoredFiles:
             provenance={
                 METRIC_TOKENS: metric_tokens(self.tokenizer),
                 **({"document frequencies": "COCO train2014"} if self.idf == "coco" else {}),
+                **({"references": f"the first {self.most} by id"} if self.most else {}),
                 **{f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources if path},
             },
             facts={

@@ -28,6 +28,11 @@ from a2cap.pipeline.metrics.cider import IDFS, Idf
     required=True,
     help="COCO captions, dataset_coco.json, a CSV or Flickr token file, or references.json.",
 )
+@click.option(
+    "--most-references",
+    type=click.IntRange(1),
+    help="Compare with the first ones of each image by id: 5 in COCO's evaluations, or all.",
+)
 @click.option("--compare", type=FILE, help="Compare with other captions of the same images.")
 @click.option("--per-image", type=FILE, help="Write the metrics of each image into a CSV file.")
 @click.option("--output", type=FOLDER, help="Write metrics.json and a report into this folder.")
@@ -49,6 +54,7 @@ from a2cap.pipeline.metrics.cider import IDFS, Idf
 def score(
     captions: Path,
     references: Path,
+    most_references: int | None,
     compare: Path | None,
     per_image: Path | None,
     output: Path | None,
@@ -82,7 +88,15 @@ def score(
 
     def files(path: Path) -> ScoredFiles:
         return ScoredFiles(
-            path, references, allow_missing, spice, word_groups, scenes, tokenizer, idf
+            path,
+            references,
+            allow_missing,
+            spice,
+            word_groups,
+            scenes,
+            tokenizer,
+            idf,
+            most_references,
         )
 
     found = files(captions).score()

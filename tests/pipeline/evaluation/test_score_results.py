@@ -78,6 +78,21 @@ def test_a_results_file_is_scored(a2_evaluate, files, tmp_path, options):
     assert '"caption":"a red dog runs"' in report
 
 
+def test_the_first_references_by_id_are_compared_with(a2_evaluate, files, tmp_path):
+    captions = {1: "a red dog", 2: "a cat"}
+    options = files(captions, {1: ["A blue bird.", "A red dog."], 2: ["A cat."]})
+    coco = read_json(options[2])
+    # one word in three of "a red dog" is in "a blue bird", which comes first in the file
+    for reverse, most, bleu in ((False, 1, "0.6000"), (True, 1, "1.0000"), (False, 2, "1.0000")):
+        for number, annotation in enumerate(coco["annotations"]):
+            annotation["id"] = -number if reverse else number
+        written(tmp_path, coco, "references.json")
+        answer = a2_evaluate(*options, "--most-references", most, "--force")
+        assert answer.stdout.startswith(f"BLEU-1   {bleu}")
+    metrics = read_json(tmp_path / "scores" / "metrics.json")
+    assert metrics["provenance"]["references"] == "the first 2 by id"
+
+
 @pytest.mark.slow
 def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
     scenes = [make_scene(index, seed=1, side=160) for index in range(2)]
@@ -107,7 +122,7 @@ def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
     lines = answer.stdout.splitlines()
     assert lines[0].startswith("BLEU-1   0.7273")  # 8 of 11 words and characters
     reason = "not run: it reads English alone, the captions are compared as Unicode words"
-    assert lines[-5:-3] == [f"METEOR   {reason}", f"SPICE    {reason}"]
+    assert lines[-6:-4] == [f"METEOR   {reason}", f"SPICE    {reason}"]
     found = read_json(tmp_path / "scores" / "metrics.json")
     assert found["provenance"]["tokens of the metrics"] == "Unicode words"
     assert "Unicode words" in (tmp_path / "scores" / "report.html").read_text()
