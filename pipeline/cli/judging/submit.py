@@ -58,6 +58,9 @@ def submit(
     --features). Each image of the info files must have exactly one non-empty caption, and no other
     image may have one. a2 submits the top-scoring non-empty beam of each image.
 
+    The server for captions is reported closed. Rehearse on images whose references you have with
+    "a2 score": c5 is --most-references 5, c40 a file with 40 references per image.
+
     \b
     Example:
       a2 submit --name a2 --val-info captions_val2014.json \\
