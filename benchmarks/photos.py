@@ -8,7 +8,8 @@ import csv
 import json
 import shutil
 from collections.abc import Sequence
-from importlib.util import find_spec
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +21,7 @@ import a2cap
 from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
+from a2cap.model.captioners.model_config import MODEL_KINDS
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.artifacts import EVALUATE, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
@@ -33,12 +35,50 @@ from benchmarks.photos_data import (
     write_images,
 )
 
-CONFIG = Path(__file__).parents[1] / "configs" / "captioner-photos.yaml"
-FIRST = ("model.alignment.fusion=none", "train.epochs=6", "train.lr=0.001", "train.warmup=200")
+_CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIG, FLICKR8K = _CONFIGS / "captioner-photos.yaml", _CONFIGS / "flickr8k-a2.yaml"
+FIRST = ("model.alignment.fusion=none", "train.epochs=3", "train.lr=0.001", "train.warmup=200")
 """Settings of the first training, on the captions of similar photographs too."""
 LEAST, MOST = 0.12, 15
 """Similarity of such captions, and their number per photograph."""
 SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
+
+VIEWS = 4
+"""Views of each photograph of the bundled captioner's training, `Photo.views`."""
+
+_LAYERED: dict[str, object] = {
+    "width": 256,
+    "feed_forward": 1024,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "dropout": 0.2,
+}
+_KINDS: dict[str, dict[str, object]] = {
+    "transformer": {**_LAYERED, "box_geometry": "linear"},
+    "m2": _LAYERED,
+    "aoa": {"width": 256, "refiner_layers": 2},
+    "spatial": {**_LAYERED, "cells": 49, "words": 24},
+    "up-down": {"width": 512, "embedding": 256, "attention_width": 256, "dropout": 0.5},
+    "show-attend-tell": {"width": 512, "embedding": 256, "attention_width": 256},
+    "gru": {"attention": "additive"},
+}
+"""Sizes of each kind of captioner that train on a CPU."""
+_FUSIONS = dict.fromkeys(_KINDS, ("none", "gate")) | {
+    "transformer": ("none", "max", "moving", "decay", "gate")
+}
+ROWS = {
+    f"{kind}, {fusion}": {"kind": kind, **sizes, "alignment": {"fusion": fusion}}
+    for kind, sizes in _KINDS.items()
+    for fusion in _FUSIONS[kind]
+} | {
+    "show-attend-tell, hard": {
+        **_KINDS["show-attend-tell"],
+        "kind": "show-attend-tell",
+        "attention": "hard",
+        "alignment": {"fusion": "none"},
+    }
+}
+"""Captioners of the table: kind and fusion -> fields of `model`."""
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -46,14 +86,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) -> None:
     """Write images and annotations of both trainings, unless they are there."""
-    write_images(photos, source, folder / "images")
+    write_images(photos, source, folder / "images", views=VIEWS)
     if (folder / "dataset_coco.json").is_file():
         return
     training = [photo for photo in photos if photo.split == "train"]
-    texts = read_texts(_jar(), without=without)
+    texts = read_texts(without=without)
     similar = similar_captions(training, texts, least=LEAST, most=MOST)
-    write_annotations(folder / "similar.json", photos, similar)
-    write_annotations(folder / "dataset_coco.json", photos, {})
+    write_annotations(folder / "similar.json", photos, similar, views=VIEWS)
+    write_annotations(folder / "dataset_coco.json", photos, {}, views=VIEWS)
 
 
 def trained(folder: Path, *, blind: bool) -> tuple[Path, Path, Path]:
@@ -91,14 +131,6 @@ def _config(folder: Path, annotations: str, *fields: str) -> Config:
     data = {"images": folder / "images", "annotations": folder / f"{annotations}.json"}
     places = [override(f"data.{name}", path) for name, path in data.items()]
     return load_config(CONFIG, [*places, *fields])
-
-
-def _jar() -> Path:
-    """Return SPICE's jar, in which pycocoevalcap has the captions of COCO."""
-    found = find_spec("pycocoevalcap")
-    if found is None or found.origin is None:
-        raise click.UsageError("the captions of COCO lie in pycocoevalcap; install it with pip")
-    return Path(found.origin).parent / "spice" / "spice-1.0.jar"
 
 
 @click.group()
@@ -173,6 +205,58 @@ def score(
             + [f"{low:.3f} to {high:.3f}", *cost.cells]
         ],
     )
+
+
+@main.command()
+@click.option("--photos", required=True, type=_FOLDER, help="Folder of captions.csv and images/.")
+@click.option("--folder", type=_FOLDER, default=Path("flickr8k"), show_default=True)
+@click.option("--row", "rows", multiple=True, help="Train this row alone; may be repeated.")
+@click.option("--seed", "seeds", multiple=True, type=int, default=[0], show_default=True)
+@click.option("--set", "fields", multiple=True, help="SECTION.FIELD=VALUE, as in a2 run.")
+def table(
+    photos: Path,
+    folder: Path,
+    rows: tuple[str, ...],
+    seeds: tuple[int, ...],
+    fields: tuple[str, ...],
+) -> None:
+    """Train captioners on Flickr8k and compare them on its validation photographs; resumes."""
+    print_machine()
+    if unknown := set(rows) - ROWS.keys():
+        raise click.BadParameter(f"no row: {', '.join(sorted(unknown))}; rows: {', '.join(ROWS)}")
+    prepare_flickr8k(photos, folder)
+    lines = []
+    for row, seed in product(rows or ROWS, seeds):
+        with Experiment(row_config(folder, row, seed, fields), folder / "artifacts") as opened:
+            done = [opened.run(stage).directory for stage in opened.names]
+        figures = json.loads((done[-1] / "metrics.json").read_bytes())["metrics"]
+        lines.append([row, str(seed), *(f"{figures[name]:.3f}" for name in SHOWN)])
+        print_table("Flickr8k, validation", ["captioner", "seed", *SHOWN], lines)
+
+
+def prepare_flickr8k(photos: Path, folder: Path) -> None:
+    """Link the photographs, write their mirror images, and write annotations of both."""
+    images = folder / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    if not (images / "flickr8k").exists():
+        (images / "flickr8k").symlink_to((photos / "images").resolve(), target_is_directory=True)
+    read = read_photos(photos / "captions.csv")
+    found = [replace(photo, file=Path("flickr8k", photo.file)) for photo in read]
+    write_images(found, images, images, views=2)
+    write_annotations(folder / "dataset_flickr8k.json", found, {}, views=2)
+
+
+def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Config:
+    """Return the configuration of a row of the table."""
+    data = {"images": folder / "images", "annotations": folder / "dataset_flickr8k.json"}
+    places = [override(f"data.{name}", path) for name, path in data.items()]
+    config = load_config(FLICKR8K, [*places, "data.split_list=null", *fields])
+    model = {"standardise": True, **ROWS[row]}
+    kind = MODEL_KINDS[str(model["kind"])]
+    update = {"model": kind.model_validate(model)}
+    for phase in ("train", "scst"):
+        update[phase] = getattr(config, phase).model_copy(update={"seed": seed})
+    return config.model_copy(update=update)
 
 
 def read_references(photos: Path, split: str, count: int | None) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Data for the bundled captioner of photographs: mirrored images, and captions of similar images.
+"""Data of photographs: mirror images and parts of them, and captions of similar images.
 
 COCO has 616,767 captions; of its photographs only 5,697 can be had without a download. Captions of
 other images that say nearly what the five of a photograph say are further captions of it: the
@@ -6,15 +6,14 @@ decoder learns COCO's language without the images behind the text.
 """
 
 import csv
-import json
 import math
 import re
-import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import torch
 from PIL import Image, ImageOps
@@ -22,11 +21,13 @@ from torch import Tensor
 
 from a2cap.data.files.json_file import write_json
 from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.metrics.pycocoevalcap import coco_captions
 
 _WORD = re.compile(r"[a-z0-9']+")
 _MIRRORED_WORDS = {"left": "right", "right": "left"}
 _MOST_TERMS = 16_000
 _CHUNK = 8192  # captions compared at once
+_QUALITY = 92
 _CANDIDATES = 40  # captions found for each photograph, before its own are left out
 
 
@@ -48,6 +49,15 @@ class Photo:
         words = [[_MIRRORED_WORDS.get(word, word) for word in caption] for caption in self.captions]
         return Photo(Path("mirrored", f"mirrored_{self.file.name}"), self.split, words)
 
+    def cropped(self) -> "Photo":
+        """Return a part of the photograph, of which the same is said."""
+        return Photo(Path("cropped", f"cropped_{self.file.name}"), self.split, self.captions)
+
+    def views(self) -> "tuple[Photo, Photo, Photo, Photo]":
+        """Return the photograph, its mirror image, and a part of each."""
+        mirrored = self.mirrored()
+        return self, mirrored, self.cropped(), mirrored.cropped()
+
 
 def words_of(caption: str) -> list[str]:
     """Return the words of a caption in lower case."""
@@ -64,50 +74,60 @@ def read_photos(table: Path) -> list[Photo]:
     return list(found.values())
 
 
-def read_texts(jar: Path, *, without: Collection[int]) -> dict[str, int]:
-    """Return the captions of COCO 2014 in SPICE's jar with the image of each.
+def read_texts(*, without: Collection[int]) -> dict[str, int]:
+    """Return the captions of COCO 2014 in pycocoevalcap with the image of each.
 
     Leaves out images by id, captions that another image has too, and very short and long ones.
     """
     found: dict[str, int] = {}
-    with zipfile.ZipFile(jar) as archive:
-        for part in ("train2014", "val2014"):
-            document = json.loads(archive.read(f"coco/annotations/captions_{part}.json"))
-            for item in document["annotations"]:
-                words = words_of(item["caption"])
-                if item["image_id"] not in without and 6 <= len(words) <= 18:
-                    found.setdefault(" ".join(words), item["image_id"])
+    for part in ("train", "val"):
+        for image, captions in coco_captions(part).items():
+            for words in map(words_of, captions):
+                if image not in without and 6 <= len(words) <= 18:
+                    found.setdefault(" ".join(words), image)
     return found
 
 
-def write_images(photos: Iterable[Photo], source: Path, target: Path) -> None:
-    """Link the folders of images into `target`, and write the mirror images of training."""
-    (target / "mirrored").mkdir(parents=True, exist_ok=True)
+def write_images(photos: Iterable[Photo], source: Path, target: Path, *, views: int) -> None:
+    """Link the folders of images into `target`, and write further views of those of training."""
+    target.mkdir(parents=True, exist_ok=True)
     for folder in sorted({photo.file.parts[0] for photo in photos}):
         if not (target / folder).exists():
             (target / folder).symlink_to((source / folder).resolve(), target_is_directory=True)
     training = [photo for photo in photos if photo.split == "train"]
-    with track("mirror", total=len(training)) as progress:
+    with track("mirror and crop", total=len(training)) as progress:
         for photo in training:
-            path = target / photo.mirrored().file
-            if not path.exists():
-                ImageOps.mirror(Image.open(source / photo.file)).save(path, quality=92)
+            if not (target / photo.views()[views - 1].file).exists():
+                image = Image.open(source / photo.file).convert("RGB")
+                for view, shown in zip(photo.views()[1:views], _views(image, photo), strict=False):
+                    (target / view.file).parent.mkdir(parents=True, exist_ok=True)
+                    shown.save(target / view.file, quality=_QUALITY)
             progress.advance(1)
 
 
-def write_annotations(
-    path: Path, photos: Iterable[Photo], further: Mapping[int, list[list[str]]]
-) -> None:
-    """Write Karpathy's layout: each photograph, and for training its mirror image.
+def _views(image: Image.Image, photo: Photo) -> Iterator[Image.Image]:
+    mirror = ImageOps.mirror(image)
+    yield mirror
+    for shown, part in zip((image, mirror), photo.views()[2:], strict=True):
+        chance = Random(part.file.name)
+        width, height = (round(side * chance.uniform(0.8, 0.9)) for side in image.size)
+        left, top = chance.randint(0, image.width - width), chance.randint(0, image.height - height)
+        yield shown.crop((left, top, left + width, top + height))
 
-    further: more captions of training photographs by id.
+
+def write_annotations(
+    path: Path, photos: Iterable[Photo], further: Mapping[int, list[list[str]]], *, views: int
+) -> None:
+    """Write Karpathy's layout: each photograph, and so many views of those of training.
+
+    further: more captions of COCO's training photographs by id.
     """
-    images = []
+    images = list[Photo]()
     for photo in photos:
-        more = further.get(photo.number, []) if photo.split == "train" else []
+        more = further.get(photo.number, []) if further and photo.split == "train" else []
         whole = Photo(photo.file, photo.split, [*photo.captions, *more])
-        images += [whole, whole.mirrored()] if photo.split == "train" else [whole]
-    write_json(path, {"dataset": "coco-photos", "images": list(map(_item, images))})
+        images += whole.views()[: views if photo.split == "train" else 1]
+    write_json(path, {"dataset": "photos", "images": list(map(_item, images))})
 
 
 def _item(photo: Photo) -> dict[str, object]:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from PIL import Image
 
@@ -17,12 +18,16 @@ CAPTIONS = (
 )
 
 
-def test_photographs_of_a_split_are_captioned_and_scored(tmp_path):
-    (tmp_path / "images").mkdir()
-    for name in ("a.jpg", "b.jpg"):  # the others are not read
-        Image.new("RGB", (32, 32)).save(tmp_path / "images" / name)
+def write_photos(folder, names):
+    (folder / "images").mkdir()
+    for name in names:
+        Image.new("RGB", (32, 32)).save(folder / "images" / name)
     rows = [f'{image},"{caption}",{split}' for image, caption, split in CAPTIONS]
-    (tmp_path / "captions.csv").write_text("\n".join(["image,caption,split", *rows]))
+    (folder / "captions.csv").write_text("\n".join(["image,caption,split", *rows]))
+
+
+def test_photographs_of_a_split_are_captioned_and_scored(tmp_path):
+    write_photos(tmp_path, ("a.jpg", "b.jpg"))  # the others are not read
     kept = tmp_path / "captions.jsonl"
     options = ["--photos", str(tmp_path), "--count", "2", "--beam-size", "1"]
     answer = CliRunner().invoke(photos.main, ["score", *options, "--output", str(kept)])
@@ -34,3 +39,24 @@ def test_photographs_of_a_split_are_captioned_and_scored(tmp_path):
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
     assert [Path(line["image"]).name for line in lines] == ["a.jpg", "b.jpg"]
     assert photos.read_captions(kept) == {line["image"]: line["caption"] for line in lines}
+
+
+@pytest.mark.slow
+def test_a_row_of_the_table_is_trained_once_and_printed(tmp_path):
+    write_photos(tmp_path, ("a.jpg", "b.jpg", "c.jpg", "d.jpg"))
+    smallest = ("train.epochs=1", "scst.epochs=0", "preprocess.min_count=1")
+    options = ["--photos", tmp_path, "--folder", tmp_path / "table", "--row", "gru, none"]
+    fields = [word for field in smallest for word in ("--set", field)]
+    first, again = (
+        CliRunner().invoke(photos.main, ["table", *map(str, options), *fields]) for _ in range(2)
+    )
+    assert first.exit_code == 0, first.output
+    [row] = [line for line in first.output.splitlines() if line.startswith("gru, none")]
+    assert row in again.output
+    assert len(list((tmp_path / "table" / "artifacts" / "train-xe").iterdir())) == 1
+
+
+def test_a_row_that_the_table_lacks_is_refused(tmp_path):
+    answer = CliRunner().invoke(photos.main, ["table", "--photos", str(tmp_path), "--row", "cnn"])
+    assert answer.exit_code == 2
+    assert "no row: cnn; rows: transformer, none" in answer.output

@@ -1,7 +1,5 @@
 """Data of the bundled captioner of photographs: mirror images and captions of similar images."""
 
-import json
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -42,18 +40,13 @@ def test_similar_captions_say_nearly_the_same_and_are_of_other_images(monkeypatc
     assert ["a", "cat", "sleeps", "on", "a", "bed"] not in more  # of the same image
 
 
-def test_texts_are_read_from_the_jar_without_the_images_held_out(tmp_path):
+def test_texts_are_read_without_the_images_held_out(monkeypatch):
     captions = {
-        "train2014": [(1, "A Cat, asleep on a bed."), (2, "too short")],
-        "val2014": [(3, "a dog runs on the grass"), (4, "a cat asleep on a bed")],
+        "train": {1: ["A Cat, asleep on a bed."], 2: ["too short"]},
+        "val": {3: ["a dog runs on the grass"], 4: ["a cat asleep on a bed"]},
     }
-    with zipfile.ZipFile(tmp_path / "spice.jar", "w") as archive:
-        for part, pairs in captions.items():
-            annotations = [{"image_id": number, "caption": text} for number, text in pairs]
-            name = f"coco/annotations/captions_{part}.json"
-            archive.writestr(name, json.dumps({"annotations": annotations}))
-    found = photos_data.read_texts(tmp_path / "spice.jar", without={3})
-    assert found == {"a cat asleep on a bed": 1}
+    monkeypatch.setattr(photos_data, "coco_captions", captions.__getitem__)
+    assert photos_data.read_texts(without={3}) == {"a cat asleep on a bed": 1}
 
 
 @pytest.fixture
@@ -65,25 +58,31 @@ def source(tmp_path):
     return tmp_path / "photos"
 
 
-def test_images_are_linked_and_mirrored(source, tmp_path):
-    photos_data.write_images([CAT], source, tmp_path / "images")
-    whole, mirror = (
-        np.asarray(Image.open(tmp_path / "images" / file)).astype(int)
-        for file in (CAT.file, CAT.mirrored().file)
+def test_views_are_the_image_its_mirror_image_and_a_part_of_each(source, tmp_path):
+    photos_data.write_images([CAT], source, tmp_path / "images", views=4)
+    whole, mirror, part, of_mirror = (
+        np.asarray(Image.open(tmp_path / "images" / view.file)).astype(int) for view in CAT.views()
     )
     assert np.abs(whole - mirror[:, ::-1]).max() < 10
+    for shown, full in ((part, whole), (of_mirror, mirror)):
+        height, width = shown.shape[:2]
+        assert 32 <= height <= 36 and 32 <= width <= 36
+        shifts = [(y, x) for y in range(41 - height) for x in range(41 - width)]
+        assert any(
+            np.abs(full[y : y + height, x : x + width] - shown).max() < 40 for y, x in shifts
+        )
 
 
-def test_annotations_have_a_mirror_image_of_each_training_image(tmp_path):
+def test_annotations_have_further_views_of_each_training_image(tmp_path):
     held_out = photo(3, "a man to the right", split="val")
     further = {1: [["a", "cat"]], 3: [["never"]]}
-    photos_data.write_annotations(tmp_path / "a.json", [CAT, held_out], further)
+    photos_data.write_annotations(tmp_path / "a.json", [CAT, held_out], further, views=2)
     found = read_annotations(tmp_path / "a.json")
     texts = [[caption.raw for caption in image.captions] for image in found.images]
     assert [image.split for image in found.images] == ["train", "train", "val"]
     assert texts[1] == ["a cat to the right of a lamp", "a cat sleeps on a red bed", "a cat"]
     assert texts[2] == ["a man to the right"]
-    assert found.dataset == "coco-photos"
+    assert found.dataset == "photos"
 
 
 def test_the_table_is_read_image_by_image(tmp_path):
