@@ -21,7 +21,7 @@ import a2cap
 from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
-from a2cap.model.captioners.model_config import MODEL_KINDS
+from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.artifacts import EVALUATE, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
@@ -252,7 +252,7 @@ def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Conf
     places = [override(f"data.{name}", path) for name, path in data.items()]
     config = load_config(FLICKR8K, [*places, "data.split_list=null", *fields])
     model = {"standardise": True, **ROWS[row]}
-    kind = MODEL_KINDS[str(model["kind"])]
+    kind = KINDS[str(model["kind"])][0]
     update = {"model": kind.model_validate(model)}
     for phase in ("train", "scst"):
         update[phase] = getattr(config, phase).model_copy(update={"seed": seed})

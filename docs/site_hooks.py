@@ -56,14 +56,11 @@ def settings() -> str:
     for name, section in Config.model_fields.items():
         lines += ["", f"## {name}", "", section.description or ""]
         for model in section_models(name):
-            prefix = f"{name}."
             if name == "model":
-                kind = model.model_fields["kind"].default
-                prefix += f"{kind}."
-                lines += ["", f"### model.kind={kind}"]
+                lines += ["", f"### model.kind={model.model_fields['kind'].default}"]
             lines += ["", "| field | valid | default | meaning |", "|---|---|---|---|"]
             lines += [
-                _row(f"{name}.{path}", valid_values(f"{prefix}{path}"), field)
+                _row(f"{name}.{path}", valid_values(path, model), field)
                 for path, field in field_paths(model)
                 if not is_section(field)
             ]

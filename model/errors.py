@@ -3,3 +3,7 @@
 
 class ModelError(ValueError):
     """A setting, size or input that the model cannot use; the message states what to do."""
+
+
+class KindError(ModelError):
+    """A kind of captioner that is unknown, cannot be imported, or is not trusted."""

@@ -5,6 +5,7 @@ Defaults are in the models only. All problems are reported at once, each with it
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -20,8 +21,10 @@ from a2cap.data.config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.config import ExtractConfig
-from a2cap.model.captioners.model_config import MODEL_KINDS, ModelConfig
+from a2cap.model.captioners.kinds import KINDS, find_settings
+from a2cap.model.captioners.model_config import KIND_ERROR, MAY_IMPORT, ModelConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.model.errors import KindError
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
@@ -83,10 +86,13 @@ class Config(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
-def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Config:
+def load_config(
+    path: Path | None = None, overrides: Sequence[str] = (), *, is_of_user: bool = True
+) -> Config:
     """Load the YAML file `path` and apply the overrides, each `section.field=value`.
 
     A name without suffix, such as a2-gate, is a file of the package's configs if none exists here.
+    is_of_user: False for a file of a result, whose `model.kind` may not import other code.
     Raises ConfigError, which lists every unknown field, wrong value and malformed override.
     """
     content = read_yaml(_bundled(path)) if path is not None else {}
@@ -95,7 +101,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = ()) -> Conf
         problem = _apply(content, override)
         if problem:
             problems.append(problem)
-    return _validate(content, problems)
+    return _validate(content, problems, MAY_IMPORT if is_of_user else None)
 
 
 def _bundled(path: Path) -> Path:
@@ -112,19 +118,22 @@ def _bundled(path: Path) -> Path:
 
 def config_from(sections: Mapping[str, object]) -> Config:
     """Return the configuration with these fields by section; raise ConfigError as `load_config`."""
-    return _validate(sections, [])
+    return _validate(sections, [], MAY_IMPORT)
 
 
-def _validate(content: Mapping[str, object], problems: list[str]) -> Config:
+def _validate(
+    content: Mapping[str, object], problems: list[str], context: dict[str, bool] | None
+) -> Config:
     """Return the configuration; raise ConfigError with these problems and those found."""
     count = len(problems)
     try:
-        config = Config.model_validate(content)
+        config = Config.model_validate(content, context=context)
     except ValidationError as error:
         errors = error.errors()
         count += len(errors)
         # to describe a thousand takes seconds
-        problems += [_format_problem(details) for details in errors[:_MOST_PROBLEMS]]
+        captioner = _captioner_settings(content.get("model"))
+        problems += [_format_problem(details, captioner) for details in errors[:_MOST_PROBLEMS]]
         if errors[_MOST_PROBLEMS:]:
             problems.append(f"and {len(errors) - _MOST_PROBLEMS:,} more")
     if problems:
@@ -164,41 +173,46 @@ def _apply(content: dict[str, object], override: str) -> str | None:
     return None
 
 
-def _format_problem(details: ErrorDetails) -> str:
+def _captioner_settings(section: object) -> type[BaseModel]:
+    """Return the class of the section `model`, after its kind was found."""
+    kind = section.get("kind", "transformer") if isinstance(section, Mapping) else "transformer"
+    with suppress(KindError):
+        return find_settings(str(kind), may_import=False)[1]
+    return TransformerConfig
+
+
+def _format_problem(details: ErrorDetails, captioner: type[BaseModel]) -> str:
     """Format a pydantic error as `path: what happened: value; what to do`."""
     parts = [str(part) for part in details["loc"]]
-    # pydantic names the kind after the section, where a file has no level for it
-    path = ".".join(part for part in parts if part not in MODEL_KINDS)
-    if details["type"] == "union_tag_invalid":
-        kind = str(details["ctx"]["tag"])
-        nearest = get_close_matches(kind, MODEL_KINDS, n=1, cutoff=0.3) or list(MODEL_KINDS)
-        known = ", ".join(MODEL_KINDS)
-        return f"{path}.kind: unknown kind {kind!r}; did you mean {nearest[0]!r}? Kinds: {known}"
-    if details["type"] == "value_error":  # raised by a2's validators, with a remedy
+    path = ".".join(parts)
+    if details["type"] in ("value_error", KIND_ERROR):  # raised by a2, with a remedy
         return f"{path}: {details['ctx']['error']}"
     if details["type"] not in ("extra_forbidden", "invalid_key"):  # a key such as null or 3
         problem = f"{path}: {details['msg'].lower()}: {_shown(details['input'])}"
-        about = [valid_values(".".join(parts)), describe_field(".".join(parts))]
+        at = (".".join(parts[1:]), captioner) if parts[0] == "model" else (path, Config)
+        about = [valid_values(*at), describe_field(*at)]
         return f"{problem}; choose a valid value: {'; '.join(filter(None, about))}"
-    valid = list(_model_at(parts[:-1]).model_fields)
+    is_of_model = parts[0] == "model"
+    inside, root = (parts[1:-1], captioner) if is_of_model else (parts[:-1], Config)
+    valid = list(_model_at(inside, root).model_fields)
     nearest = get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
     remedy = f"did you mean {nearest[0]!r}?" if nearest else f"valid names: {', '.join(valid)}"
     return f"{path}: unknown field; {remedy}"
 
 
-def describe_field(path: str) -> str:
+def describe_field(path: str, root: type[BaseModel] = Config) -> str:
     """Describe the field at a dotted path, or around it: its default and its docstring."""
-    model, name = _field_at(path)
+    model, name = _field_at(path, root)
     field = model.model_fields[name]
     default = "" if is_section(field) else f"default {field.default!r}. "
     return (default + " ".join((field.description or "").split())).removesuffix(".")
 
 
-def valid_values(path: str) -> str:
+def valid_values(path: str, root: type[BaseModel] = Config) -> str:
     """Format the valid values of the field at a dotted path, or around it; "" for a section."""
-    model, name = _field_at(path)
+    model, name = _field_at(path, root)
     if name == "kind":
-        return ", ".join(MODEL_KINDS)
+        return f"{', '.join(KINDS)}, or module:Class of an installed package"
     if is_section(model.model_fields[name]):
         return ""
     return _format_schema(model.model_json_schema(by_alias=False)["properties"][name])
@@ -232,7 +246,7 @@ def field_paths(
 
 def section_models(name: str) -> list[type[BaseModel]]:
     """Return the model of a section; for `model`, the model of every kind of captioner."""
-    return list(MODEL_KINDS.values()) if name == "model" else [_model_at([name])]
+    return [model for model, _ in KINDS.values()] if name == "model" else [_model_at([name])]
 
 
 def _format_schema(schema: Mapping[str, Any]) -> str:
@@ -250,24 +264,21 @@ def _format_schema(schema: Mapping[str, Any]) -> str:
 
 
 def _model_at(section: Sequence[str], model: type[BaseModel] = Config) -> type[BaseModel]:
-    """Return the model of the innermost section of a path; `model.up-down` is a kind's."""
+    """Return the model of the innermost section of a path."""
     for part in section:
         field = model.model_fields.get(part)
-        if part in MODEL_KINDS:
-            model = MODEL_KINDS[part]
-        elif field is not None and is_section(field):
+        if field is not None and is_section(field):
             model = type(field.default)  # of the default kind, where a section has several
     return model
 
 
-def _field_at(path: str) -> tuple[type[BaseModel], str]:
+def _field_at(path: str, model: type[BaseModel]) -> tuple[type[BaseModel], str]:
     """Return the innermost field on a dotted path, as its model and its name."""
-    model: type[BaseModel] = Config
     found: tuple[type[BaseModel], str] = (model, path.partition(".")[0])
     for part in path.split("."):
         if part in model.model_fields:
             found = model, part
-        elif part not in MODEL_KINDS:  # an item of a tuple
+        else:  # an item of a tuple
             break
         model = _model_at([part], model)
     return found

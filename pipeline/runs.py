@@ -18,7 +18,7 @@ from a2cap.data.files.json_file import read_json
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, read_manifest, require_intact
 from a2cap.data.files.yaml_file import parse_yaml
-from a2cap.model.captioners.model_config import MODEL_KINDS
+from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifacts import (
     CAPTIONER,
@@ -264,7 +264,7 @@ def _changed_settings(sections: Mapping[str, Mapping[str, object]]) -> dict[str,
     default = Config().model_dump(mode="json")
     kind = str(sections.get("model", {}).get("kind", Config().model.kind))
     # a kind or section of a newer version has no defaults here
-    model = MODEL_KINDS[kind]().model_dump(mode="json") if kind in MODEL_KINDS else {}
+    model = KINDS[kind][0](kind=kind).model_dump(mode="json") if kind in KINDS else {}
     # the kind itself differs from the default kind
     usual = {"model": model | {"kind": Config().model.kind}} | {
         name: default.get(name, {}) for name in sections if name != "model"

@@ -6,7 +6,7 @@ import shlex
 import click
 
 from a2cap.data.errors import ConfigError
-from a2cap.model.captioners.model_config import MODEL_KINDS
+from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import Config, explain_field, load_config
 from a2cap.pipeline.sweep import grid
@@ -101,7 +101,7 @@ def problem_of(words, *, complete):
 
 def unknown_fields(page):
     """Yield what is wrong with each field of the configuration that a page names."""
-    of_kinds = {f"model.{name}" for kind in MODEL_KINDS.values() for name in kind.model_fields}
+    of_kinds = {f"model.{name}" for kind, _ in KINDS.values() for name in kind.model_fields}
     fields = rf"`((?:{'|'.join(Config.model_fields)})\.[a-z_.]+)(?:=[^`]*)?`"
     for field in re.findall(fields, page.read_text(encoding="utf-8")):
         try:

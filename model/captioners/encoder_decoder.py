@@ -8,7 +8,7 @@ so that one `backward()` of the sum of both losses gives each side the gradient 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NotRequired, Protocol, TypedDict
+from typing import Any, ClassVar, NotRequired, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ from a2cap.model.captioner import (
     decoder_input,
     token_positions,
 )
+from a2cap.model.captioners.settings import CaptionerSettings
 from a2cap.model.errors import ModelError
 from a2cap.model.replacement import frozen
 
@@ -120,6 +121,8 @@ class EncoderDecoder(nn.Module):
     vocabulary_size: V, special tokens included.
     """
 
+    settings: ClassVar[type[CaptionerSettings] | None] = None
+    """Class of the settings of a captioner outside a2; those of a2 are in kinds.py."""
     encoder: nn.Module
     decoder: Decoder
     penalty_names: tuple[str, ...] = ()

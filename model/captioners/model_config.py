@@ -1,41 +1,35 @@
-"""Settings of a captioner of any kind, a union of those beside the classes."""
+"""Settings of a captioner of any kind; those of a kind are beside its class."""
 
 from collections.abc import Mapping
-from typing import Annotated, get_args
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, SerializeAsAny, ValidationError, ValidationInfo
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from a2cap.model.captioners.m2_config import M2Config
-from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
-from a2cap.model.captioners.recurrent.gru_config import GruConfig
-from a2cap.model.captioners.recurrent.nic_config import NicConfig
-from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
-from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
-from a2cap.model.captioners.spatial_config import SpatialConfig
-from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.model.captioners.kinds import find_settings
+from a2cap.model.captioners.settings import CaptionerSettings
+from a2cap.model.errors import KindError
 
+MAY_IMPORT = {"may_import": True}
+"""Context of the validation of what the user wrote: its kind may be of a module to import."""
 
-def _with_kind(settings: object) -> object:
-    """Let the kind be a transformer where settings name none."""
-    return {"kind": "transformer", **settings} if isinstance(settings, Mapping) else settings
+KIND_ERROR = "captioner_kind"
+"""Type of the error of an unknown, untrusted or wrong kind."""
 
 
-AnyConfig = (
-    TransformerConfig
-    | UpDownConfig
-    | ShowAttendTellConfig
-    | SpatialConfig
-    | GruConfig
-    | AoaConfig
-    | M2Config
-    | NicConfig
-)
-"""Union to which a new kind is added."""
+def _of_its_kind(settings: object, info: ValidationInfo) -> object:
+    """Validate settings by the class of their kind, a transformer where they name none."""
+    if not isinstance(settings, Mapping):
+        return settings
+    kind = settings.get("kind", "transformer")
+    try:
+        found, model = find_settings(str(kind), may_import=info.context == MAY_IMPORT)
+    except KindError as error:
+        problem = PydanticCustomError(KIND_ERROR, "{error}", {"error": str(error)})
+        details = InitErrorDetails(type=problem, loc=("kind",), input=kind)
+        raise ValidationError.from_exception_data("model", [details]) from error
+    return model.model_validate({**settings, "kind": found})
 
-ModelConfig = Annotated[AnyConfig, Field(discriminator="kind"), BeforeValidator(_with_kind)]
+
+ModelConfig = Annotated[SerializeAsAny[CaptionerSettings], BeforeValidator(_of_its_kind)]
 """Settings of a captioner of any kind."""
-
-MODEL_KINDS: dict[str, type[BaseModel]] = {
-    config.model_fields["kind"].default: config for config in get_args(AnyConfig)
-}
-"""Kind -> class of its settings."""

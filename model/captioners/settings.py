@@ -33,6 +33,12 @@ class CaptionerSettings(BaseModel):
     """Zero the region features before the encoder: the control experiment with language, number of
     regions and, where a kind reads them, boxes alone."""
 
+    width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    """Width of every state, D."""
+
+    alignment: AlignmentConfig = AlignmentConfig()
+    """The attention alignment of A2."""
+
     def region_dropout(self, otherwise: float = 0.0) -> float:
         """Return the dropout rate of regions; otherwise: without a `feature_dropout`."""
         return otherwise if self.feature_dropout is None else self.feature_dropout
@@ -40,9 +46,6 @@ class CaptionerSettings(BaseModel):
 
 class LayeredSettings(CaptionerSettings):
     """Base of the settings of kinds made of Transformer layers."""
-
-    width: Annotated[int, Field(gt=0, le=2**16)] = 512
-    """Width of every state, D."""
 
     heads: Annotated[int, Field(gt=0)] = 8
     """Number of attention heads, H; they divide the width equally."""
@@ -59,9 +62,6 @@ class LayeredSettings(CaptionerSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Dropout rate after each attention and feed-forward block and in the region embedding, nowhere
     else."""
-
-    alignment: AlignmentConfig = AlignmentConfig()
-    """The attention alignment of A2."""
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:

@@ -7,14 +7,15 @@ It contains `model.safetensors` (tensors), `model.json` (plain configuration), `
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import MANIFEST, installed_versions, read_manifest
 from a2cap.extract.record import ExtractorRecord
-from a2cap.model.captioners.model_config import ModelConfig
+from a2cap.model.captioners.kinds import PlugIn
+from a2cap.model.captioners.model_config import KIND_ERROR, ModelConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONER
 from a2cap.pipeline.weights import captioners, detectors
 
@@ -40,6 +41,8 @@ class ModelDescription(BaseModel):
     """Maximum regions per image, None for all."""
     trained_on: str | None = None
     """Name that the annotations gave their data, such as "coco"; None if they gave none."""
+    plug_in: PlugIn | None = None
+    """Package whose code the captioner was trained with; None for a kind of a2."""
 
 
 def require_files(directory: Path, *names: str) -> None:
@@ -58,6 +61,7 @@ def load_description(directory: Path) -> tuple[ModelDescription, Vocabulary]:
     try:
         description = ModelDescription.model_validate(read_json(directory / DESCRIPTION))
     except ValidationError as error:
+        _require_known_kind(directory, error)
         has_manifest = (directory / MANIFEST).is_file()
         found = read_manifest(directory).versions.get("a2cap") if has_manifest else None
         raise A2Error(
@@ -74,6 +78,24 @@ def load_description(directory: Path) -> tuple[ModelDescription, Vocabulary]:
             f"{description.vocabulary_digest[:12]}; use the vocabulary.json it was trained with"
         )
     return description, vocabulary
+
+
+def _require_known_kind(directory: Path, error: ValidationError) -> None:
+    """Raise A2Error where the code of another package is missing, or not trusted."""
+    content = read_json(directory / DESCRIPTION)
+    found = next((str(one["msg"]) for one in error.errors() if one["type"] == KIND_ERROR), None)
+    if found is None or not isinstance(content, dict) or not content.get("plug_in"):
+        return
+    try:
+        plug_in = TypeAdapter(PlugIn).validate_python(content["plug_in"])
+    except ValidationError:
+        return
+    if plug_in.is_installed:
+        raise A2Error(f"captioner {str(directory)!r} cannot be used: {found}") from error
+    raise A2Error(
+        f"captioner {str(directory)!r} needs {plug_in.requirement!r}, which is not installed; if "
+        f"you trust its author: pip install {plug_in.requirement}"
+    ) from error
 
 
 def captioner_outputs(features: Path) -> tuple[str, ...]:

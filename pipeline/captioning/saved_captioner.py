@@ -62,8 +62,9 @@ def save_model(
     """Write tensors, description and vocabulary into `directory`."""
     save_tensors(directory / TENSORS, tensors)
     fields = {**description.model_dump(mode="json"), "model": key_fields(description.model)}
-    if description.trained_on is None:  # a later field: without it, files stay as they were
-        del fields["trained_on"]
+    for name in ("trained_on", "plug_in"):  # later fields: without them, files stay as they were
+        if fields[name] is None:
+            del fields[name]
     write_json(directory / DESCRIPTION, fields)
     vocabulary.save(directory / VOCABULARY)
 

@@ -1,11 +1,12 @@
 """Stage train-xe: a captioner trained by cross-entropy and the mask loss."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.model.captioners.kinds import plug_in_of
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.captioning.model_description import captioner_outputs
 from a2cap.pipeline.engine.artifacts import EXTRACT, PREPROCESS, TRAIN_XE
@@ -36,7 +37,10 @@ class TrainXe(Stage):
     @property
     def fields(self) -> dict[str, Any]:
         """All fields but a path, whose captioner is an input."""
-        return {"train": key_fields(self.train, exclude={"start"}), "model": key_fields(self.model)}
+        fields = {"train": key_fields(self.train, exclude={"start"})}
+        plug_in = plug_in_of(self.model.kind)  # a2's own code is in the version of the stage
+        added = {} if plug_in is None else {"plug_in": asdict(plug_in)}
+        return {**fields, "model": key_fields(self.model), **added}
 
     @property
     def reads(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import click
 import pytest
 
-from a2cap.model.captioners.model_config import MODEL_KINDS
+from a2cap.model.captioners import kinds
 from benchmarks import measure
 from benchmarks.measure import (
     Timing,
@@ -121,7 +121,7 @@ def test_every_kind_of_captioner_has_a_row():
     from benchmarks.captioners import KINDS
 
     named = {field for fields in KINDS.values() for field in fields if field.startswith("kind=")}
-    assert named == {f"kind={kind}" for kind in MODEL_KINDS}
+    assert named == {f"kind={kind}" for kind in kinds.KINDS}
 
 
 def test_a_child_that_still_has_its_parents_memory_is_not_counted(tmp_path, monkeypatch):

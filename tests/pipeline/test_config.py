@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from a2cap.data.errors import ConfigError
-from a2cap.model.captioners.model_config import MODEL_KINDS
+from a2cap.model.captioners.kinds import KINDS
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.training.captioner.recipes import RECIPES
@@ -74,7 +74,7 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
             ["model.kind=up-dwn"],
             [
                 "model.kind: unknown kind 'up-dwn'; did you mean 'up-down'? Kinds: "
-                + ", ".join(MODEL_KINDS)
+                + ", ".join([*KINDS, "or module:Class of an installed package"])
             ],
         ),
         (
@@ -82,8 +82,8 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
             [
                 "model.alignment.fussion: unknown field; did you mean 'fusion'?",
                 "model.heads: unknown field; valid names: kind, feature_dropout, "
-                "attention_dropout, standardise, blind, width, embedding, attention_width, "
-                "dropout, alignment",
+                "attention_dropout, standardise, blind, width, alignment, embedding, "
+                "attention_width, dropout",
             ],
         ),
         (
@@ -269,7 +269,7 @@ def test_a2_gate_is_the_defaults_except_for_its_paths():
     }
 
 
-RECIPE_NAMES = [(kind, optim) for kind in MODEL_KINDS for optim in ("authors", "modern")]
+RECIPE_NAMES = [(kind, optim) for kind in KINDS for optim in ("authors", "modern")]
 
 
 @pytest.mark.parametrize(("kind", "optim"), RECIPE_NAMES)

@@ -67,8 +67,10 @@ def diff(first: Path, second: Path) -> None:
         MadeFrom(
             stage="config",
             version=0,
-            fields=load_config(file).model_dump(mode="json", exclude=name),
+            fields=load_config(file, is_of_user=not path.is_dir()).model_dump(
+                mode="json", exclude=name
+            ),
         )
-        for file in files
+        for path, file in zip((first, second), files, strict=True)
     )
     click.echo("\n".join(difference(before, after)) or "no setting differs")

@@ -18,6 +18,7 @@ from a2cap.data.errors import InputError
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.model.captioners.kinds import plug_in_of
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.losses import TwoLosses, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
@@ -65,6 +66,7 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
         vocabulary_digest=data.vocabulary.digest,
         max_regions=config.max_regions,
         trained_on=data.captions.dataset or None,
+        plug_in=plug_in_of(model.kind),
     )
     torch.manual_seed(config.seed)  # of the initial tensors, then of the main rank's dropout
     captioner = new_captioner(description)

@@ -15,6 +15,8 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import is_grid
 from a2cap.model.captioners.model_config import ModelConfig
+from a2cap.model.captioners.spatial_config import SpatialConfig
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
 
 _SAMPLE = 1000  # images from which means and deviations are taken
@@ -74,17 +76,18 @@ def require_kind_of_regions(
     regions = store[next(iter(store))]
     name, count = f"features of {str(store.path)!r}", len(regions)
     has_boxes, has_cells = regions.boxes.any(), is_grid(regions)  # imported ones may lack boxes
-    if model.kind == "transformer" and model.box_geometry != "none" and not has_boxes:
+    geometry = model.box_geometry if isinstance(model, TransformerConfig) else "none"
+    if geometry != "none" and not has_boxes:
         raise InputError(
-            f"{name} have no boxes, which model.box_geometry={model.box_geometry} needs; extract "
-            "features with boxes, or set model.box_geometry=none"
+            f"{name} have no boxes, which model.box_geometry={geometry} needs; extract features "
+            "with boxes, or set model.box_geometry=none"
         )
     if has_cells and max_regions is not None and max_regions < count:
         raise InputError(
             f"{name} have {count} cells per image of equal score, and train.max_regions="
             f"{max_regions} would drop the lower part of each image; set train.max_regions=null"
         )
-    if model.kind != "spatial":
+    if not isinstance(model, SpatialConfig):
         return
     if has_boxes and not has_cells:
         raise InputError(

@@ -1,18 +1,13 @@
 """The example of the guide on adding a captioner passes the contract."""
 
 import inspect
-import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from a2cap.model.captioners.kinds import CLASSES
 from tests.model import kinds
 from tests.model.captioners import test_contract
+from tests.plug_in import EXAMPLE, KIND, import_example
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "adding-a-captioner.md"
-[EXAMPLE] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 CHECKS = [
     check
     for name, check in vars(test_contract).items()
@@ -28,11 +23,9 @@ CHECKS = [
         for fusion in kinds.FUSIONS
     ],
 )
-def test_the_example_keeps_the_contract(fusion, images, monkeypatch):
-    names: dict[str, Any] = {}
-    exec(compile(EXAMPLE, GUIDE.name, "exec"), names)
-    monkeypatch.setitem(kinds.KINDS, "dot", lambda **fields: names["DotConfig"](width=8, **fields))
-    monkeypatch.setitem(CLASSES, "dot", names["DotCaptioner"])
+def test_the_example_keeps_the_contract(fusion, images, tmp_path, monkeypatch):
+    settings = import_example(tmp_path, monkeypatch).DotConfig
+    monkeypatch.setitem(kinds.KINDS, "dot", lambda **fields: settings(kind=KIND, width=8, **fields))
     for check in CHECKS:
         made = kinds.make("dot", alignment={"fusion": fusion})
         made.schedule_step.fill_(test_contract.STEP)
@@ -40,5 +33,5 @@ def test_the_example_keeps_the_contract(fusion, images, monkeypatch):
 
 
 def test_the_example_is_short_and_every_check_is_run():
-    assert len(EXAMPLE.splitlines()) <= 80
+    assert len(EXAMPLE.splitlines()) <= 60
     assert len(CHECKS) >= 8

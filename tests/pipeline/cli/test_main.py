@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from a2cap.model.captioners.model_config import MODEL_KINDS
+from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.cli import main as commands
 from a2cap.pipeline.cli.main import cli
 from tests.experiments import a2, settings
@@ -119,7 +119,7 @@ def test_the_configuration_is_shown_explained_and_compared(copy):
         "runtime.threads": "integer, >= 1, <= 1024 or null",
         "model.alignment.aligned_layers": "all or list of integer, >= 1",
         "data.images": "path or null",
-        "model.kind": ", ".join(MODEL_KINDS),
+        "model.kind": ", ".join([*KINDS, "or module:Class of an installed package"]),
     }
     for field, text in valid.items():
         assert a2("config", "explain", field).stdout.splitlines()[-1] == f"valid: {text}"

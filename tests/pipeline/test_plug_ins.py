@@ -1,0 +1,200 @@
+"""Captioners of other packages: every stage and command, keys, and what a folder may not import."""
+
+import json
+from importlib import import_module
+
+import pytest
+import yaml
+
+from a2cap.data.errors import A2Error, ConfigError
+from a2cap.data.files.sealed_folder import read_manifest
+from a2cap.model.captioners.kinds import TRUST, PlugIn, plug_in_of
+from a2cap.pipeline.captioning.model_description import load_description
+from a2cap.pipeline.config import load_config
+from tests.data.messages import message_of
+from tests.experiments import SECTIONS, a2, detecting
+from tests.plug_in import KIND, forget, import_example, write_example
+
+NOT_TRUSTED = (
+    f"{KIND!r} is code outside a2, which a file does not make a2 run; if you trust its author, "
+    f"set {TRUST}={KIND}"
+)
+SUBCLASS = "it must be a subclass of a2cap.model.captioners.encoder_decoder.EncoderDecoder"
+
+
+def run_stages(copy, tmp_path):
+    """Train the example by both phases on the features of an experiment, and evaluate it."""
+    config = yaml.safe_load(copy.experiment.config_file.read_text())
+    train = {**SECTIONS["train"], "epochs": 1}
+    new = {"model": {"kind": KIND, "width": 8}, "train": train, "scst": {"epochs": 1}}
+    file = tmp_path / "my.yaml"
+    file.write_text(yaml.safe_dump({**config, **new}))
+    return ("-c", file, "--artifacts", copy.artifacts)
+
+
+def result(copy, stage):
+    """Return the newest result of a stage, that of the example."""
+    found = (copy.artifacts / stage).glob("*/manifest.json")
+    return max(found, key=lambda path: path.stat().st_mtime_ns).parent
+
+
+def test_every_stage_and_command_works_and_a_changed_module_trains_again(
+    copy, tmp_path, monkeypatch
+):
+    module = write_example(tmp_path, monkeypatch)
+    options = run_stages(copy, tmp_path)
+    assert a2("run", *options).exit_code == 0
+    trained, xe = result(copy, "train-scst"), result(copy, "train-xe")
+    described = json.loads((trained / "model.json").read_text())
+    assert described["model"]["kind"] == KIND
+    assert described["plug_in"] == {"package": None, "version": None} | {
+        "sources": read_manifest(xe).origin.fields["plug_in"]["sources"]
+    }
+    assert "to run" not in a2("status", *options).stdout
+    assert (result(copy, "evaluate") / "report.html").is_file()
+    assert a2("verify", "--data", trained).exit_code == 0
+    to = ("--output", tmp_path / "analysis")
+    assert a2("analyze", trained, xe, *options[:2], *to).exit_code == 0
+    detecting(trained)  # it was trained on given boxes
+    (trained / "manifest.json").unlink()
+    image = next((copy.experiment.scenes / "images").iterdir())
+    assert a2("caption", "--model", trained, image).exit_code == 0
+    shown = yaml.safe_load(a2("config", "show", *options[:2]).stdout)
+    assert shown["model"]["kind"] == KIND
+    assert load_config(options[1]).model == load_description(trained)[0].model
+
+    module.write_text(module.read_text() + "# changed\n")
+    assert "plug_in.sources" in a2("status", "--explain", *options).stdout
+
+
+@pytest.fixture
+def foreign(copy, tmp_path, monkeypatch):
+    """Return a captioner's folder whose file names a module that leaves a mark when it runs."""
+    folder = copy.directory("train-xe")
+    (folder / "manifest.json").unlink()
+    mark = tmp_path / "ran"
+    module = write_example(tmp_path, monkeypatch)
+    module.write_text(f"open({str(mark)!r}, 'w').close()\n{module.read_text()}")
+
+    def named(kind, **plug_in):
+        content = json.loads((folder / "model.json").read_text())
+        content["model"] = {"kind": kind, "width": 8}
+        content["plug_in"] = {"package": None, "version": None, "sources": "0"} | plug_in
+        (folder / "model.json").write_text(json.dumps(content))
+        return folder
+
+    return named
+
+
+def test_a_folder_imports_no_code_that_the_user_does_not_name(copy, foreign, tmp_path, monkeypatch):
+    folder, mark = foreign(KIND), tmp_path / "ran"
+    image = next((copy.experiment.scenes / "images").iterdir())
+    answer = a2("caption", "--model", folder, image)
+    assert (answer.exit_code, answer.stderr) == (
+        1,
+        f"a2: captioner {str(folder)!r} cannot be used: {NOT_TRUSTED}\n",
+    )
+    resolved = folder / "config.yaml"
+    text = yaml.safe_load(resolved.read_text()) | {"model": {"kind": KIND}}
+    resolved.write_text(yaml.safe_dump(text))
+    answer = a2("config", "diff", folder, folder)
+    assert (answer.exit_code, answer.stderr.splitlines()[-1]) == (2, f"  model.kind: {NOT_TRUSTED}")
+    for command in (["verify", copy.artifacts], ["runs", copy.artifacts], ["clean"], ["status"]):
+        name, *rest = command
+        copy.a2(name) if not rest and name == "status" else a2(name, *rest)
+    assert not mark.exists()
+    monkeypatch.setenv(TRUST, f"another:Class, {KIND}")
+    assert load_description(folder)[0].model.width == 8
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("os:system", f"'os:system' is not a captioner: {SUBCLASS}"),
+        ("pathlib:Path", f"'pathlib:Path' is not a captioner: {SUBCLASS}"),
+        ("os.path:no_such_name", f"'os.path:no_such_name' is not a captioner: {SUBCLASS}"),
+        (
+            "no_such_module:Captioner",
+            "cannot import 'no_such_module' (ModuleNotFoundError: No module named "
+            "'no_such_module'); install its package, or set PYTHONPATH to its folder",
+        ),
+        (
+            "my_broken:Captioner",
+            "cannot import 'my_broken' (SystemExit: 3); install its package, or set PYTHONPATH to "
+            "its folder",
+        ),
+        (
+            "a2cap.model.captioners.encoder_decoder:EncoderDecoder",
+            "'a2cap.model.captioners.encoder_decoder:EncoderDecoder' has no settings: set its "
+            "attribute `settings` to a subclass of a2cap.model.captioners.settings."
+            "CaptionerSettings",
+        ),
+    ],
+)
+def test_a_kind_that_is_not_a_captioner_is_named(kind, text, foreign, tmp_path, monkeypatch):
+    import_example(tmp_path, monkeypatch)  # and with it the modules of a2
+    (tmp_path / "my_broken.py").write_text("import sys; sys.exit(3)")
+    message = message_of(load_config, None, [f"model.kind={kind}"], error=ConfigError)
+    assert message == f"1 problem in the configuration:\n  model.kind: {text}"
+    assert kind.partition(":")[0] in message_of(load_description, foreign(kind), error=A2Error)
+
+
+def test_settings_of_a_plug_in_are_checked_by_its_class(tmp_path, monkeypatch):
+    write_example(tmp_path, monkeypatch)
+    fields = ["kind=" + KIND, "width=-1", "attention_scael=2", "alignment.fussion=gate"]
+    message = message_of(load_config, None, [f"model.{one}" for one in fields], error=ConfigError)
+    assert message.splitlines() == [
+        "3 problems in the configuration:",
+        "  model.width: input should be greater than 0: -1; choose a valid value: integer, > 0, "
+        "<= 65536; default 512. Width of every state, D",
+        "  model.alignment.fussion: unknown field; did you mean 'fusion'?",
+        "  model.attention_scael: unknown field; did you mean 'attention_scale'?",
+    ]
+
+
+def install(folder, name="dot-captioner", version="1.2"):
+    """Install the example as pip does, as far as importlib.metadata reads it."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[a2cap.captioners]\ndot = {KIND}\n")
+    (info / "top_level.txt").write_text("my_captioner\n")
+
+
+def test_an_entry_point_is_a_kind_and_is_trusted(foreign, tmp_path, monkeypatch):
+    folder = foreign(KIND, package="dot-captioner", version="1.2")
+    assert message_of(load_description, folder, error=A2Error) == (
+        f"captioner {str(folder)!r} needs 'dot-captioner==1.2', which is not installed; if you "
+        "trust its author: pip install dot-captioner==1.2"
+    )
+    install(tmp_path)
+    assert load_config(None, ["model.kind=dot"]).model.kind == KIND
+    forget(monkeypatch)
+    assert load_description(folder)[0].model.kind == KIND
+    found = plug_in_of(KIND)
+    assert found is not None
+    assert (found.package, found.version) == ("dot-captioner", "1.2")
+    text = message_of(load_config, None, ["model.kind=dott"], error=ConfigError)
+    assert "unknown kind 'dott'; did you mean 'dot'?" in text
+
+
+def test_a_name_of_a_package_that_pip_would_misread_is_not_repeated():
+    for name in ("--index-url=x", "dot; rm -rf", "dot\n", "", None):
+        assert PlugIn(name, "1.2", "").requirement == ""
+
+
+def test_every_module_of_a_package_is_in_its_digest(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    package = tmp_path / "my_digest_package"
+    (package / "inner").mkdir(parents=True)
+    files = [package / name for name in ("__init__.py", "layers.py", "inner/captioner.py")]
+    for file in files:
+        file.write_text("")
+    import_module("my_digest_package.inner.captioner")
+    kind = "my_digest_package.inner.captioner:Captioner"
+    found = [plug_in_of(kind)]
+    for file in files:
+        file.write_text("1\n")
+        found.append(plug_in_of(kind))
+    assert len({one.sources for one in found}) == 4
