@@ -38,6 +38,7 @@ def result(copy, stage):
     return max(found, key=lambda path: path.stat().st_mtime_ns).parent
 
 
+@pytest.mark.slow
 def test_every_stage_and_command_works_and_a_changed_module_trains_again(
     copy, tmp_path, monkeypatch
 ):
