@@ -18,21 +18,42 @@ from a2cap.data.errors import A2Error
 from a2cap.pipeline.runtime.openmp import set_wait_policy
 
 if TYPE_CHECKING:
-    from a2cap.captioner import load
+    from a2cap.caption import Caption, Word
+    from a2cap.captioner import Captioner, load
+    from a2cap.experiments import Evaluation, Training, configure, evaluate, train
     from a2cap.images import extractor, features
     from a2cap.scoring import score
 
-__all__ = ["A2Error", "__version__", "extractor", "features", "load", "score"]
+__all__ = [
+    "A2Error",
+    "Caption",
+    "Captioner",
+    "Evaluation",
+    "Training",
+    "Word",
+    "__version__",
+    "configure",
+    "evaluate",
+    "extractor",
+    "features",
+    "load",
+    "score",
+    "train",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "load": "a2cap.captioner",
+    **dict.fromkeys(("Caption", "Word"), "a2cap.caption"),
+    **dict.fromkeys(("Captioner", "load"), "a2cap.captioner"),
+    **dict.fromkeys(
+        ("Evaluation", "Training", "configure", "evaluate", "train"), "a2cap.experiments"
+    ),
     "extractor": "a2cap.images",
     "features": "a2cap.images",
     "score": "a2cap.scoring",
 }
-"""Function -> its module."""
+"""Function or class -> its module."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,79 +1,40 @@
 """Trained captioners for images of Python programs."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
+from os import PathLike
 from pathlib import Path
+from typing import Literal, overload
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from torch import Tensor
 
-from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.data.errors import ConfigError, InputError
+from a2cap.caption import Caption
+from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.image_ids import list_images
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
-from a2cap.images import AnyImage, Channels, as_boxes, as_pixels
-from a2cap.pipeline.captioning.attention_figure import attention_figure
-from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
+from a2cap.images import AnyImage, Channels, as_boxes, as_pixels, is_image, path_of
+from a2cap.pipeline.captioning.caption_images import ImageCaptioner
 from a2cap.pipeline.captioning.config import CaptioningConfig
-from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.config import config_from
+from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runs import find_trainings
-from a2cap.pipeline.weights.captioners import DEFAULT
+from a2cap.pipeline.weights.captioners import DEFAULT, captioner_name
 
-_TOGETHER = 16  # images that are decoded together by `Captioner.many`
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Caption:
-    """The captions of an image, and where the captioner looked.
-
-    pixels: (H, W, 3) uint8 RGB. regions: what the captioner saw, with boxes (R, 4) in pixels.
-    beams: captions with log-probabilities in nats, best first. attention: at each token of the best
-    caption, `original` and `aligned` (L, R), and `layers`, those of each layer (H, L, R); None if
-    the captioner has none.
-    """
-
-    pixels: NDArray[np.uint8]
-    regions: Regions
-    beams: list[Beam]
-    attention: CaptionAttention | None
-
-    @property
-    def caption(self) -> str:
-        """The best caption."""
-        return self.beams[0].caption
-
-    @property
-    def tokens(self) -> list[str]:
-        """The L tokens of the best caption."""
-        return self.caption.split()
-
-    @property
-    def score(self) -> float:
-        """The log-probability of the best caption in nats, end token included."""
-        return self.beams[0].score
-
-    @property
-    def boxes(self) -> NDArray[np.float32]:
-        """Boxes of the regions, (R, 4) x1 y1 x2 y2 in pixels."""
-        return self.regions.boxes
-
-    def figure(self, *, layer: int | None = None, head: int | None = None) -> Figure:
-        """Draw the attention at each token, of all layers and heads or of one, counted from 1.
-
-        Raises InputError for a captioner without attention, and for no such layer or head. The
-        figure shows itself in a notebook; `figure().savefig("dog.png")` writes it.
-        """
-        if self.attention is None:
-            raise InputError("nothing to draw: this captioner has no attention to regions")
-        captioned = CaptionedImage(self.beams, self.regions, self.attention)
-        return attention_figure(self.pixels, captioned, self.attention, layer=layer, head=head)
+Extracted = tuple[Path | None, Pixels | None, Regions]
+"""File of an image, its pixels if they are to be kept, and its regions."""
 
 
 class Captioner:
-    """A trained captioner, or an ensemble; call it with an image."""
+    """A trained captioner, or an ensemble; call it with an image or with many.
+
+    It may be called from several threads, pickled and copied.
+    """
 
     def __init__(self, models: Sequence[Path], *, device: str = "auto", **decoding: object) -> None:
         unknown = sorted(decoding.keys() - CaptioningConfig.model_fields.keys())
@@ -82,35 +43,158 @@ class Captioner:
             raise ConfigError(f"unknown setting of decoding: {unknown[0]!r}; valid names: {valid}")
         config = config_from({"evaluate": decoding, "runtime": {"device": device}})
         self._captioner = ImageCaptioner(models, decoding=config.evaluate, runtime=config.runtime)
+        self.name = captioner_name(models)
+
+    @overload
+    def __call__(
+        self, images: AnyImage, *, boxes: ArrayLike | None = None, channels: Channels = "rgb"
+    ) -> Caption: ...
+
+    @overload
+    def __call__(
+        self,
+        images: list[AnyImage] | tuple[AnyImage, ...],
+        *,
+        batch_size: int = 16,
+        on_error: Literal["raise", "skip"] = "raise",
+        progress: bool = True,
+        channels: Channels = "rgb",
+    ) -> list[Caption]: ...
+
+    @overload
+    def __call__(
+        self,
+        images: Iterator[AnyImage],
+        *,
+        batch_size: int = 16,
+        on_error: Literal["raise", "skip"] = "raise",
+        progress: bool = True,
+        channels: Channels = "rgb",
+    ) -> Iterator[Caption]: ...
 
     def __call__(
         self,
-        image: AnyImage,
+        images: AnyImage | Iterable[AnyImage],
         *,
         boxes: ArrayLike | None = None,
+        batch_size: int = 16,
+        on_error: Literal["raise", "skip"] = "raise",
+        progress: bool = True,
         channels: Channels = "rgb",
-    ) -> Caption:
-        """Caption one image.
+    ) -> Caption | list[Caption] | Iterator[Caption]:
+        """Caption an image, or each of many as `many` does.
 
-        image: a path, a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4) of uint8, whose
-        colours are in the order of `channels`. boxes: (R, 4) x1 y1 x2 y2 in pixels, for a captioner
-        trained on given boxes. Raises InputError for an unusable image or unusable boxes.
+        images: an image, which returns its Caption, is a path, a PIL image, an array of uint8,
+        (H, W), (H, W, 3) or (H, W, 4), or a tensor, (C, H, W) of uint8 or of floats in [0, 1]. A
+        list, tuple, or array or tensor of four axes returns a list; a folder, generator or another
+        iterable returns an iterator. boxes: (R, 4) x1 y1 x2 y2 in pixels of a single image, for a
+        captioner trained on given boxes. channels: order of the colours of arrays.
+
+        Raises InputError for a web address, an unusable image or unusable boxes.
         """
-        pixels = as_pixels(image, channels=channels)
-        [caption] = self._decode([(pixels, self._captioner.extract(pixels, as_boxes(boxes)))])
-        return caption
+        if is_image(images):
+            pixels = as_pixels(images, channels=channels)
+            regions = self._captioner.extract(pixels, as_boxes(boxes))
+            [caption] = self._decode([(path_of(images), pixels, regions)])
+            return caption
+        if boxes is not None:
+            raise InputError("boxes are of one image, but there are many; give them to `many`")
+        found = self.many(
+            images,  # type: ignore[arg-type]
+            batch_size=batch_size,
+            on_error=on_error,
+            progress=progress,
+            channels=channels,
+        )
+        return list(found) if isinstance(images, list | tuple | np.ndarray | Tensor) else found
 
-    def many(self, images: Iterable[AnyImage]) -> Iterator[Caption]:
-        """Yield the captions of images in their order, decoded in groups."""
-        rest = map(as_pixels, images)
-        while group := list(islice(rest, _TOGETHER)):
-            yield from self._decode([(pixels, self._captioner.extract(pixels)) for pixels in group])
+    def many(
+        self,
+        images: str | PathLike[str] | Iterable[AnyImage],
+        *,
+        boxes: Iterable[ArrayLike | None] | None = None,
+        batch_size: int = 16,
+        on_error: Literal["raise", "skip"] = "raise",
+        progress: bool = True,
+        channels: Channels = "rgb",
+    ) -> Iterator[Caption]:
+        """Yield the captions of the images of a folder or an iterable, in their order.
 
-    def _decode(self, images: Sequence[tuple[Pixels, Regions]]) -> Iterator[Caption]:
-        found = self._captioner.caption([regions for _, regions in images])
-        for (pixels, _), captioned in zip(images, found, strict=True):
-            shown = self._captioner.add_attention(captioned)
-            yield Caption(pixels[:, :, ::-1], shown.regions, shown.beams, shown.attention)
+        batch_size: images that are decoded together; captions do not depend on it. boxes: those of
+        each image. on_error: "skip" leaves out unusable images, with a warning in the log; captions
+        state their `path`. progress: show a bar on a terminal if the number of images is known.
+        Captions of files read them again when they are shown, so that many fit into memory.
+        """
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; give 1 or more")
+        if on_error not in ("raise", "skip"):
+            raise InputError(f'on_error is unknown: {on_error!r}; choose "raise" or "skip"')
+        if isinstance(images, str | PathLike):
+            folder = Path(images)
+            images = [folder / image for image in list_images(folder)]
+        return self._captions(
+            images,
+            boxes,
+            size=batch_size,
+            skip=on_error == "skip",
+            bar=progress and isinstance(images, Sized),
+            channels=channels,
+        )
+
+    def _captions(
+        self,
+        images: Iterable[AnyImage],
+        boxes: Iterable[ArrayLike | None] | None,
+        *,
+        size: int,
+        skip: bool,
+        bar: bool,
+        channels: Channels,
+    ) -> Iterator[Caption]:
+        rest = enumerate(_pairs(images, boxes))
+        total = len(images) if isinstance(images, Sized) else 0
+        with track("caption", total=total, shown=bar) as progress:
+            while group := list(islice(rest, size)):
+                extracted = []
+                for number, (image, given) in group:
+                    try:
+                        extracted.append(self._extract(image, given, channels))
+                    except A2Error as error:
+                        text = f"image {number}: {error}"
+                        if not skip:
+                            raise type(error)(text) from error
+                        logger.warning("skipped %s", text)
+                yield from self._decode(extracted)
+                progress.advance(len(group))
+
+    def _extract(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> Extracted:
+        pixels, path = as_pixels(image, channels=channels), path_of(image)
+        regions = self._captioner.extract(pixels, as_boxes(boxes))
+        return path, pixels if path is None else None, regions
+
+    def _decode(self, images: Sequence[Extracted]) -> Iterator[Caption]:
+        found = self._captioner.caption([regions for _, _, regions in images])
+        shown = self._captioner.with_attention(found)
+        for (path, pixels, _), one in zip(images, shown, strict=True):
+            kept = None if pixels is None else pixels[:, :, ::-1]
+            yield Caption(path, self.name, one.regions, one.beams, one.attention, kept)
+
+
+def _pairs(
+    images: Iterable[AnyImage], boxes: Iterable[ArrayLike | None] | None
+) -> Iterator[tuple[AnyImage, ArrayLike | None]]:
+    """Yield each image with its boxes; raise InputError if their numbers differ."""
+    given = None if boxes is None else iter(boxes)
+    end: ArrayLike = ()
+    for image in images:
+        found = None if given is None else next(given, end)
+        if found is end:
+            break
+        yield image, found
+    else:
+        if given is None or next(given, end) is end:
+            return
+    raise InputError("images and boxes differ in number; give one entry of boxes for each image")
 
 
 def load(

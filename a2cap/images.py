@@ -1,12 +1,17 @@
 """Images as Python programs hold them, and their region features."""
 
+import os
+import re
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeGuard, overload
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageOps
+from torch import Tensor
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
@@ -18,32 +23,79 @@ from a2cap.pipeline.config import config_from
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.weights.detectors import weights_file
 
-AnyImage = str | PathLike[str] | Image.Image | NDArray[np.uint8]
-"""A file, a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4) of uint8."""
+AnyImage = str | PathLike[str] | Image.Image | NDArray[np.uint8] | Tensor
+"""A file, a PIL image, an array (H, W), (H, W, 3) or (H, W, 4) of uint8, or a tensor (C, H, W)."""
 Channels = Literal["rgb", "bgr"]
+
+_ADDRESS = re.compile("[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # a Path joins the two slashes
+
+
+def is_image(images: object) -> TypeGuard[AnyImage]:
+    """Return False for a folder, an array or tensor of several images, and another iterable."""
+    if isinstance(images, str | PathLike):
+        return not path_of(images).is_dir()
+    if isinstance(images, np.ndarray | Tensor):
+        return images.ndim != 4
+    return isinstance(images, Image.Image | bytes | Mapping) or not isinstance(images, Iterable)
+
+
+@overload
+def path_of(image: str | PathLike[str]) -> Path: ...
+@overload
+def path_of(image: object) -> Path | None: ...
+def path_of(image: object) -> Path | None:
+    """Return the path of an image's file, None for another image; InputError for an address."""
+    if not isinstance(image, str | PathLike):
+        return None
+    if _ADDRESS.match(os.fspath(image)):
+        raise InputError(f"{os.fspath(image)!r} is a web address; download the image first")
+    return Path(image)
 
 
 def as_pixels(image: AnyImage, *, channels: Channels = "rgb") -> Pixels:
     """Return the pixels of an image, (H, W, 3) uint8 in blue, green, red, as extractors take them.
 
     channels: order of an array's colours; "bgr" is that of OpenCV. Transparent pixels are laid on
-    white. Raises InputError for an unreadable file and for another type, shape or dtype.
+    white. A tensor is (H, W) or (C, H, W), of uint8, or of floats in [0, 1]. Raises InputError for
+    an unreadable file, a web address, and for another type, shape or dtype.
     """
-    if isinstance(image, str | PathLike):
-        return read_image(Path(image))
+    path = path_of(image)
+    if path is not None:
+        return read_image(path)
     if isinstance(image, Image.Image):
         return np.ascontiguousarray(to_rgb(ImageOps.exif_transpose(image))[:, :, ::-1])
     if channels not in ("rgb", "bgr"):
         raise InputError(f'channels are unknown: {channels!r}; choose "rgb" or "bgr"')
-    rgb = to_rgb(Image.fromarray(_checked(image)))
+    array = _array(image) if isinstance(image, Tensor) else image
+    rgb = to_rgb(Image.fromarray(_checked(array)))
     return np.ascontiguousarray(rgb[:, :, ::-1] if channels == "rgb" else rgb)
+
+
+def _array(image: Tensor) -> NDArray[np.uint8]:
+    """Return a tensor as (H, W) or (H, W, C) uint8; raise InputError for floats beyond [0, 1]."""
+    image = image.detach().cpu()
+    if image.is_floating_point():
+        if not ((image >= 0) & (image <= 1)).all():  # False for NaN too
+            raise InputError(
+                f"not an image: a tensor of {str(image.dtype)[6:]} with values outside [0, 1]; "
+                "give the image as it was before normalisation"
+            )
+        image = (image.float() * 255).round().to(torch.uint8)
+    if image.ndim == 3 and image.shape[0] not in (1, 3, 4):
+        raise InputError(
+            f"not an image: a tensor {tuple(image.shape)}; give (H, W), or C of 1, 3 or 4 colours "
+            "as (C, H, W)"
+        )
+    array: NDArray[np.uint8] = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
+    return array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
 
 
 def _checked(image: object) -> NDArray[np.uint8]:
     """Return the array; raise InputError if it is not an image."""
     if not isinstance(image, np.ndarray):
         raise InputError(
-            f"not an image: {type(image).__name__}; give a path, a PIL image or a NumPy array"
+            f"not an image: {type(image).__name__}; give a path, a PIL image, a NumPy array or a "
+            "tensor"
         )
     is_shaped = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (3, 4))
     if image.dtype != np.uint8 or not is_shaped or not image.size:

@@ -116,6 +116,15 @@ def _bundled(path: Path) -> Path:
     return found[path.name]
 
 
+def load_named_config(path: Path | None, overrides: Sequence[str]) -> Config:
+    """Load a configuration as `load_config` does, which a file without `runtime.name` names."""
+    config = load_config(path, overrides)
+    if path is None or config.runtime.name is not None:
+        return config
+    named = config.runtime.model_copy(update={"name": path.stem})
+    return config.model_copy(update={"runtime": named})
+
+
 def config_from(sections: Mapping[str, object]) -> Config:
     """Return the configuration with these fields by section; raise ConfigError as `load_config`."""
     return _validate(sections, [], MAY_IMPORT)

@@ -70,13 +70,10 @@ def caption_files(
     given = _given_boxes(captioner.extract_config, boxes, models[0])
     for group in _growing_groups(images, batch_size):
         extracted = [_extract(image, captioner, given) for image in group]
-        captioned = iter(captioner.caption([r for r in extracted if isinstance(r, Regions)]))
+        found = captioner.caption([r for r in extracted if isinstance(r, Regions)])
+        captioned = iter(captioner.with_attention(found) if attention else found)
         for image, regions in zip(group, extracted, strict=True):
-            if isinstance(regions, A2Error):
-                yield image, regions
-                continue
-            result = next(captioned)
-            yield image, captioner.add_attention(result) if attention else result
+            yield image, regions if isinstance(regions, A2Error) else next(captioned)
 
 
 class ImageCaptioner:
@@ -145,17 +142,20 @@ class ImageCaptioner:
             for regions, (_, beams) in zip(images, decoded, strict=True)
         ]
 
-    def add_attention(self, captioned: CaptionedImage) -> CaptionedImage:
-        """Add the attention at each word of the top-scoring caption, of each layer and head too."""
+    def with_attention(self, captioned: Sequence[CaptionedImage]) -> list[CaptionedImage]:
+        """Add the attention at each word of the top-scoring captions, by layer and head too."""
+        if not captioned:
+            return []
         traced = attention_of_captions(
             self._loaded.captioner,
-            [_batch([captioned.regions])],
-            {"0": captioned.beams[0].caption},
+            [_batch([one.regions for one in captioned])],
+            {str(number): one.beams[0].caption for number, one in enumerate(captioned)},
             self._loaded.vocabulary,
             device=self._device,
             layers=True,
         )
-        return replace(captioned, attention=next((found for _, found in traced), None))
+        found = dict(traced)  # empty for a captioner without attention
+        return [replace(one, attention=found.get(str(n))) for n, one in enumerate(captioned)]
 
 
 def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[list[NamedImage]]:

@@ -13,6 +13,7 @@ from typing import Any
 from a2cap.data.errors import InputError
 from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.sources.parquet import load_pyarrow
+from a2cap.pipeline.captioning.caption_images import CaptionedImage
 
 SIDECARS = "sidecars"
 """Value of --output that asks for a text file beside each image."""
@@ -122,6 +123,23 @@ class Parquet(JsonLines):
             with replacing(self._table) as partial:
                 self._arrow.parquet.write_table(self._arrow.Table.from_pylist(rows), partial)
         self._rows.unlink()
+
+
+def caption_line(
+    image: str | None, found: CaptionedImage, model: str, beams: int | None = None
+) -> dict[str, Any]:
+    """Return the captions of an image as JSON values; beams: how many of them, None for all."""
+    shown = found.beams[:beams]
+    return {
+        "image": image,
+        "model": model,
+        "caption": shown[0].caption,
+        "score": shown[0].score,
+        "beams": [{"caption": beam.caption, "score": beam.score} for beam in shown],
+        "width": found.regions.width,
+        "height": found.regions.height,
+        "boxes": found.regions.boxes.astype(float).round(1).tolist(),
+    }
 
 
 def _require_model(path: Path, lines: Iterable[Mapping[str, Any]], model: str) -> None:

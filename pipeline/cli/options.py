@@ -12,7 +12,7 @@ import click
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
-from a2cap.pipeline.config import Config, load_config
+from a2cap.pipeline.config import Config, load_named_config
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.torchrun import RankGroup, connected
@@ -35,11 +35,7 @@ class ExperimentOptions:
 
     def config(self, *overrides: str) -> Config:
         """Load the experiment's configuration, with further overrides."""
-        config = load_config(self.config_file, (*self.overrides, *overrides))
-        if self.config_file is None or config.runtime.name is not None:
-            return config
-        named = config.runtime.model_copy(update={"name": self.config_file.stem})
-        return config.model_copy(update={"runtime": named})
+        return load_named_config(self.config_file, (*self.overrides, *overrides))
 
     def open(self, *overrides: str) -> Experiment:
         """Open the experiment, with further overrides."""

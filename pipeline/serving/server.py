@@ -141,7 +141,7 @@ class CaptionServer(ThreadingHTTPServer):
                 raise _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server stops; start it again")
             pixels = read_image(path)
             [found] = self._captioner.caption([self._captioner.extract(pixels)])
-            found = self._captioner.add_attention(found)
+            [found] = self._captioner.with_attention([found])
             figure = None
             if found.attention is not None:
                 drawn = io.BytesIO()

@@ -1,20 +1,35 @@
 """A captioner loaded in Python captions as `a2 caption` does."""
 
+import base64
+import copy
+import io
 import json
+import pickle
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import a2cap
+from a2cap import captioner as captioner_module
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.image_ids import image_id
 from a2cap.pipeline.captioning.caption_images import caption_files
 from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import NamedImage
+from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
+from tests.experiments import detecting
 
 
 @pytest.fixture
@@ -62,26 +77,169 @@ def test_an_array_is_captioned_as_its_file(captioner, scene, boxes, tmp_path):
     assert (found.pixels == array).all()
 
 
-@pytest.mark.slow
-def test_many_images_are_captioned_in_their_order(model, experiment, monkeypatch):
-    captioner = a2cap.load(model, device="cpu", beam_size=2)
+@pytest.fixture
+def images(experiment):
+    return sorted((experiment.scenes / "images").iterdir())[:7]
+
+
+@pytest.fixture
+def detector(model, tmp_path):
+    """Return the captioner with boxes that it detects itself."""
+    shutil.copytree(model, tmp_path / "detecting", ignore=shutil.ignore_patterns("manifest.json"))
+    detecting(tmp_path / "detecting")
+    return a2cap.load(tmp_path / "detecting", device="cpu", beam_size=2)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 16])
+def test_batches_equal_single_images(captioner, experiment, images, batch_size):
     given = read_instances(experiment.scenes / "instances.json")
-    paths = sorted((experiment.scenes / "images").iterdir())[:20]
-    extract = captioner._captioner.extract
-    boxes = iter([given[image_id(path.name)].boxes for path in paths])
-    monkeypatch.setattr(captioner._captioner, "extract", lambda p: extract(p, next(boxes)))
-    many = [caption.caption for caption in captioner.many(paths)]
-    single = a2cap.load(model, device="cpu", beam_size=2)
-    alone = [single(path, boxes=given[image_id(path.name)].boxes).caption for path in paths]
-    assert many == alone
+    boxes = [given[image_id(path.name)].boxes for path in images]
+    many = list(captioner.many(images, boxes=boxes, batch_size=batch_size))
+    for path, own, found in zip(images, boxes, many, strict=True):
+        single = captioner(path, boxes=own)
+        assert [beam.caption for beam in found.beams] == [beam.caption for beam in single.beams]
+        assert found.score == pytest.approx(single.score, abs=1e-4)
+        assert found.attention.aligned == pytest.approx(single.attention.aligned, abs=1e-5)
+        assert (found.path, found.kept) == (path, None)
+        assert (found.pixels == single.pixels).all()
 
 
-@pytest.mark.slow
-def test_the_figure_has_two_panels_per_token(captioner, scene, boxes):
+def test_each_kind_of_many_images_has_the_captions_of_single_ones(detector, images, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for path in images[:3]:
+        Image.open(path).save(folder / f"{path.stem}.png")  # which every decoder reads alike
+    paths = sorted(folder.iterdir())
+    expected = [detector(path).caption for path in paths]
+    arrays = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in paths])
+    tensors = torch.from_numpy(arrays).permute(0, 3, 1, 2)
+    pictures = tuple(Image.open(path) for path in paths)
+    for many in (list(map(str, paths)), pictures, arrays, tensors, list(tensors / 255)):
+        assert [one.caption for one in detector(many)] == expected
+    for many in (folder, str(folder), (path for path in paths)):
+        found = detector(many, batch_size=2)
+        assert isinstance(found, Iterator)
+        assert [(one.path, one.caption) for one in found] == list(zip(paths, expected, strict=True))
+
+
+def test_a_bar_shows_the_progress_if_the_number_of_images_is_known(detector, images, monkeypatch):
+    shown = []
+
+    def watched(what, *, total, shown: bool, done=shown):
+        done.append((what, total, shown))
+        return track(what, total=total, shown=False)
+
+    monkeypatch.setattr(captioner_module, "track", watched)
+    detector(images[:2])
+    list(detector(iter(images[:1])))
+    detector(images[:1], progress=False)
+    assert shown == [("caption", 2, True), ("caption", 0, False), ("caption", 1, False)]
+
+
+def test_bad_images_stop_or_are_skipped(detector, images, tmp_path, caplog):
+    (tmp_path / "empty.jpg").touch()
+    mixed = [images[0], tmp_path / "empty.jpg", images[1]]
+    reason = "image 1: image 'empty.jpg' is empty: 0 bytes; get the file again"
+    assert message_of(detector, mixed, error=InputError) == reason
+    found = detector(mixed, on_error="skip")
+    assert [one.path for one in found] == [images[0], images[1]]
+    assert caplog.messages[-1] == f"skipped {reason}"
+
+
+@pytest.mark.parametrize(
+    ("images", "options", "message"),
+    [
+        (
+            "https://example.org/a.jpg",
+            {},
+            "'https://example.org/a.jpg' is a web address; download the image first",
+        ),
+        (
+            [Path("s3://bucket/a.jpg")],
+            {},
+            "image 0: 's3:/bucket/a.jpg' is a web address; download the image first",
+        ),
+        (None, {}, "not an image: NoneType; give a path, a PIL image, a NumPy array or a tensor"),
+        ({"a": 1}, {}, "not an image: dict; give a path, a PIL image, a NumPy array or a tensor"),
+        (["a.jpg"], {"batch_size": 0}, "batch_size is 0; give 1 or more"),
+        (["a.jpg"], {"on_error": "x"}, 'on_error is unknown: \'x\'; choose "raise" or "skip"'),
+        (
+            ["a.jpg"],
+            {"boxes": [[0, 0, 9, 9]]},
+            "boxes are of one image, but there are many; give them to `many`",
+        ),
+    ],
+)
+def test_what_cannot_be_captioned_is_refused(captioner, images, options, message):
+    assert message_of(captioner, images, error=InputError, **options) == message
+
+
+@pytest.mark.parametrize("extra", [-1, 1])
+def test_boxes_of_another_number_of_images_are_refused(captioner, scene, boxes, extra):
+    found = captioner.many([scene] * 2, boxes=[boxes] * (2 + extra))
+    assert message_of(list, found, error=InputError) == (
+        "images and boxes differ in number; give one entry of boxes for each image"
+    )
+
+
+def test_each_word_has_its_attention_and_its_figure(captioner, scene, boxes):
     found = captioner(scene, boxes=boxes)
+    assert [word.text for word in found.words] == found.tokens
+    for word, original, aligned in zip(
+        found.words, found.attention.original, found.attention.aligned, strict=True
+    ):
+        assert (word.original == original).all() and (word.aligned == aligned).all()
     for chosen in ({}, {"layer": 1, "head": 2}):
         assert len(found.figure(**chosen).axes) == 1 + 2 * len(found.tokens)
+        assert len(found.words[-1].figure(**chosen).axes) == 1 + 2
     assert found.attention.layers[0].original.shape == (2, len(found.tokens), len(boxes))
+    plain = replace(found, attention=None)
+    assert plain.words[0].original is None
+    assert message_of(plain.words[0].figure, error=InputError) == (
+        "nothing to draw: this captioner has no attention to regions"
+    )
+
+
+def test_a_notebook_shows_the_image_and_its_captions(captioner, scene, boxes):
+    found = captioner(scene, boxes=boxes)
+    shown = replace(found, beams=[Beam("a <b> cat", -1.5), Beam("", -2)])._repr_html_()
+    assert "a &lt;b&gt; cat <small>-1.50</small>" in shown and "(no words)" in shown
+    encoded = re.search('src="data:image/jpeg;base64,([^"]+)"', shown)[1]
+    height, width, _ = found.pixels.shape
+    assert Image.open(io.BytesIO(base64.b64decode(encoded))).size == (width, height)
+    assert (
+        repr(found) == f"Caption({found.caption!r}, score={found.score:.3f}, path={str(scene)!r})"
+    )
+    assert repr(found.words[0]) == f"Word({found.tokens[0]!r})"
+
+
+def test_a_captioner_and_its_captions_are_pickled_and_copied(captioner, scene, boxes):
+    found = captioner(scene, boxes=boxes)
+    for copied in (pickle.loads(pickle.dumps(captioner)), copy.deepcopy(captioner)):
+        assert copied(scene, boxes=boxes).beams == found.beams
+    for same in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert same.row() == found.row()
+        assert (same.attention.aligned == found.attention.aligned).all()
+
+
+def test_two_threads_get_the_captions_of_one(detector, images):
+    expected = [one.beams for one in detector(images, batch_size=1)]
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda path: detector(path).beams, images * 3))
+    assert found == expected * 3
+
+
+@pytest.mark.filterwarnings("ignore")  # of datasets and its dependencies
+def test_rows_of_captions_are_a_data_set_of_datasets(detector, images, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets", reason="no datasets")
+    rows = [one.row() for one in detector(images[:2])]
+    path = tmp_path / "captions.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    loaded = datasets.load_dataset(
+        "json", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert loaded.to_list() == rows
 
 
 def test_an_unusable_model_or_setting_is_refused(tmp_path, model):

@@ -33,6 +33,44 @@ def test_a_path_and_a_pil_image_and_an_array_have_the_same_pixels(name, request,
     assert not (as_pixels(swapped) == pixels).all()
 
 
+def test_a_tensor_has_its_colours_first_and_floats_up_to_1():
+    array = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    tensor = torch.from_numpy(array).permute(2, 0, 1)
+    expected = as_pixels(array)
+    for same in (tensor, tensor / 255, (tensor / 255).half()):
+        assert (as_pixels(same) == expected).all()
+    for grey in (tensor[0], tensor[:1]):
+        assert (as_pixels(grey) == array[:, :, :1]).all()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (
+            torch.full((3, 4, 4), 255.0),
+            "a tensor of float32 with values outside [0, 1]; give the image as it was before "
+            "normalisation",
+        ),
+        (
+            torch.full((3, 4, 4), torch.nan),
+            "a tensor of float32 with values outside [0, 1]; give the image as it was before "
+            "normalisation",
+        ),
+        (
+            torch.zeros(5, 4, 3),
+            "a tensor (5, 4, 3); give (H, W), or C of 1, 3 or 4 colours as (C, H, W)",
+        ),
+        (
+            torch.zeros(3, 4, 4, dtype=torch.int64),
+            "an array (4, 4, 3) of int64; give uint8 in [0, 255] of shape (H, W), (H, W, 3) or "
+            "(H, W, 4)",
+        ),
+    ],
+)
+def test_other_tensors_are_refused(tensor, message):
+    assert message_of(as_pixels, tensor, error=InputError) == f"not an image: {message}"
+
+
 def test_a_grey_array_has_three_equal_channels():
     grey = np.arange(6, dtype=np.uint8).reshape(2, 3)
     assert (as_pixels(grey) == grey[:, :, None]).all()
@@ -71,8 +109,8 @@ def test_boxes_are_numbers_of_any_sequence():
 
 
 def test_another_type_is_refused():
-    assert message_of(as_pixels, torch.zeros(3, 4, 4), error=InputError) == (
-        "not an image: Tensor; give a path, a PIL image or a NumPy array"
+    assert message_of(as_pixels, 3, error=InputError) == (
+        "not an image: int; give a path, a PIL image, a NumPy array or a tensor"
     )
     assert message_of(as_pixels, np.zeros((2, 2), np.uint8), channels="RGB", error=InputError) == (
         'channels are unknown: \'RGB\'; choose "rgb" or "bgr"'

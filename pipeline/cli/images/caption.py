@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,7 +16,7 @@ from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import list_images
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, caption_files
-from a2cap.pipeline.captioning.caption_output import caption_output
+from a2cap.pipeline.captioning.caption_output import caption_line, caption_output
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
@@ -130,7 +129,7 @@ def caption(
             if written is None:
                 click.echo(_text(image.path, found, model, beams, as_json=as_json))
             else:
-                written.write(image.path, _line(image.path, found, model, beams))
+                written.write(image.path, caption_line(str(image.path), found, model, beams))
 
         done, failed = _emit_all(captioned, emit, write)
     _finish(output, done, failed)
@@ -235,27 +234,12 @@ def _figure_writer(
     return write
 
 
-def _line(path: Path, found: CaptionedImage, model: str, beams: int | None) -> dict[str, Any]:
-    """Return the captions of an image as JSON values."""
-    shown = found.beams[:beams]
-    return {
-        "image": str(path),
-        "model": model,
-        "caption": shown[0].caption,
-        "score": shown[0].score,
-        "beams": [{"caption": beam.caption, "score": beam.score} for beam in shown],
-        "width": found.regions.width,
-        "height": found.regions.height,
-        "boxes": found.regions.boxes.astype(float).round(1).tolist(),
-    }
-
-
 def _text(
     path: Path, found: CaptionedImage, model: str, beams: int | None, *, as_json: bool
 ) -> str:
     """Format the captions of an image."""
     if as_json:  # ASCII, which every terminal and locale accepts
-        return json.dumps(_line(path, found, model, beams))
+        return json.dumps(caption_line(str(path), found, model, beams))
     shown = found.beams[:beams]
     lines = [f"{click.format_filename(path)}: {shown[0].caption}"]
     if beams is not None:

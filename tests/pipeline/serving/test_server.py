@@ -150,7 +150,7 @@ class FixedCaptioner:
     def caption(self, regions):
         return [CaptionedImage([Beam("a dog", -1.0)], None)]
 
-    def add_attention(self, found):
+    def with_attention(self, found):
         return found
 
 

@@ -1,0 +1,206 @@
+"""Experiments of Python programs: trainings and evaluations with typed results."""
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from a2cap.captioner import Captioner, load
+from a2cap.data.errors import ConfigError
+from a2cap.data.files.json_file import read_json
+from a2cap.data.files.sealed_folder import SkippedItem, require_intact
+from a2cap.pipeline.config import Config, load_config, load_named_config
+from a2cap.pipeline.engine.artifacts import EPOCHS, EVALUATE, METRICS, REPORT, RESULTS
+from a2cap.pipeline.engine.run import Outcome
+from a2cap.pipeline.evaluation.results import read_results
+from a2cap.pipeline.experiment import Experiment
+
+logger = logging.getLogger(__name__)
+
+AnyConfig = Config | Mapping[str, object] | str | PathLike[str] | None
+"""A YAML file or the name of a bundled one, such as "a2-gate", its content, None for defaults."""
+Phase = Literal["xe", "scst", "all"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished stage: its folder, the items that it skipped, and True in `ran` if it ran now."""
+
+    folder: Path
+    skipped: tuple[SkippedItem, ...]
+    ran: bool
+
+
+@dataclass(frozen=True)
+class Training(Result):
+    """A trained captioner.
+
+    config, artifacts: of the experiment. epochs: validation metrics and losses of each epoch.
+    """
+
+    config: Config = field(repr=False)
+    artifacts: Path = field(repr=False)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """One row for each epoch: its number, losses and validation metrics."""
+        lines = (self.folder / EPOCHS).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def captioner(self, *, device: str = "auto", **decoding: object) -> Captioner:
+        """Load the captioner; arguments as for `load`."""
+        return load(self.folder, device=device, **decoding)
+
+    def evaluate(self, settings: Mapping[str, object] | None = None) -> "Evaluation":
+        """Evaluate the captioner, with other fields if they are given."""
+        return evaluate(self.config, settings, artifacts=self.artifacts)
+
+
+@dataclass(frozen=True)
+class Evaluation(Result):
+    """Captions and scores of a captioner.
+
+    metrics: values in [0, 1], CIDEr above. confidence: 95 % intervals. not_run: reason of each
+    metric without a value. captions: by image id. n: images that were scored.
+    """
+
+    metrics: dict[str, float]
+    confidence: dict[str, tuple[float, float]] = field(repr=False)
+    not_run: dict[str, str]
+    captions: dict[str, str] = field(repr=False)
+    n: int
+
+    @property
+    def report(self) -> Path:
+        """The report, a page of HTML."""
+        return self.folder / REPORT
+
+    def _repr_html_(self) -> str:
+        """Return the metrics as a table, as a notebook shows them."""
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{value:.4f}</td></tr>"
+            for name, value in self.metrics.items()
+        )
+        return f"<table>{rows}</table>"
+
+
+def train(
+    config: AnyConfig = None,
+    settings: Mapping[str, object] | None = None,
+    *,
+    artifacts: str | PathLike[str] = "artifacts",
+    phase: Phase = "all",
+    force: bool = False,
+) -> Training:
+    """Train a captioner, as `a2 run --until train` does: what is finished is not run again.
+
+    config: of the experiment. settings: values by dotted name, such as {"train.epochs": 3}, which
+    come before those of `config`. phase: xe, cross-entropy; scst, self-critical training after it;
+    all, the second only if scst.epochs is set. force: train again. Raises A2Error for unusable
+    settings or data, with all problems at once.
+
+    >>> train("a2-gate", {"data.images": "coco/images"}).captioner()  # doctest: +SKIP
+    """
+    with _opened(config, settings, artifacts) as experiment:
+        stages = experiment.phase(phase)
+        before = experiment.names[: experiment.names.index(stages[0])]
+        done = _run(experiment, before, stages, force=force)
+        return Training(
+            done.directory, done.manifest.skipped, done.ran, experiment.config, experiment.artifacts
+        )
+
+
+def evaluate(
+    config: AnyConfig = None,
+    settings: Mapping[str, object] | None = None,
+    *,
+    artifacts: str | PathLike[str] = "artifacts",
+    force: bool = False,
+) -> Evaluation:
+    """Train and evaluate a captioner, as `a2 run` does; arguments and errors as for `train`.
+
+    >>> evaluate("a2-gate", {"data.images": "coco/images"}).metrics["CIDEr"]  # doctest: +SKIP
+    """
+    with _opened(config, settings, artifacts) as experiment:
+        done = _run(experiment, experiment.names[:-1], [EVALUATE], force=force)
+    folder = done.directory
+    require_intact(folder, METRICS)
+    found: Any = read_json(folder / METRICS)
+    return Evaluation(
+        folder,
+        done.manifest.skipped,
+        done.ran,
+        metrics=found["metrics"],
+        confidence={name: tuple(ends) for name, ends in found.get("confidence", {}).items()},
+        not_run=found["not_run"],
+        captions=read_results(folder / RESULTS),
+        n=found["n"],
+    )
+
+
+def configure(config: AnyConfig = None, settings: Mapping[str, object] | None = None) -> Config:
+    """Return a configuration with other values of some fields; arguments as for `train`.
+
+    Raises ConfigError, which lists all problems.
+    """
+    if isinstance(config, str | PathLike):
+        return load_named_config(Path(config), _overrides(settings or {}))
+    content = config.model_dump(mode="json") if isinstance(config, Config) else config or {}
+    inside = {
+        f"{section}.{name}": value
+        for section, fields in content.items()
+        for name, value in (fields if isinstance(fields, Mapping) else {"": fields}).items()
+    }
+    return load_config(None, _overrides({**inside, **(settings or {})}))
+
+
+def _overrides(settings: Mapping[str, object]) -> list[str]:
+    """Format values as overrides of a configuration, on one line each."""
+    found = []
+    for name, value in settings.items():
+        try:
+            text = yaml.safe_dump([_plain(value)], default_flow_style=True, width=math.inf)
+        except yaml.YAMLError as error:
+            kind = type(value).__name__
+            raise ConfigError(
+                f"{name}: not a value of a setting: {kind}; give a number, text, path or list"
+            ) from error
+        found.append(f"{name}={text.strip()[1:-1]}")
+    return found
+
+
+def _plain(value: object) -> object:
+    """Return paths as texts, tuples as lists."""
+    if isinstance(value, PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return list(map(_plain, value)) if isinstance(value, list | tuple) else value
+
+
+def _opened(
+    config: AnyConfig, settings: Mapping[str, object] | None, artifacts: str | PathLike[str]
+) -> Experiment:
+    return Experiment(configure(config, settings), Path(artifacts))
+
+
+def _run(
+    experiment: Experiment, before: Sequence[str], stages: Sequence[str], *, force: bool
+) -> Outcome:
+    """Run stages after those that they read; return the outcome of the last one."""
+
+    def report(name: str, outcome: Outcome) -> None:
+        logger.info("%s: %s: %s", name, "done" if outcome.ran else "up to date", outcome.directory)
+
+    if not force:
+        return experiment.run_all([*before, *stages], report)[-1]
+    experiment.run_all(before, report)
+    return experiment.run_all(stages, report, force=True)[-1]
