@@ -121,11 +121,15 @@ class Teaching:
     section 7); what it adds to the caption loss is the penalty of that name.
     positions: (T,) int64, positions of the tokens in the flattened captions. By default they are
     found, which waits for a GPU.
+    targets: (B, K * L, R) float, regions that each word should attend to, for the penalty
+    "supervision" of weight `supervision` (`supervision_penalty`).
     """
 
     inputs: Tensor | None = None
     label_smoothing: float = 0.0
     positions: Tensor | None = None
+    targets: Tensor | None = None
+    supervision: float = 0.0
 
 
 PLAIN = Teaching()

@@ -98,7 +98,7 @@ class Experiment:
         stages = (
             Extract(config.extract, config.data, runtime, files),
             Preprocess(config.preprocess, config.data, lambda: files.annotations),
-            TrainXe(config.train, config.model, runtime),
+            TrainXe(config.train, config.model, runtime, config.data.instances),
             TrainScst(config.scst, runtime),
             Evaluate(config.evaluate, config.data, runtime, self.training[-1], files),
             TrainDetector(config.detector, runtime),

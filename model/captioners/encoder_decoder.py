@@ -23,6 +23,7 @@ from a2cap.model.alignment import (
     padding_bias,
     uniform_average,
 )
+from a2cap.model.attention.rivals import ProphetAttention, supervision_penalty
 from a2cap.model.captioner import (
     PLAIN,
     CaptionerConfig,
@@ -150,6 +151,13 @@ class EncoderDecoder(nn.Module):
         # saved with the weights, because Eq. 8 needs the last value in decoding
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
         self.standardisation = Standardisation(feature_width) if config.standardise else None
+        self.prophet: ProphetAttention | None = None
+        if weight := getattr(config, "prophet", 0.0):
+            width = config.width
+            self.prophet = ProphetAttention(
+                width=width, vocabulary_size=vocabulary_size, weight=weight
+            )
+            self.penalty_names = (*self.penalty_names, *ProphetAttention.names)
 
     @property
     def samples_regions(self) -> bool:
@@ -283,6 +291,13 @@ class EncoderDecoder(nn.Module):
         if perturbed or decoder_pass.expected:
             return found
         penalties = self.penalties(found, memory, captions)
+        if self.prophet is not None:
+            regions = (memory.states, memory.region_mask)
+            penalties |= self.prophet(decoded.attention, *regions, captions, pad=pad)
+        if teaching.targets is not None:
+            count = (targets != pad).sum()
+            penalty = supervision_penalty(decoded.attention, teaching.targets, count)
+            penalties["supervision"] = teaching.supervision * penalty
         if teaching.label_smoothing:
             uniform = logits.log_softmax(dim=-1).mean(dim=-1)
             counted = targets != pad

@@ -63,6 +63,10 @@ class LayeredSettings(CaptionerSettings):
     """Dropout rate after each attention and feed-forward block and in the region embedding, nowhere
     else."""
 
+    prophet: Annotated[float, Field(ge=0, json_schema_extra={"later": True})] = 0.0
+    """Weight of the distance from Prophet Attention, a rival of alignment in training alone; 0 is
+    none (Liu et al. 2020; model/attention/rivals.py states what was inferred)."""
+
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
         if self.width % (2 * self.heads):

@@ -5,7 +5,7 @@ attention over regions: at each word that names a category with annotated boxes 
 share of the attention on regions that overlap such a box.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +90,24 @@ class CategoryNames:
         return ()
 
 
+def named_regions(
+    words: Sequence[str],
+    boxes: NDArray[np.floating],
+    instances: Instances,
+    names: CategoryNames,
+) -> Iterator[tuple[range, NDArray[np.bool_]]]:
+    """Yield the positions of each name of a category, and which of (R, 4) boxes overlap its boxes.
+
+    Names without such a region are left out: no attention could be correct there.
+    """
+    overlapping = box_iou(boxes, instances.boxes) >= MIN_IOU
+    for span, category in names.find(words):
+        of_category = np.array([name == category for name in instances.names], dtype=bool)
+        right = np.asarray(overlapping[:, of_category].any(axis=1))
+        if right.any():
+            yield span, right
+
+
 def ground(
     words: Sequence[str],
     attention: CaptionAttention,
@@ -101,13 +119,8 @@ def ground(
 
     boxes: (R, 4) x1 y1 x2 y2, of the regions that were attended to.
     """
-    overlapping = box_iou(boxes, instances.boxes) >= MIN_IOU
     shares = []
-    for span, category in names.find(words):
-        of_category = np.array([name == category for name in instances.names], dtype=bool)
-        right = overlapping[:, of_category].any(axis=1)
-        if not right.any():
-            continue  # no attention could be correct here
+    for span, right in named_regions(words, boxes, instances, names):
         for position in span:
             rows = (attention.original[position], attention.aligned[position])
             shares.append([*(float(row[right].sum() / row.sum()) for row in rows), right.mean()])

@@ -29,6 +29,7 @@ class TrainXe(Stage):
     train: TrainConfig
     model: ModelConfig
     runtime: RuntimeConfig
+    instances: Path | None = None
 
     name = TRAIN_XE
     version = 5
@@ -48,9 +49,12 @@ class TrainXe(Stage):
         return {"features": EXTRACT, "captions": PREPROCESS}
 
     def files(self, files: ExperimentFiles) -> dict[str, Input]:
-        """Return the captioner to start from, if one is named."""
+        """Return the captioner to start from and the boxes of supervised attention, if any."""
         start = self.train.start
-        return {} if start is None else {"start": files.captioner(start, "train.start")}
+        found = {} if start is None else {"start": files.captioner(start, "train.start")}
+        if self.train.supervision:
+            found["instances"] = files.file(self.instances, "data.instances")
+        return found
 
     def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
         """Return the files of a captioner."""

@@ -65,6 +65,9 @@ class TrainConfig(CaptionerTrainingConfig):
     label_smoothing: Rate = 0.0
     """Share of each target that is spread over the vocabulary (Szegedy et al. 2016); what it adds
     to the caption loss is reported apart."""
+    supervision: Annotated[float, Field(ge=0, json_schema_extra={"later": True})] = 0.0
+    """Weight of the cross-entropy of attention against the boxes of data.instances at words that
+    name their category (Liu et al. 2017), what no captioner without boxes has; 0 is none."""
     scheduled_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Probability that the decoder reads a sampled token in place of the reference's (Bengio et al.
     2015; sampled in one pass over the reference)."""

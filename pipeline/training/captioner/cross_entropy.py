@@ -37,6 +37,7 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions
+from a2cap.pipeline.training.captioner.supervision import NamedRegions
 from a2cap.pipeline.training.captioner.task import (
     CaptionValidation,
     caption_task,
@@ -83,7 +84,12 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     batches = training_batches(
         validation, run.runtime, grouping=config.grouping, max_words=config.max_words
     )
-    optimizer = CrossEntropyOptimizer(captioner, config, ranks, steps_per_epoch=len(batches))
+    supervision = None
+    if config.supervision:
+        supervision = NamedRegions.read(run.inputs["instances"].path, data.vocabulary)
+    optimizer = CrossEntropyOptimizer(
+        captioner, config, ranks, steps_per_epoch=len(batches), supervision=supervision
+    )
     best = run_training(caption_task("train", optimizer, batches, validation), run)
     if ranks.is_main:
         save_captioner(run.folder, best, description, data.vocabulary, features=features)
@@ -99,17 +105,22 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         ranks: Ranks = SINGLE,
         *,
         steps_per_epoch: int = 1,
+        supervision: NamedRegions | None = None,
     ) -> None:
         sides = map(list, (captioner.caption_parameters(), captioner.mask_parameters()))
         optimised = [(side, _optimiser(config, side)) for side in sides if side]
         super().__init__(optimised, config, ranks, ema=config.ema)
         self._steps_per_epoch = steps_per_epoch
+        self._supervision = supervision
         self._captioner = captioner
         self._config = config
         self.read_interval = _read_interval(self._device)
 
     def losses(self, part: Batch, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of a part, tokens (B, K, L), and its measurements."""
+        targets = None
+        if self._supervision is not None:
+            targets = self._supervision.targets(part).to(self._device, non_blocking=True)
         batch, captioner = part.to(self._device, non_blocking=True), self._captioner
         rate = sampling_rate(self._config, number, steps_per_epoch=self._steps_per_epoch)
         with forward_precision(self._config.precision, self._device, captioner):
@@ -117,7 +128,10 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
             inputs = None
             if rate:
                 inputs = scheduled_inputs(captioner, memory, _tokens(batch), rate=rate)
-            teaching = Teaching(inputs, self._config.label_smoothing, batch.positions)
+            config = self._config
+            teaching = Teaching(
+                inputs, config.label_smoothing, batch.positions, targets, config.supervision
+            )
             losses = two_losses(captioner, memory, _tokens(batch), teaching=teaching)
         # one backward pass: the two losses share no parameter
         return losses.total(), torch.stack(_measurements(losses)).float()
@@ -152,8 +166,8 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
 
     @property
     def _penalty_names(self) -> tuple[str, ...]:
-        smoothing = ("label_smoothing",) if self._config.label_smoothing else ()
-        return (*self._captioner.penalty_names, *smoothing)
+        chosen = {name: getattr(self._config, name) for name in ("supervision", "label_smoothing")}
+        return (*self._captioner.penalty_names, *(name for name, on in chosen.items() if on))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -223,7 +237,7 @@ def learning_rate(config: TrainConfig, step: int, *, width: int, steps_per_epoch
     return rate * (1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
-_FREE = ("alignment", "attention", "hard", "doubly_stochastic", "blind")
+_FREE = ("alignment", "attention", "hard", "doubly_stochastic", "blind", "prophet")
 """Settings that may differ, as rates of dropout may: the other tensors keep their meaning."""
 _OF_WORDS = ("decoder.embedding.", "decoder.output.")
 
@@ -263,7 +277,7 @@ def start_from(
     rows = [ids[vocabulary.words[number]] for number in known]
     given, wanted = start.captioner.state_dict(), captioner.state_dict()
     for name in sorted(given.keys() | wanted.keys()):
-        if name not in given and "alignment" in name:
+        if name not in given and ("alignment" in name or name.startswith("prophet.")):
             continue
         old, new = given.get(name), wanted.get(name)
         is_of_words = name.startswith(_OF_WORDS)

@@ -1,0 +1,129 @@
+"""Rivals of alignment: their penalties against numpy and finite differences, in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from a2cap.model.attention.rivals import ProphetAttention, mean_attention
+from a2cap.model.captioner import Teaching
+from a2cap.model.errors import ModelError
+from a2cap.model.losses import two_losses
+from tests.model.kinds import make
+
+PLAIN = {"fusion": "none"}
+
+
+def targets_of(images):
+    """Draw a distribution over the regions of every other word, 0 at the others."""
+    torch.manual_seed(1)
+    drawn = torch.rand(3, 12, 4, dtype=torch.float64) * images.region_mask[:, None]
+    found = drawn / drawn.sum(-1, keepdim=True) * (images.captions != 0).flatten(1)[..., None]
+    found[:, ::2] = 0
+    return found
+
+
+def penalties(captioner, images, teaching):
+    return two_losses(
+        captioner, images.encoded(captioner), images.captions, teaching=teaching
+    ).penalties
+
+
+def slope(function, parameters):
+    """Compare the gradient along one random direction with a central difference."""
+    torch.manual_seed(2)
+    directions = [torch.randn_like(one) for one in parameters]
+    gradients = torch.autograd.grad(function(), parameters, allow_unused=True)
+    along = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True) if g is not None)
+    values = []
+    with torch.no_grad():
+        for step in (1e-6, -2e-6):
+            for one, direction in zip(parameters, directions, strict=True):
+                one.add_(direction, alpha=step)
+            values.append(function().item())
+    assert along.abs() > 1e-4
+    assert along.item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["transformer", "up-down"])
+def test_supervision_is_the_cross_entropy_of_the_mean_attention(kind, images):
+    captioner, targets = make(kind, alignment=PLAIN), targets_of(images)
+    teaching = Teaching(targets=targets, supervision=0.5)
+    layers = captioner.score(images.encoded(captioner), images.captions).attention
+    mean = np.mean([layer.original.detach().numpy().mean(1) for layer in layers], axis=0)
+    expected, tokens = 0.0, int((images.captions != 0).sum())
+    for beta, alpha in zip(targets.numpy().reshape(-1, 4), mean.reshape(-1, 4), strict=True):
+        expected -= sum(b * np.log(a) for b, a in zip(beta, alpha, strict=True) if b)
+    found = penalties(captioner, images, teaching)["supervision"]
+    assert found.item() == pytest.approx(0.5 * expected / tokens, rel=1e-12)
+    slope(lambda: penalties(captioner, images, teaching)["supervision"], [*captioner.parameters()])
+
+
+def test_attention_that_is_the_target_costs_its_entropy_alone(images):
+    captioner = make("transformer", alignment=PLAIN)
+    layers = captioner.score(images.encoded(captioner), images.captions).attention
+    own = mean_attention(layers).detach() * (images.captions != 0).flatten(1)[..., None]
+
+    def cost(targets):
+        return penalties(captioner, images, Teaching(targets=targets, supervision=1))["supervision"]
+
+    other = own.roll(1, dims=1) * (own > 0)
+    shifted = other / other.sum(-1, keepdim=True).clamp(min=1e-9)
+    entropy = -torch.special.xlogy(shifted, shifted).sum() / (images.captions != 0).sum()
+    assert cost(shifted) > entropy
+    exact = -torch.special.xlogy(own, own).sum() / (images.captions != 0).sum()
+    torch.testing.assert_close(cost(own), exact)
+
+
+def test_supervision_needs_attention(images):
+    with pytest.raises(ModelError) as raised:
+        penalties(make("nic"), images, Teaching(targets=targets_of(images), supervision=1))
+    assert str(raised.value) == (
+        "captioner has no attention to supervise; set train.supervision to 0"
+    )
+
+
+def test_prophet_attention_is_learned_from_its_word_and_moves_attention_alone(images):
+    captioner = make("transformer", alignment=PLAIN, prophet=0.3)
+    assert captioner.penalty_names == ProphetAttention.names
+    found = penalties(captioner, images, Teaching())
+    decoder, prophet = ([*one.parameters()] for one in (captioner.decoder, captioner.prophet))
+    for name in ("prophet", "prophet_distance"):  # the second has no gradient through its target
+        own = [*captioner.encoder.parameters(), *prophet] if name == "prophet" else decoder
+        slope(lambda name=name: penalties(captioner, images, Teaching())[name], own)
+    assert all(
+        gradient is None
+        for gradient in torch.autograd.grad(
+            found["prophet_distance"], prophet, allow_unused=True, retain_graph=True
+        )
+    )
+    assert all(
+        gradient is None
+        for gradient in torch.autograd.grad(found["prophet"], decoder, allow_unused=True)
+    )
+
+
+def test_the_prophets_penalties_equal_their_equations(images):
+    captioner = make("transformer", alignment=PLAIN, prophet=0.3)
+    memory = images.encoded(captioner)
+    weights = {name: p.detach().numpy() for name, p in captioner.prophet.named_parameters()}
+    scored = captioner.score(memory, images.captions)
+    alpha = mean_attention(scored.attention).detach().numpy()
+    states, words = memory.states.detach().numpy(), images.captions.flatten(1).numpy()
+    predicted = distance = 0.0
+    for image, position in zip(*np.nonzero(words), strict=True):
+        regions = states[image, images.region_mask[image].numpy()]
+        query = weights["query.weight"][words[image, position]]
+        scores = regions @ weights["key.weight"].T @ query / np.sqrt(len(query))
+        ideal = np.exp(scores) / np.exp(scores).sum()
+        logits = weights["output.weight"] @ (ideal @ regions) + weights["output.bias"]
+        predicted -= logits[words[image, position]] - np.log(np.exp(logits).sum())
+        distance += np.abs(alpha[image, position, : len(ideal)] - ideal).sum()
+    count = np.count_nonzero(words)
+    assert scored.penalties["prophet"].item() == pytest.approx(predicted / count, rel=1e-10)
+    assert scored.penalties["prophet_distance"].item() == pytest.approx(
+        0.3 * distance / count, rel=1e-10
+    )
+    plain = make("transformer", alignment=PLAIN)
+    plain.load_state_dict(captioner.state_dict(), strict=False)
+    expected = plain.score(images.encoded(plain), images.captions).log_probs
+    assert torch.equal(scored.log_probs, expected)
