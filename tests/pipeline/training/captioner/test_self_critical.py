@@ -18,7 +18,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import load_model
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
@@ -210,6 +210,12 @@ def test_a_reward_of_ones_own_gets_the_captions_and_the_references(refine):
 def test_a_reward_that_is_no_function_is_rejected_before_training(refine, tmp_path, name, message):
     found = message_of(refine, tmp_path / "model", f"scst.reward={name}", error=ConfigError)
     assert found.startswith(message)
+
+
+@pytest.mark.parametrize("name", ["cider", "a b:c", ":f", "module:", "module:f()", "../x:f"])
+def test_a_reward_without_module_or_function_is_rejected(name):
+    found = message_of(load_config, None, [override("scst.reward", name)], error=ConfigError)
+    assert f"scst.reward: {name!r} is not module:function; name a function of a module" in found
 
 
 def test_a_reward_that_fails_is_named(refine, tmp_path):
