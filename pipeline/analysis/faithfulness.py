@@ -1,4 +1,4 @@
-"""Faithfulness of attention in finished trainings: the paper's Fig. 2, 4, 5, 6 and Table 3.
+"""Faithfulness of attention in finished trainings: the paper's Fig. 2, 4, 5, 6, Table 3, erasure.
 
 All runs are measured on the same tokens: each image's first caption, teacher-forced, with <eos>.
 """
@@ -6,7 +6,7 @@ All runs are measured on the same tokens: each image's first caption, teacher-fo
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.erasure import Erasure, ErasureMeter
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.trainings import Run
@@ -31,6 +32,7 @@ from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 
 LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
+ERASURE = "erasure.csv"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"
 
 _BATCH = 20
@@ -46,13 +48,18 @@ Row = dict[str, str | int | float | None]
 
 @dataclass(frozen=True)
 class RunAnalysis:
-    """Measurements of a run over `images` of the `total` images of a split."""
+    """Measurements of a run over `images` of the `total` images of a split.
+
+    erasure: of each order of the regions, over `erased` of them.
+    """
 
     run: Run
     alignment: AlignmentConfig
     layers: list[LayerFaithfulness]
     images: int
     total: int
+    erasure: list[Erasure] = field(default_factory=list)
+    erased: int = 0
 
     @property
     def has_masks(self) -> bool:
@@ -60,8 +67,12 @@ class RunAnalysis:
         return self.alignment.fusion != "none"
 
 
-def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig) -> RunAnalysis:
+def analyse(
+    run: Run, *, split: str, images: int | None, runtime: RuntimeConfig, erased: int = 0
+) -> RunAnalysis:
     """Measure every layer of a run on a split, or on its first `images` by id.
+
+    erased: number of images on which erasure is measured too.
 
     Raises InputError if no image of the split has features, or captions and captioner have
     different vocabularies; StoreError if the features have another width; A2Error for an unusable
@@ -83,6 +94,7 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
     if not chosen:
         raise InputError(f"no image of split {split!r} has features; set --split to another one")
     meter = FaithfulnessMeter(saved.captioner)
+    erasure = ErasureMeter(saved.captioner, images=erased)
     batches = image_batches(
         store.path, chosen, batch_size=_BATCH, max_regions=saved.description.max_regions
     )
@@ -93,10 +105,12 @@ def analyse(run: Run, *, split: str, images: int | None, runtime: RuntimeConfig)
             # Token 0 is padding: drop the columns that are padding in every row.
             first = first[:, (first != 0).any(axis=0)].astype(np.int64)  # (B, L)
             tokens = torch.from_numpy(first).to(device)
-            meter.add(moved.features, moved.boxes, moved.region_mask, tokens)
+            measured = (moved.features, moved.boxes, moved.region_mask, tokens)
+            erasure.add(*measured, meter.add(*measured))
             progress.advance(len(batch.image_ids))
     alignment = saved.description.model.alignment
-    return RunAnalysis(run, alignment, meter.layers(), len(chosen), len(every))
+    counts = {"images": len(chosen), "total": len(every), "erased": erasure.erased}
+    return RunAnalysis(run, alignment, meter.layers(), erasure=erasure.results(), **counts)
 
 
 def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
@@ -108,6 +122,7 @@ def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
     weights, fusions = weight_rows(runs), fusion_rows(runs)
     tables = {
         LAYERS: [row for run in runs for row in layer_rows(run)],
+        ERASURE: [row for run in runs for row in erasure_rows(run)],
         RUNS: [run_row(run) for run in runs],
         WEIGHTS: weights,
         FUSIONS: fusions,
@@ -167,6 +182,12 @@ def layer_rows(analysed: RunAnalysis) -> list[Row]:
         }
         for layer in analysed.layers
     ]
+
+
+def erasure_rows(analysed: RunAnalysis) -> list[Row]:
+    """Return a row for each order of the regions, in nats per word."""
+    head = {"run": analysed.run.name, "fusion": analysed.alignment.fusion}
+    return [{**head, "images": analysed.erased, **asdict(one)} for one in analysed.erasure]
 
 
 def _note(layer: LayerFaithfulness, analysed: RunAnalysis) -> str:

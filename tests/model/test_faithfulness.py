@@ -10,9 +10,9 @@ from a2cap.model.faithfulness import (
     FaithfulnessMeter,
     differentiable_masks,
     divergence_by_layer,
-    gradient_importance,
     jensen_shannon,
     kendall_tau,
+    region_gradients,
 )
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
@@ -68,13 +68,13 @@ def test_a_small_divergence_keeps_its_precision():
 
 
 def _importance(captioner, images):
-    return gradient_importance(
+    return region_gradients(
         captioner,
         images.features,
         images.boxes,
         images.region_mask,
         images.captions[:, 0],
-    )
+    ).importance
 
 
 def _from_states(captioner, memory, states, captions):
@@ -109,6 +109,24 @@ def test_importance_equals_the_norm_of_finite_differences(tiny, images, fusion, 
     torch.testing.assert_close(found, squares.sqrt(), rtol=1e-6, atol=1e-9)
 
 
+def test_gradient_times_input_is_the_effect_of_scaling_the_state_of_a_region(tiny, images):
+    captioner, captions = tiny(fusion="max"), images.captions[:, 0]
+    found = region_gradients(
+        captioner, images.features, images.boxes, images.region_mask, captions
+    ).product
+    with torch.no_grad():
+        memory = images.encoded(captioner)
+        for region in range(4):
+            scale = torch.ones(4, 1, dtype=torch.float64)
+            scale[region] += 1e-5
+            up, down = (
+                _from_states(captioner, memory, memory.states * one, captions)
+                for one in (scale, 2 - scale)
+            )
+            expected = (up - down) / 2e-5
+            torch.testing.assert_close(found[:, :, region], expected, rtol=1e-6, atol=1e-9)
+
+
 def test_importance_includes_the_gradient_that_training_detaches(tiny, images):
     """Check that the finite differences distinguish detached masks."""
     captioner = tiny(fusion="max")
@@ -139,14 +157,14 @@ def test_importance_is_zero_on_padding_and_independent_of_other_images(tiny, ima
     assert not together.transpose(1, 2)[~images.region_mask].any()
     for number in range(3):
         exists = images.region_mask[number]
-        alone = gradient_importance(
+        alone = region_gradients(
             captioner,
             images.features[number : number + 1, exists],
             images.boxes[number : number + 1, exists],
             exists[None, exists],
             images.captions[number : number + 1, 0],
         )
-        torch.testing.assert_close(alone[0], together[number][:, exists])
+        torch.testing.assert_close(alone.importance[0], together[number][:, exists])
 
 
 @pytest.mark.slow

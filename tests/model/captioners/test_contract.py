@@ -14,7 +14,7 @@ from a2cap.model.captioner import (
     trace_attention,
 )
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.faithfulness import gradient_importance
+from a2cap.model.faithfulness import region_gradients
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
 from tests.model.kinds import FUSIONS, KINDS, VARIANTS, make
@@ -161,11 +161,12 @@ def test_attention_is_a_distribution_and_its_fields_depend_on_the_fusion(caption
         assert (step.gate is None) == (fusion != "gate")
 
 
-def test_gradient_importance_is_zero_on_padding_alone(captioner, images):
+def test_gradients_are_zero_on_padding_alone(captioner, images):
     arguments = (images.features, images.boxes, images.region_mask, images.captions[:, 0])
-    found = gradient_importance(captioner, *arguments).transpose(1, 2)  # -> (B, R, L)
-    assert not found[~images.region_mask].any()
-    assert found[images.region_mask][:, :2].all()
+    gradients = region_gradients(captioner, *arguments)
+    for found in (gradients.importance.transpose(1, 2), gradients.product.transpose(1, 2)):
+        assert not found[~images.region_mask].any()  # (B, R, L)
+        assert found[images.region_mask][:, :2].all()
 
 
 def test_a_loaded_captioner_equals_the_saved_one(captioner, kind, images):

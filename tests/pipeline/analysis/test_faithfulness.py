@@ -10,6 +10,7 @@ import torch
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.analysis.faithfulness import (
     analyse,
+    erasure_rows,
     fusion_rows,
     layer_rows,
     weight_rows,
@@ -31,7 +32,7 @@ def run(experiment):
 
 @pytest.fixture(scope="module")
 def analysed(run):
-    return analyse(run, split="val", images=None, runtime=CPU)
+    return analyse(run, split="val", images=None, runtime=CPU, erased=2)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,16 @@ def test_every_token_of_the_split_is_measured(analysed):
     assert (row["run"], row["layer"], row["note"]) == ("tiny", 1, "")
 
 
+def test_erasure_has_a_row_for_each_order_of_the_regions(analysed, plain):
+    rows = erasure_rows(analysed)
+    orders = ["attention", "aligned", "evidence", "gradient", "random"]
+    assert [(row["run"], row["images"], row["order"]) for row in rows] == [
+        ("tiny", 2, order) for order in orders
+    ]
+    assert len({row["words"] for row in rows}) == 1
+    assert erasure_rows(plain) == []
+
+
 def test_a_run_without_masks_has_empty_columns_and_the_reason(plain):
     [row] = layer_rows(plain)
     assert row["note"] == "no masks: fusion is none"
@@ -119,6 +130,7 @@ def test_tables_and_figures_are_written_if_there_are_enough_runs(analysed, plain
     written = write_analysis(tmp_path / "all", [analysed, weak, plain])
     assert {path.name for path in written} == {
         "layers.csv",
+        "erasure.csv",
         "runs.csv",
         "penalty_weights.csv",
         "fusions.csv",
@@ -141,6 +153,7 @@ def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment
     answer = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")
     assert answer.exit_code == 0
     assert answer.stdout.startswith("config: 2 of 4 images\nlayer  tau(attention)")
+    assert "\nerasure, 2 images, nats per word\norder       comprehensiveness" in answer.stdout
     assert (tmp_path / "a" / "layers.csv").is_file()
     again = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")
     assert again.exit_code == 1

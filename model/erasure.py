@@ -1,0 +1,185 @@
+"""Erasure: the regions that a word depends on, found by removing regions.
+
+Serrano and Smith (2019, arXiv:1906.03731) remove inputs in the order of their attention.
+Comprehensiveness and sufficiency are those of DeYoung et al. (2020, arXiv:1911.03429, Eq. 1-3),
+with the logarithm of the word's probability and averaged over the number of removed regions.
+
+A region is removed by `region_mask`, as if it had not been extracted: encoder and decoder read the
+other regions only, and images of few regions occur in training (not so for the cells of a grid).
+Weights set to 0 in the decoder alone would leave what the encoder mixed into other regions. One
+region always stays, because attention over none is undefined.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import comb
+
+import torch
+from torch import Tensor
+
+from a2cap.model.captioner import Captioner, decoder_input
+from a2cap.model.faithfulness import kendall_tau
+
+EXACT_REGIONS = 12
+"""Most regions of an image for exact Shapley values: 4,095 subsets."""
+
+_SIZES = 11
+"""Most numbers of removed regions on a curve: all of them, for EXACT_REGIONS."""
+
+_LOGITS = 1 << 23
+"""Predictions in memory at once: 32 MiB of float32."""
+
+
+@torch.no_grad()
+def kept_log_probs(
+    captioner: Captioner, features: Tensor, boxes: Tensor, kept: Tensor, caption: Tensor
+) -> Tensor:
+    """Compute log p(y_t | y_<t, kept regions) of an image's caption for S subsets of its regions.
+
+    features: (R, F) and boxes: (R, 5), as for `encode`; kept: (S, R) bool, a region or more in each
+    row; caption: (L,) int64 without padding. Returns (S, L) float.
+    """
+    at_once = max(1, _LOGITS // (len(caption) * captioner.vocabulary_size))
+    found = []
+    for part in torch.split(kept, at_once):
+        count = len(part)
+        memory = captioner.encode(features.expand(count, -1, -1), boxes.expand(count, -1, -1), part)
+        tokens = caption.expand(count, 1, -1)
+        log_probs = captioner.forward(memory, decoder_input(tokens, bos=captioner.special.bos))
+        found.append(log_probs.gather(-1, tokens[..., None])[:, 0, :, 0])
+    return torch.cat(found)
+
+
+def subsets(regions: int) -> Tensor:
+    """Return all subsets but the empty one, (2^R - 1, R) bool; row n has the bits of n + 1."""
+    return (torch.arange(1, 1 << regions)[:, None] >> torch.arange(regions)) % 2 == 1
+
+
+def shapley_values(values: Tensor) -> Tensor:
+    """Compute the Shapley value of each region exactly (Shapley 1953).
+
+    values: (2^R - 1, L), of `subsets(R)`. Returns (L, R). The value of no region counts as 0;
+    another one would add the same constant to all regions, which changes no ranking.
+    """
+    regions = len(values).bit_length()
+    kept = subsets(regions).to(values.device)
+    # of the subsets without a region, each size has the same share
+    share = [1 / (regions * comb(regions - 1, size)) for size in range(regions)] + [0.0]
+    shares, sizes = values.new_tensor(share), kept.sum(dim=1)
+    weights = torch.where(kept, shares[sizes - 1, None], -shares[sizes, None])
+    return values.T @ weights
+
+
+def first_regions(scores: Tensor, sizes: Tensor) -> Tensor:
+    """Return the top-scoring regions, (..., K, R) bool; scores: (..., R); sizes: (K,) int64.
+
+    Of equal scores, the region that comes first counts as higher.
+    """
+    ranks = scores.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    return ranks[..., None, :] < sizes[:, None].to(scores.device)
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """Means over words of one order of the regions, in nats; None where undefined.
+
+    comprehensiveness: loss of log-probability without the first regions, higher if the word depends
+    on them; sufficiency: loss with the first regions alone, lower if they suffice. Both are means
+    over the numbers of regions. shapley: Kendall's tau with exact Shapley values, over `exact`
+    words of images of at most EXACT_REGIONS regions. words: <eos> included.
+    """
+
+    order: str
+    words: int
+    exact: int
+    comprehensiveness: float
+    sufficiency: float
+    shapley: float | None
+
+
+class ErasureMeter:
+    """Measurement of orders of the regions, a random one included, on the first `images` images.
+
+    images: those of one region are left out, as they have nothing to remove. erased: how many were
+    measured.
+    """
+
+    def __init__(self, captioner: Captioner, *, images: int) -> None:
+        self._captioner = captioner
+        self._limit = images
+        self._noise = torch.Generator().manual_seed(0)
+        self._found: dict[str, list[Tensor]] = {}
+        self.erased = 0
+
+    def add(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        region_mask: Tensor,
+        captions: Tensor,
+        scores: Mapping[str, Tensor],
+    ) -> None:
+        """Measure a batch; scores: order -> (T, R), higher first; the rest as for its meter.
+
+        All arguments are those and the result of `FaithfulnessMeter.add`.
+        """
+        is_token = captions != self._captioner.special.pad
+        owners = is_token.nonzero()[:, 0]
+        for number, exists in enumerate(region_mask):
+            if self.erased == self._limit or exists.sum() < 2:
+                continue
+            self.erased += 1
+            own = {name: found[owners == number][:, exists] for name, found in scores.items()}
+            caption = captions[number][is_token[number]]
+            noise = torch.rand(len(caption), int(exists.sum()), generator=self._noise)
+            self._erase(
+                features[number, exists],
+                boxes[number, exists],
+                caption,
+                {**own, "random": noise.to(features.device)},
+            )
+
+    def _erase(
+        self, features: Tensor, boxes: Tensor, caption: Tensor, scores: Mapping[str, Tensor]
+    ) -> None:
+        """Measure an image; arguments as for `kept_log_probs`, scores: (L, R)."""
+        regions, words = len(features), len(caption)
+        steps = torch.linspace(1, regions - 1, min(regions - 1, _SIZES)).round().long()
+        first = torch.stack([first_regions(one, steps) for one in scores.values()])
+        kept, index = _distinct(torch.stack((~first, first), dim=-2))  # -> (orders, L, K, 2)
+        log_probs = kept_log_probs(self._captioner, features, boxes, kept, caption).double()
+        position = torch.arange(words, device=caption.device)[:, None, None]
+        losses = (log_probs[-1][:, None, None] - log_probs[index, position]).mean(dim=2)
+        exact = losses.new_full((len(scores), words), torch.nan)
+        if regions <= EXACT_REGIONS:
+            values = shapley_values(log_probs)
+            every = torch.ones_like(values, dtype=torch.bool)
+            taus = [kendall_tau(one.double(), values, every) for one in scores.values()]
+            exact = torch.stack(taus)
+        for name, measured in zip(scores, torch.cat((losses, exact[..., None]), -1), strict=True):
+            self._found.setdefault(name, []).append(measured.cpu())
+
+    def results(self) -> list[Erasure]:
+        """Return the means of each order so far."""
+        found = []
+        for name, parts in self._found.items():
+            words = torch.cat(parts)
+            exact = int((~words[:, 2].isnan()).sum())
+            removed, alone, tau = words.nanmean(dim=0).tolist()
+            found.append(Erasure(name, len(words), exact, removed, alone, tau if exact else None))
+        return found
+
+
+def _distinct(wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct subsets (S, R) and the position of each wanted one, (..., R) -> (...).
+
+    The last one is that of all regions. With few regions they are all `subsets`, which is faster
+    than to find the distinct ones, and what Shapley values need.
+    """
+    regions = wanted.shape[-1]
+    if regions <= EXACT_REGIONS:
+        bits = 1 << torch.arange(regions, device=wanted.device)
+        return subsets(regions).to(wanted.device), (wanted * bits).sum(dim=-1) - 1
+    rows = torch.cat((wanted.flatten(0, -2), wanted.new_ones(1, regions)))
+    kept, index = torch.unique(rows, dim=0, return_inverse=True)  # sorted, so that all True is last
+    return kept, index[:-1].view(wanted.shape[:-1])
