@@ -3,7 +3,8 @@
 A region is the brighter the more attention it has; an even share is as faded as none, and the
 top-scoring region has a frame. Attention that is spread evenly fades nothing. Over the cells of a
 grid attention is drawn as in Show, Attend and Tell (Xu et al. 2015): up-sampled smoothly, white is
-attended. All panels share one scale, so that words and both kinds of attention can be compared.
+attended. Panels share one scale, so that words and both kinds of attention can be compared; the
+rows of two captioners have one each.
 """
 
 import io
@@ -11,12 +12,18 @@ import math
 import os
 import textwrap
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea, VPacker
+from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -29,7 +36,12 @@ from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 
-FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg")
+ANIMATED = ".gif"
+FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg", ANIMATED)
+
+Style = Literal["panels", "boxes"]
+"""panels: a panel of each attention for each word; boxes: one panel for each word with its
+top-scoring region before and after alignment (A2, Fig. 1)."""
 
 _LONGEST_STEM = 220  # bytes
 _COLUMNS = 6  # words per row
@@ -40,6 +52,11 @@ _FADED = 0.75  # of what is not attended, if the peak is _PEAK times even or mor
 _PEAK = 4.0  # times even: a weaker peak fades the rest less
 _OVERLAY = 0.7  # share of the map over a grid; the authors' figures have 0.8
 _SPREAD = 1.5  # times even: below, no region stands out
+_ATTENDED = "#d62728"
+_COLOURS = {"original": "#1f77b4", "aligned": _ATTENDED}  # boxes before and after alignment
+_FRAME, _LAST_FRAME = 700, 2000  # milliseconds
+_FRAME_WIDTH = 3.2  # inches
+_PALETTE = 48  # colours of an animation
 
 
 class FigurePaths:
@@ -81,6 +98,17 @@ class FigurePaths:
         return path
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A row of panels: (L, R) times even of its regions, its peak, and gates (L,) or None."""
+
+    label: str
+    regions: Regions
+    times: NDArray[np.float32]
+    peak: float
+    gate: NDArray[np.float32] | None = None
+
+
 def write_figure(
     path: Path,
     image: NamedImage,
@@ -88,22 +116,36 @@ def write_figure(
     *,
     layer: int | None = None,
     head: int | None = None,
+    style: Style = "panels",
+    below: CaptionedImage | None = None,
 ) -> None:
     """Draw the attention at each word of the top-scoring caption; the suffix sets the format.
 
-    layer, head: as in `attention_figure`. Raises A2Error for a captioner without attention.
+    A GIF is an animation with a frame for each word. Other arguments are those of
+    `attention_figure`. Raises A2Error for a captioner without attention.
     """
-    if captioned.attention is None:
+    if captioned.attention is None or (below is not None and below.attention is None):
         raise A2Error(
             "nothing to draw: this captioner has no attention to regions; leave --figure out"
         )
     pixels = read_image(image.path)[:, :, ::-1]
-    figure = attention_figure(pixels, captioned, captioned.attention, layer=layer, head=head)
     drawn = io.BytesIO()
     with warnings.catch_warnings():
         # matplotlib's font lacks some scripts; it then draws a box in place of a word
         warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
-        figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=120)
+        if path.suffix.lower() == ANIMATED:
+            _write_animation(drawn, pixels, captioned, captioned.attention.of(layer, head))
+        else:
+            figure = attention_figure(
+                pixels,
+                captioned,
+                captioned.attention,
+                layer=layer,
+                head=head,
+                style=style,
+                below=below,
+            )
+            figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=120)
     write_durably(path, drawn.getvalue())
 
 
@@ -114,44 +156,134 @@ def attention_figure(
     *,
     layer: int | None = None,
     head: int | None = None,
+    style: Style = "panels",
+    below: CaptionedImage | None = None,
 ) -> Figure:
     """Draw the image with its caption, and below it two panels per word, six words per row.
 
     pixels: (H, W, 3) uint8 RGB. layer, head: counted from 1, draw that layer or head in place of
-    the mean. Without alignment there is one panel per word.
+    the mean. Without alignment, and in boxes, there is one panel per word. below: the same caption
+    with the attention of another captioner, in a second row (Xu et al. 2015, Fig. 2).
     """
     attention = attention.of(layer, head)
     caption = captioned.beams[0].caption
     words = caption.split()
-    kinds = {"original": _times_even(attention.original)}
-    if attention.keep is not None:
-        kinds["aligned"] = _times_even(attention.aligned)
-    rows = math.ceil(len(words) / _COLUMNS) * len(kinds)
-    image = Image.fromarray(np.ascontiguousarray(pixels))
-    image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
-    shown = np.asarray(image)
+    rows = _rows(captioned, attention, below)
+    lines = 1 if style == "boxes" else len(rows)
+    below_it = math.ceil(len(words) / _COLUMNS) * lines
+    shown = _scaled_down(pixels)
     height = _PANEL * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
-    size = (_PANEL * _COLUMNS, 2 * height + 0.9 + rows * (height + 0.25))
+    size = (_PANEL * _COLUMNS, 2 * height + 0.9 + below_it * (height + 0.25))
     figure = Figure(figsize=size, layout="constrained")
-    grid = figure.add_gridspec(1 + rows, _COLUMNS, height_ratios=[2.0] + [1.0] * rows)
+    grid = figure.add_gridspec(1 + below_it, _COLUMNS, height_ratios=[2.0] + [1.0] * below_it)
     whole = figure.add_subplot(grid[0, :])
     whole.imshow(shown)
     whole.set_axis_off()
     whole.set_title(textwrap.fill(caption, 90) or "(no words)", fontsize=11, parse_math=False)
-    peak = max((float(times.max()) for times in kinds.values() if times.size), default=1.0)
+    if style == "boxes":
+        keys = [Patch(fill=False, edgecolor=_COLOURS[row.label], label=row.label) for row in rows]
+        whole.legend(handles=keys, loc="center left", bbox_to_anchor=(1.02, 0.5), fontsize=8)
     for position, word in enumerate(words):
         line, column = divmod(position, _COLUMNS)
-        for below, (kind, times) in enumerate(kinds.items()):
-            axes = figure.add_subplot(grid[1 + line * len(kinds) + below, column])
-            _show_attention(axes, shown, captioned.regions, times[position], peak=peak)
-            axes.set_title("" if below else word, fontsize=9, parse_math=False)
-            gate = attention.gate if below else None
-            notes = [] if gate is None else [f"gate {gate[position]:.2f}"]
-            notes += ["spread evenly"] if times[position].max() < _SPREAD else []
+        for number in range(lines):
+            axes = figure.add_subplot(grid[1 + line * lines + number, column])
+            axes.set_title("" if number else word, fontsize=9, parse_math=False)
+            if style == "boxes":
+                _show_boxes(axes, shown, rows, position)
+                continue
+            row = rows[number]
+            _show_attention(axes, shown, row.regions, row.times[position], peak=row.peak)
+            notes = [] if row.gate is None else [f"gate {row.gate[position]:.2f}"]
+            notes += ["spread evenly"] if row.times[position].max() < _SPREAD else []
             axes.set_xlabel(", ".join(notes), fontsize=7)
-            if column == 0 and len(kinds) > 1:
-                axes.set_ylabel(kind, fontsize=8)
+            if column == 0 and lines > 1:
+                axes.set_ylabel(row.label, fontsize=8)
     return figure
+
+
+def _rows(
+    captioned: CaptionedImage, attention: CaptionAttention, below: CaptionedImage | None
+) -> list[_Row]:
+    """Return the rows of panels: original and aligned attention, or that of each captioner."""
+    if below is not None and below.attention is not None:
+        pairs = (("first", captioned, attention), ("second", below, below.attention))
+        return [
+            _Row(name, of.regions, times, _peak(times))
+            for name, of, used in pairs
+            for times in [_times_even(used.aligned)]  # the original, without alignment
+        ]
+    kinds = {"original": _times_even(attention.original)}
+    if attention.keep is not None:
+        kinds["aligned"] = _times_even(attention.aligned)
+    peak, gates = max(map(_peak, kinds.values())), {"aligned": attention.gate}
+    return [
+        _Row(name, captioned.regions, times, peak, gates.get(name)) for name, times in kinds.items()
+    ]
+
+
+def _peak(times: NDArray[np.float32]) -> float:
+    return float(times.max(initial=1.0))
+
+
+def _scaled_down(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    image.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
+    return np.asarray(image)
+
+
+def _write_animation(
+    file: io.BytesIO,
+    pixels: NDArray[np.uint8],
+    captioned: CaptionedImage,
+    attention: CaptionAttention,
+) -> None:
+    """Write a GIF: each word of the caption with the attention that predicts it, then the image."""
+    shown = _scaled_down(pixels)
+    row = _rows(captioned, attention, None)[-1]
+    words = captioned.beams[0].caption.split()
+    frames = [_frame(shown, row, words, position) for position in (*range(len(words)), None)]
+    times = [_FRAME] * len(words) + [_LAST_FRAME]
+    first, *others = (frame.quantize(_PALETTE) for frame in frames)
+    first.save(file, "GIF", save_all=True, append_images=others, duration=times, loop=0)
+
+
+def _frame(
+    shown: NDArray[np.uint8], row: _Row, words: Sequence[str], position: int | None
+) -> Image.Image:
+    """Draw the image with the attention at a word, which stands out in the caption below."""
+    text = " ".join(words) or "–"  # a caption may be empty
+    lines = textwrap.wrap(text, 36, break_long_words=False, break_on_hyphens=False)
+    height = _FRAME_WIDTH * shown.shape[0] / shown.shape[1]
+    figure = Figure(
+        figsize=(_FRAME_WIDTH, height + 0.1 + 0.25 * len(lines)),
+    )
+    share = height / figure.get_figheight()
+    axes = figure.add_axes((0, 1 - share, 1, share))
+    if position is None:
+        axes.imshow(shown)
+    else:
+        _show_attention(axes, shown, row.regions, row.times[position], peak=row.peak)
+    axes.set_axis_off()
+    # grey, as few coloured pixels would get no colour of the palette
+    greys = ("black" if position in (number, None) else "0.75" for number in count())
+    packed: list[Artist] = []
+    for line in lines:
+        look = {"size": 10, "parse_math": False}
+        parts: list[Artist] = [
+            TextArea(word, textprops={"color": next(greys), **look}) for word in line.split()
+        ]
+        packed.append(HPacker(children=parts, pad=0, sep=5))
+    caption = AnchoredOffsetbox(
+        "lower center",
+        child=VPacker(children=packed, align="center", pad=0, sep=4),
+        frameon=False,
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=figure.transFigure,
+    )
+    figure.add_artist(caption)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=100)
+    return Image.open(drawn).convert("RGB")
 
 
 def _times_even(attention: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -182,8 +314,21 @@ def _show_attention(
         weights = (times - 1).clip(0) / (peak - 1)
         faded = depth * (1 - _strength(boxes, weights, height=height, width=width))
         x1, y1, x2, y2 = boxes[int(times.argmax())]
-        axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor="#d62728"))
+        axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=_ATTENDED))
     axes.imshow((shown * (1 - faded[:, :, None]) + 255 * faded[:, :, None]).astype(np.uint8))
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
+
+
+def _show_boxes(axes: Axes, shown: NDArray[np.uint8], rows: Sequence[_Row], position: int) -> None:
+    """Draw the image with the top-scoring region of each row; of two equal ones both are seen."""
+    height, width = shown.shape[:2]
+    axes.imshow(shown)
+    for line_width, row in zip((3.0, 1.2), rows, strict=False):
+        scale = [width / row.regions.width, height / row.regions.height] * 2
+        x1, y1, x2, y2 = row.regions.boxes[int(row.times[position].argmax())] * scale
+        box = Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, linewidth=line_width)
+        box.set_edgecolor(_COLOURS[row.label])
+        axes.add_patch(box)
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
 
 

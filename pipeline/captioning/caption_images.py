@@ -1,7 +1,7 @@
 """Captions of image files by a trained captioner: extraction and decoding in one process."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -156,6 +156,31 @@ class ImageCaptioner:
         )
         found = dict(traced)  # empty for a captioner without attention
         return [replace(one, attention=found.get(str(n))) for n, one in enumerate(captioned)]
+
+
+def attention_by(
+    models: Sequence[Path],
+    *,
+    boxes: Path | None,
+    decoding: CaptioningConfig,
+    runtime: RuntimeConfig,
+) -> Callable[[NamedImage, CaptionedImage], CaptionedImage]:
+    """Return a function that replaces the attention and regions of captions by another captioner's.
+
+    boxes: for a captioner trained on given boxes. Raises A2Error as `caption_files` does; the
+    function does for an image that it cannot extract.
+    """
+    captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime)
+    config = captioner.extract_config
+    given = _given_boxes(config, boxes if config.boxes == "given" else None, models[0])
+
+    def attend(image: NamedImage, captioned: CaptionedImage) -> CaptionedImage:
+        regions = _extract(image, captioner, given)
+        if isinstance(regions, A2Error):
+            raise regions
+        return captioner.with_attention([replace(captioned, regions=regions)])[0]
+
+    return attend
 
 
 def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[list[NamedImage]]:

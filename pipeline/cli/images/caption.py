@@ -8,14 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import list_images
-from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
-from a2cap.pipeline.captioning.caption_images import CaptionedImage, caption_files
+from a2cap.pipeline.captioning.attention_figure import (
+    ANIMATED,
+    FigurePaths,
+    Style,
+    write_figure,
+)
+from a2cap.pipeline.captioning.caption_images import CaptionedImage, attention_by, caption_files
 from a2cap.pipeline.captioning.caption_output import caption_line, caption_output
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
@@ -58,8 +64,20 @@ _ADDRESS = re.compile("https?:/", re.IGNORECASE)  # a path joins the two slashes
 @click.option(
     "--figure",
     type=PATH,
-    help="Draw the attention of each token: FILE.png (.jpg, .webp, .pdf, .svg) for one image, or "
-    "a folder for NAME.png of each image.",
+    help="Draw the attention of each token: FILE.png (.jpg, .webp, .pdf, .svg) for one image, "
+    "FILE.gif for an animation, or a folder for NAME.png of each image.",
+)
+@click.option(
+    "--figure-style",
+    type=click.Choice(get_args(Style)),
+    help="panels: original and aligned attention of each word (default); boxes: the region with "
+    "the most attention before alignment in blue, after it in red.",
+)
+@click.option(
+    "--figure-below",
+    type=PATH,
+    help="Draw this captioner's attention to the same caption in a second row, such as hard below "
+    "soft attention.",
 )
 @click.option(
     "--layer", type=click.IntRange(min=1), help="Draw this decoder layer, not the mean over all."
@@ -82,6 +100,8 @@ def caption(
     force: bool,
     as_json: bool,
     figure: Path | None,
+    figure_style: Style | None,
+    figure_below: Path | None,
     layer: int | None,
     head: int | None,
     batch_size: int,
@@ -104,11 +124,19 @@ def caption(
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
     """
     _require_companions(figure=figure, layer=layer, head=head, output=output, force=force)
+    _require_figure(figure, style=figure_style, below=figure_below, layer=layer)
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     named = _named_images(images, sys.stdin.buffer)
     # rejects a wrong path before a model is loaded
-    write = _figure_writer(figure, many=_may_be_many(images), layer=layer, head=head)
+    write = _figure_writer(
+        figure,
+        many=_may_be_many(images),
+        layer=layer,
+        head=head,
+        style=figure_style or "panels",
+        below=_second_captioner(figure_below, boxes, config),
+    )
     with ExitStack() as files:
         model = captioner_name(models)
         written = None
@@ -143,6 +171,35 @@ def _require_companions(
         raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
     if force and output is None:
         raise click.UsageError("--force needs --output; add the option")
+
+
+def _require_figure(
+    figure: Path | None, *, style: str | None, below: Path | None, layer: int | None
+) -> None:
+    """Raise UsageError if --figure-style or --figure-below has no figure that it applies to."""
+    option = "--figure-style" if style else "--figure-below"
+    if not (style or below):
+        return
+    if figure is None:
+        raise click.UsageError(f"{option} needs --figure; add the option")
+    if figure.suffix.lower() == ANIMATED:
+        raise click.UsageError(
+            f"{option} does not apply to an animation: {str(figure)!r}; use .png"
+        )
+    if below and (layer or style == "boxes"):
+        other = "--layer" if layer else "--figure-style boxes"
+        raise click.UsageError(f"--figure-below draws panels of the mean: leave {other} out")
+
+
+def _second_captioner(
+    model: Path | None, boxes: Path | None, config: Config
+) -> Callable[[NamedImage, CaptionedImage], CaptionedImage] | None:
+    """Load the captioner of --figure-below."""
+    if model is None:
+        return None
+    models = find_trainings([model])
+    require_existing({"--figure-below": models})
+    return attention_by(models, boxes=boxes, decoding=config.evaluate, runtime=config.runtime)
 
 
 def _emit_all(
@@ -219,7 +276,13 @@ def _lines(standard_input: Iterable[bytes]) -> Iterator[NamedImage]:
 
 
 def _figure_writer(
-    figure: Path | None, *, many: bool, layer: int | None, head: int | None
+    figure: Path | None,
+    *,
+    many: bool,
+    layer: int | None,
+    head: int | None,
+    style: Style,
+    below: Callable[[NamedImage, CaptionedImage], CaptionedImage] | None,
 ) -> Callable[[NamedImage, CaptionedImage], Path] | None:
     """Return the function that writes the figure of one image and returns its path, if asked."""
     if figure is None:
@@ -228,7 +291,8 @@ def _figure_writer(
 
     def write(image: NamedImage, found: CaptionedImage) -> Path:
         path = paths.for_image(image.path)
-        write_figure(path, image, found, layer=layer, head=head)
+        second = None if below is None else below(image, found)
+        write_figure(path, image, found, layer=layer, head=head, style=style, below=second)
         return path
 
     return write

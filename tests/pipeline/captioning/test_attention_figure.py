@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 from PIL import Image
 
 from a2cap.data.captions.attention_file import CaptionAttention
@@ -128,6 +129,52 @@ def test_a_caption_without_words_shows_the_image():
     assert image.get_title() == "(no words)"
 
 
+BLUE, RED = (to_rgba("#1f77b4"), to_rgba("#d62728"))
+
+
+def test_boxes_are_those_of_the_top_regions_before_and_after_alignment():
+    found = captioned(("a", [0.9, 0.1], [0.9, 1.2]), ("b", [0.2, 0.8], [0.2, 0.9]))
+    whole, *panels = attention_figure(BLACK, found, found.attention, style="boxes").axes
+    assert [text.get_text() for text in whole.get_legend().get_texts()] == ["original", "aligned"]
+    assert [axes.get_title() for axes in panels] == ["a", "b"]
+    first, second = (0, 0, 50, 40), (50, 40, 50, 40)
+    for axes, expected in zip(panels, [(first, second), (second, second)], strict=True):
+        boxes = [(patch.get_edgecolor(), patch.get_bbox().bounds) for patch in axes.patches]
+        assert boxes == list(zip((BLUE, RED), expected, strict=True))
+    plain = CaptionAttention(found.attention.original, found.attention.original)
+    panels = attention_figure(BLACK, found, plain, style="boxes").axes[1:]
+    assert [patch.get_edgecolor() for axes in panels for patch in axes.patches] == [BLUE, BLUE]
+
+
+def test_the_attention_of_a_second_captioner_is_below_on_its_own_scale_and_regions():
+    found = captioned(("a", [0.5, 0.5], [0.2, 1.8]), ("b", [0.5, 0.5], [0.5, 0.5]))
+    moved = replace(REGIONS, boxes=REGIONS.boxes[::-1])
+    weak = np.array([[0.2, 0.8], [0.5, 0.5]], np.float32)
+    other = replace(found, regions=moved, attention=CaptionAttention(weak, weak))
+    panels = attention_figure(BLACK, found, found.attention, below=other).axes[1:]
+    assert [axes.get_ylabel() for axes in panels] == ["first", "second", "", ""]
+    assert [axes.get_xlabel() for axes in panels] == ["", "", *["spread evenly"] * 2]
+    frames = [axes.patches[0].get_bbox().bounds for axes in panels[:2]]
+    assert frames == [(50, 40, 50, 40), (0, 0, 50, 40)]
+    assert [drawn(axes)[60, 75] for axes in panels[:2]] == [0, int(255 * 0.75 * 0.6)]
+
+
+@pytest.mark.parametrize("words", [["dog"], []])
+def test_an_animation_has_a_frame_for_each_word_and_ends_with_the_image(tmp_path, words):
+    Image.new("RGB", (100, 80), "green").save(tmp_path / "image.png")
+    found = captioned(*[(word, [0.5, 0.5], [0, 1]) for word in words])
+    write_figure(tmp_path / "a.gif", NamedImage(tmp_path / "image.png"), found)
+    with Image.open(tmp_path / "a.gif") as animation:
+        assert animation.n_frames == len(words) + 1
+        corners = []
+        for number in range(animation.n_frames):
+            animation.seek(number)
+            corners.append(animation.convert("RGB").getpixel((5, 5)))
+            assert animation.info["duration"] == (700 if number < len(words) else 2000)
+        assert corners[-1] == (0, 128, 0)
+        assert all(corner[0] > 100 for corner in corners[:-1])  # faded
+
+
 STARTS = {"png": b"\x89PNG", "JPG": b"\xff\xd8", "webp": b"RIFF", "pdf": b"%PDF", "svg": b"<?xml"}
 
 
@@ -164,12 +211,12 @@ def test_paths_of_figures(tmp_path):
         FigurePaths(tmp_path / "x.png", many=True)
 
 
-@pytest.mark.parametrize(("name", "many"), [("x.gif", False), ("x.gif", True), ("x.eps", False)])
+@pytest.mark.parametrize(("name", "many"), [("x.bmp", False), ("x.bmp", True), ("x.eps", False)])
 def test_an_unknown_suffix_of_a_figure_is_refused_unless_it_is_a_folder(tmp_path, name, many):
     path = tmp_path / name
     assert message_of(FigurePaths, path, many=many, error=ConfigError) == (
         f"--figure has an unknown suffix: {str(path)!r}; use one of .png, .jpg, .jpeg, .webp, "
-        ".pdf, .svg, or name a folder without a suffix"
+        ".pdf, .svg, .gif, or name a folder without a suffix"
     )
     path.mkdir()
     assert FigurePaths(path, many=many).for_image(Path("a.jpg")) == path / "a.png"

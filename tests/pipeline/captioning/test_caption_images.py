@@ -259,6 +259,34 @@ def test_one_file_for_figures_of_many_images_is_rejected(a2_words, tmp_path, nam
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--figure-style", "boxes"], "--figure-style needs --figure; add the option"),
+        (["--figure-below", "x"], "--figure-below needs --figure; add the option"),
+        (
+            ["--figure", "x.gif", "--figure-style", "boxes"],
+            "--figure-style does not apply to an animation: 'x.gif'; use .png",
+        ),
+        (
+            ["--figure", "x.png", "--figure-below", "x", "--layer", 1],
+            "--figure-below draws panels of the mean: leave --layer out",
+        ),
+    ],
+)
+def test_an_option_of_figures_without_effect_is_rejected(a2_words, options, message):
+    answer = a2_words("a.jpg", *options)
+    assert answer.exit_code == 2
+    assert f"Error: {message}\n" in answer.stderr
+
+
+def test_a_second_captioner_attends_to_the_same_caption(experiment, a2_words, model, tmp_path):
+    image = next(iter(evaluated(experiment)))
+    answer = a2_words(image, "--figure", tmp_path / "a.png", "--figure-below", model)
+    assert answer.exit_code == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("options", [["--layer", 1], ["--figure", "x.png", "--head", 1]])
 def test_a_head_needs_its_layer_and_a_layer_a_figure(a2_words, options):
     answer = a2_words("a.jpg", *options)
