@@ -17,11 +17,10 @@ from a2cap.data.errors import A2Error
 from benchmarks.measure import print_machine
 from benchmarks.study.grid import FUSIONS, PARTS, Extent, Trial, trials
 from benchmarks.study.results import Results, Row, row
-from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, prepare, run_jobs
+from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, plain_start, prepare, run_jobs
 from benchmarks.study.tables import all_tables, draw_figures
 from benchmarks.study.worlds import Images
 
-FULL = Images(drawn=6000, train=4800, validate=200, test=400)
 TENTH = Images(drawn=12_329, train=11_229, validate=300, test=800)
 """Part of the study with COCO's text."""
 
@@ -65,6 +64,18 @@ RESULTS, TABLES = "results.csv", "tables.md"
 @click.option("--fusions", type=click.Choice(FUSIONS), multiple=True, help="Train only these.")
 @click.option("--parts", type=click.Choice(PARTS), multiple=True, help="Run only these parts.")
 @click.option(
+    "--drawn",
+    type=click.IntRange(30),
+    default=6000,
+    show_default=True,
+    help="Number of scenes: four fifths train, a thirtieth validates, a fifteenth tests.",
+)
+@click.option(
+    "--start",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Continue this captioner, without its masks, for three epochs in place of sixteen.",
+)
+@click.option(
     "--hours",
     type=float,
     help="Start no training after this time; 0 collects the trained captioners.",
@@ -79,6 +90,8 @@ def main(
     parts: tuple[str, ...],
     hours: float | None,
     processes: int,
+    drawn: int,
+    start: Path | None,
 ) -> None:
     """Train and measure the captioners of the alignment study."""
     print_machine()
@@ -86,14 +99,17 @@ def main(
     extent = _extent(QUICK_EXTENT if quick else Extent(), seeds, fusions)
     wanted = trials(extent, parts or PARTS)
     until = float("inf") if hours is None else time.time() + 3600 * hours
+    full = Images(drawn, train=4 * drawn // 5, validate=drawn // 30, test=drawn // 15)
     with tempfile.TemporaryDirectory() as temporary:
+        folder = (Path(temporary) if quick else output).resolve()
         study = Study(
-            folder=(Path(temporary) if quick else output).resolve(),
+            folder=folder,
             weights=weights,
-            images=QUICK if quick else FULL,
+            images=QUICK if quick else full,
             texts=QUICK if quick else TENTH,
             analysed=4 if quick else 100,
             overrides=QUICK_FIELDS if quick else (),
+            start=start and plain_start(start, folder / "start"),
         )
         try:
             _run(study, wanted, processes=processes, until=until)

@@ -20,9 +20,17 @@ ABLATIONS = {
 }
 """Open choice of the paper -> fields of `model.alignment` that reverse it."""
 
+LAYERS = {
+    "none": "fusion=none",
+    "layer 1": "aligned_layers=[1]",
+    "layer 2": "aligned_layers=[2]",
+    "all": "aligned_layers=all",
+}
+"""Decoder layers with masks -> field of `model.alignment`."""
+
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
-WRITTEN = "text"
-PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, WRITTEN)
+WRITTEN, LAYERED = "text", "layers"
+PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, WRITTEN)
 """Parts of the study, the most important first."""
 
 STARTS = "starts"
@@ -96,6 +104,7 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         DEVIATED: lambda: _deviated(extent),
         WEIGHED: lambda: _weighed(extent),
         ABLATED: lambda: _ablated(extent),
+        LAYERED: lambda: _layered(extent),
         WRITTEN: lambda: _written(extent),
     }
     found = [trial for part in PARTS if part in parts for trial in made[part]()]
@@ -137,6 +146,13 @@ def _ablated(extent: Extent) -> Iterator[Trial]:
             changed = tuple(f"model.alignment.{field}" for field in ABLATIONS[label])
             fields = (*_fusion("gate"), *changed)
             yield Trial(ABLATED, label, seed, PLAIN, fields, self_critical=False)
+
+
+def _layered(extent: Extent) -> Iterator[Trial]:
+    for seed in range(extent.other_seeds):
+        for label, field in LAYERS.items():
+            fields = (*_fusion("gate"), f"model.alignment.{field}")
+            yield Trial(LAYERED, label, seed, PLAIN, fields, self_critical=False)
 
 
 def _gate_with(weight: float) -> tuple[str, ...]:

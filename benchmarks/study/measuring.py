@@ -1,7 +1,7 @@
 """Measures of one trained captioner on held-out images."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -59,7 +59,7 @@ Measured = dict[str, object]
 class Subject:
     """A captioner and the split that it is measured on.
 
-    model, features, captions: results of stages; analysed: number of images for gradients.
+    model, features, captions: results of stages; analysed: images for gradients and erasure.
     """
 
     model: Path
@@ -102,6 +102,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         split=subject.split,
         images=subject.analysed,
         runtime=RuntimeConfig(device="cpu", threads=1),
+        erased=subject.analysed,
     )
     errors = scene_errors if subject.world.has_scenes else noun_errors
     return {
@@ -110,6 +111,9 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         "grounding": grounding,
         "companions": companions,
         **errors(captions, subject.instances, subject.world),
+        "erasure": {one.order: asdict(one) for one in analysed.erasure},
+        "million parameters": sum(one.numel() for one in subject.saved.captioner.parameters())
+        / 1e6,
         "mean mask": _mean([layer.keep for layer in analysed.layers]),
         "layers": [
             {

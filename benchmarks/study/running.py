@@ -5,6 +5,7 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -13,20 +14,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.pipeline.config import Config, load_config
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
+from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.artifacts import EXTRACT, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
-from benchmarks.study.grid import STARTS, Trial
+from benchmarks.study.grid import FURTHER, STARTS, Trial
 from benchmarks.study.measuring import Subject, measure
 from benchmarks.study.worlds import TEXT, Images, World, draw_world
 
 CONFIG = Path(__file__).with_name("study.yaml")
 
-MEASURING_VERSION = 2
+MEASURING_VERSION = 3
 """Increment when the measures change, so that cached figures are not reused."""
+
+PLAIN_ATTENTION = AlignmentConfig(fusion="none")
 
 CROSS_ENTROPY, SELF_CRITICAL = "XE", "SCST"
 
@@ -38,8 +45,9 @@ class Study:
     """Settings of all trials.
 
     folder: output of the study; weights: of the detector; images, texts: of worlds of scenes and of
-    COCO's text; analysed: number of images whose gradients are computed; overrides: of the common
-    configuration.
+    COCO's text; analysed: number of images whose gradients and erasure are computed; overrides: of
+    the common configuration; start: captioner that those of STARTS continue, None to train them
+    from the beginning.
     """
 
     folder: Path
@@ -48,6 +56,7 @@ class Study:
     texts: Images
     analysed: int
     overrides: tuple[str, ...] = ()
+    start: Path | None = None
 
     @property
     def artifacts(self) -> Path:
@@ -100,6 +109,19 @@ def prepare(study: Study, names: Sequence[str]) -> None:
                 opened.run(stage)
 
 
+def plain_start(path: Path, folder: Path) -> Path:
+    """Write a copy of a captioner without its alignment into a folder unless it exists."""
+    if not folder.exists():
+        saved = load_model(path, device=torch.device("cpu"))
+        plain = saved.description.model.model_copy(update={"alignment": PLAIN_ATTENTION})
+        description = saved.description.model_copy(update={"model": plain})
+        tensors = saved.captioner.state_dict()
+        kept = {name: tensors[name] for name in new_captioner(description).state_dict()}
+        shutil.copytree(path, folder)
+        save_model(folder, tensors=kept, description=description, vocabulary=saved.vocabulary)
+    return folder
+
+
 def jobs(study: Study, trials: Sequence[Trial]) -> list[Job]:
     """Return the captioners to train, each once, in the order of the trials."""
     groups: dict[str, list[Trial]] = {}
@@ -118,7 +140,10 @@ def jobs(study: Study, trials: Sequence[Trial]) -> list[Job]:
 
 
 def _config(study: Study, trial: Trial) -> Config:
-    return study.config(study.world(trial.world), *trial.fields)
+    fields = trial.fields
+    if trial.part == STARTS and study.start is not None:
+        fields = [*fields, *FURTHER, override("train.start", study.start)]
+    return study.config(study.world(trial.world), *fields)
 
 
 def _without_self_critical(config: Config) -> Config:

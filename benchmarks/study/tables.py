@@ -5,7 +5,7 @@ from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.sweep import Interval
-from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, STARTS, WEIGHED, WRITTEN
+from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, LAYERED, STARTS, WEIGHED, WRITTEN
 from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
 from benchmarks.study.results import Results, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
@@ -38,6 +38,10 @@ GENERAL: tuple[Column, ...] = (
     ("points α^a", "grounding/all/aligned points"),
     ("points 1−m", "grounding/all/evidence points"),
     ("mean m", "mean mask"),
+    ("removed α, nats", "erasure/attention/comprehensiveness"),
+    ("removed α^a, nats", "erasure/aligned/comprehensiveness"),
+    ("10⁶ parameters", "million parameters"),
+    ("training, s", "seconds"),
 )
 
 COMPANIONS: tuple[Column, ...] = (
@@ -61,6 +65,10 @@ def all_tables(results: Results) -> str:
         *(_layers(results, FUSED, phase) for phase in PHASES),
         _general(results, WEIGHED, CROSS_ENTROPY),
         _general(results, ABLATED, CROSS_ENTROPY),
+        *(
+            table(results, LAYERED, CROSS_ENTROPY)
+            for table in (_general, _gains, _erasure, _layers)
+        ),
         *(table(results, DEVIATED, CROSS_ENTROPY) for table in (_general, _gains)),
         _companions(results, CROSS_ENTROPY),
         *(table(results, WRITTEN, CROSS_ENTROPY) for table in (_general, _gains, _groups, _layers)),
@@ -73,6 +81,7 @@ _TITLES = {
     FUSED: "Fusions",
     WEIGHED: "Gate by the penalty λ",
     ABLATED: "Gate with one open choice reversed",
+    LAYERED: "Gate in some decoder layers",
     DEVIATED: "Planted companions",
     WRITTEN: "Fusions on COCO's text",
 }
@@ -177,6 +186,26 @@ def _layers(results: Results, part: str, phase: str) -> str:
         for number in _layer_numbers(results)
     ]
     return _table(f"{_title(part, phase)}: by decoder layer", ["", *columns], rows)
+
+
+def _erasure(results: Results, part: str, phase: str) -> str:
+    columns = {
+        "comprehensiveness, nats": "comprehensiveness",
+        "sufficiency, nats": "sufficiency",
+        "τ with Shapley values": "shapley",
+    }
+    rows = [
+        [f"{label}, {name}"]
+        + [
+            _cell(results.mean(part, label, phase, f"erasure/{order}/{n}"))
+            for n in columns.values()
+        ]
+        for label in results.labels(part, phase)
+        for order, name in {**SYMBOLS, "gradient": "gradient × input", "random": "random"}.items()
+        if results.by_seed(part, label, phase, f"erasure/{order}/words")
+    ]
+    title = f"{_title(part, phase)}: removing regions in an order"
+    return _table(title, ["", *columns], rows)
 
 
 def _layer_numbers(results: Results) -> list[int]:

@@ -183,8 +183,9 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     images = Images(5, train=3, validate=1, test=1)
     found = jobs(Study(tmp_path, "scenes", images, images, 1), wanted)
     assert sum(len(job.trials) for job in found) == len(wanted)
-    [shared] = [job for job in found if len(job.trials) > 1]
-    assert [trial.part for trial in shared.trials] == ["fusions", "penalty", "ablations"]
+    [none, shared] = [job for job in found if len(job.trials) > 1]
+    assert [trial.part for trial in none.trials] == ["fusions", "layers"]
+    assert [trial.part for trial in shared.trials] == ["fusions", "penalty", "ablations", "layers"]
     assert shared.config.scst.epochs > 0
     others = [job for job in found if not any(trial.self_critical for trial in job.trials)]
     assert others
