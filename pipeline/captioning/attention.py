@@ -16,6 +16,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.regions import Regions
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioner import Captioner, trace_attention
+from a2cap.model.erasure import kept_log_probs
 from a2cap.pipeline.captioning.grounding import CategoryNames, Grounding, ground
 
 
@@ -54,6 +55,47 @@ def attention_of_captions(
             cells = (row, lengths[row], regions[row])
             of_layers = tuple(_of_image(layer, *cells) for layer in heads)
             yield image_id, replace(_of_image(averaged, *cells), layers=of_layers)
+
+
+@torch.inference_mode()
+def certify_captions(
+    captioner: Captioner,
+    batches: Iterable[Batch],
+    captions: Mapping[str, str],
+    attention_of: Callable[[str], CaptionAttention],
+    vocabulary: Vocabulary,
+    *,
+    device: torch.device,
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield (image id, what its words depend on) in one masked forward pass for each image.
+
+    (L, 3) or, without alignment, (L, 2): probability of each word given all regions, without the
+    region that is attended to most, and without the one that is after alignment. Images of one
+    region and captions without words are left out.
+    """
+    for batch in batches:
+        on_device = batch.to(device)
+        for row, image_id in enumerate(batch.image_ids):
+            exists, own = on_device.region_mask[row], attention_of(image_id)
+            if exists.sum() < 2 or not len(own.original):
+                continue
+            kinds = [own.original] if own.keep is None else [own.original, own.aligned]
+            tops = torch.from_numpy(np.stack([kind.argmax(axis=1) for kind in kinds]))
+            removed, index = torch.unique(
+                tops, return_inverse=True
+            )  # of few regions for many words
+            kept = torch.ones(len(removed) + 1, int(exists.sum()), dtype=torch.bool)
+            kept[torch.arange(len(removed)), removed] = False
+            tokens = torch.tensor(vocabulary.encode(captions[image_id].split()), device=device)
+            log_probs = kept_log_probs(
+                captioner,
+                on_device.features[row, exists],
+                on_device.boxes[row, exists],
+                kept.to(device),
+                tokens,
+            ).cpu()
+            found = torch.cat((log_probs[-1:], log_probs[index, torch.arange(len(tokens))]))
+            yield image_id, found.exp().T.float().numpy()
 
 
 def ground_captions(

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.annotations.read import SkippedItem
@@ -22,7 +24,11 @@ from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import Regions, is_grid, top_scoring
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.captioner import Captioner
-from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
+from a2cap.pipeline.captioning.attention import (
+    attention_of_captions,
+    certify_captions,
+    ground_captions,
+)
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
@@ -62,7 +68,8 @@ class EvaluationImages:
     max_regions: largest number of regions that the captioner attends to, None for all.
     files: image id -> image, None if it is missing. instances: annotated boxes of some images.
     attention: to the regions at each token, None if it was not computed. layers: image id -> the
-    same of each layer, of some images.
+    same of each layer, of some images. certificates: image id -> those of `certify_captions`, of
+    some images.
     """
 
     store: FeatureStore
@@ -71,6 +78,7 @@ class EvaluationImages:
     instances: Mapping[str, Instances]
     attention: AttentionFile | None
     layers: Mapping[str, tuple[CaptionAttention, ...]] = field(default_factory=dict)
+    certificates: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def regions(self, image_id: str) -> Regions:
         """Return the regions that the captioner was given."""
@@ -96,6 +104,7 @@ class EvaluationImages:
                 attention=self._attention(image_id),
                 truth=self.instances.get(image_id),
                 is_grid=is_grid(regions),
+                certificates=self.certificates.get(image_id),
             )
             yield image_id, card
 
@@ -179,6 +188,23 @@ class _Captioning:
             found[image_id] = attention.layers
         return found
 
+    def certify(
+        self, captions: Mapping[str, str], attention: AttentionFile, image_ids: Sequence[str]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return what the words of the report's captions depend on."""
+        batches = self.batches([image_id for image_id in image_ids if image_id in attention])
+        model = self.model
+        return dict(
+            certify_captions(
+                model.captioner,
+                batches,
+                captions,
+                attention.__getitem__,
+                model.vocabulary,
+                device=self.device,
+            )
+        )
+
     def attend(
         self,
         directory: Path,
@@ -188,15 +214,16 @@ class _Captioning:
         shown: Sequence[str],
     ) -> EvaluationImages:
         """Write the attention of the captions; return it with the images and annotated boxes."""
-        attention, layers = None, {}
+        attention, layers, certificates = None, {}, {}
         if self.config.attention != "none":
             chosen = shown if self.config.attention == "report" else list(captions)
             attention = self.write_attention(directory / ATTENTION, captions, chosen)
             layers = self.layers(captions, shown)
+            certificates = self.certify(captions, attention, shown)
         instances = inputs.get("instances")
         boxes = {} if instances is None else _read_boxes(instances.path, self.store, captions)
         most = self.model.description.max_regions
-        return EvaluationImages(self.store, most, images, boxes, attention, layers)
+        return EvaluationImages(self.store, most, images, boxes, attention, layers, certificates)
 
 
 def evaluate_captioner(

@@ -13,7 +13,11 @@ from a2cap.data.files.json_file import read_json
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.pipeline.captioning.attention import attention_of_captions, ground_captions
+from a2cap.pipeline.captioning.attention import (
+    attention_of_captions,
+    certify_captions,
+    ground_captions,
+)
 from a2cap.pipeline.captioning.saved_captioner import load_model
 
 CPU = torch.device("cpu")
@@ -67,6 +71,36 @@ def test_batches_do_not_change_the_attention(model, store, captions):
         for field in ("original", "aligned", "keep", "gate"):
             other = getattr(alone[image_id], field)
             np.testing.assert_allclose(getattr(one, field), other, atol=1e-5)
+
+
+def test_a_certificate_is_the_probability_without_the_region_attended_to_most(
+    model, store, captions
+):
+    attention = attended(model.captioner, store, captions, model)
+    batches = image_batches(store.path, list(captions), batch_size=50)
+    certified = dict(
+        certify_captions(
+            model.captioner, batches, captions, attention.get, model.vocabulary, device=CPU
+        )
+    )
+    assert list(certified) == [name for name, caption in captions.items() if caption]
+    for image_id, found in certified.items():
+        own = attention[image_id]
+        [batch] = image_batches(store.path, [image_id], batch_size=1)
+        tokens = torch.tensor([[model.vocabulary.encode(captions[image_id].split())]])
+        for position, row in enumerate(found):
+            for kind, probability in zip((None, own.original, own.aligned), row, strict=True):
+                kept = list(range(len(store[image_id])))
+                if kind is not None:
+                    kept.remove(int(kind[position].argmax()))
+                there = torch.ones(1, len(kept), dtype=torch.bool)
+                memory = model.captioner.encode(
+                    batch.features[:, kept], batch.boxes[:, kept], there
+                )
+                log_probs = model.captioner.score(memory, tokens).log_probs
+                assert probability == pytest.approx(
+                    log_probs[0, 0, position].exp().item(), rel=1e-4
+                )
 
 
 def test_attention_equals_the_captioners_at_each_word(model, store, captions):

@@ -1,6 +1,7 @@
 """Evaluation of a captioner on a split: its outputs and the inputs that it rejects."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from importlib.metadata import version
@@ -114,11 +115,11 @@ def test_the_attention_at_each_token_of_every_caption_is_saved(experiment):
 
 
 @pytest.mark.parametrize(
-    ("attention", "room", "saved", "layered"),
-    [("all", 8 << 20, 4, 2), ("report", 0, 2, 0), ("none", 8 << 20, None, 0)],
+    ("attention", "room", "saved", "layered", "certified"),
+    [("all", 8 << 20, 4, 2, 2), ("report", 0, 2, 0, 2), ("none", 8 << 20, None, 0, 0)],
 )
 def test_attention_is_saved_for_the_configured_images(
-    run, monkeypatch, attention, room, saved, layered
+    run, monkeypatch, attention, room, saved, layered, certified
 ):
     monkeypatch.setattr(evaluation, "MAX_LAYER_BYTES", room)
     run(EvaluateConfig(beam_size=1, attention=attention, report_images=2))
@@ -126,6 +127,8 @@ def test_attention_is_saved_for_the_configured_images(
     assert (len(AttentionFile(path)) if path.exists() else None) == saved
     report = (run.directory / "report.html").read_text()
     assert report.count('"layers":[{"heads":2,') == layered
+    # (all, without the top region, without that after alignment) of each word
+    assert len(re.findall(r'"certificates":\[\[[\d.]+,[\d.]+,[\d.]+\]', report)) == certified
 
 
 def test_attention_is_an_output_and_boxes_an_input_only_if_attention_is_saved(experiment):
