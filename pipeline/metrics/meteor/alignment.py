@@ -67,6 +67,8 @@ the caption (-1 if a gap follows it), and the trail."""
 def align(matches: Sequence[Sequence[Match]]) -> list[Match]:
     """Return the best matches that do not overlap; matches: those at each reference position."""
     fixed = _undisputed(matches)
+    if len(fixed) == sum(map(bool, matches)):
+        return list(fixed.values())
     used = sum(match.used for match in fixed.values())
     reference_used = sum(match.reference_used for match in fixed.values())
     paths: list[_Path] = [(0, used, reference_used, 0, -1, None)]

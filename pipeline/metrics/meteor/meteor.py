@@ -7,7 +7,6 @@ that of a set of images.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from operator import attrgetter
 
 import numpy as np
@@ -23,7 +22,7 @@ from a2cap.pipeline.metrics.meteor.alignment import (
     new_match,
 )
 from a2cap.pipeline.metrics.meteor.normalization import normalized_words
-from a2cap.pipeline.metrics.meteor.paraphrases import ParaphraseTable
+from a2cap.pipeline.metrics.meteor.paraphrases import paraphrases_of
 from a2cap.pipeline.metrics.meteor.words import Word, words
 from a2cap.pipeline.metrics.ngrams import Floats
 
@@ -101,11 +100,6 @@ class _Sentence:
     phrases: dict[int, list[Occurrence]]
 
 
-@cache
-def _paraphrases() -> ParaphraseTable:
-    return ParaphraseTable.load()
-
-
 def _best_rows(
     candidates: Sequence[str], references: Sequence[Sequence[str]]
 ) -> Iterator[list[int]]:
@@ -130,8 +124,9 @@ is that of the candidate, and for those whose first phrase is that of the refere
 
 def _read(texts: Sequence[str], candidates: int) -> tuple[list[_Sentence], _Pairs]:
     """Return the sentences, of which the first are candidates, and the pairs of their phrases."""
-    vocabulary, table = words(), _paraphrases()
+    vocabulary = words()
     split = [normalized_words(text, vocabulary.prefixes) for text in texts]
+    table = paraphrases_of(split)
     found = table.occurrences(split)
     is_candidate = found.sentence < candidates
     rows, sources, targets = table.pairs(found.phrase[is_candidate], found.phrase[~is_candidate])

@@ -1,19 +1,25 @@
 """METEOR's table of 5.3 million English paraphrases, in a form that loads quickly.
 
-The table is a gzipped text that takes seconds to read. On first use it is written into the user's
+The table is a gzip of 272 MB of text, in the order of its phrases. For a few captions, only the
+blocks that may contain their phrases are read. For many, the table is written once into the user's
 cache folder as arrays: a trie of the phrases, and the paraphrases of each phrase.
 """
 
-import gzip
 import io
 import logging
-from collections.abc import Iterator, Sequence
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain, pairwise
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
+from isal import isal_zlib
 from numpy.typing import NDArray
 
 from a2cap.data.files.cache import cache_folder, write_file
@@ -22,8 +28,21 @@ from a2cap.pipeline.metrics.pycocoevalcap import PARAPHRASES, metric_file
 
 logger = logging.getLogger(__name__)
 
-_BLOCK = 1 << 24
-"""Bytes of the table in memory at once."""
+LONGEST = 7
+"""Words of the longest phrase of the table."""
+
+_FEW = 20_000
+"""Words of captions for which blocks are read; then the whole table saves time."""
+_BLOCK = 1 << 13
+"""Bytes of text that are read together."""
+_SIZE = 272_201_058
+"""Bytes of the text, whose buffer then need not grow."""
+_GZIP = 31  # zlib's window bits for a stream with the header of gzip
+
+# A row is a probability, a phrase and its paraphrase, on a line each. No phrase is a number with
+# five decimals, so such a line begins a row.
+_ROW = re.compile(rb"^0\.\d{5,}\n(.+)", re.MULTILINE)
+_SEPARATOR = b"|||"  # in no caption; makes a table of no rows searchable
 
 _NO_WORD = -1
 
@@ -58,15 +77,13 @@ class ParaphraseTable:
 
     @classmethod
     def load(cls) -> "ParaphraseTable":
-        """Load the table from the cache, or read the file and write the cache."""
-        path = metric_file(PARAPHRASES)
-        name = f"meteor/{path.stat().st_size}-v1.npz"
+        """Load the whole table from the cache, or read the file and write the cache."""
         # An .npz has a checksum of each array.
         with suppress(OSError, ValueError, KeyError, EOFError, BadZipFile):
-            return cls._loaded(cache_folder() / name)
+            return cls._loaded(cache_folder() / _cached_name())
         logger.info("METEOR: preparing the paraphrases, once")
-        table = _read(path)
-        write_file(name, table._saved())
+        table = table_of(paraphrase_file().parts())
+        write_file(_cached_name(), table._saved())
         return table
 
     @classmethod
@@ -133,18 +150,85 @@ class ParaphraseTable:
         return mask
 
 
-def _read(path: Path) -> ParaphraseTable:
-    """Read the file: a probability, a phrase and its paraphrase on three lines."""
-    numbers: dict[bytes, int] = {}
-    sources: list[NDArray[np.int32]] = []
-    targets: list[NDArray[np.int32]] = []
-    for lines in _blocks(path):
-        for phrases, found in ((lines[1::3], sources), (lines[2::3], targets)):
+class ParaphraseFile:
+    """Text of the table, in blocks; words: number of those that were asked for."""
+
+    def __init__(self, text: bytes) -> None:
+        found = (_ROW.search(text, start) for start in range(0, len(text), _BLOCK))
+        blocks = {row.start(): row[1] for row in found if row}
+        self._text, self.words = text, 0
+        self._bounds, self._first = list(pairwise([*blocks, len(text)])), list(blocks.values())
+
+    def parts(
+        self, wanted: AbstractSet[bytes] | None = None
+    ) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield phrases and their paraphrases, in order; only pairs of wanted ones, if given.
+
+        wanted: phrases, with the first one and two words of each.
+        """
+        heads = [phrase for phrase in wanted or () if phrase.count(b" ") < 2]
+        blocks = set(chain.from_iterable(map(self._blocks, heads)))
+        for number in range(len(self._first)) if wanted is None else sorted(blocks):
+            start, end = self._bounds[number]
+            lines = self._text[start:end].split(b"\n")
+            phrases, others = lines[1::3], lines[2::3]
+            if wanted is None:
+                yield phrases, others
+            elif not wanted.isdisjoint(phrases):
+                rows = [
+                    (phrase, other)
+                    for phrase, other in zip(phrases, others, strict=True)
+                    if phrase in wanted and other in wanted
+                ]
+                yield [phrase for phrase, _ in rows], [other for _, other in rows]
+
+    def _blocks(self, head: bytes) -> range:
+        """Return the blocks that may contain a word, or any phrase that begins with two words."""
+        last = bisect_right(self._first, head + b" \xff" if b" " in head else head)
+        return range(max(bisect_left(self._first, head) - 1, 0), last)
+
+
+@cache
+def paraphrase_file() -> ParaphraseFile:
+    """Return the file of the installed METEOR; isal decompresses it three times as fast as zlib."""
+    content = metric_file(PARAPHRASES).read_bytes()
+    return ParaphraseFile(isal_zlib.decompress(content, _GZIP, _SIZE))
+
+
+@cache
+def _whole_table() -> ParaphraseTable:
+    return ParaphraseTable.load()
+
+
+def paraphrases_of(sentences: Sequence[Sequence[str]]) -> ParaphraseTable:
+    """Return the pairs of phrases that occur in sentences of words, or the whole table."""
+    if (cache_folder() / _cached_name()).is_file():
+        return _whole_table()
+    file = paraphrase_file()
+    file.words += sum(map(len, sentences))
+    if file.words > _FEW:
+        return _whole_table()
+    return table_of(file.parts(set(chain.from_iterable(map(phrases_of, sentences)))))
+
+
+def phrases_of(words: Sequence[str]) -> Iterator[bytes]:
+    """Yield all sequences of one to seven words."""
+    encoded = [word.encode("utf-8", "surrogatepass") for word in words]
+    for start in range(len(words)):
+        for end in range(start + 1, min(start + LONGEST, len(words)) + 1):
+            yield b" ".join(encoded[start:end])
+
+
+def table_of(parts: Iterable[tuple[list[bytes], list[bytes]]]) -> ParaphraseTable:
+    """Return the table of phrases and their paraphrases."""
+    numbers: dict[bytes, int] = {_SEPARATOR: 0}
+    columns: tuple[list[int], list[int]] = ([], [])
+    for part in parts:
+        for phrases, found in zip(part, columns, strict=True):
             # the number of a new phrase is that of the phrases before it
-            ids = [numbers.setdefault(phrase, len(numbers)) for phrase in phrases]
-            found.append(np.array(ids, dtype=np.int32))
+            found += [numbers.setdefault(phrase, len(numbers)) for phrase in phrases]
     words, keys, nodes = _trie(b"\n".join(numbers))
-    source, target = (nodes[np.concatenate(parts)] for parts in (sources, targets))
+    source, target = (nodes[np.array(column, dtype=np.int32)] for column in columns)
     # paraphrases of a phrase are on consecutive lines
     starts = np.flatnonzero(np.diff(source, prepend=-1))
     return ParaphraseTable(
@@ -152,13 +236,8 @@ def _read(path: Path) -> ParaphraseTable:
     )
 
 
-def _blocks(path: Path) -> Iterator[list[bytes]]:
-    """Yield blocks of lines whose number is a multiple of three."""
-    with gzip.open(path) as file:
-        while block := file.read(_BLOCK):
-            lines = (block + file.readline()).split(b"\n")[:-1]
-            lines += [file.readline().removesuffix(b"\n") for _ in range(-len(lines) % 3)]
-            yield lines
+def _cached_name() -> str:
+    return f"meteor/{metric_file(PARAPHRASES).stat().st_size}-v1.npz"
 
 
 def _trie(phrases: bytes) -> tuple[dict[str, int], NDArray[np.int64], NDArray[np.int32]]:
