@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.errors import ModelError
-
-MAX_N = 4
-"""Tokens of the longest n-gram, in CIDEr as in BLEU."""
+from a2cap.model.self_critical.cider import MAX_N, find_rows, inverse_frequencies, ngram_keys
 
 END_OF_CAPTION, END_OF_REFERENCE = -1, -2
 """Padding of captions and of references; different, so that padding never matches."""
@@ -63,7 +61,7 @@ class InverseDocumentFrequencies:
         for size in range(1, MAX_N + 1):
             rows, frequencies = ngrams[lengths == size].long(), counts[lengths == size]
             keys, order = self._keys(rows.T[:size]).sort()
-            weights = self._unknown - frequencies[order].double().clamp(min=1).log()
+            weights = inverse_frequencies(torch, frequencies[order].double(), documents=documents)
             # the last entry matches nothing, so that a search never ends beyond the table
             last = keys.new_full((1,), torch.iinfo(torch.int64).max)
             self._tables.append(
@@ -100,9 +98,7 @@ class InverseDocumentFrequencies:
 
     def _next_keys(self, rows: Tensor, last: Tensor) -> Tensor:
         """Return keys of the n-grams that extend the prefixes `rows` by `last`, -1 if unknown."""
-        rows = rows[: len(last)]
-        known = (rows >= 0) & (last >= 0) & (last < self._vocabulary_size)
-        return torch.where(known, rows * self._vocabulary_size + last, -1)
+        return ngram_keys(torch, rows[: len(last)], last, words=self._vocabulary_size)
 
 
 @dataclass(frozen=True)
@@ -118,5 +114,4 @@ class _Table:
 
     def find(self, keys: Tensor) -> Tensor:
         """Return the rows of keys, -1 for unknown ones."""
-        rows = torch.searchsorted(self.keys, keys.contiguous())
-        return torch.where(self.keys[rows] == keys, rows, -1)
+        return find_rows(torch, self.keys, keys.contiguous())

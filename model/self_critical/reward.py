@@ -1,9 +1,9 @@
 """The reward of self-critical training: CIDEr-D, optionally with BLEU-4.
 
-CIDEr-D (Vedantam et al. 2015, section 5, arXiv:1411.5726) and the BLEU of single captions equal
-those of coco-caption for the same tokens: pycocoevalcap 1.2, `CiderScorer` and `BleuScorer` with
-the closest reference length. All captions of a batch are scored together, as token ids; <unk> in a
-caption matches no reference. The CIDEr-D of an evaluation is `a2cap.pipeline.metrics.cider`.
+CIDEr-D (`a2cap.model.self_critical.cider`) and the BLEU of single captions equal those of
+coco-caption for the same tokens: pycocoevalcap 1.2, `CiderScorer` and `BleuScorer` with the closest
+reference length. All captions of a batch are scored together, as token ids; <unk> in a caption
+matches no reference.
 """
 
 from collections.abc import Sequence
@@ -14,17 +14,19 @@ from torch import Tensor
 
 from a2cap.model.captioner import SpecialTokens
 from a2cap.model.errors import ModelError
+from a2cap.model.self_critical.cider import (
+    MAX_N,
+    clipped_products,
+    length_penalties,
+    mean_score,
+)
 from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
-    MAX_N,
     InverseDocumentFrequencies,
     count_occurrences,
     ngram_exists,
 )
-
-SIGMA = 6.0
-"""Width of CIDEr-D's length penalty, in tokens."""
 
 _SMALL, _TINY = 1e-9, 1e-15  # from coco-caption's BleuScorer
 _CHUNK = 4096
@@ -141,7 +143,6 @@ class CaptionReward:
 
     def _cider(self, tokens: Tensor, sentences: Tensor, counts: "_Counts") -> Tensor:
         """Compute CIDEr-D, (B, K) float64; sentences: (B, G), -1 for none."""
-        # Not in the paper: coco-caption measures lengths in 2-grams.
         of_references = (self._references.lengths[sentences] - 1).clamp(min=0)
         of_captions = ((tokens >= 0).sum(dim=0) - 1).clamp(min=0)
         difference = of_captions[..., None] - of_references[:, None]
@@ -153,12 +154,12 @@ class CaptionReward:
         ):
             squares = weight.square() * valid
             # each of two occurrences of an n-gram contributes half
-            shared = torch.minimum(found, own[..., None]) * found * (squares / own)[..., None]
+            shared = clipped_products(torch, own[..., None], found, (squares / own)[..., None])
             norms = (squares * own).sum(dim=0).sqrt()[..., None]
             norms = norms * self._norms[size][sentences][:, None]
             similarity += torch.where(norms > 0, shared.sum(dim=0) / norms, 0)
-        similarity *= torch.exp(-difference.double().square() / (2 * SIGMA**2)) * exists
-        return 10 / MAX_N * similarity.sum(dim=-1) / exists.sum(dim=-1)
+        similarity *= length_penalties(torch, difference.double()) * exists
+        return mean_score(similarity.sum(dim=-1), exists.sum(dim=-1))
 
     def _reference_norms(self) -> Tensor:
         """Return the norms of the references' TF-IDF vectors, (4, S) float64."""

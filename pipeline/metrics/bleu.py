@@ -7,13 +7,14 @@ The counts of each image are kept, so that a bootstrap does not count n-grams ag
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.pipeline.metrics.ngrams import LONGEST, Floats, Ints, PairCounts, matches
+from a2cap.model.self_critical.cider import MAX_N
+from a2cap.pipeline.metrics.ngrams import Floats, Ints, PairCounts, matches
 
 COLUMNS = (
     "words",
     "reference_words",
-    *(f"guessed_{n}" for n in range(1, LONGEST + 1)),
-    *(f"correct_{n}" for n in range(1, LONGEST + 1)),
+    *(f"guessed_{n}" for n in range(1, MAX_N + 1)),
+    *(f"correct_{n}" for n in range(1, MAX_N + 1)),
 )
 """Columns of `bleu_statistics`."""
 
@@ -24,8 +25,8 @@ _SMALL, _TINY = 1e-9, 1e-15
 def bleu_statistics(pair: PairCounts) -> Floats:
     """Return (N, 10), the COLUMNS of each image; sums over images give corpus values."""
     lengths = pair.candidate_lengths
-    guessed = [np.maximum(lengths - n, 0) for n in range(LONGEST)]
-    correct = [_correct(pair, n) for n in range(LONGEST)]
+    guessed = [np.maximum(lengths - n, 0) for n in range(MAX_N)]
+    correct = [_correct(pair, n) for n in range(MAX_N)]
     return np.stack([lengths, _closest(pair), *guessed, *correct], axis=1).astype(np.float64)
 
 
@@ -37,7 +38,7 @@ def bleu_values(statistics: NDArray[np.floating], *, penalised: bool = True) -> 
     words, reference_words = statistics[..., 0], statistics[..., 1]
     guessed, correct = statistics[..., 2:6], statistics[..., 6:10]
     precisions = np.cumprod((correct + _TINY) / (guessed + _SMALL), axis=-1)
-    values = precisions ** (1 / np.arange(1, LONGEST + 1))
+    values = precisions ** (1 / np.arange(1, MAX_N + 1))
     ratio = (words + _TINY) / (reference_words + _SMALL)
     with np.errstate(over="ignore"):
         brevity = np.where(ratio < 1, np.exp(1 - 1 / np.minimum(ratio, 1)), 1.0)

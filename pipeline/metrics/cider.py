@@ -1,9 +1,8 @@
-"""CIDEr-D (Vedantam et al. 2015) of an evaluation.
+"""CIDEr-D of an evaluation, by the functions of the reward (`a2cap.model.self_critical.cider`).
 
 Document frequencies are those of the references that are scored, or those of COCO's training
 captions. Equal to `pycocoevalcap.cider` 1.2 except for the last bits, because the order of
-summation differs. The reward of self-critical training is `a2cap.model.self_critical`: the same
-metric over token ids, with document frequencies of the training split.
+summation differs.
 """
 
 import io
@@ -17,8 +16,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from a2cap.data.files.cache import read_entry, write_entry
+from a2cap.model.self_critical.cider import (
+    MAX_N,
+    clipped_products,
+    find_rows,
+    inverse_frequencies,
+    length_penalties,
+    mean_score,
+    ngram_keys,
+)
 from a2cap.pipeline.metrics.ngrams import (
-    LONGEST,
     Floats,
     Ints,
     NgramCounts,
@@ -36,9 +43,6 @@ logger = logging.getLogger(__name__)
 Idf = Literal["references", "coco"]
 """Source of document frequencies: the scored references, or COCO's captions of train2014."""
 IDFS: tuple[Idf, ...] = get_args(Idf)
-
-_SIGMA = 6.0
-"""Standard deviation of the Gaussian length penalty."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,7 @@ class CorpusFrequencies:
     def from_bytes(cls, content: bytes) -> "CorpusFrequencies":
         """Read what `to_bytes` returned."""
         with np.load(io.BytesIO(content)) as archive:
-            keys, counts = (
-                [archive[f"{n}{i}"] for i in range(LONGEST)] for n in ("keys", "counts")
-            )
+            keys, counts = ([archive[f"{n}{i}"] for i in range(MAX_N)] for n in ("keys", "counts"))
             words = archive["words"].tobytes().decode().split("\n")
             return cls(int(archive["documents"]), words, keys, counts)
 
@@ -102,11 +104,8 @@ class CorpusFrequencies:
         rows, found = np.zeros(1, dtype=np.int64), []
         for counted, keys, counts in zip(pair.candidates, self.keys, self.counts, strict=True):
             prefix, last = np.divmod(counted.keys, max(len(word), 1))
-            wanted = rows[prefix] * len(number) + word[last]
-            position = np.searchsorted(keys, wanted)
-            known = (rows[prefix] >= 0) & (word[last] >= 0) & (keys[position] == wanted)
-            found.append(np.where(known, counts[position], 1).astype(np.float64))
-            rows = np.where(known, position, -1)
+            rows = find_rows(np, keys, ngram_keys(np, rows[prefix], word[last], words=len(number)))
+            found.append(np.where(rows >= 0, counts[rows], 1).astype(np.float64))
         return found
 
 
@@ -144,13 +143,16 @@ def cider_values(
         count, frequencies = idf.documents, idf.of_pair(pair)
     similarity = np.zeros(len(pair.reference_lengths))
     for order, frequency in enumerate(frequencies):
-        weights = np.log(float(count)) - np.log(np.maximum(1.0, frequency))
-        similarity += _cosine(pair, order, weights)
-    similarity *= _length_penalty(pair)
+        weights = inverse_frequencies(np, frequency, documents=count)
+        similarity += _cosine(pair, order, weights**2)
+    # lengths in 2-grams
+    candidate_lengths = np.maximum(pair.candidate_lengths - 1, 0)[pair.image]
+    difference = candidate_lengths - np.maximum(pair.reference_lengths - 1, 0)
+    similarity *= length_penalties(np, difference.astype(np.float64))
     n = len(pair.candidate_lengths)
     references = np.bincount(pair.image, minlength=n)
     summed = np.bincount(pair.image, similarity, minlength=n)
-    return np.asarray(10 * summed / LONGEST / references)
+    return mean_score(summed, references)
 
 
 def _ranks(kept: Ints, size: int) -> Ints:
@@ -160,31 +162,23 @@ def _ranks(kept: Ints, size: int) -> Ints:
     return found
 
 
-def _cosine(pair: PairCounts, order: int, idf: Floats) -> Floats:
+def _cosine(pair: PairCounts, order: int, squares: Floats) -> Floats:
     """Return (S,), the TF-IDF cosine of each reference and its candidate with clipped counts.
 
-    idf: (G,), weights of the n-grams.
+    squares: (G,), squared weights of the n-grams.
     """
     candidates, references = pair.candidates[order], pair.references[order]
-    candidate_weights = candidates.count * idf[candidates.gram]
-    reference_weights = references.count * idf[references.gram]
     rows, positions = matches(candidates, references, pair.image)
-    common = np.minimum(candidate_weights[positions], reference_weights[rows])
     sentences = len(pair.reference_lengths)
-    product = np.bincount(
-        references.sentence[rows], common * reference_weights[rows], minlength=sentences
+    products = clipped_products(
+        np, candidates.count[positions], references.count[rows], squares[references.gram[rows]]
     )
-    norms = _norms(candidates, candidate_weights, len(pair.candidate_lengths))[pair.image]
-    norms = norms * _norms(references, reference_weights, sentences)
+    product = np.bincount(references.sentence[rows], products, minlength=sentences)
+    norms = _norms(candidates, squares, len(pair.candidate_lengths))[pair.image]
+    norms = norms * _norms(references, squares, sentences)
     return np.asarray(product / np.where(norms == 0, 1, norms))
 
 
-def _norms(counts: NgramCounts, weights: Floats, sentences: int) -> Floats:
-    return np.sqrt(np.bincount(counts.sentence, weights**2, minlength=sentences))
-
-
-def _length_penalty(pair: PairCounts) -> Floats:
-    # As in pycocoevalcap, length is the number of bigrams.
-    candidates = np.maximum(pair.candidate_lengths - 1, 0)[pair.image]
-    difference = candidates - np.maximum(pair.reference_lengths - 1, 0)
-    return np.asarray(np.exp(-(difference**2) / (2 * _SIGMA**2)))
+def _norms(counts: NgramCounts, squares: Floats, sentences: int) -> Floats:
+    weights = counts.count**2 * squares[counts.gram]
+    return np.sqrt(np.bincount(counts.sentence, weights, minlength=sentences))

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST = 4
-"""Words of the longest n-gram."""
+from a2cap.model.self_critical.cider import MAX_N
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -92,7 +91,7 @@ def count_ngrams(sentences: Sequence[str]) -> list[NgramCounts]:
     sentence = np.repeat(np.arange(len(split)), lengths)
     left = np.cumsum(lengths)[sentence] - np.arange(len(word))  # words to the end of the sentence
     gram, keys, counted = word, np.arange(len(number)), []
-    for order in range(1, LONGEST + 1):
+    for order in range(1, MAX_N + 1):
         if order > 1:
             keys, gram = _extended(gram, word, len(number), order)
         inside = left[: len(gram)] >= order
