@@ -30,6 +30,7 @@ import torch
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.errors import A2Error, UnreadableError
+from a2cap.data.features.store import FeatureStore
 from a2cap.data.sources.http import HttpFiles
 from a2cap.data.sources.opening import open_source
 from a2cap.extract.weights.load import load_detector, save_detector
@@ -215,6 +216,22 @@ def features(folder: Path) -> Target:
     return Target(files, read)
 
 
+def stores(folder: Path) -> Target:
+    """Return the files of a feature store."""
+    write_store(folder / "store", [f"{number:012}" for number in range(40)])
+    files = {path.name: path.read_bytes() for path in (folder / "store").iterdir()}
+
+    def read(path: Path) -> None:
+        # in a folder of its own: LMDB opens no path twice in a process
+        with tempfile.TemporaryDirectory(dir=folder) as copy:
+            for name, content in (files | {path.name: path.read_bytes()}).items():
+                (Path(copy) / name).write_bytes(content)
+            store = FeatureStore(Path(copy))
+            consumed(map(store.__getitem__, store))
+
+    return Target(files, read)
+
+
 def read_images(path: Path) -> None:
     """List a source, and read its images."""
     source = open_source(str(path))
@@ -276,7 +293,10 @@ def weights(folder: Path) -> Target:
 
 TARGETS = {
     one.__name__: one
-    for one in (configurations, annotations, captions, features, tars, parquet, lists, weights)
+    for one in (
+        *(configurations, annotations, captions, features, stores),
+        *(tars, parquet, lists, weights),
+    )
 }
 
 
