@@ -5,6 +5,8 @@ of all tokens, and takes from each the gradients of the parameters that it train
 has no KV cache: each step runs teacher forcing over the prefix. The results are equal.
 """
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 
 from a2cap.extract.detector.precision import has_bfloat16
 from a2cap.model.alignment import AlignedAttention, DecoderPass
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -166,7 +169,8 @@ def training_step(
     captioner: AnyCaptioner, gradients: Gradients[AnyCaptioner]
 ) -> Callable[[Batch], None]:
     """Return an update on a batch: gradients, clipping of each side, both optimisers."""
-    sides = [list(captioner.caption_parameters()), list(captioner.mask_parameters())]
+    both = [list(captioner.caption_parameters()), list(captioner.mask_parameters())]
+    sides = [side for side in both if side]  # without alignment there are no masks
     optimisers = [torch.optim.Adam(side, lr=1e-5, betas=(0.9, 0.98), fused=True) for side in sides]
 
     def step(batch: Batch) -> None:
@@ -306,9 +310,41 @@ def print_searches(
     print_timings(title, timings, reference="plain", count=len(batch.captions))
 
 
+def price(name: str, config: TransformerConfig, sizes: Sizes, batch: Batch, *, rounds: int) -> str:
+    """Return the parameters, training step and beam search with alignment over those without."""
+    plain = config.model_copy(update={"alignment": AlignmentConfig(fusion="none")})
+    forms: dict[str, Form] = {}
+    parameters = {}
+    for label, model in (("aligned", config), ("plain", plain)):
+        trained, searched = (
+            TransformerCaptioner(
+                model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
+            )
+            for _ in range(2)
+        )
+        parameters[label] = sum(one.numel() for one in trained.parameters())
+        forms[f"step {label}"] = partial(training_step(trained.train(), a2_gradients), batch)
+        forms[f"search {label}"] = partial(search, searched.eval(), batch)
+    # the least CPU time of each: other programs only ever add to it
+    best = dict.fromkeys(forms, math.inf)
+    for _ in range(rounds):
+        for label, form in forms.items():
+            started = time.process_time()
+            form()
+            best[label] = min(best[label], time.process_time() - started)
+    added = parameters["aligned"] / parameters["plain"] - 1
+    times = [
+        f"{what} takes {best[f'{form} aligned'] / best[f'{form} plain']:.2f} times as long "
+        f"({best[f'{form} aligned']:.3g} s and {best[f'{form} plain']:.3g} s)"
+        for form, what in (("step", "a training step"), ("search", "beam search"))
+    ]
+    return f"{name}: alignment adds {added:.1%} of parameters; in CPU time, {', '.join(times)}"
+
+
 @click.command()
 @click.option("--quick", is_flag=True, help="Use a tiny batch, only to check that it runs.")
-def main(quick: bool) -> None:
+@click.option("--only-price", is_flag=True, help="Compare with and without alignment alone.")
+def main(quick: bool, only_price: bool) -> None:
     """Time training and beam search of the Transformer captioner with the gate."""
     print_machine()
     torch.manual_seed(0)
@@ -316,6 +352,9 @@ def main(quick: bool) -> None:
     step_rounds, search_rounds = (1, 1) if quick else (5, 3)
     batch = make_batch(sizes)
     for name, config in {"2+2 layers of 128": SMALL}.items() if quick else MODELS.items():
+        click.echo(price(name, config, sizes, batch, rounds=search_rounds))
+        if only_price:
+            continue
         captioner = TransformerCaptioner(
             config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
         )
