@@ -28,9 +28,17 @@ LAYERS = {
 }
 """Decoder layers with masks -> field of `model.alignment`."""
 
+RIVALS = {
+    "none": ("model.alignment.fusion=none",),
+    "gate": ("model.alignment.fusion=gate",),
+    "supervised by boxes": ("model.alignment.fusion=none", "train.supervision=1"),
+    "prophet attention": ("model.alignment.fusion=none", "model.prophet=1"),
+}
+"""What moves attention -> its fields."""
+
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
-WRITTEN, LAYERED = "text", "layers"
-PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, WRITTEN)
+WRITTEN, LAYERED, RIVALLED = "text", "layers", "rivals"
+PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED, WRITTEN)
 """Parts of the study, the most important first."""
 
 STARTS = "starts"
@@ -105,6 +113,7 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         WEIGHED: lambda: _weighed(extent),
         ABLATED: lambda: _ablated(extent),
         LAYERED: lambda: _layered(extent),
+        RIVALLED: lambda: _rivalled(extent),
         WRITTEN: lambda: _written(extent),
     }
     found = [trial for part in PARTS if part in parts for trial in made[part]()]
@@ -153,6 +162,12 @@ def _layered(extent: Extent) -> Iterator[Trial]:
         for label, field in LAYERS.items():
             fields = (*_fusion("gate"), f"model.alignment.{field}")
             yield Trial(LAYERED, label, seed, PLAIN, fields, self_critical=False)
+
+
+def _rivalled(extent: Extent) -> Iterator[Trial]:
+    for seed in range(extent.other_seeds):
+        for label, fields in RIVALS.items():
+            yield Trial(RIVALLED, label, seed, PLAIN, fields, self_critical=False)
 
 
 def _gate_with(weight: float) -> tuple[str, ...]:

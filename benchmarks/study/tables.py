@@ -5,7 +5,16 @@ from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.sweep import Interval
-from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, LAYERED, STARTS, WEIGHED, WRITTEN
+from benchmarks.study.grid import (
+    ABLATED,
+    DEVIATED,
+    FUSED,
+    LAYERED,
+    RIVALLED,
+    STARTS,
+    WEIGHED,
+    WRITTEN,
+)
 from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
 from benchmarks.study.results import Results, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
@@ -69,6 +78,7 @@ def all_tables(results: Results) -> str:
             table(results, LAYERED, CROSS_ENTROPY)
             for table in (_general, _gains, _erasure, _layers)
         ),
+        *(table(results, RIVALLED, CROSS_ENTROPY) for table in (_general, _gains, _erasure)),
         *(table(results, DEVIATED, CROSS_ENTROPY) for table in (_general, _gains)),
         _companions(results, CROSS_ENTROPY),
         *(table(results, WRITTEN, CROSS_ENTROPY) for table in (_general, _gains, _groups, _layers)),
@@ -81,6 +91,7 @@ _TITLES = {
     FUSED: "Fusions",
     WEIGHED: "Gate by the penalty λ",
     ABLATED: "Gate with one open choice reversed",
+    RIVALLED: "Alignment and its rivals",
     LAYERED: "Gate in some decoder layers",
     DEVIATED: "Planted companions",
     WRITTEN: "Fusions on COCO's text",
@@ -111,6 +122,8 @@ def _gains(results: Results, part: str, phase: str) -> str:
         "of distractors": ("nouns/distractors", "nouns/distractors"),
         "grounding α": (_ACCURACY[ATTENTION], _ACCURACY[ATTENTION]),
         "grounding α^a": (_ACCURACY[ALIGNED], _ACCURACY[ATTENTION]),
+        "removed α, nats": (_REMOVED.format(ATTENTION),) * 2,
+        "removed α^a, nats": (_REMOVED.format(ALIGNED), _REMOVED.format(ATTENTION)),
         "points α": (f"{_ACCURACY[ATTENTION]} points",) * 2,
         "points α^a": (f"{_ACCURACY[ALIGNED]} points", f"{_ACCURACY[ATTENTION]} points"),
         "grounding α^a − own α": (_ACCURACY[ALIGNED], None),
@@ -132,6 +145,7 @@ def _gains(results: Results, part: str, phase: str) -> str:
     return _table(title, ["", *columns], rows)
 
 
+_REMOVED = "erasure/{}/comprehensiveness"
 _ACCURACY = {kind: f"grounding/all/{kind}" for kind in SYMBOLS}
 
 

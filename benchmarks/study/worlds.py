@@ -71,6 +71,7 @@ class World:
             ]
         return [
             override("data.images", self.folder / "images"),
+            override("data.instances", self.folder / "instances.json"),
             override("data.annotations", self.annotations),
             override("extract.weights", weights),
         ]

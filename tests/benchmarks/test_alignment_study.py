@@ -184,8 +184,9 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     found = jobs(Study(tmp_path, "scenes", images, images, 1), wanted)
     assert sum(len(job.trials) for job in found) == len(wanted)
     [none, shared] = [job for job in found if len(job.trials) > 1]
-    assert [trial.part for trial in none.trials] == ["fusions", "layers"]
-    assert [trial.part for trial in shared.trials] == ["fusions", "penalty", "ablations", "layers"]
+    assert [trial.part for trial in none.trials] == ["fusions", "layers", "rivals"]
+    parts = ["fusions", "penalty", "ablations", "layers", "rivals"]
+    assert [trial.part for trial in shared.trials] == parts
     assert shared.config.scst.epochs > 0
     others = [job for job in found if not any(trial.self_critical for trial in job.trials)]
     assert others
