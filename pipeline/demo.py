@@ -85,7 +85,7 @@ def run_demo(
     )
     compared = (
         override("evaluate.baseline", blind / METRICS),
-        override("evaluate.baseline_name", "blind captioner"),
+        override("evaluate.baseline_name", "captioner that sees nothing"),
     )
     evaluation = run((EVALUATE,), "runtime.name=seeing", *compared)
     image = min(read_results(evaluation / RESULTS))

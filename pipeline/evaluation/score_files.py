@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +86,20 @@ class ScoredFiles:
             facts={
                 "Model": f"captions of {self.captions.name}",
                 "Data": self.references.name,
-                "Command": f"a2 score {self.captions.name} --references {self.references.name}",
+                "Command": self._command,
             },
         )
+
+    @property
+    def _command(self) -> str:
+        """The command with its paths as they were named, to run in the same folder."""
+        words = ["a2", "score", self.captions, "--references", self.references]
+        words += ["--allow-missing"] * self.allow_missing + ["--spice"] * self.spice
+        words += ["--word-groups", self.word_groups] if self.word_groups else []
+        words += ["--scenes", self.scenes] if self.scenes else []
+        words += ["--tokenizer", self.tokenizer] if self.tokenizer != "karpathy" else []
+        words += ["--idf", self.idf] if self.idf != "references" else []
+        return shlex.join(map(str, words))
 
 
 def score_evaluation(

@@ -1,7 +1,8 @@
 """Self-contained HTML pages that open from disk without network access.
 
 A content security policy forbids every request, so text from outside cannot cause one either.
-Equal values give equal bytes: a page contains no time, path or host name.
+Equal values give equal bytes: a page contains no time or host name, and paths only as a user named
+them.
 """
 
 import json

@@ -51,7 +51,7 @@ def headline(
     main = "CIDEr" if "CIDEr" in scores.metrics else next(iter(scores.metrics), "")
     parts = [f"{shown_name(main)} {scores.metrics[main]:.2f}" if main else "No metric was computed"]
     if baseline.get(main):  # a baseline of 0 has no ratio
-        parts.append(f"{_times(scores.metrics[main] / baseline[main])} times that of {name}")
+        parts.append(f"{_times(scores.metrics[main] / baseline[main])} times that of the {name}")
     text = ", ".join(parts)
     if judged:
         true = sum(one.is_true for one in judged)

@@ -94,12 +94,12 @@ def assert_report_compares(directory):
     assert [one["provenance"]["model.blind"] for one in (blind, seeing)] == ["True", "False"]
     assert [(one["n"], one["total"]) for one in (blind, seeing)] == [(4, 4), (4, 4)]
     report = (directory / "report.html").read_text()
-    assert "blind captioner" in report
+    assert "captioner that sees nothing" in report
     assert f"{blind['metrics']['CIDEr']:.4f}" in report
-    assert "<strong>4 of 4</strong> images scored" in report
+    assert "4 of 4 images" in report
     groups = {"kinds", "colours", "sizes", "textures", "counts", "relations"}
     assert seeing["word_groups"].keys() == blind["word_groups"].keys() == groups
-    assert "blind captioner, accuracy" in report
+    assert "captioner that sees nothing, accuracy" in report
 
 
 def test_a_demo_folder_with_other_files_is_rejected(tmp_path):

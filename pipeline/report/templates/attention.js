@@ -288,7 +288,7 @@ function addImage(card, detail, { src = detail.thumbnail, alt = "" } = {}) {
   function stop() {
     clearInterval(timer);
     timer = 0;
-    part(".play").textContent = "▶ Play";
+    part(".play").textContent = "▶";
   }
 
   function play() {
@@ -296,18 +296,18 @@ function addImage(card, detail, { src = detail.thumbnail, alt = "" } = {}) {
     const next = () => (at === null || at + 1 < words.length ? draw((at ?? -1) + 1) : (stop(), show()));
     draw(0);
     timer = setInterval(next, STEP);
-    part(".play").textContent = "⏸ Pause";
+    part(".play").textContent = "⏸";
   }
 
   part(".image").hidden = false;
-  part(".frame").style.setProperty("--ratio", detail.width / detail.height);
+  part(".image").style.setProperty("--ratio", detail.width / detail.height);
   part("img").alt = alt;
   if (src) part("img").src = src;
   else part("img").remove();
   part(".missing").hidden = Boolean(src);
   [canvas.width, canvas.height] = [OVERLAY_WIDTH, Math.round((OVERLAY_WIDTH * detail.height) / detail.width)];
   addRegions(card, detail, tell);
-  part(".play").hidden = part(".readout").hidden = !isTold;
+  part(".play").hidden = !isTold;
   part(".readout").hidden = !isTold && !detail.boxes.length;
   part(".top-regions").hidden = !isTold || Boolean(detail.grid);
   if (!isTold) return;

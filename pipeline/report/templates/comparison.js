@@ -17,7 +17,7 @@
     caption.textContent = item.captions[run];
     if (shown) addImage(card, shown, { src, alt: item.references[0] ?? "" });
     for (const word of wordElements(caption)) if (!other.has(word.textContent)) word.classList.add("changed");
-    card.querySelector(".text").prepend(addText(card, "p", data.names[run], "eyebrow"));
+    card.prepend(addText(card, "p", data.names[run], "eyebrow"));
     parent.append(card);
   }
 
@@ -25,10 +25,8 @@
     const pair = byId("pair").content.firstElementChild.cloneNode(true);
     const part = (name) => pair.querySelector(name);
     pair.dataset.id = item.id;
-    pair.classList.add(item.change);
-    pair.setAttribute("aria-label", `${item.id}, ${item.change}`);
-    part(".score b").textContent = signed(difference(item, mainMetric));
-    part(".score span").textContent = `${data.metrics[mainMetric]}, ${item.change}`;
+    part("h2 b").textContent = signed(difference(item, mainMetric));
+    part("h2 span").textContent = `${data.metrics[mainMetric]}, ${item.change}`;
     const sides = details.has(item.id) ? detailOf(item) : [];
     for (const run of [0, 1]) addSide(part(".sides"), item, run, sides);
     for (const reference of item.references) addText(part(".references"), "li", reference);

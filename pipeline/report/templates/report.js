@@ -167,6 +167,13 @@
     download("captions.json", "application/json", JSON.stringify(rows(), null, 1)),
   );
 
+  // A page on the disk knows its folder; with it, the command runs wherever the data's paths are valid.
+  const [, root, below] = location.protocol === "file:" ? decodeURIComponent(location.pathname).match(/^(.+)(\/[^/]+\/[^/]+)\/[^/]*$/) ?? [] : [];
+  const quoted = (path) => (/[^\w./-]/.test(path) ? `'${path.replaceAll("'", "'\\''")}'` : path);
+  for (const command of root ? document.querySelectorAll("code") : []) {
+    command.textContent = command.textContent.replace("-c config.yaml", () => `-c ${quoted(`${root}${below}/config.yaml`)} --artifacts ${quoted(root)}`);
+  }
+
   byId("truth-label").hidden = ![...details.values()].some((script) => !script.textContent.includes('"truth":null'));
   offerHeads();
   const changed = keepInAddress(byId("tools"), update);

@@ -2,17 +2,22 @@
 
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.pipeline.report.comparison import (
     Comparison,
     Difference,
     ImageComparison,
     write_comparison,
 )
+from a2cap.pipeline.report.report import write_report
 from tests.data.messages import message_of
+from tests.pipeline.report.evaluations import card, evaluation, padded
 
 
 def compared(number, before, after, scores):
@@ -94,30 +99,69 @@ def test_a_path_that_cannot_be_written_is_reported(tmp_path):
 
 
 def ids(page):
-    return [int(card.get_attribute("data-id")) for card in page.locator(".card").all()]
+    return [int(card.get_attribute("data-id")) for card in page.locator(".pair").all()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"model.alignment.fusion": ("none", "gate")}, "fusion none → gate"),
+        ({"digest of model": ("1", "2"), "version of torch": ("1", "2")}, "plain → aligned"),
+        (
+            {"extractor": ("x", "y"), "train.batch_size": ("1", "2"), "train.lr": ("3", "4")},
+            "batch size 1 → 2, lr 3 → 4, 1 more",
+        ),
+    ],
+)
+def test_the_title_is_what_differs(settings, expected):
+    assert replace(COMPARISON, settings=settings).title == expected
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+def test_images_of_both_reports_are_shown_side_by_side_with_both_attentions(tmp_path, open_page):
+    rows = np.array([[0.2, 0.7, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]], dtype=np.float32)
+    attention = CaptionAttention(rows, rows[::-1], rows)
+    reports = tmp_path / "first.html", tmp_path / "second.html"
+    for path, numbers in zip(reports, ((2, 5), (5, 3)), strict=True):
+        found = [(padded(n), card(None, attention)) for n in numbers]
+        write_report(path, evaluation(range(1, 6), caption=lambda n: "a red bus"), found)
+    path = tmp_path / "comparison.html"
+    write_comparison(path, COMPARISON, {}, reports)
+    page = open_page(path, width=1200)
+    sides = page.locator(".pair").first.locator(".card")
+    assert [side.locator(".eyebrow").inner_text() for side in sides.all()] == ["plain", "aligned"]
+    assert [side.locator(".word.shown").count() for side in sides.all()] == [1, 1]
+    boxes = [side.locator(".frame").bounding_box() for side in sides.all()]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
+    alone = page.locator(".pair").nth(1).locator(".card")  # only the second report embeds image 3
+    assert [side.locator(".image").is_visible() for side in alone.all()] == [True, True]
+    assert [side.locator(".word").count() for side in alone.all()] == [0, 3]
 
 
 @pytest.mark.slow
 @pytest.mark.chromium
 def test_the_page_sorts_filters_and_searches(path, open_page):
     page = open_page(path, width=375)
-    assert ids(page) == [3, 4, 2, 5]
-    shown = [image.is_visible() for image in page.locator(".thumbnail").all()]
-    assert shown == [True, False, False, False]
-    assert page.locator(".thumbnail").first.get_attribute("alt") == "reference 3"
-    # The caption is below the image and as wide as the page.
-    assert page.locator(".captions").first.bounding_box()["width"] > 300
+    assert ids(page) == [5, 3, 2, 4]
+    shown = [image.is_visible() for image in page.locator(".pair .card:first-child .image").all()]
+    assert shown == [False, True, False, False]
+    assert page.locator(".frame img").first.get_attribute("alt") == "reference 3"
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
-    page.select_option("#direction", label="largest gain first")
-    assert ids(page) == [5, 2, 4, 3]
+    page.select_option("#order", label="largest loss first")
+    assert ids(page) == [3, 4, 2, 5]
+    page.select_option("#order", label="BLEU-4, largest gain first")
+    assert len(ids(page)) == 4
+    page.select_option("#order", label="largest gain first")
     page.select_option("#change", label="fixed (2)")
     assert ids(page) == [5, 2]
     assert page.locator("#count").inner_text() == "2 of 5 images"
-    card = page.locator(".card").first
-    assert card.locator("mark").all_text_contents() == ["red"]
-    assert card.locator(".score b").text_content() == "+1.500"
-    card.locator("summary").click()
-    assert card.locator("tbody tr").last.locator("td").all_text_contents() == [
+    pair = page.locator(".pair").first
+    assert pair.locator(".changed").all_text_contents() == ["red"]
+    assert pair.locator("h2 b").first.text_content() == "+1.500"
+    pair.locator(".values summary").click()
+    assert pair.locator("tbody tr").last.locator("td").all_text_contents() == [
         *("0.500", "2.000", "+1.500")
     ]
     page.select_option("#change", label="same (1)")

@@ -19,7 +19,7 @@ from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.html import embedded
-from a2cap.pipeline.report.image_card import FIXED_POINT, ImageCard, thumbnail
+from a2cap.pipeline.report.image_card import FIXED_POINT, ImageCard, telling_word, thumbnail
 from a2cap.pipeline.report.report import Baseline, Evaluation, worst_typical_best, write_report
 from a2cap.pipeline.report.summary import format_figures
 from tests.pipeline.report.evaluations import card, evaluation, padded, with_scores
@@ -164,6 +164,27 @@ def test_attention_scores_and_regions_may_be_missing(written, photo):
     ]
 
 
+EVEN, LEFT, RIGHT = [0.34, 0.33, 0.33], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("caption", "original", "aligned", "expected"),
+    [
+        ("a red ball", [LEFT, LEFT, LEFT], [RIGHT, LEFT, RIGHT], 2),  # "a" is no content word
+        ("red green ball", [EVEN, LEFT, LEFT], [RIGHT, LEFT, [0.6, 0.2, 0.2]], 2),  # "red" is even
+        ("red ball", [LEFT, [0.6, 0.2, 0.2]], [LEFT, [0.6, 0.2, 0.2]], 0),  # equal: the peak
+        ("red ball", [EVEN, LEFT], [LEFT, EVEN], None),
+        ("of the", [LEFT, LEFT], [LEFT, RIGHT], 1),  # without content words, any
+        ("", np.zeros((0, 3)), np.zeros((0, 3)), None),
+    ],
+)
+def test_the_most_telling_word_is_the_content_word_that_alignment_changes_most(
+    caption, original, aligned, expected
+):
+    attention = CaptionAttention(np.array(original), 1.5 * np.array(aligned))
+    assert telling_word(caption.split(), attention) == expected
+
+
 def test_thumbnails_are_at_most_320_pixels_wide_and_upright(tmp_path):
     path = tmp_path / "turned.jpg"
     exif = Image.Exif()
@@ -204,10 +225,10 @@ TRUE, FALSE = Judgement((), True), Judgement((Statement("colour", (1,), False),)
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, "CIDEr 0.80, 2 times that of features zeroed"),
+        ({}, "CIDEr 0.80, 2 times that of the features zeroed"),
         ({"baseline": None}, "CIDEr 0.80 on 2 images"),
         ({"baseline": Baseline({"CIDEr": 0.0})}, "CIDEr 0.80 on 2 images"),
-        ({"baseline": Baseline({"CIDEr": 0.1})}, "CIDEr 0.80, 8 times that of baseline"),
+        ({"baseline": Baseline({"CIDEr": 0.1})}, "CIDEr 0.80, 8 times that of the baseline"),
         (
             {"baseline": None, "judged": {padded(1): TRUE, padded(2): FALSE}},
             "CIDEr 0.80; 1 of 2 captions are true",

@@ -1,20 +1,24 @@
-"""Report in a browser: drawing, sorting, searching, and attention."""
+"""Report in a browser: drawing, sorting, searching, attention, and what everyone can use."""
 
 import base64
 import csv
 import io
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.regions import cell_boxes
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
+from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Baseline, write_report
@@ -67,8 +71,10 @@ def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report page")
     photo = folder / "photo.jpg"
     Image.new("RGB", (640, 480), (90, 140, 60)).save(photo)
+    probabilities = np.array([[0.9, 0.8, 0.7], [0.92, 0.31, 0.124], [0.5, 0.25, 0.25]])
+    attention = replace(ATTENTION, layers=LAYERS)
     cards = {
-        0: card(photo, replace(ATTENTION, layers=LAYERS), truth=TRUTH),
+        0: card(photo, attention, truth=TRUTH, certificates=probabilities),
         1: card(photo, PLAIN),
         2: card(None, ATTENTION),
     }
@@ -79,31 +85,67 @@ def report(tmp_path_factory):
 
 @pytest.fixture
 def page(report, open_page):
-    return open_page(report)
+    """Open the report, worst captions first, with all controls."""
+    page = open_page(report, state="#order=1+1")
+    page.locator(".more > summary").click()
+    return page
+
+
+def cards(page):
+    return page.locator("#list .card")
 
 
 def ids(page):
-    return [int(card.get_attribute("data-id")) for card in page.locator(".card").all()]
+    return [int(card.get_attribute("data-id")) for card in cards(page).all()]
 
 
-def test_the_worst_come_first_and_more_are_drawn_in_view(page):
-    assert ids(page)[:5] == [0, 1, 2, 3, 4]
+def write_one(path, attention, **changes):
+    """Write a report with one card of attention to image 0; return its path."""
+    write_report(path, EVALUATION, [(padded(0), card(None, attention, **changes))])
+    return path
+
+
+# --- the list -----------------------------------------------------------------------------------
+
+
+def test_typical_captions_come_first_and_more_are_drawn_in_view(report, open_page):
+    page = open_page(report)
+    assert ids(page)[0] == 50
+    assert sorted(ids(page)[:9]) == list(range(46, 55))
     assert len(ids(page)) < 100
     while page.locator("#more").is_visible():
         page.locator("#more").scroll_into_view_if_needed()
         page.wait_for_timeout(30)
-    assert ids(page) == list(range(100))
+    assert sorted(ids(page)) == list(range(100))
+
+
+def test_examples_are_two_of_the_best_two_of_the_worst_and_typical_ones(tmp_path, open_page):
+    path = tmp_path / "report.html"
+    numbers = (0, 1, 2, 48, 49, 50, 51, 97, 98, 99)
+    write_report(path, EVALUATION, [(padded(n), card(None, ATTENTION)) for n in numbers])
+    tiles = open_page(path, width=1200).locator("#first .card")
+    kinds = [tile.locator(".score").inner_text().partition(" ")[0] for tile in tiles.all()]
+    assert kinds == ["typical", "typical", "best", "best", "typical", "worst", "worst"]
+    shown = [int(tile.get_attribute("data-id")) for tile in tiles.all()]
+    assert (shown[2:4], shown[5:], sorted(shown[i] for i in (0, 1, 4))) == (
+        *([99, 98], [0, 1]),
+        [49, 50, 51],
+    )
+    for tile in tiles.all():  # at a glance: within the first screen, with a word that is shown
+        box = tile.locator(".frame").bounding_box()
+        assert box["y"] + box["height"] <= 800
+        assert tile.locator(".word.shown").inner_text() in WORDS
+        assert tile.locator(".readout").is_visible() is ("hero" in tile.get_attribute("class"))
 
 
 def test_the_list_sorts_by_every_metric_in_both_directions(page):
-    page.select_option("#direction", label="highest first")
+    page.select_option("#order", label="best first")
     assert ids(page)[:3] == [99, 98, 97]
-    page.select_option("#key", label="by BLEU-4")
+    page.select_option("#order", label="BLEU-4, best first")
     assert [number * 7 % 10 for number in ids(page)[:3]] == [9, 9, 9]
-    page.select_option("#key", label="by attention on named objects")
-    assert ids(page)[0] == 0
-    page.select_option("#direction", label="lowest first")
-    assert ids(page)[0] == 0  # the only one with a value
+    for label in ("most attention on named objects", "least attention on named objects"):
+        page.select_option("#order", label=label)
+        assert ids(page)[0] == 0  # the only one with a value
 
 
 def test_the_search_finds_the_beginnings_of_words(page):
@@ -114,169 +156,15 @@ def test_the_search_finds_the_beginnings_of_words(page):
     assert page.locator("#nothing").is_visible()
     page.fill("#search", "reference 17")
     assert ids(page) == [17]
-    page.select_option("#where", label="in captions")
+    page.select_option("#where", label="search captions")
     assert ids(page) == []
     page.fill("#search", "17")
     assert ids(page) == [17]  # found by id
 
 
-DOG, BACKGROUND, CAT, CORNER = (30, 30), (200, 100), (400, 300), (630, 470)
-
-
-def dimmed(view, *points):
-    """Return the opacity of the dimming layer at points of the image, 0 to 255."""
-    uri = view.locator("canvas").evaluate("canvas => canvas.toDataURL()")
-    with Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1]))) as layer:
-        return [
-            layer.getpixel((x * layer.width // 640, y * layer.height // 480))[3] for x, y in points
-        ]
-
-
-def test_the_overlay_dims_what_is_not_attended_with_the_largest_share_in_each_pixel(page):
-    card = page.locator(".card").first
-    original, aligned = card.locator(".view").all()
-    assert dimmed(original, CAT) == [0]
-    card.locator(".token", has_text="here").hover()
-    # The cat has 80 % of the original and 91 % of the aligned attention, which is the largest and
-    # 2.7 times even; the dog and the region that covers the image have less than even.
-    full = 255 * 0.75 * (3 * 2 / 2.2 - 1) / 2
-    assert dimmed(aligned, CAT, CORNER) == [0, pytest.approx(full, abs=2)]
-    cat = full * (1 - (0.8 - 1 / 3) / (2 / 2.2 - 1 / 3))
-    assert dimmed(original, CAT, CORNER) == [pytest.approx(cat, abs=2), pytest.approx(full, abs=2)]
-    assert dimmed(original, DOG) == dimmed(original, BACKGROUND) == dimmed(original, CORNER)
-    card.locator(".token", has_text="dog").hover()
-    # The region that covers the image has the largest share: nothing below it is dimmed.
-    assert dimmed(original, DOG, BACKGROUND, CAT) == [0, 0, 0]
-    page.mouse.move(0, 0)
-    assert dimmed(aligned, CORNER) == [0]
-
-
-def test_even_attention_is_called_so_and_dims_nothing(tmp_path, open_page):
-    even = np.full((3, 3), 1 / 3, dtype=np.float32)
-    even[1] = [0.49, 0.26, 0.25]  # below 1.5 times even
-    path = tmp_path / "report.html"
-    write_report(path, EVALUATION, [(padded(0), card(None, CaptionAttention(even, even)))])
-    shown = open_page(path).locator(".card").first
-    for token in shown.locator(".token").all():
-        token.hover()
-        assert shown.locator(".kind").inner_text() == "attention α · spread evenly"
-        assert "spread evenly" in shown.locator(".readout").inner_text()
-        assert dimmed(shown, DOG, CORNER) == [0, 0]
-
-
-def test_pointing_at_a_token_shows_both_kinds_of_attention_side_by_side(page):
-    card = page.locator(".card").first
-    kinds = card.locator(".view .kind")
-    assert kinds.all_inner_texts() == ["original α", "aligned αᵃ"]
-    rows = card.locator(".attended tbody tr")
-    assert rows.first.locator("th, td").all_inner_texts()[0] == "3 · cat"  # of the mean
-    card.locator(".token", has_text="dog").hover()
-    assert kinds.all_inner_texts() == [
-        "original α · 70 %, 2.1 × even",
-        "aligned αᵃ · 61 %, 1.8 × even",
-    ]
-    assert card.locator(".readout").inner_text() == (
-        "“dog”: 70 % on region 2; aligned 61 % on region 2; Σαᵃ 1.15; gate g 0.50"
-    )
-    cells = [row.locator("th, td").all_inner_texts() for row in rows.all()]
-    assert cells[0] == ["2", "0.700", "0.700", "0.250"]
-    assert cells[1] == ["3 · cat", "0.100", "0.250", "0.250"]
-    boxes = [look.bounding_box() for look in card.locator(".view").all()]
-    assert boxes[0]["y"] == boxes[1]["y"]
-    assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
-
-
-def test_a_layer_or_a_head_is_shown_in_place_of_the_mean(page):
-    card = page.locator(".card").first
-    readout, cells = card.locator(".readout"), card.locator("tbody tr").first.locator("th, td")
-    card.locator(".token", has_text="here").click()
-    page.select_option("#head", label="layer 1, head 2")
-    assert "head=1.2" in page.evaluate("location.hash")
-    assert readout.inner_text() == (
-        "“here” (layer 1, head 2): 80 % on region 1 (dog); aligned 80 % on region 1 (dog); Σαᵃ 1.00"
-    )
-    assert cells.all_inner_texts() == ["1 · dog", "0.800", "0.800", "–"]
-    page.select_option("#head", label="layer 2")
-    assert readout.inner_text().endswith("Σαᵃ 1.00; gate g 0.45")
-    assert cells.all_inner_texts() == ["1 · dog", "0.450", "0.450", "0.100"]
-    other = page.locator(".card").nth(1)
-    other.locator(".token", has_text="here").click()
-    assert "(mean, the page has no layers of this image): 80 %" in (
-        other.locator(".readout").inner_text()
-    )
-
-
-def test_boxes_are_drawn_on_request_with_category_and_share(page):
-    card = page.locator(".card").first
-    card.locator(".token", has_text="dog").click()
-    labels, rects = card.locator(".view:first-child .labels .top"), card.locator("rect.top")
-    drawn = "rect => getComputedStyle(rect).stroke"
-    assert [label.is_visible() for label in labels.all()] == [False] * 3
-    assert rects.first.evaluate(drawn) == "none"
-    page.select_option("#boxes", label="top five boxes")
-    assert labels.all_inner_texts() == ["region 2 · 70 %", "dog · 20 %", "cat · 10 %"]
-    assert rects.first.evaluate(drawn) != "none"
-
-
-def test_annotated_boxes_are_an_overlay_on_request(page):
-    card = page.locator(".card").first
-    truth = card.locator(".view:first-child .labels .true")
-    assert not truth.is_visible()
-    page.check("#truth")
-    assert page.locator(".card").first.locator(".labels .true").all_text_contents() == ["dog"] * 2
-
-
-def test_a_click_pins_a_token_and_escape_releases_it(page):
-    card = page.locator(".card").first
-    card.locator(".token").nth(2).click()
-    page.mouse.move(0, 0)
-    assert card.locator("tbody tr").first.locator("th").inner_text() == "3 · cat"
-    assert card.locator(".kind").first.inner_text() == "original α · 80 %, 2.4 × even"
-    page.keyboard.press("Escape")
-    page.locator("#search").focus()
-    assert card.locator(".kind").first.inner_text() == "original α"
-
-
-def test_the_keyboard_reaches_tokens_and_regions(page):
-    first = page.locator(".card").first
-    first.locator(".regions").first.focus()
-    assert page.evaluate("document.activeElement.matches('.regions')")
-    page.keyboard.press("ArrowRight")
-    assert first.locator(".region").first.inner_text() == "region 1 of 3 · dog · 0.50"
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Enlarge"
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "a"
-    page.keyboard.press("ArrowRight")
-    assert page.evaluate("document.activeElement.textContent") == "dog"
-    assert "“dog”" in first.locator(".readout").inner_text()
-    page.keyboard.press("End")
-    page.keyboard.press("Enter")
-    assert first.locator(".token").nth(2).get_attribute("aria-pressed") == "true"
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "2 beams"
-
-
-def test_a_captioner_without_alignment_shows_its_attention_alone(page):
-    card = page.locator(".card").nth(1)
-    assert card.locator(".view").count() == 1
-    card.locator(".token").nth(1).hover()
-    assert card.locator(".view .kind").inner_text() == "attention α · 70 %, 2.1 × even"
-    heads = card.locator(".attended thead th").all()
-    visible = [head.inner_text() for head in heads if head.is_visible()]
-    assert visible == ["region", "original α"]
-
-
-def test_an_image_without_a_card_has_its_captions_and_scores(page):
-    card = page.locator(".card").nth(3)
-    assert card.locator(".image").is_hidden()
-    assert card.locator("h2").text_content() == "a dog here"
-    assert card.locator(".references li").all_text_contents()[0] == "reference 3 a"
-    card.locator("summary").click()
-    assert card.locator("ol li").all_inner_texts() == ["a dog here -1.500", "second beam -2.250"]
-
-
 def test_the_histogram_and_the_fields_filter_by_cider(page):
+    page.get_by_text("All metrics").click()
+    assert page.locator(".histogram").bounding_box()["height"] <= 200
     bar = page.locator("#histogram rect").first
     start, end = (float(bar.get_attribute(f"data-{name}")) for name in ("from", "to"))
     within = [number for number in range(100) if start <= number / 10 <= end]
@@ -290,28 +178,29 @@ def test_the_histogram_and_the_fields_filter_by_cider(page):
 
 
 def test_images_are_filtered_by_words_and_by_attention(page):
-    page.select_option("#words", label="words of references")
+    page.select_option("#filter", label="only words of references")
     assert ids(page) == []
-    page.select_option("#words", label="words in no reference")
-    assert "in no reference dog, here" in page.locator(".card .others").first.text_content()
-    page.select_option("#target", label="attention on target")
+    page.select_option("#filter", label="words in no reference")
+    assert "in no reference dog, here" in cards(page).first.locator(".others").text_content()
+    page.select_option("#filter", label="attention on target")
     assert ids(page) == [0]
-    page.select_option("#target", label="attention off target")
+    page.select_option("#filter", label="attention off target")
     assert ids(page) == []
 
 
 def test_the_state_is_in_the_address(page, report, open_page):
-    page.select_option("#direction", label="highest first")
+    page.select_option("#order", label="best first")
     page.fill("#search", "bus")
-    page.select_option("#view-as", label="as a grid")
+    page.select_option("#view", label="as a grid")
     again = open_page(report, state=page.evaluate("location.hash"))
     assert ids(again) == ids(page)
-    assert again.locator("#list.grid").count() == 1
+    assert again.locator("#list.tiles").count() == 1
+    again.locator(".more > summary").click()
     again.click("#clear")
-    assert ids(again)[0] == 0
+    assert ids(again)[0] == 50
     assert again.evaluate("location.hash") == ""
-    odd = open_page(report, state="#key=none&where=%3Cscript%3E&least=x")
-    assert ids(odd)[0] == 0  # unknown values are the defaults
+    odd = open_page(report, state="#order=none&where=%3Cscript%3E&least=x")
+    assert ids(odd)[0] == 50  # unknown values are the defaults
 
 
 def test_shown_rows_are_downloaded_as_csv_and_json(page):
@@ -330,33 +219,227 @@ def test_shown_rows_are_downloaded_as_csv_and_json(page):
     assert (row["id"], row["CIDEr"]) == (padded(17), 1.7)
 
 
-def test_captions_keep_their_height_and_a_tap_pins_a_token(report, open_page):
-    page = open_page(report, width=360, touch=True)
-    page.locator(".card .token").nth(1).scroll_into_view_if_needed()
-    first = page.locator(".card").first
-    parts = [first.locator(name).first for name in (".views", ".caption", ".attended")]
+def test_the_command_runs_as_it_is_printed(experiment, open_page):
+    page = open_page(experiment.directory("evaluate") / "report.html")
+    page.get_by_text("Made by").click()
+    words = shlex.split(page.locator(".command code").inner_text())
+    page.locator(".copy").click()
+    assert page.evaluate("getSelection().toString()") == shlex.join(words)
+    answer = CliRunner().invoke(cli, words[1:])
+    assert answer.exit_code == 0, answer.output
+    assert str(experiment.directory("evaluate")) in answer.output
+
+
+# --- attention ----------------------------------------------------------------------------------
+
+DOG, BACKGROUND, CAT, CORNER = (30, 30), (200, 100), (400, 300), (630, 470)
+
+
+def layer(card):
+    """Return the overlay of a card as an RGBA image."""
+    uri = card.locator("canvas").evaluate("canvas => canvas.toDataURL()")
+    return Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
+
+
+def dimmed(card, *points):
+    """Return the opacity of the overlay at points of the image, 0 to 255."""
+    found = layer(card)
+    return [found.getpixel((x * found.width // 640, y * found.height // 480))[3] for x, y in points]
+
+
+def test_the_overlay_dims_what_is_not_attended_with_the_largest_share_in_each_pixel(page):
+    card = cards(page).first
+    card.locator(".word", has_text="here").click()
+    # The cat has 80 % of the original and 91 % of the aligned attention, which is the largest and
+    # 2.7 times even; the dog and the region that covers the image have less than even.
+    full = 255 * 0.75 * (3 * 2 / 2.2 - 1) / 2
+    assert dimmed(card, CAT, CORNER) == [0, pytest.approx(full, abs=2)]
+    card.get_by_role("button", name="original").click()
+    cat = full * (1 - (0.8 - 1 / 3) / (2 / 2.2 - 1 / 3))
+    assert dimmed(card, CAT, CORNER) == [pytest.approx(cat, abs=2), pytest.approx(full, abs=2)]
+    assert dimmed(card, DOG) == dimmed(card, BACKGROUND) == dimmed(card, CORNER)
+    card.locator(".word", has_text="dog").hover()
+    # The region that covers the image has the largest share: nothing below it is dimmed.
+    assert dimmed(card, DOG, BACKGROUND, CAT) == [0, 0, 0]
+
+
+def test_a_grid_has_a_smooth_map_at_once_and_neither_names_nor_boxes(tmp_path, open_page):
+    rows = np.random.default_rng(0).dirichlet(np.full(49, 0.3), 3).astype(np.float32)
+    boxes = cell_boxes(7, (80, 0, 560, 480))  # a crop leaves a margin
+    grid = {"boxes": boxes, "names": ["class -1"] * 49, "scores": np.ones(49), "is_grid": True}
+    path = write_one(tmp_path / "r.html", CaptionAttention(rows, rows), **grid)
+    assert "class -1" not in path.read_text()
+    shown = cards(open_page(path, state="#order=1+1")).first
+    assert shown.locator(".word.shown").inner_text() == "dog"
+    assert shown.locator(".top-regions").is_hidden()
+    assert shown.locator("rect").count() == 0
+    assert "region" not in shown.locator(".readout").inner_text()
+    values = Image.fromarray(rows[1].reshape(7, 7) / rows[1].max())
+    expected = np.asarray(values.resize((240, 240), Image.Resampling.BICUBIC)).clip(0, 1)
+    found = np.asarray(layer(shown), dtype=float)
+    assert found[:, :, 3] == pytest.approx(0.7 * 255, abs=2)
+    assert np.abs(found[:, 40:280, 0] / 255 - expected).mean() < 0.01
+    assert found[:, :38, 0].max() == 0
+
+
+def test_even_attention_is_called_so_and_dims_nothing(tmp_path, open_page):
+    even = np.full((3, 3), 1 / 3, dtype=np.float32)
+    even[1] = [0.49, 0.26, 0.25]  # below 1.5 times even
+    path = write_one(tmp_path / "report.html", CaptionAttention(even, even))
+    shown = cards(open_page(path, state="#order=1+1")).first
+    assert shown.locator(".word.shown").count() == 0
+    assert shown.locator(".readout").inner_text().startswith("No word stands out")
+    for word in shown.locator(".word").all():
+        word.hover()
+        assert "attention α spread evenly" in shown.locator(".readout").inner_text()
+        assert dimmed(shown, DOG, CORNER) == [0, 0]
+
+
+def test_the_most_telling_word_is_shown_with_a_switch_between_both_kinds(page):
+    card = cards(page).first
+    kinds = card.locator(".kinds button")
+    pressed = [kind.get_attribute("aria-pressed") for kind in kinds.all()]
+    assert (kinds.all_inner_texts(), pressed) == (["original α", "aligned αᵃ"], ["false", "true"])
+    card.locator(".word", has_text="dog").click()
+    assert card.locator(".readout").inner_text() == (
+        "“dog”: original α 70 % on region 2, 2.1 × even; aligned αᵃ 61 % on region 2, 1.8 × even; "
+        "Σαᵃ 1.15; gate g 0.50"
+    )
+    assert card.locator(".certificate").inner_text() == (
+        "Without the region that it attends to most, “dog” falls from 92 % to 31 % (original α) "
+        "or 12 % (aligned αᵃ)."
+    )
+    card.get_by_text("Regions", exact=True).click()
+    rows = [row.locator("th, td").all_inner_texts() for row in card.locator("tbody tr").all()]
+    assert rows[:2] == [["2", "0.700", "0.700", "0.250"], ["3 · cat", "0.100", "0.250", "0.250"]]
+    card.locator(".frame").click()
+    assert kinds.first.get_attribute("aria-pressed") == "true"
+
+
+def test_play_steps_through_the_words(page):
+    card = cards(page).first
+    page.clock.install()
+    card.locator(".play").click()
+    page.mouse.move(0, 0)
+    shown = []
+    for _ in range(4):
+        shown.append(card.locator(".word.shown").inner_text())
+        page.clock.run_for(800)
+    assert shown == ["a", "dog", "here", "here"]  # at the end, the most telling word again
+    card.locator(".play").press("Enter")
+    card.locator(".play").press("Enter")  # pauses
+    page.clock.run_for(5000)
+    assert card.locator(".word.shown").inner_text() == "here"
+
+
+def test_a_layer_or_a_head_is_shown_in_place_of_the_mean(page):
+    card = cards(page).first
+    card.locator(".word", has_text="here").click()
+    page.select_option("#head", label="layer 1, head 2")
+    assert "head=1.2" in page.evaluate("location.hash")
+    assert card.locator(".readout").inner_text() == (
+        "“here” (layer 1, head 2): original α 80 % on dog, 2.4 × even; "
+        "aligned αᵃ 80 % on dog, 2.4 × even; Σαᵃ 1.00"
+    )
+    cells = card.locator("tbody tr").first.locator("th, td")
+    assert cells.all_text_contents() == ["1 · dog", "0.800", "0.800", "–"]
+    page.select_option("#head", label="layer 2")
+    assert card.locator(".readout").inner_text().endswith("Σαᵃ 1.00; gate g 0.45")
+    assert cells.all_text_contents() == ["1 · dog", "0.450", "0.450", "0.100"]
+    other = cards(page).nth(1).locator(".readout").inner_text()
+    assert "(mean, the page has no layers of this image): " in other
+
+
+def test_boxes_are_drawn_on_request_with_category_and_share(page):
+    card = cards(page).first
+    card.locator(".word", has_text="dog").click()
+    labels, rects = card.locator(".labels .top"), card.locator("rect.top")
+    drawn = "rect => getComputedStyle(rect).stroke"
+    assert [label.is_visible() for label in labels.all()] == [False] * 3
+    assert rects.first.evaluate(drawn) == "none"
+    page.select_option("#boxes", label="top five boxes")
+    assert labels.all_inner_texts() == ["region 2 · 61 %", "cat · 22 %", "dog · 17 %"]
+    assert rects.first.evaluate(drawn) != "none"
+    assert not card.locator(".labels .true").is_visible()
+    page.check("#truth")
+    assert card.locator(".labels .true").all_inner_texts() == ["dog"]
+
+
+def test_the_keyboard_reaches_regions_and_words_and_pins_them(page):
+    card = cards(page).first
+    focused = "document.activeElement.textContent"
+    card.locator(".regions").focus()
+    page.keyboard.press("ArrowRight")
+    assert card.locator(".readout").inner_text() == "region 1 of 3 · dog · 0.50"
+    for name in ("▶", "original α", "aligned αᵃ", "Enlarge", "a"):
+        page.keyboard.press("Tab")
+        assert page.evaluate(focused) == name
+    page.keyboard.press("ArrowRight")
+    assert "“dog”" in card.locator(".readout").inner_text()
+    page.keyboard.press("Enter")
+    assert card.locator(".word").nth(1).get_attribute("aria-pressed") == "true"
+    page.keyboard.press("Tab")
+    assert card.locator(".word.shown").inner_text() == "dog"
+    card.locator(".word").nth(1).press("Escape")
+    page.locator("#search").focus()
+    assert card.locator(".word.shown").inner_text() == "here"
+
+
+def test_a_captioner_without_alignment_shows_its_attention_alone(page):
+    card = cards(page).nth(1)
+    assert card.locator(".kinds button").count() == 0
+    card.locator(".word").nth(1).hover()
+    assert card.locator(".readout").inner_text() == (
+        "“cat”: attention α 70 % on region 2, 2.1 × even"
+    )
+    assert card.locator("thead th").all_text_contents() == ["region", "original α"]
+
+
+def test_an_image_without_a_card_has_its_captions_and_scores(page):
+    card = cards(page).nth(3)
+    assert card.locator(".image").is_hidden()
+    assert card.locator("h2").text_content() == "a dog here"
+    assert card.locator(".references li").all_text_contents()[0] == "reference 3 a"
+    card.get_by_text("2 beams").click()
+    assert card.locator("ol li").all_inner_texts() == ["a dog here -1.500", "second beam -2.250"]
+
+
+# --- for everyone -------------------------------------------------------------------------------
+
+
+def test_captions_keep_their_height_and_a_tap_pins_a_word(report, open_page):
+    page = open_page(report, width=360, touch=True, state="#order=1+1")
+    card = cards(page).first
+    card.locator(".word").nth(1).scroll_into_view_if_needed()
+    parts = [card.locator(name).first for name in (".image", ".caption", ".readout")]
     heights = [part.bounding_box()["height"] for part in parts]
-    page.locator(".card .token").nth(1).tap()
+    card.locator(".word").nth(1).tap()
     assert [part.bounding_box()["height"] for part in parts] == heights
-    assert first.locator(".attended tbody tr").count() == 3
+    assert card.locator(".word").nth(1).get_attribute("aria-pressed") == "true"
 
 
-@pytest.mark.parametrize("width", [320, 360, 768, 1200])
+@pytest.mark.parametrize("width", [320, 768, 1920])
 def test_everything_fits_the_width(report, open_page, width):
     page = open_page(report, width=width)
-    for summary in page.locator(".notes summary").all():
+    for summary in page.locator("summary").all():
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for panel in page.locator(".panel, .card, .attended").all():
-        assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth")
-    table = page.get_by_label("Groups of words")
-    cells = table.locator("tbody tr").nth(1).locator("th, td").all_inner_texts()
-    assert cells == [
-        *("colours", "1", "0.000", "0.000", "0.000", "0.000"),
-        *("1", "0.000", "1", "0.000", "0.000"),
-    ]
-    looks = [look.bounding_box() for look in page.locator(".card").first.locator(".view").all()]
-    assert looks[0]["y"] == looks[1]["y"]
+    for part in page.locator(".table, .card, .folds, .tools").all():
+        assert part.evaluate("part => part.scrollWidth <= part.clientWidth")
+    if width >= 768:  # one row of controls
+        tops = {round(one.bounding_box()["y"]) for one in page.locator(".tools > label").all()}
+        assert len(tops) == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everyone_can_read_and_use_the_page(report, open_page, scheme):
+    page = open_page(report, scheme=scheme, state="#order=1+1")
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate(FAULTS) == []
+
+
+FAULTS = (Path(__file__).parent / "faults.js").read_text()
 
 
 def test_text_from_outside_is_not_markup(tmp_path, open_page):
@@ -366,7 +449,7 @@ def test_text_from_outside_is_not_markup(tmp_path, open_page):
         title=bad,
         captions={bad: bad},
         references={bad: [bad]},
-        facts={"Model": bad},
+        facts={"Model": bad, "Command": bad},
         scores=Scores({}, {bad: {"CIDEr": 1.0}}, {}),
         beams={bad: [Beam(bad, 0.0), Beam(bad, 0.0)]},
     )
@@ -375,10 +458,9 @@ def test_text_from_outside_is_not_markup(tmp_path, open_page):
     even = np.full((len(bad.split()), 3), 1 / 3, dtype=np.float32)
     hostile_card = card(None, CaptionAttention(even, even), names=[bad] * 3, truth=truth)
     write_report(path, hostile, [(bad, hostile_card)])
-    page = open_page(path)
-    page.check("#truth")
-    page.select_option("#boxes", label="top five boxes")
-    page.locator(".card .token").first.hover()
+    page = open_page(path, state="#truth=true&boxes=top")
+    shown = cards(page).first
+    shown.locator(".word").first.hover()
     assert page.locator("img, main b b").count() == 0
-    assert page.locator(".labels .true").first.inner_text() == bad
-    assert page.locator(".card .references li").inner_text() == bad
+    assert shown.locator(".labels .true").inner_text() == bad
+    assert shown.locator(".references li").inner_text() == bad
