@@ -277,7 +277,8 @@ def start_from(
     rows = [ids[vocabulary.words[number]] for number in known]
     given, wanted = start.captioner.state_dict(), captioner.state_dict()
     for name in sorted(given.keys() | wanted.keys()):
-        if name not in given and ("alignment" in name or name.startswith("prophet.")):
+        is_new = name not in given and "alignment" in name
+        if is_new or name.startswith("prophet."):  # which serves one training alone
             continue
         old, new = given.get(name), wanted.get(name)
         is_of_words = name.startswith(_OF_WORDS)
