@@ -3,13 +3,15 @@
 python -m tests.mutants --count 200 --seed 0
 
 Each mutant is one comparison, number, condition, operator or call, changed in a copy of the
-checkout. The tests of its folder run on it, those of its own module first and the slow ones last,
-until one fails.
+checkout. The tests of its folder run on it, those of its own module first, then those that import
+it, the slow ones last, until one fails. They run in forks of a process that has imported torch.
 """
 
 import ast
+import multiprocessing
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -162,44 +164,66 @@ def copy_checkout(folder: Path) -> Path:
 
 def is_killed(checkout: Path, mutant: Mutant, tests: list[str]) -> bool:
     """Return True if a test fails with the mutant, which is taken back."""
-    path = checkout / mutant.file
-    original = path.read_text()
-    path.write_text(mutant.source)
+    original = (checkout / mutant.file).read_text()
+    write(checkout / mutant.file, mutant.source)
     try:
         return any(fails(checkout, chosen) for chosen in selections(checkout, mutant.file, tests))
     finally:
-        path.write_text(original)
+        write(checkout / mutant.file, original)
+
+
+def write(path: Path, source: str) -> None:
+    """Write a module, and remove its bytecode: that of two changes within a second looks alike."""
+    path.write_text(source)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
 
 
 def selections(checkout: Path, file: str, tests: list[str]) -> Iterator[list[str]]:
-    """Yield the tests of the module, the other quick ones, and the slow ones."""
+    """Yield the tests of the module, those that import it, the other quick ones, the slow ones."""
     folder, _, name = file.rpartition("/")
     own = f"tests/{folder}/test_{name}"
     if (checkout / own).exists():
         yield [own, "-m", "not slow"]
-    yield [*tests, "-m", "not slow"]
+    module = re.compile(rf"\ba2cap\.{file.removesuffix('.py').replace('/', '[.]')}\b")
+    files = [path for folder in tests for path in sorted((checkout / folder).rglob("test_*.py"))]
+    names = [str(path.relative_to(checkout)) for path in files if module.search(path.read_text())]
+    if others := [name for name in names if name != own]:
+        yield [*others, "-m", "not slow"]
+    yield [*tests, *(f"--ignore={name}" for name in {own, *names}), "-m", "not slow"]
     yield [*tests, "-m", "slow"]
+
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["numpy", "torch", "torchvision"])
 
 
 def fails(checkout: Path, chosen: list[str]) -> bool:
     """Return True if a chosen test fails, or the tests do not end."""
+    process = FORKS.Process(target=run_tests, args=(checkout, chosen))
+    process.start()
+    process.join(SECONDS)
+    process.kill()
+    process.join()
+    return process.exitcode not in (0, 5)  # 5: no test was chosen
+
+
+def run_tests(checkout: Path, chosen: list[str]) -> None:
+    """Run tests of a checkout and end this process with pytest's code."""
     # the copy is imported by its links, before the working directory and any installed package
-    links = ["-o", "pythonpath=.typing ."]
-    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-n", "0", *links]
-    environment = {**os.environ, "PYTHONPATH": str(checkout / ".typing")}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # two changes within a second would share a file
-    try:
-        done = subprocess.run(
-            [*command, *chosen],
-            cwd=checkout,
-            env=environment,
-            capture_output=True,
-            timeout=SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return done.returncode not in (0, 5)  # 5: no test was chosen
+    paths = [str(checkout / ".typing"), str(checkout)]
+    sys.path[:] = paths + [path for path in sys.path if path and Path(path) != ROOT]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "a2cap")]:
+        del sys.modules[name]
+    os.environ["PYTHONPATH"] = paths[0]
+    os.chdir(checkout)
+    with Path(os.devnull).open("w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    import pytest
+
+    options = ["-x", "-q", "-n", "0", "-o", "pythonpath=.typing ."]
+    sys.exit(int(pytest.main([*options, *chosen])))
 
 
 def run(folder: str, mutants: list[Mutant], checkouts: SimpleQueue[Path]) -> list[Mutant]:
