@@ -7,7 +7,7 @@ Unicode words.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, islice, takewhile
 
 from a2cap.data.captions.unicode_words import unicode_words
@@ -26,6 +26,8 @@ LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
 _MOST_WORDS = 1 << 20
 """Words whose tokens are kept."""
+_MOST_LINES = 1 << 16
+"""Captions that are not read word by word, and whose tokens are kept."""
 
 
 def metric_tokens(tokenizer: Tokenizer) -> str:
@@ -61,7 +63,12 @@ def ptb_tokens(caption: str, following: str = "") -> str:
     found = _word_by_word(caption.split(" ")) if caption.isprintable() else [None]
     if None not in found:
         return " ".join(filter(None, found))
-    line, after = (LINE_BREAKS.sub(" ", text) for text in (caption, following))
+    return _line_tokens(*(LINE_BREAKS.sub(" ", text) for text in (caption, following)))
+
+
+@lru_cache(_MOST_LINES)
+def _line_tokens(line: str, after: str) -> str:
+    """Return the tokens of a line before another one, read as one text."""
     codes, end = code_units(f"{line}\n{after}\n"), len(code_units(line))
     inside = takewhile(lambda token: token.start < end, tokens(_automaton(), codes))
     # pycocoevalcap removes white space at the end, also from within the last token

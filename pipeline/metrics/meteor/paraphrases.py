@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 LONGEST = 7
 """Words of the longest phrase of the table."""
 
-_FEW = 20_000
+_FEW = 100_000
 """Words of captions for which blocks are read; then the whole table saves time."""
 _BLOCK = 1 << 13
 """Bytes of text that are read together."""
