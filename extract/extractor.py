@@ -180,7 +180,8 @@ def load_extractor(
     detector = load_detector(weights)
     if strict and (conflict := config.conflict(stated_settings(detector.meta.model_dump()))):
         raise ConfigError(conflict)
-    return Extractor(detector, config=config, device=device)
+    # an Apple GPU lacks float64, in which non-maximum suppression compares
+    return Extractor(detector, config=config, device="cpu" if device == "mps" else device)
 
 
 def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:

@@ -1,12 +1,7 @@
 """Data loading: the batches of an epoch, split over ranks and prefetched by worker processes."""
 
 import math
-import os
-import resource
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -23,15 +18,13 @@ from a2cap.data.batches.dataset import ItemKey
 from a2cap.data.batches.sampling import epoch_chunks
 from a2cap.data.errors import A2Error, LoaderError
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.files.system import allow_open_files, leave_signals_to_the_parent, signals_blocked
 from a2cap.data.regions import top_scoring
 
 Key = TypeVar("Key")
 Element = TypeVar("Element")
 Element_co = TypeVar("Element_co", covariant=True)
 Collated = TypeVar("Collated")
-
-HANDLED_BY_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
-"""Signals that a worker ignores unless its parent sends them."""
 
 
 class EpochDataset(Protocol[Element_co]):
@@ -183,9 +176,9 @@ def _load(
         pin_memory=pin_memory,
         # without a generator of its own, iterating a DataLoader draws from the global RNG state
         generator=torch.Generator(),
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=_start_worker,
     )
-    with _signals_blocked():
+    with signals_blocked():
         batches = iter(loader)
     try:
         for batch in batches:
@@ -203,14 +196,12 @@ def _require_descriptors(workers: int) -> None:
     # A worker without a free descriptor drops its batch, and torch waits for it for ever. Every
     # tensor of a prefetched batch takes one: measured up to 10 per worker, without captions.
     needed = 64 + 24 * workers
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            raise LoaderError(
-                f"too few open files are allowed for {workers} loader workers: {hard}, about "
-                f"{needed} needed; raise the limit (ulimit -n {needed}), or lower runtime.workers"
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    most = allow_open_files(needed)
+    if most is not None:
+        raise LoaderError(
+            f"too few open files are allowed for {workers} loader workers: {most}, about {needed} "
+            f"needed; raise the limit (ulimit -n {needed}), or lower runtime.workers"
+        )
 
 
 def _unchanged(batch: Collated) -> Collated:
@@ -232,25 +223,5 @@ def _worker_died(reason: str) -> LoaderError:
     )
 
 
-def _leave_signals_to_the_parent(worker: int) -> None:
-    """Let a worker survive signals to its process group, so that its parent can save and end it."""
-    # Ctrl-C and torchrun signal the group. The parent's own SIGTERM must still end the worker,
-    # or the parent could not exit after an error.
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_BY_THE_PARENT)
-    threading.Thread(target=_exit_on_sigterm_from, args=(os.getppid(),), daemon=True).start()
-
-
-def _exit_on_sigterm_from(parent: int) -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
-        pass
-    os._exit(0)  # torch reports any other status as a failure
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block signals while workers start: they inherit the mask until their own is set."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_BY_THE_PARENT)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _start_worker(worker: int) -> None:
+    leave_signals_to_the_parent()

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from a2cap.data.files.system import read_at
+
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META = struct.Struct("<16x II 8x 8x I 44x IHHQQQQQ Q Q")
 _HEADER = struct.Struct("<Q H H H H")
@@ -55,11 +57,11 @@ def find_damage(path: Path) -> str | None:
 
 def _read_tree(descriptor: int) -> _Tree | None:
     """Read the newer meta page; return None for another layout."""
-    first = os.pread(descriptor, _META.size, 0)
+    first = read_at(descriptor, _META.size, 0)
     page_size = _META.unpack(first)[2]
     if page_size not in {2**power for power in range(8, 17)}:
         return None
-    second = os.pread(descriptor, _META.size, page_size)
+    second = read_at(descriptor, _META.size, page_size)
     metas = [_META.unpack(meta) for meta in (first, second)]
     if any(meta[:2] != (_MAGIC, _VERSION) for meta in metas):
         return None
@@ -101,7 +103,7 @@ def _read_page(descriptor: int, tree: _Tree, number: int, kind: int) -> bytes:
     start = number * tree.page_size
     if not _FIRST_PAGE * tree.page_size <= start <= tree.end - tree.page_size:
         raise _DamageError(f"its tree refers to page {number}, which does not exist")
-    page = os.pread(descriptor, tree.page_size, start)
+    page = read_at(descriptor, tree.page_size, start)
     own, _, flags, _, _ = _HEADER.unpack_from(page)
     _require((own, flags) == (number, kind), number)
     return page

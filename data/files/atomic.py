@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from a2cap.data.files.system import fsync
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -29,7 +31,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 def rename_durably(source: Path, target: Path) -> None:
     """Rename within one folder and wait until the folder's entry is on disk."""
-    source.rename(target)
+    source.replace(target)  # Windows renames to no name that exists
     fsync(target.parent)
 
 
@@ -49,12 +51,3 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def fsync(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

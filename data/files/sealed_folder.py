@@ -23,8 +23,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.atomic import discard, fsync, write_durably
+from a2cap.data.files.atomic import discard, write_durably
 from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.system import fsync
 
 MANIFEST = "manifest.json"
 KEY_LENGTH = 12

@@ -13,17 +13,17 @@ A scene is a pure function of (seed, index). `write_scenes` writes the files of 
     scenes.json         the arguments of the generation, and the companions of the categories
 """
 
-import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.system import locked
 from a2cap.data.scenes.captions import Caption
 from a2cap.data.scenes.clutter import COMPANIONS
 from a2cap.data.scenes.grammar import WORD_GROUPS
@@ -82,7 +82,7 @@ def write_scenes(
     try:
         _remove_leftovers(target)
         (partial / "images").mkdir(parents=True)
-        with _locked(partial):
+        with locked(partial, exclusive=True):
             scenes = write_images(
                 partial / "images",
                 planted,
@@ -144,22 +144,11 @@ def _contains_scenes(folder: Path, description: dict[str, float]) -> bool:
     return True
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the kernel's lock of a folder; BlockingIOError if a living process holds it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _remove_leftovers(target: Path) -> None:
     """Delete what killed runs left beside the target; a run that is still drawing keeps its own."""
     for path in target.parent.glob(".*.partial-*") if target.parent.is_dir() else ():
         if path.name.startswith(f".{target.name}.partial-"):
-            with suppress(OSError), _locked(path):
+            with suppress(OSError), locked(path, exclusive=True):
                 shutil.rmtree(path)
 
 

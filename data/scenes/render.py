@@ -14,6 +14,7 @@ from pathlib import Path
 import cv2
 
 from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.system import cores, signals_blocked
 from a2cap.data.scenes.drawing import ImageArray
 from a2cap.data.scenes.scene import Scene, draw, make_scene
 
@@ -40,7 +41,7 @@ def write_images(
     """
     write = partial(_write_batch, images, planted, seed=seed, side=side)
     starts = range(0, len(planted), _BATCH_SIZE)
-    count = workers or min(_cores(), len(planted) // _MIN_SCENES_PER_PROCESS)
+    count = workers or min(cores(), len(planted) // _MIN_SCENES_PER_PROCESS)
     drawn = _map_in_pool(write, starts, workers=count) if count > 1 else (write(s) for s in starts)
     scenes: list[Scene] = []
     # closed here: garbage collection may close it in a thread of the pool, which cannot end it
@@ -53,10 +54,6 @@ def write_images(
     return scenes
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-
-
 def _map_in_pool(
     write: Callable[[int], list[Scene]], starts: Sequence[int], *, workers: int
 ) -> Generator[list[Scene]]:
@@ -65,11 +62,8 @@ def _map_in_pool(
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_init_worker)
     try:
         # Processes inherit the mask: only this one receives Ctrl-C, and it then ends the others.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with signals_blocked({signal.SIGINT}):
             parts = pool.map(write, starts)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         yield from parts
     except BrokenProcessPool as error:
         raise A2Error(

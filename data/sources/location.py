@@ -12,10 +12,8 @@ import re
 import stat
 from typing import Any, BinaryIO, cast
 
-import fsspec
-
 from a2cap.data.errors import A2Error, InputError, UnreadableError
-from a2cap.data.sources.http import HttpFiles
+from a2cap.data.files.system import READ_FLAGS
 
 PROTOCOLS = ("http", "https", "s3", "gs", "hf")
 LARGEST_FILE = 1 << 28
@@ -85,6 +83,10 @@ def file_system(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the path in it; InputError if it is not permitted."""
     require_permitted(url)
     protocol = url.partition("://")[0]
+    import fsspec
+
+    from a2cap.data.sources.http import HttpFiles
+
     if protocol in HttpFiles.protocol:
         return HttpFiles(), url
     try:
@@ -137,8 +139,7 @@ def open_file(name: str) -> BinaryIO:
 
 
 def _open_regular(path: str) -> BinaryIO:
-    # without O_NONBLOCK, opening a FIFO waits for its writer
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    descriptor = os.open(path, READ_FLAGS)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise InputError(f"not a regular file: {path!r}; name a file")
@@ -158,8 +159,8 @@ def read_file(name: str) -> bytes | A2Error:
     try:
         if is_url(name):
             system, path = file_system(name)
-            if isinstance(system, HttpFiles):
-                return system.content(path, limit=LARGEST_FILE)
+            if name.startswith(("http:", "https:")):
+                return bytes(system.content(path, limit=LARGEST_FILE))
         with open_file(name) as file:
             return _bounded(file, name)
     except A2Error as error:

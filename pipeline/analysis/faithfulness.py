@@ -29,7 +29,7 @@ from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.score import METRICS
 from a2cap.pipeline.runtime.config import RuntimeConfig
-from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.device import prepare_device, require_double
 
 LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
 ERASURE = "erasure.csv"
@@ -79,6 +79,7 @@ def analyse(
     model.
     """
     device = prepare_device(runtime)
+    require_double(device, "the analysis")
     saved = load_model(run.model, device=device)
     store = FeatureStore(run.features / FEATURES)
     store.require_width(saved.description.region_width)

@@ -12,6 +12,7 @@ from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.decoding.sampling import sampled_hypotheses
+from a2cap.pipeline.runtime.device import require_double
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ def caption_batches(
     device: torch.device,
 ) -> Iterator[tuple[str, list[Beam]]]:
     """Yield (image id, beams with the best first) of each image, in the order of the batches."""
+    if config.method == "sampling":
+        require_double(device, "sampling")
     generator = torch.Generator(device).manual_seed(config.seed)
     for batch in batches:
         on_device = batch.to(device)

@@ -34,6 +34,8 @@ def _device(runtime: RuntimeConfig) -> str:
         return "not usable"
     if device.type == "cpu":
         return f"cpu, {torch.get_num_threads()} threads"
+    if device.type == "mps":
+        return "mps, an Apple GPU, which shares the machine's memory"
     free, total = torch.cuda.mem_get_info(device)
     name = torch.cuda.get_device_name(device)
     return f"{device}, {name}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"

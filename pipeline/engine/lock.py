@@ -6,7 +6,6 @@ description is read only while the lock is held.
 Locks of an artifacts folder are in its folder LOCKS.
 """
 
-import fcntl
 import json
 import os
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from a2cap.data.errors import LockedError
+from a2cap.data.files.system import HAS_LOCKS, locked
 
 LOCKS = ".locks"
 
@@ -57,13 +57,15 @@ def is_locked(path: Path) -> bool:
     """Return True if a living process holds the lock."""
     try:
         # not by FileLock, which needs the right to write
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with locked(path, exclusive=False):
+            if HAS_LOCKS:
+                return False
+        with FileLock(path).acquire(timeout=0):
+            return False
     except FileNotFoundError:
         return False
-    except BlockingIOError:
+    except (BlockingIOError, Timeout):
         return True
-    return False
 
 
 def lock_holder(path: Path) -> str:
@@ -86,22 +88,19 @@ def reading(*paths: Path) -> Iterator[None]:
         for path in paths:
             # a lock of the folder itself: nothing is written, and a killed reader leaves nothing
             with suppress(OSError):  # a path that does not exist is the caller's to report
-                folder = os.open(path if path.is_dir() else path.parent, os.O_RDONLY)
-                opened.callback(os.close, folder)
-                fcntl.flock(folder, fcntl.LOCK_SH)
+                folder = path if path.is_dir() else path.parent
+                opened.enter_context(locked(folder, exclusive=False, wait=True))
         yield
 
 
 def is_read(folder: Path) -> bool:
     """Return True if a living process reads the folder or one in it."""
     for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
-        descriptor = os.open(inner, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locked(inner, exclusive=True):
+                continue
         except BlockingIOError:
             return True
         except OSError:  # a file system without locks of folders
             return False
-        finally:
-            os.close(descriptor)
     return False

@@ -5,7 +5,6 @@ machine, below TMPDIR, and a copy of the sealed folder is published.
 """
 
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,8 +12,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from a2cap.data.errors import StoreError
-from a2cap.data.files.atomic import fsync
 from a2cap.data.files.sealed_folder import MANIFEST, problems, publish
+from a2cap.data.files.system import fsync, user_of
 from a2cap.pipeline.engine.lock import stage_lock
 
 UNFINISHED = "unfinished"
@@ -51,9 +50,9 @@ def working_folder(store: Path) -> Path:
     if not is_on_network(store.parent):
         return store.parent / UNFINISHED
     place = hashlib.sha256(str(store.resolve()).encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"a2-{os.getuid()}-{place}"
+    folder = Path(tempfile.gettempdir()) / f"a2-{user_of()}-{place}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
+    if folder.stat().st_uid != user_of():
         raise StoreError(f"{str(folder)!r} belongs to another user; set TMPDIR to another folder")
     return folder
 

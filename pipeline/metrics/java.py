@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 # turns I into a dotless i): both would change tokens.
 _NEUTRAL = ("-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
 
+# of SIGHUP, SIGINT, SIGKILL and SIGTERM, two of which Windows does not name
+_KILLED = (1, 2, 9, 15)
+
 
 class JavaError(A2Error):
     """No Java was found, or SPICE has failed."""
@@ -84,7 +87,7 @@ class JavaProcess:
         code = self.process.returncode
         # a JVM that catches a signal ends with 128 + its number
         ended_by = -code if code < 0 else code - 128
-        if ended_by in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP) or code < 0:
+        if ended_by in _KILLED or code < 0:
             return JavaError(
                 f"the JVM of {self.purpose} was killed: {signal.Signals(ended_by).name}; "
                 "free memory if that ran out, and run the same command again"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import cast
 
 from a2cap.data.files.cache import read_entry, write_entry
-from a2cap.pipeline.metrics.java import JavaError, JavaProcess, java_process
+from a2cap.data.files.system import cores
+from a2cap.pipeline.metrics.java import JavaError, JavaProcess, find_java, java_process
 from a2cap.pipeline.metrics.pycocoevalcap import pycocoevalcap_folder
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,21 @@ def spice_jars() -> list[Path]:
     return [lines_jar, folder / "spice-1.0.jar", *sorted((folder / "lib").glob("*.jar")), *models]
 
 
+NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
+
+
+def spice_obstacle(*, requested: bool = True) -> str | None:
+    """Return the reason why SPICE will not run, or None if it will."""
+    if not requested:
+        return NOT_REQUESTED
+    try:
+        find_java()
+        spice_jars()
+    except JavaError as error:
+        return str(error)
+    return None
+
+
 def spice_values(
     candidates: Sequence[str],
     references: Sequence[Sequence[str]],
@@ -70,7 +86,7 @@ def spice_values(
     Raises JavaError if SPICE cannot run.
     """
     jars = os.pathsep.join(map(str, spice_jars()))
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    threads = cores()
     # Threads as many as this process may use: in a container, fewer than the machine has.
     # Native memory is outside the heap limit and grows with the arena of each thread.
     arguments = ["-XX:+UseSerialGC", "-cp", jars, "edu.anu.spice.SpiceLines", str(threads)]

@@ -13,7 +13,7 @@ class RuntimeConfig(Section):
     """Settings of the machine; none of them is part of a stage's key."""
 
     device: str = "auto"
-    """auto (a GPU if there is one), cpu, cuda, or cuda:N."""
+    """auto (an NVIDIA GPU if there is one, else the CPU), cpu, cuda, cuda:N, or mps."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
     """Loader processes of training, and threads of extraction that decode images (at least one)."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None

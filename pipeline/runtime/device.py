@@ -18,15 +18,21 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
         torch.set_num_threads(runtime.threads)
     if runtime.device == "auto":
         return _own_gpu() if torch.cuda.is_available() else torch.device("cpu")
-    problem = f"runtime.device is not a device: {runtime.device!r}; use auto, cpu or cuda"
+    problem = f"runtime.device is not a device: {runtime.device!r}; use auto, cpu, cuda or mps"
     try:
         device = torch.device(runtime.device)
     except RuntimeError as error:
         raise ConfigError(problem) from error
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda", "mps"):
         raise ConfigError(problem)
     if device.type == "cpu":
         return device
+    if device.type == "mps":
+        if torch.backends.mps.is_available():
+            return device
+        raise ConfigError(
+            f"runtime.device is {runtime.device!r} but torch finds no Apple GPU; use auto or cpu"
+        )
     if not torch.cuda.is_available():
         raise ConfigError(
             f"runtime.device is {runtime.device!r} but torch finds no GPU; use auto or cpu"
@@ -39,6 +45,15 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
             "ranks that torchrun started; use auto"
         )
     return device
+
+
+def require_double(device: torch.device, what: str) -> None:
+    """Raise ConfigError if the device has no float64; what: computes in it."""
+    if device.type == "mps":
+        raise ConfigError(
+            f"runtime.device is 'mps', which lacks the float64 that {what} computes in; set "
+            "runtime.device to cpu"
+        )
 
 
 def _own_gpu() -> torch.device:

@@ -147,8 +147,8 @@ class Plan:
         """Check that a model fits into the device's free memory."""
         import torch
 
-        on_cpu = self.torch_device.type == "cpu"
-        available = available_memory() if on_cpu else torch.cuda.mem_get_info(self.torch_device)[0]
+        has_own = self.torch_device.type == "cuda"  # an Apple GPU shares the machine's memory
+        available = torch.cuda.mem_get_info(self.torch_device)[0] if has_own else available_memory()
         if available is None:
             return f"{what} takes about {gigabytes(needed)}; the system hides its free memory"
         if needed > available:

@@ -175,7 +175,9 @@ def environment(device: torch.device, *, ranks: int) -> dict[str, str]:
         "numpy": np.__version__,
         "device": torch.backends.cpu.get_cpu_capability()
         if on_cpu
-        else torch.cuda.get_device_name(device),
+        else torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else device.type,
         "threads": str(torch.get_num_threads()) if on_cpu else "any",
         "processes": str(ranks),
     }

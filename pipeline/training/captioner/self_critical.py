@@ -27,7 +27,7 @@ from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self
 from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
 from a2cap.pipeline.engine.artifacts import CAPTIONS, DOCUMENT_FREQUENCIES, REFERENCES, VOCABULARY
 from a2cap.pipeline.engine.explain import key_fields
-from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig
@@ -51,6 +51,7 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
     """
     features, captions, model = (run.inputs[n].path for n in ("features", "captions", "model"))
     ranks, device = run.ranks, prepare_device(run.runtime)
+    require_double(device, "self-critical training")
     data = read_training_data(features, captions)
     loaded = load_model(model, device=device)
     data.store.require_width(loaded.description.region_width)

@@ -23,7 +23,7 @@ from a2cap.extract.weights.initial import initialise_from, random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
-from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.detector.batches import DetectorDataset, DetectorPart, collate
@@ -50,6 +50,7 @@ def train_detector(config: DetectorConfig, run: TrainingRun) -> DetectorData:
     A2Error for unusable data or weights and on a loss that is not finite, Interrupted after saving.
     """
     device, ranks = prepare_device(run.runtime), run.ranks
+    require_double(device, "the detector")
     torch.manual_seed(config.seed)  # nothing draws from it, but its state is in each checkpoint
     data = read_detector_data(config)
     families = family_ids(config, data.training.attributes)

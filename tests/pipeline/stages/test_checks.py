@@ -16,7 +16,6 @@ from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor import machine
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import pycocoevalcap
-from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.stages.checks import check_stages, require_runnable
 from a2cap.pipeline.stages.estimates import detector_training_disk
 from tests.data.sources.samples import tar_bytes
@@ -57,7 +56,7 @@ def test_all_problems_are_reported_at_once_and_each_once(tmp_path):
     assert lines[0] == f"  {NO_IMAGES}"
     assert lines[1].startswith("  no detector weights are named: extract.weights is null; ")
     assert lines[2:] == [
-        "  runtime.device is not a device: 'tpu'; use auto, cpu or cuda",
+        "  runtime.device is not a device: 'tpu'; use auto, cpu, cuda or mps",
         f"  {NO_CAPTIONS}",
         f"  file of evaluate.baseline not found: {str(tmp_path / 'none.json')!r}; check the path",
     ]
@@ -358,7 +357,7 @@ def test_the_doctor_reports_if_spice_will_run_and_its_absence_is_not_a_problem(n
     check = found(new("evaluate.spice=true"), "evaluate", "spice")
     assert (check.state, check.found) == ("ok", needs)
     assert found(new(), "evaluate", "spice").found == "not requested"
-    monkeypatch.setattr(metrics, "spice_jars", list)
+    monkeypatch.setattr("a2cap.pipeline.metrics.spice.spice_jars", list)
     assert found(new("evaluate.spice=true"), "evaluate", "spice").found == "ready"
 
 

@@ -1,0 +1,127 @@
+"""What differs between Linux, macOS and Windows: locks, durability, limits and signals.
+
+Windows has neither the modules fcntl and resource nor blocked signals, and opens no folder; macOS
+has no sigwaitinfo. What a system lacks is left out: on Windows, `a2 clean` cannot see that another
+process reads a folder; on macOS, SIGTERM to a process group ends the loader's workers too.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+try:
+    import fcntl
+    import resource
+except ImportError:  # Windows
+    fcntl = resource = None  # type: ignore[assignment]
+
+HAS_LOCKS = fcntl is not None
+"""False where `locked` holds nothing."""
+
+# without O_NONBLOCK, opening a FIFO waits for its writer
+_FLAGS = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+READ_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)
+"""Flags of `os.open` for reading a path that may not be a regular file."""
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end a run; a worker process leaves them to its parent."""
+
+
+def fsync(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on disk."""
+    if fcntl is None and path.is_dir():  # its names are in NTFS's journal
+        return
+    descriptor = os.open(path, os.O_RDONLY if fcntl else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+        if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync leaves data in the disk's cache
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path, *, exclusive: bool, wait: bool = False) -> Iterator[None]:
+    """Hold the kernel's lock of a file or folder inside the block, where the system has locks.
+
+    The kernel releases it when the process dies. Raises BlockingIOError if another process holds
+    it and `wait` is False, OSError for a file system without locks.
+    """
+    if fcntl is None:
+        path.stat()  # raises the same error where it does not exist
+        yield
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def allow_open_files(needed: int) -> int | None:
+    """Raise the limit of open files to `needed`; return the limit that forbids it, else None."""
+    if resource is None:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            return hard
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return None
+
+
+def cores() -> int:
+    """Return the cores that this process may use: in a container, fewer than the machine has."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+
+
+def read_at(descriptor: int, size: int, start: int) -> bytes:
+    """Read up to `size` bytes of a file at a position."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, start)
+    os.lseek(descriptor, start, os.SEEK_SET)
+    return os.read(descriptor, size)
+
+
+def user_of() -> int:
+    """Return the id of this process's user, 0 on Windows, as files there state."""
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+@contextmanager
+def signals_blocked(numbers: Collection[int] = STOPPING) -> Iterator[None]:
+    """Block signals inside the block, and in processes that start in it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_signals_to_the_parent() -> None:
+    """Let a worker survive signals to its process group, so that its parent can save and end it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return
+    # Ctrl-C and torchrun signal the group. The parent's own SIGTERM must still end the worker,
+    # or the parent could not exit after an error.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    threading.Thread(target=_exit_on_sigterm_from, args=(os.getppid(),), daemon=True).start()
+
+
+def _exit_on_sigterm_from(parent: int) -> None:
+    if not hasattr(signal, "sigwaitinfo"):  # macOS does not tell the sender
+        signal.sigwait({signal.SIGTERM})
+        os._exit(0)
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
+    os._exit(0)  # torch reports any other status as a failure
