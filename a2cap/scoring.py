@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.pipeline.metrics.cider import Idf
-from a2cap.pipeline.metrics.score import NOT_REQUESTED, Scores
+from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.score import score as score_tokens
+from a2cap.pipeline.metrics.spice import NOT_REQUESTED
 from a2cap.pipeline.metrics.tokenization import tokenize
 
 

@@ -7,15 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.config import Config, load_named_config
-from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.torchrun import RankGroup, connected
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.experiment import Experiment
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -37,8 +40,11 @@ class ExperimentOptions:
         """Load the experiment's configuration, with further overrides."""
         return load_named_config(self.config_file, (*self.overrides, *overrides))
 
-    def open(self, *overrides: str) -> Experiment:
+    def open(self, *overrides: str) -> "Experiment":
         """Open the experiment, with further overrides."""
+        # imported late, with all stages: `a2 config`, `clean`, `runs` and `verify` open none
+        from a2cap.pipeline.experiment import Experiment
+
         log(self.verbose)
         if self.group is not None and not self.group.is_main:
             logging.getLogger().setLevel(logging.WARNING)  # rank 0 reports progress for all

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from typing import TYPE_CHECKING, TypeVar
 
 from a2cap.pipeline.engine.events import EventLog
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class TrackedWork:
     what: str
     total: int
     done: int
-    bar: Progress | None
+    bar: "Progress | None"
     events: EventLog | None
     done_here: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -82,6 +82,9 @@ def track(
     with ExitStack() as drawing:
         bar = None
         if shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             left = TextColumn("{task.fields[left]}")
             bar = Progress(*columns, left, console=Console(stderr=True), transient=True)

@@ -19,7 +19,6 @@ from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.errors import A2Error, InputError, StoreError, UnreadableError
 from a2cap.data.features.facts import shard_name
 from a2cap.data.files.atomic import write_durably
-from a2cap.data.files.image_file import read_image_file
 from a2cap.data.sources.location import is_url
 from a2cap.data.sources.opening import open_source
 from a2cap.data.sources.source import ImageSource, SourceItem
@@ -104,6 +103,8 @@ class ImageFiles:
                 yield EncodedImage(image_id, path.name, self._content(path))
 
     def _content(self, path: Path) -> bytes | A2Error:
+        from a2cap.data.files.image_file import read_image_file  # imports Pillow
+
         try:
             content = read_image_file(path)
         except InputError as error:

@@ -18,7 +18,6 @@ from a2cap.extract.record import CODE_VERSION, ExtractorRecord
 from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.extraction.convert import convert, open_source, read_sizes, skipped_file
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +64,8 @@ class ImportedFeatures:
         """Return F of the first readable image; InputError if there is none."""
         if is_store(self.source):
             return FeatureStore(self.source).feature_width
+        from a2cap.pipeline.extraction.convert import open_source, read_sizes
+
         reason = "it is empty"
         for item in islice(open_source(self.source, read_sizes(self.sizes)), _TRIED):
             if isinstance(item, ImageFeatures):
@@ -88,6 +89,8 @@ def import_features(
         is_result = (source.parent / MANIFEST).is_file()
         found = read_manifest(source.parent if is_result else source).reasons
     else:
+        from a2cap.pipeline.extraction.convert import convert, skipped_file
+
         config = imported.config
         made = convert(source, target, form="a2", dtype=config.dtype, sizes=imported.sizes)
         skipped_file(target).unlink(missing_ok=True)

@@ -18,11 +18,10 @@ from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
 from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, coco_frequencies
-from a2cap.pipeline.metrics.java import JavaError, find_java
 from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics
 from a2cap.pipeline.metrics.ngrams import Floats, count_pair
 from a2cap.pipeline.metrics.rouge import rouge_values
-from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
+from a2cap.pipeline.metrics.spice import NOT_REQUESTED, PARTS, spice_values
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.metrics.truth import TRUTH, truth_counts
 
@@ -44,7 +43,6 @@ def unpenalised_line(metrics: Mapping[str, float], unpenalised: Sequence[float])
 
 
 # metrics.json contains these texts, so its wording is part of the file format.
-NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
 ONE_IMAGE = (
     "its document frequencies are those of the scored references, and an n-gram of the only image "
     "has no weight; score more images, or weigh by idf coco"
@@ -199,18 +197,6 @@ def _families(metrics: Collection[str]) -> set[str]:
         raise InputError(f"unknown metric: {unknown[0]!r}; use some of {', '.join(METRICS)}")
     families = {"BLEU" if name.startswith("Bleu") else name for name in metrics}
     return families | ({"CIDEr", "SPICE"} if "SPIDEr" in families else set())
-
-
-def spice_obstacle(*, requested: bool = True) -> str | None:
-    """Return the reason why SPICE will not run, or None if it will."""
-    if not requested:
-        return NOT_REQUESTED
-    try:
-        find_java()
-        spice_jars()
-    except JavaError as error:
-        return str(error)
-    return None
 
 
 def cider(candidates: Mapping[str, str | list[str]], references: Tokens) -> float:

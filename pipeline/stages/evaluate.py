@@ -15,7 +15,6 @@ from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.config import DataConfig
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.scenes.truth import read_scenes
 from a2cap.pipeline.captioning.model_description import require_compatible, require_vocabulary
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
@@ -32,8 +31,8 @@ from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.evaluation.config import EvaluateConfig
-from a2cap.pipeline.evaluation.scores import read_baseline
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
+from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.files import ExperimentFiles
@@ -126,8 +125,6 @@ class Evaluate(Stage):
 
     @cached_property
     def _no_spice(self) -> str | None:
-        from a2cap.pipeline.metrics.score import spice_obstacle
-
         return spice_obstacle(requested=self.evaluate.spice)
 
     def _spice(self, plan: Plan) -> str:
@@ -143,6 +140,8 @@ class Evaluate(Stage):
         path = self.evaluate.baseline
         if path is None:
             return "none"
+        from a2cap.pipeline.evaluation.scores import read_baseline
+
         metrics = read_baseline(require_file(path, "evaluate.baseline")).metrics
         return f"{path}, {len(metrics)} metrics"
 
@@ -163,6 +162,8 @@ class Evaluate(Stage):
         path = self.data.scenes
         if path is None:
             return "none"
+        from a2cap.data.scenes.truth import read_scenes
+
         return f"of {len(read_scenes(require_file(path, 'data.scenes'))):,} images"
 
     def _ensemble(self, plan: Plan) -> str:

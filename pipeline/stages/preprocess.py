@@ -8,8 +8,6 @@ from typing import Any
 from a2cap.data.annotations.layouts import IN_NO_SPLIT, require_annotations
 from a2cap.data.annotations.read import Annotations, Caption, check_skip_limit
 from a2cap.data.annotations.tables import caption_files
-from a2cap.data.captions.caption_file import write_captions
-from a2cap.data.captions.document_frequencies import count_document_frequencies
 from a2cap.data.captions.presets import count_words
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.config import DataConfig, PreprocessConfig
@@ -99,6 +97,9 @@ def preprocess(
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     """Write the outputs into `directory`; return the skipped captions and images."""
+    from a2cap.data.captions.caption_file import write_captions  # imports h5py
+    from a2cap.data.captions.document_frequencies import count_document_frequencies
+
     unusable = require_usable(found, annotations)
     kept = (replace(p, captions=p.captions[: config.references]) for p in found.images)
     found = replace(found, images=tuple(kept))

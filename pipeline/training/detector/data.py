@@ -8,11 +8,9 @@ from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData, LabelledImage
-from a2cap.data.detection.visual_genome import read_visual_genome
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images
-from a2cap.extract.image import image_size
 from a2cap.pipeline.training.detector.config import DetectorConfig
 
 _FILES = ("labels", "ids", "validation_labels", "validation_ids")
@@ -95,6 +93,8 @@ def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> Detecti
     only = _ids(config, ids)
     if config.layout == "coco":
         return _skip_misfits(read_coco(file, folder, only=only))
+    from a2cap.data.detection.visual_genome import read_visual_genome  # imports Pillow
+
     data = read_visual_genome(
         file,
         _file(config.attributes, "attributes"),
@@ -122,6 +122,8 @@ def _skip_misfits(data: DetectionData) -> DetectionData:
 
 def _misfit(image: LabelledImage) -> str | None:
     """Return why the file does not fit its labels, or None if it does."""
+    from a2cap.extract.image import image_size  # imports OpenCV
+
     try:
         width, height = image_size(image.file)
     except A2Error as error:  # InputError or UnreadableError

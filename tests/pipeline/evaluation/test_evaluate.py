@@ -395,7 +395,7 @@ def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
         assert "SPICE    not run: SPICE needs Stanford CoreNLP 3.6.0; run " in answer.stdout
         assert answer.stderr.splitlines()[-1].startswith("a2: scored without SPICE; run ")
     assert "nothing to do" in answer.stdout
-    monkeypatch.setattr(metrics, "spice_jars", list)
+    monkeypatch.setattr("a2cap.pipeline.metrics.spice.spice_jars", list)
     monkeypatch.setattr(metrics, "PARTS", ())
     monkeypatch.setitem(metrics._SLOW, "SPICE", measure)
     why = copy.a2("status", *spice, "--explain").stdout

@@ -11,8 +11,8 @@ import pytest
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics import spice
 from a2cap.pipeline.metrics.java import JavaError, find_java
-from a2cap.pipeline.metrics.score import score, spice_obstacle
-from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_values
+from a2cap.pipeline.metrics.score import score
+from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_obstacle, spice_values
 from tests.data.messages import message_of
 
 CANDIDATES = [
