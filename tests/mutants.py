@@ -216,6 +216,7 @@ def run_tests(checkout: Path, chosen: list[str]) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "a2cap")]:
         del sys.modules[name]
     os.environ["PYTHONPATH"] = paths[0]
+    sys.dont_write_bytecode = False  # else each fork would compile all modules and tests
     os.chdir(checkout)
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 1)

@@ -13,6 +13,7 @@ import numpy as np
 
 from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
+from a2cap.data.image_ids import sample_ids
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
@@ -221,10 +222,16 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _C
     if not candidates:
         raise InputError("nothing to score: 0 captions; caption at least one image")
     if candidates.keys() != references.keys():
-        odd = sorted(candidates.keys() ^ references.keys())
+        one, other = (
+            sample_ids(sorted(map(str, ids)), 2) or "none"
+            for ids in (
+                candidates.keys() - references.keys(),
+                references.keys() - candidates.keys(),
+            )
+        )
         raise InputError(
-            f"captions and references are of different images: {odd[0]!r} and {len(odd) - 1} more"
-            " are only in one; give both for the same images"
+            f"captions and references are of different images: only captions have {one}, only "
+            f"references have {other}; give both for the same images"
         )
     found = {k: [v] if isinstance(v, str) else list(v) for k, v in candidates.items()}
     for image_id, captions in found.items():

@@ -66,9 +66,9 @@ def test_scores_do_not_depend_on_the_order_of_images():
         ({}, {}, "nothing to score: 0 captions; caption at least one image"),
         (
             {"1": "a"},
-            {"1": ["a"], "2": ["b"], "3": ["c"]},
-            "captions and references are of different images: '2' and 1 more are only in one; "
-            "give both for the same images",
+            {"1": ["a"], "2": ["b"], "3": ["c"], "4": ["d"]},
+            "captions and references are of different images: only captions have none, only "
+            "references have 2, 3 and 1 more; give both for the same images",
         ),
         (
             {"1": ["a", "b"]},
