@@ -56,7 +56,7 @@ _ATTENDED = "#d62728"
 _COLOURS = {"original": "#1f77b4", "aligned": _ATTENDED}  # boxes before and after alignment
 _FRAME, _LAST_FRAME = 700, 2000  # milliseconds
 _FRAME_WIDTH = 3.2  # inches
-_PALETTE = 48  # colours of an animation
+_PALETTE = 128  # colours of an animation
 
 
 class FigurePaths:
@@ -243,7 +243,8 @@ def _write_animation(
     words = captioned.beams[0].caption.split()
     frames = [_frame(shown, row, words, position) for position in (*range(len(words)), None)]
     times = [_FRAME] * len(words) + [_LAST_FRAME]
-    first, *others = (frame.quantize(_PALETTE) for frame in frames)
+    method = Image.Quantize.FASTOCTREE  # keeps the colour of few pixels
+    first, *others = (frame.quantize(_PALETTE, method) for frame in frames)
     first.save(file, "GIF", save_all=True, append_images=others, duration=times, loop=0)
 
 
