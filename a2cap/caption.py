@@ -16,7 +16,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
-from a2cap.pipeline.captioning.attention_figure import attention_figure
+from a2cap.pipeline.captioning.attention_figure import attention_figure, word_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.caption_output import caption_line
 from a2cap.pipeline.captioning.decoding import Beam
@@ -144,16 +144,9 @@ class Word:
 
     def figure(self, *, layer: int | None = None, head: int | None = None) -> Figure:
         """Draw the attention at this token; layer, head and errors as for `Caption.figure`."""
-        whole = self.of._attention().of(layer, head)
-        here = slice(self.position, self.position + 1)
-        attention = CaptionAttention(
-            whole.original[here],
-            whole.aligned[here],
-            None if whole.keep is None else whole.keep[here],
-            None if whole.gate is None else whole.gate[here],
-        )
-        captioned = CaptionedImage([Beam(self.text, self.of.score)], self.of.regions, attention)
-        return attention_figure(self.of.pixels, captioned, attention)
+        of, attention = self.of, self.of._attention()
+        captioned = CaptionedImage(of.beams, of.regions, attention)
+        return word_figure(of.pixels, captioned, attention, self.position, layer=layer, head=head)
 
     def _row(self, name: str) -> NDArray[np.float32] | None:
         attention = self.of.attention

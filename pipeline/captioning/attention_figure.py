@@ -12,7 +12,8 @@ import math
 import os
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -57,6 +58,17 @@ _COLOURS = {"original": "#1f77b4", "aligned": _ATTENDED}  # boxes before and aft
 _FRAME, _LAST_FRAME = 700, 2000  # milliseconds
 _FRAME_WIDTH = 3.2  # inches
 _PALETTE = 128  # colours of an animation
+
+
+class ShownFigure(Figure):
+    """A figure that a notebook shows; pyplot, which is not used, would show a plain one."""
+
+    def _repr_png_(self) -> bytes:
+        """Return the figure as PNG."""
+        drawn = io.BytesIO()
+        with _any_script():
+            self.savefig(drawn, format="png", dpi=120)
+        return drawn.getvalue()
 
 
 class FigurePaths:
@@ -130,9 +142,7 @@ def write_figure(
         )
     pixels = read_image(image.path)[:, :, ::-1]
     drawn = io.BytesIO()
-    with warnings.catch_warnings():
-        # matplotlib's font lacks some scripts; it then draws a box in place of a word
-        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+    with _any_script():
         if path.suffix.lower() == ANIMATED:
             _write_animation(drawn, pixels, captioned, captioned.attention.of(layer, head))
         else:
@@ -147,6 +157,14 @@ def write_figure(
             )
             figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=120)
     write_durably(path, drawn.getvalue())
+
+
+@contextmanager
+def _any_script() -> Iterator[None]:
+    """Ignore matplotlib's warning of a script that its font lacks: it draws a box for each word."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+        yield
 
 
 def attention_figure(
@@ -174,7 +192,7 @@ def attention_figure(
     shown = _scaled_down(pixels)
     height = _PANEL * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
     size = (_PANEL * _COLUMNS, 2 * height + 0.9 + below_it * (height + 0.25))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = ShownFigure(figsize=size, layout="constrained")
     grid = figure.add_gridspec(1 + below_it, _COLUMNS, height_ratios=[2.0] + [1.0] * below_it)
     whole = figure.add_subplot(grid[0, :])
     whole.imshow(shown)
@@ -198,6 +216,33 @@ def attention_figure(
             axes.set_xlabel(", ".join(notes), fontsize=7)
             if column == 0 and lines > 1:
                 axes.set_ylabel(row.label, fontsize=8)
+    return figure
+
+
+def word_figure(
+    pixels: NDArray[np.uint8],
+    captioned: CaptionedImage,
+    attention: CaptionAttention,
+    position: int,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+) -> Figure:
+    """Draw the attention at one word, counted from 0, on the scale of the whole caption's figure.
+
+    The original and the aligned attention are side by side; other arguments as in
+    `attention_figure`.
+    """
+    rows = _rows(captioned, attention.of(layer, head), None)
+    shown = _scaled_down(pixels)
+    side = 2 * _PANEL
+    height = side * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
+    figure = ShownFigure(figsize=(side * len(rows), height + 0.6), layout="constrained")
+    figure.suptitle(captioned.beams[0].caption.split()[position], parse_math=False)
+    for number, row in enumerate(rows, start=1):
+        axes = figure.add_subplot(1, len(rows), number)
+        _show_attention(axes, shown, row.regions, row.times[position], peak=row.peak)
+        axes.set_title(row.label, fontsize=9)
     return figure
 
 

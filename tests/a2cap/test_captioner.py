@@ -191,7 +191,9 @@ def test_each_word_has_its_attention_and_its_figure(captioner, scene, boxes):
         assert (word.original == original).all() and (word.aligned == aligned).all()
     for chosen in ({}, {"layer": 1, "head": 2}):
         assert len(found.figure(**chosen).axes) == 1 + 2 * len(found.tokens)
-        assert len(found.words[-1].figure(**chosen).axes) == 1 + 2
+        assert len(found.words[-1].figure(**chosen).axes) == 2
+    with Image.open(io.BytesIO(found.words[0].figure()._repr_png_())) as shown:
+        assert min(shown.size) > 100  # as a notebook shows it
     assert found.attention.layers[0].original.shape == (2, len(found.tokens), len(boxes))
     plain = replace(found, attention=None)
     assert plain.words[0].original is None

@@ -1,4 +1,4 @@
-"""Demo: all stages on scenes, the comparison with a blind captioner, reruns, and the notebook."""
+"""Demo: all stages on scenes, the comparison with a blind captioner, and reruns."""
 
 import json
 import shlex
@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.demo import run_demo
-from tests.test_structure import ROOT
 
 SMALL = (
     "train.start=null",
@@ -20,8 +19,6 @@ SMALL = (
     "evaluate.beam_size=2",
 )
 SCENES = 40
-NOTEBOOK = ROOT / "docs" / "guide" / "python.ipynb"
-EXAMPLE = "artifacts/demo/train-xe/0123456789ab"
 RUN = ["extract", "preprocess", "train-xe", "train-xe", "evaluate", "evaluate"]
 METRICS = ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE"]
 
@@ -109,34 +106,3 @@ def test_a_demo_folder_with_other_files_is_rejected(tmp_path):
     assert answer.exit_code == 1
     folder = str(tmp_path / "scenes")
     assert answer.stderr.startswith(f"a2: {folder!r} already contains other files")
-
-
-def cells():
-    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-
-
-def last_value(source, names):
-    """Run a cell and return the value of its last line, as a notebook shows it."""
-    *_, last = source.splitlines()
-    exec(compile(source, "cell", "exec"), names)
-    return None if last.startswith((" ", ")", "}", "assert")) else eval(last, names)
-
-
-@pytest.mark.slow
-def test_every_cell_of_the_notebook_runs(demo, monkeypatch, capsys):
-    folder, *_ = demo
-    model = min((folder / "train-xe").glob("*/model.json")).parent
-    monkeypatch.chdir(folder.parents[1])
-    first, *others = ("".join(cell["source"]) for cell in cells() if cell["cell_type"] == "code")
-    assert EXAMPLE in first
-    names = {}
-    assert last_value(first.replace(EXAMPLE, str(model)), names) == names["found"].caption
-    shown = [last_value(source, names) for source in others]
-    assert shown[1].axes  # the figure of attention
-    assert shown[3][0][0] == shown[3][1][0] > 0  # one row of features per box
-    assert shown[4][0] == SCENES
-    assert f"Bleu_1   {names['scores'].metrics['Bleu_1']:.3f} [" in capsys.readouterr().out
-
-
-def test_the_notebook_is_kept_without_output():
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells())
