@@ -23,7 +23,7 @@ from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.config import Config, load_config, override
-from a2cap.pipeline.engine.artifacts import EVALUATE, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.engine.artifacts import EVALUATE, EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.measure import Cost, cost_of, print_machine, print_table
 from benchmarks.photos_data import (
@@ -37,13 +37,13 @@ from benchmarks.photos_data import (
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
 CONFIG, FLICKR8K = _CONFIGS / "captioner-photos.yaml", _CONFIGS / "flickr8k-a2.yaml"
-FIRST = ("model.alignment.fusion=none", "train.epochs=3", "train.lr=0.001", "train.warmup=200")
+FIRST = ("model.alignment.fusion=none", "train.epochs=6", "train.lr=0.001", "train.warmup=200")
 """Settings of the first training, on the captions of similar photographs too."""
 LEAST, MOST = 0.12, 15
 """Similarity of such captions, and their number per photograph."""
 SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
 
-VIEWS = 4
+VIEWS = 2
 """Views of each photograph of the bundled captioner's training, `Photo.views`."""
 
 _LAYERED: dict[str, object] = {
@@ -100,7 +100,7 @@ def trained(folder: Path, *, blind: bool) -> tuple[Path, Path, Path]:
     """Train in both steps; return the captioners of both phases of the second, and its scores."""
     first = _config(folder, "similar", *FIRST, f"model.blind={blind}")
     with Experiment(first, folder / "artifacts") as opened:
-        start = opened.run(TRAIN_XE).directory
+        start = [opened.run(stage).directory for stage in (EXTRACT, PREPROCESS, TRAIN_XE)][-1]
     second = _config(folder, "dataset_coco", override("train.start", start), f"model.blind={blind}")
     with Experiment(second, folder / "artifacts") as opened:
         done = {stage: opened.run(stage).directory for stage in opened.names}

@@ -26,6 +26,7 @@ from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.weights.captioners import BUNDLED
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class ImageCaptioner:
         self._device = prepare_device(runtime)
         average = decoding.ensemble_average
         self._loaded = load_captioner(models, device=self._device, average=average)
-        self._decoding = decoding
+        self._decoding = _with_own_beams(models, decoding)
         model = models[0]  # all have the same extractor
         record = ExtractorRecord.read(model / EXTRACTOR)
         if record.source is not None:
@@ -156,6 +157,14 @@ class ImageCaptioner:
         )
         found = dict(traced)  # empty for a captioner without attention
         return [replace(one, attention=found.get(str(n))) for n, one in enumerate(captioned)]
+
+
+def _with_own_beams(models: Sequence[Path], decoding: CaptioningConfig) -> CaptioningConfig:
+    """Return the settings with the beams of a bundled captioner where they state no number."""
+    if "beam_size" in decoding.model_fields_set:
+        return decoding
+    own = [{"beam_size": one.beam_size} for one in BUNDLED.values() if [one.folder] == list(models)]
+    return decoding.model_copy(update=own[0] if own else {})
 
 
 def attention_by(

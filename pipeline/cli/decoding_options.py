@@ -60,6 +60,7 @@ def _config(overrides: list[str], *, beams: int) -> Config:
                 f"runtime or evaluate ({', '.join(decoding)})"
             )
     config = load_config(None, overrides)
-    if config.evaluate.beam_size < beams:
-        return load_config(None, [*overrides, f"evaluate.beam_size={beams}"])
+    if beams > 1:
+        most = max(beams, config.evaluate.beam_size)
+        return load_config(None, [*overrides, f"evaluate.beam_size={most}"])
     return config

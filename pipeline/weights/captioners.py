@@ -11,17 +11,22 @@ from a2cap.pipeline.engine.artifacts import CAPTIONER
 
 @dataclass(frozen=True)
 class BundledCaptioner:
-    """A folder without `weights.safetensors`; weights: `extract.weights` of its regions."""
+    """A folder without `weights.safetensors`.
+
+    weights: `extract.weights` of its regions. beam_size: beams unless a setting names a number.
+    """
 
     folder: Path
     weights: str
+    beam_size: int
 
 
 BUNDLED: Mapping[str, BundledCaptioner] = {
     name: BundledCaptioner(
-        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), weights
+        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), weights, beams
     )
-    for name, weights in (("photos", "efficientnet-lite2"), ("scenes", "scenes"))
+    # 3 beams caption photographs better than 5 (docs/photos.md)
+    for name, weights, beams in (("photos", "efficientnet-lite2", 3), ("scenes", "scenes", 5))
 }
 """Of photographs (docs/photos.md) and of generated scenes (docs/scenes-detector.md)."""
 

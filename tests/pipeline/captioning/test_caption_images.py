@@ -16,11 +16,12 @@ from PIL import Image
 from a2cap.data.batches.collate import collate
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
-from a2cap.pipeline.captioning.caption_images import caption_files
+from a2cap.pipeline.captioning.caption_images import ImageCaptioner, caption_files
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.weights.captioners import BUNDLED
 from tests.experiments import detecting
 
 CPU = RuntimeConfig(device="cpu")
@@ -363,3 +364,12 @@ def test_regions_are_limited_as_in_training_and_rounded_as_in_the_store(
     assert len(seen) == 8
     assert max(len(item.regions) for item in seen) == 2
     assert {str(item.regions.features.dtype) for item in seen} == {"float16"}
+
+
+@pytest.mark.parametrize(("settings", "beams"), [({}, 3), ({"beam_size": 5}, 5)])
+def test_the_bundled_captioner_of_photographs_has_a_number_of_beams_of_its_own(settings, beams):
+    captioner = ImageCaptioner(
+        [BUNDLED["photos"].folder], decoding=CaptioningConfig(**settings), runtime=CPU
+    )
+    [captioned] = captioner.caption([captioner.extract(np.zeros((64, 64, 3), np.uint8))])
+    assert len(captioned.beams) == beams
