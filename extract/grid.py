@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torchvision import models
-from torchvision.models.feature_extraction import create_feature_extractor
 
 from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.files.atomic import replacing
@@ -23,6 +21,7 @@ from a2cap.data.files.tensors import save_tensors
 from a2cap.data.regions import Regions, cell_boxes
 from a2cap.extract.config import LITE, ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import rounded_blob, rounded_size
+from a2cap.extract.detector.operators import torchvision_module
 from a2cap.extract.efficientnet_lite import EfficientNetLite
 from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.timm_backbone import PREFIX as TIMM
@@ -60,7 +59,8 @@ class GridExtractor:
         else:
             _load(backbone, weights, config.grid_backbone)
         self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
-        self.feature_width = grid_width(config)
+        # not by `grid_width`: the first operation on the meta device imports torch's compiler
+        self.feature_width = _channels(self._map, config)
 
     def __call__(self, image: NDArray[np.uint8], boxes: object = None) -> Regions:
         """Return the cells of one image, (H, W, 3) uint8 BGR, row by row; features are float32.
@@ -164,10 +164,16 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
 
 def grid_width(config: ExtractConfig) -> int:
     """Return F, the channels of the layer; ConfigError where the backbone has no such layer."""
-    with torch.device("meta"), torch.inference_mode():
-        network = _up_to(_backbone(config.grid_backbone), config.grid_layer).eval()
-        side = network.side if isinstance(network, _OF_ONE_SIDE) else 224
-        found: Tensor = network(torch.empty(1, 3, side, side))["map"]
+    with torch.device("meta"):
+        return _channels(_up_to(_backbone(config.grid_backbone), config.grid_layer).eval(), config)
+
+
+def _channels(network: nn.Module, config: ExtractConfig) -> int:
+    """Return the channels of a network's map; ConfigError where it has none."""
+    side = network.side if isinstance(network, _OF_ONE_SIDE) else _CROP
+    device = next(network.parameters()).device
+    with torch.inference_mode():
+        found: Tensor = network(torch.zeros(1, 3, side, side, device=device))["map"]
     if found.ndim != 4:
         raise ConfigError(
             f"extract.grid_layer has no spatial map: {config.grid_layer!r} of "
@@ -181,7 +187,7 @@ def _backbone(name: GridBackbone) -> nn.Module:
         return TimmBackbone(name)
     if name in LITE:
         return EfficientNetLite(name)
-    return cast(nn.Module, models.get_model(name, weights=None))
+    return cast(nn.Module, torchvision_module("models").get_model(name, weights=None))
 
 
 def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
@@ -198,8 +204,9 @@ def _up_to(backbone: nn.Module, layer: str) -> nn.Module:
     """Return the backbone up to a layer, with its output as "map"."""
     if isinstance(backbone, _OF_ONE_SIDE):
         return backbone
+    extraction = torchvision_module("models.feature_extraction")
     try:
-        return cast(nn.Module, create_feature_extractor(backbone, {layer: "map"}))
+        return cast(nn.Module, extraction.create_feature_extractor(backbone, {layer: "map"}))
     except ValueError as error:
         layers = [name for name, module in backbone.named_modules() if name and "." not in name]
         raise ConfigError(
