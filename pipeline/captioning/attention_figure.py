@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -35,14 +34,10 @@ from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.data.regions import Regions, is_grid
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.config import ANIMATED, Style
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 
-ANIMATED = ".gif"
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg", ANIMATED)
-
-Style = Literal["panels", "boxes"]
-"""panels: a panel of each attention for each word; boxes: one panel for each word with its
-top-scoring region before and after alignment (A2, Fig. 1)."""
 
 _LONGEST_STEM = 220  # bytes
 _COLUMNS = 6  # words per row

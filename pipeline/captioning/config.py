@@ -6,6 +6,13 @@ from pydantic import Field
 
 from a2cap.model.decoding.config import DecodingConfig
 
+ANIMATED = ".gif"
+"""Suffix of an animated figure."""
+
+Style = Literal["panels", "boxes"]
+"""panels: a panel of each attention for each word; boxes: one panel for each word with its
+top-scoring region before and after alignment (A2, Fig. 1)."""
+
 
 class CaptioningConfig(DecodingConfig):
     """Decoding by one captioner or an ensemble."""

@@ -15,14 +15,9 @@ import click
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import list_images
-from a2cap.pipeline.captioning.attention_figure import (
-    ANIMATED,
-    FigurePaths,
-    Style,
-    write_figure,
-)
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, attention_by, caption_files
 from a2cap.pipeline.captioning.caption_output import caption_line, caption_output
+from a2cap.pipeline.captioning.config import ANIMATED, Style
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
@@ -287,6 +282,8 @@ def _figure_writer(
     """Return the function that writes the figure of one image and returns its path, if asked."""
     if figure is None:
         return None
+    from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
+
     paths = FigurePaths(figure, many=many)
 
     def write(image: NamedImage, found: CaptionedImage) -> Path:
