@@ -38,7 +38,7 @@ _COLUMNS = {
 @click.option(
     "--erasure",
     type=click.IntRange(min=0),
-    default=100,
+    default=20,
     show_default=True,
     help="Remove regions from the first N of these images; 0 leaves that out.",
 )
