@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 
@@ -109,6 +109,10 @@ def train(
 
     >>> train("a2-gate", {"data.images": "coco/images"}).captioner()  # doctest: +SKIP
     """
+    if phase not in get_args(Phase):
+        raise ConfigError(
+            f"phase is unknown: {phase!r}; choose one of {', '.join(get_args(Phase))}"
+        )
     with _opened(config, settings, artifacts) as experiment:
         stages = experiment.phase(phase)
         before = experiment.names[: experiment.names.index(stages[0])]
@@ -154,6 +158,9 @@ def configure(config: AnyConfig = None, settings: Mapping[str, object] | None = 
     if isinstance(config, str | PathLike):
         return load_named_config(Path(config), _overrides(settings or {}))
     content = config.model_dump(mode="json") if isinstance(config, Config) else config or {}
+    if not isinstance(content, Mapping):
+        kind = type(content).__name__
+        raise ConfigError(f"not a configuration: {kind}; give a file, its content or a Config")
     inside = {
         f"{section}.{name}": value
         for section, fields in content.items()

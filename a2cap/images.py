@@ -33,7 +33,7 @@ _ADDRESS = re.compile("[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # a Path joins the 
 def is_image(images: object) -> TypeGuard[AnyImage]:
     """Return False for a folder, an array or tensor of several images, and another iterable."""
     if isinstance(images, str | PathLike):
-        return not path_of(images).is_dir()
+        return not os.path.isdir(path_of(images))  # noqa: PTH112  (False for too long names)
     if isinstance(images, np.ndarray | Tensor):
         return images.ndim != 4
     return isinstance(images, Image.Image | bytes | Mapping) or not isinstance(images, Iterable)
@@ -49,6 +49,9 @@ def path_of(image: object) -> Path | None:
         return None
     if _ADDRESS.match(os.fspath(image)):
         raise InputError(f"{os.fspath(image)!r} is a web address; download the image first")
+    # a Path would make an empty text the working directory
+    if not os.fspath(image) or "\0" in os.fspath(image):
+        raise InputError(f"no image has this name: {os.fspath(image)!r}; give a path")
     return Path(image)
 
 

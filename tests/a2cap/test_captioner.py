@@ -159,6 +159,8 @@ def test_bad_images_stop_or_are_skipped(detector, images, tmp_path, caplog):
             {},
             "image 0: 's3:/bucket/a.jpg' is a web address; download the image first",
         ),
+        ("", {}, "no image has this name: ''; give a path"),
+        ("a\0b", {}, "no image has this name: 'a\\x00b'; give a path"),
         (None, {}, "not an image: NoneType; give a path, a PIL image, a NumPy array or a tensor"),
         ({"a": 1}, {}, "not an image: dict; give a path, a PIL image, a NumPy array or a tensor"),
         (["a.jpg"], {"batch_size": 0}, "batch_size is 0; give 1 or more"),

@@ -75,6 +75,12 @@ def test_unusable_settings_are_refused_together():
     )
     assert message.startswith("3 problems in the configuration:")
     assert "'nope=1' is not an override; write section.field=value" in message
+    assert message_of(a2cap.configure, 5, error=ConfigError) == (
+        "not a configuration: int; give a file, its content or a Config"
+    )
+    assert message_of(a2cap.train, phase="cst", error=ConfigError) == (
+        "phase is unknown: 'cst'; choose one of xe, scst, all"
+    )
     assert message_of(a2cap.configure, None, {"train.lr": np.float32(1)}, error=ConfigError) == (
         "train.lr: not a value of a setting: float32; give a number, text, path or list"
     )
