@@ -52,9 +52,10 @@ def test_diversity_grows_with_difference_and_does_not_depend_on_the_order():
 
 
 def test_diversity_equals_the_formula_of_the_paper():
-    """Half of the unigrams of two beams are equal."""
-    found = beam_diversity({"1": ["dog runs", "dog sits"], "2": [], "3": []}, REFERENCES)["1"]
-    rarity = {"dog": np.log(4 / 1), "runs": np.log(4), "sits": np.log(4)}
+    """Half of the unigrams of two beams are equal, and in the references of two images."""
+    references = {"1": ["a dog", "dog"], "2": ["dogs", "dog"], "3": ["x"]}
+    found = beam_diversity({"1": ["dog runs", "dog sits"], "2": [], "3": []}, references)["1"]
+    rarity = {"dog": np.log(4 / 2), "runs": np.log(4), "sits": np.log(4)}
     one, other = (np.array([rarity[w], rarity["dog"]]) for w in ("runs", "sits"))
     cosine = one[1] * other[1] / np.linalg.norm(one) / np.linalg.norm(other)
     similarity = cosine / 2  # no bigram is common, and both orders have equal weight
