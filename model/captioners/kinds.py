@@ -52,6 +52,8 @@ KINDS: dict[str, tuple[type[CaptionerSettings], str]] = {
 """Kind -> its settings, which do not import torch, and its class as `module:Class`."""
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.+!-]+", re.ASCII)
 
+_LONGEST = 200  # characters of a kind, or of the reason of a failed import
+
 ENTRY_POINTS = "a2cap.captioners"
 TRUST = "A2CAP_TRUST"
 """Environment variable: classes, comma-separated, that files of captioners may import."""
@@ -129,12 +131,12 @@ def plug_in_of(kind: str) -> PlugIn | None:
 
 def _path_of(kind: str) -> str:
     """Return `module:Class` of a plug-in."""
-    if _CLASS.fullmatch(kind):
+    if len(kind) <= _LONGEST and _CLASS.fullmatch(kind):
         return kind
     declared = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
     if kind in declared:
         return declared[kind]
-    known = [*KINDS, *sorted(declared)]
+    known, kind = [*KINDS, *sorted(declared)], kind[:_LONGEST]
     nearest = get_close_matches(kind, known, n=1, cutoff=0.3) or known
     raise KindError(
         f"unknown kind {kind!r}; did you mean {nearest[0]!r}? Kinds: {', '.join(known)}, or "
@@ -154,8 +156,9 @@ def _find_class(path: str, *, may_import: bool) -> Callable[..., "EncoderDecoder
         # without `getattr`, which may call the module's own function
         found = vars(import_module(module)).get(name)
     except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())[:_LONGEST]
         raise KindError(
-            f"cannot import {module!r} ({type(error).__name__}: {error}); install its package, or "
+            f"cannot import {module!r} ({type(error).__name__}: {reason}); install its package, or "
             "set PYTHONPATH to its folder"
         ) from error
     base = sys.modules.get(f"{_HERE}.encoder_decoder")  # which its subclasses have imported

@@ -141,6 +141,15 @@ def test_a_kind_that_is_not_a_captioner_is_named(kind, text, foreign, tmp_path, 
     assert kind.partition(":")[0] in message_of(load_description, foreign(kind), error=A2Error)
 
 
+def test_a_kind_of_any_length_or_with_any_character_is_one_short_line():
+    for kind in ("x" * 10**7, "a." * 10**6 + "b:C", "a:b\\n", "os:system\\nos:system", "../x:Y"):
+        message = message_of(load_config, None, [f'model.kind="{kind}"'], error=ConfigError)
+        _, *lines = message.splitlines()
+        assert len(lines) == 1
+        assert len(lines[0]) < 600
+        assert lines[0].startswith("  model.kind: unknown kind ")
+
+
 def test_settings_of_a_plug_in_are_checked_by_its_class(tmp_path, monkeypatch):
     write_example(tmp_path, monkeypatch)
     fields = ["kind=" + KIND, "width=-1", "attention_scael=2", "alignment.fussion=gate"]
