@@ -1,12 +1,9 @@
 """A server for one person: the page, and the caption and attention of an image sent to it.
 
 It listens on 127.0.0.1 only, opens no path that a request names, and answers no other web page.
-Images are captioned one at a time; those that wait are on the disk.
+Images that wait are on the disk.
 """
 
-import base64
-import html
-import io
 import json
 import logging
 import sys
@@ -17,14 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from a2cap.data.errors import A2Error, ConfigError
-from a2cap.extract.image import read_image
-from a2cap.pipeline.captioning.attention_figure import attention_figure
 from a2cap.pipeline.captioning.caption_images import ImageCaptioner
+from a2cap.pipeline.report.html import load_template
+from a2cap.pipeline.serving.caption_queue import Busy, CaptionQueue
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +33,6 @@ MOST_CONNECTIONS = 256
 UPLOAD_SECONDS = 60
 """For a request to arrive."""
 
-_PAGE = "page.html"
 # the page holds its own script and style, and nothing else may run or load
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -46,15 +41,15 @@ _POLICY = (
 
 
 class _Refusal(Exception):
-    """A request that is refused, and why."""
+    """A request that is refused, and why; again: the seconds after which it may be sent again."""
 
-    def __init__(self, status: HTTPStatus, message: str) -> None:
+    def __init__(self, status: HTTPStatus, message: str, *, again: int | None = None) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status, self.message, self.again = status, message, again
 
 
 class CaptionServer(ThreadingHTTPServer):
-    """A server of one captioner; port 0 takes any free port.
+    """A server of one captioner, which the page calls `name`; port 0 takes any free port.
 
     Raises ConfigError for a captioner trained on given boxes, and where the port is taken.
     """
@@ -62,29 +57,24 @@ class CaptionServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = MOST_CONNECTIONS
 
-    def __init__(self, captioner: ImageCaptioner, *, port: int) -> None:
+    def __init__(self, captioner: ImageCaptioner, *, name: str, port: int) -> None:
         if captioner.extract_config.boxes == "given":
             raise ConfigError(
                 "the captioner was trained on given boxes, which an image does not have; "
                 "name one that was trained on detected boxes"
             )
-        self._captioner = captioner
-        self._one_at_a_time = threading.Lock()
         self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._counting = threading.Lock()
         self._bytes = 0
-        self._is_finished = False
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on port {port}: {error.strerror}; choose another --port"
             ) from error
-
-    @property
-    def about(self) -> str:
-        """What the captioner is and is not."""
-        return self._captioner.about
+        self.queue = CaptionQueue(captioner, name=name)
+        page = load_template("serve.html").render(name=name, about=captioner.about)
+        self.page = page.encode()
 
     @property
     def url(self) -> str:
@@ -110,19 +100,15 @@ class CaptionServer(ThreadingHTTPServer):
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             logger.exception("cannot answer a request")
 
-    def finish(self) -> None:
-        """Wait for the image that is being captioned, and caption no further one."""
-        self._is_finished = True
-        with self._one_at_a_time:
-            pass
-
     @contextmanager
     def reserved(self, length: int) -> Iterator[None]:
         """Count the bytes of a request until it is answered; _Refusal if there are too many."""
         with self._counting:
             if self._bytes + length > MOST_BYTES:
                 raise _Refusal(
-                    HTTPStatus.SERVICE_UNAVAILABLE, "too many images wait; send it again later"
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    f"too many images wait; send it again in {UPLOAD_SECONDS} s",
+                    again=UPLOAD_SECONDS,
                 )
             self._bytes += length
         try:
@@ -130,26 +116,6 @@ class CaptionServer(ThreadingHTTPServer):
         finally:
             with self._counting:
                 self._bytes -= length
-
-    def caption(self, path: Path) -> dict[str, object]:
-        """Return the captions of an image file and the figure of its attention as JSON values.
-
-        Raises A2Error for an unusable image.
-        """
-        with self._one_at_a_time:
-            if self._is_finished:
-                raise _Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server stops; start it again")
-            pixels = read_image(path)
-            [found] = self._captioner.caption([self._captioner.extract(pixels)])
-            [found] = self._captioner.with_attention([found])
-            figure = None
-            if found.attention is not None:
-                drawn = io.BytesIO()
-                shown = attention_figure(pixels[:, :, ::-1], found, found.attention)
-                shown.savefig(drawn, format="png", dpi=120)
-                figure = base64.b64encode(drawn.getvalue()).decode()
-        beams = [{"caption": beam.caption, "score": beam.score} for beam in found.beams]
-        return {"beams": beams, "figure": figure}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -162,24 +128,31 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page."""
         if self._is_ours() and self.path == "/":
-            page = files("a2cap.pipeline.serving").joinpath(_PAGE).read_text(encoding="utf-8")
-            page = page.replace("<!-- about -->", html.escape(self.server.about))
-            self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
+            self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         else:
             self._fail(_Refusal(HTTPStatus.NOT_FOUND, "no such page; open /"))
 
     def do_POST(self) -> None:
-        """Answer with the captions of the image in the body."""
-        self._received = 0
+        """Answer with the captions of the image in the body, or the figure of its attention."""
+        self._received, is_figure = 0, self.path == "/figure"
         try:
-            content = self._captions()
+            with self._image() as path:
+                found = self.server.queue.answer(path, as_figure=is_figure)
         except _Refusal as refusal:
             self._discard_body()
             self._fail(refusal)
+        except (ConnectionError, TimeoutError):
+            raise  # the page was closed
         except A2Error as error:
             self._fail(_Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)))
+        except Busy as busy:
+            self._fail(_Refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(busy), again=busy.again))
+        except Exception:
+            logger.exception("cannot caption an image")
+            text = "cannot caption this image; the server's messages state why"
+            self._fail(_Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, text))
         else:
-            self._answer(HTTPStatus.OK, json.dumps(content).encode(), "application/json")
+            self._answer(HTTPStatus.OK, found, "image/png" if is_figure else "application/json")
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Log a request when details are asked for."""
@@ -196,8 +169,10 @@ class _Handler(BaseHTTPRequestHandler):
         own = [f"http://{self.headers.get('Host')}"]
         return sites in (None, ["same-origin"]) and origins in (None, own)
 
-    def _captions(self) -> dict[str, object]:
-        if not self._is_ours() or self.path != "/caption":
+    @contextmanager
+    def _image(self) -> Iterator[Path]:
+        """Receive the image into a file; _Refusal where the request is not one of the page."""
+        if not self._is_ours() or self.path not in ("/caption", "/figure"):
             raise _Refusal(HTTPStatus.NOT_FOUND, "no such page; send an image to /caption")
         if not self._is_of_our_page():
             raise _Refusal(HTTPStatus.FORBIDDEN, f"sent by another page; open {self.server.url}")
@@ -214,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
             with path.open("wb") as file:
                 for chunk in self._chunks(length):
                     file.write(chunk)
-            return self.server.caption(path)
+            yield path
 
     def _length(self) -> int | None:
         """Return the length of the body that the request states, None without a valid one."""
@@ -240,10 +215,14 @@ class _Handler(BaseHTTPRequestHandler):
         # what was not read would be taken for the next request
         self.close_connection = True
         content = json.dumps({"error": refusal.message}).encode()
-        self._answer(refusal.status, content, "application/json")
+        self._answer(refusal.status, content, "application/json", again=refusal.again)
 
-    def _answer(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+    def _answer(
+        self, status: HTTPStatus, content: bytes, kind: str, *, again: int | None = None
+    ) -> None:
         self.send_response(status)
+        if again is not None:
+            self.send_header("Retry-After", str(again))
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Content-Security-Policy", _POLICY)

@@ -11,6 +11,7 @@ from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.serving.server import CaptionServer
+from a2cap.pipeline.weights.captioners import captioner_name
 
 
 @click.command()
@@ -34,8 +35,8 @@ def serve(models: tuple[Path, ...], port: int, config: Config) -> None:
     """
     found = find_trainings(models)
     captioner = ImageCaptioner(found, decoding=config.evaluate, runtime=config.runtime)
-    server = CaptionServer(captioner, port=port)
+    server = CaptionServer(captioner, name=captioner_name(found), port=port)
     with server, suppress(Interrupted):
         click.echo(f"{server.url} captions the images dropped on it; Ctrl-C stops")
         server.serve_forever()
-    server.finish()
+    server.queue.close()

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -15,17 +16,22 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from a2cap.data.errors import ConfigError
+from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner, caption_files
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.serving import caption_queue
 from a2cap.pipeline.serving import server as serving
 from a2cap.pipeline.serving.server import CaptionServer
 from tests.data.messages import message_of
@@ -45,7 +51,7 @@ def model(experiment, tmp_path_factory):
 
 @contextmanager
 def listening(captioner):
-    server = CaptionServer(captioner, port=0)
+    server = CaptionServer(captioner, name="a <model>", port=0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -87,17 +93,23 @@ def test_an_image_is_captioned_as_by_the_command(server, model, scene):
     found = json.loads(body)
     [(_, expected)] = caption_files([NamedImage(scene)], models=[model], boxes=None, **HOW)
     assert [beam["caption"] for beam in found["beams"]] == [b.caption for b in expected.beams]
-    assert found["beams"][0]["score"] == pytest.approx(expected.beams[0].score)
-    assert found["figure"].startswith("iVBORw0KGgo")  # a PNG
+    assert found["score"] == pytest.approx(expected.beams[0].score)
+    assert (found["model"], found["width"]) == ("a <model>", expected.regions.width)
+    assert found["card"]["attention"]["tokens"] == expected.beams[0].caption.split()
+    assert found["seconds"] > 0
+    status, headers, body = request(server, "POST", "/figure", scene.read_bytes())
+    assert (status, headers["Content-Type"], body[:4]) == (200, "image/png", b"\x89PNG")
 
 
 def test_the_page_is_served_with_a_policy_that_loads_nothing_else(server):
     status, headers, body = request(server, "GET", "/")
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    page = Path(serving.__file__).with_name("page.html").read_text()
-    about = "Trained on drawings of a2 scenes; captions of photographs mean nothing."
-    assert body.decode() == page.replace("<!-- about -->", about)
+    assert (
+        "Trained on drawings of a2 scenes; captions of photographs mean nothing." in body.decode()
+    )
+    assert "a &lt;model&gt;" in body.decode()
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; ")
+    assert not re.search(rb"https?://|src=.?//|@import|url[(]", body)  # nothing from outside
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/../../etc/passwd", "/page.html"])
@@ -135,6 +147,10 @@ def test_an_image_sent_by_the_page_is_used(server):
         assert (status, error[:7]) == (422, "image '")
 
 
+ONE = np.ones((1, 4), np.float32)
+FOUND = Regions(4 * ONE, ONE, ONE[0, :1], ONE[0, :1].astype(np.int32), None, width=4, height=4)
+
+
 @dataclass
 class FixedCaptioner:
     """A captioner of one caption, which waits until it may go on."""
@@ -142,13 +158,19 @@ class FixedCaptioner:
     going_on: threading.Event = field(default_factory=threading.Event)
     started: threading.Event = field(default_factory=threading.Event)
     extract_config: ExtractConfig = field(default_factory=ExtractConfig)
+    about: str = ""
+    batches: list[int] = field(default_factory=list)
 
     def extract(self, pixels):
         self.started.set()
         assert self.going_on.wait(60)
+        if pixels.shape[0] == 1:
+            raise RuntimeError("a fault of the captioner")
+        return FOUND
 
     def caption(self, regions):
-        return [CaptionedImage([Beam("a dog", -1.0)], None)]
+        self.batches.append(len(regions))
+        return [CaptionedImage([Beam("a dog", -1.0)], found) for found in regions]
 
     def with_attention(self, found):
         return found
@@ -190,10 +212,9 @@ def test_unfinished_uploads_fill_neither_memory_nor_disk(scene, monkeypatch):
         captioner.going_on.set()
         held = [started_upload(server, 48 << 20, part) for _ in range(2)]
         until(lambda: server._bytes == 96 << 20)
-        assert refused(server, "POST", "/caption", bytes(5 << 20)) == (
-            503,
-            "too many images wait; send it again later",
-        )
+        status, headers, body = request(server, "POST", "/caption", bytes(5 << 20))
+        assert (status, headers["Retry-After"]) == (503, "60")
+        assert json.loads(body) == {"error": "too many images wait; send it again in 60 s"}
         assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
         for connection in held:
             connection.close()
@@ -242,13 +263,37 @@ def test_a_page_closed_early_is_no_error(scene, capfd, caplog):
     assert capfd.readouterr().err == "" and not caplog.records
 
 
-def test_images_sent_together_are_captioned_one_after_another(scene):
-    with serving_fixed() as (server, captioner), ThreadPoolExecutor(50) as pool:
+def test_images_that_wait_are_captioned_in_batches_and_too_many_are_refused(scene, monkeypatch):
+    monkeypatch.setattr(caption_queue, "MOST_WAITING", 40)
+    with serving_fixed() as (server, captioner), ThreadPoolExecutor(60) as pool:
         image = scene.read_bytes()
+        first = pool.submit(request, server, "POST", "/caption", image)
+        assert captioner.started.wait(60)
         sent = [pool.submit(request, server, "POST", "/caption", image) for _ in range(50)]
-        until(lambda: server._bytes == 50 * len(image))
+        until(lambda: sum(one.done() for one in sent) == 10)
+        for status, headers, body in (one.result() for one in sent if one.done()):
+            assert (status, headers["Retry-After"]) == (503, "20")  # 40 images of half a second
+            assert json.loads(body) == {"error": "too many images wait; send it again in 20 s"}
         captioner.going_on.set()
-        assert {one.result()[0] for one in sent} == {200}
+        assert sorted(one.result()[0] for one in sent) == [200] * 40 + [503] * 10
+        assert first.result()[0] == 200
+        assert captioner.batches == [1, 16, 16, 8]
+
+
+def test_a_fault_of_one_image_leaves_the_others(scene, caplog):
+    fault = BytesIO()
+    Image.new("RGB", (4, 1)).save(fault, "PNG")
+    with serving_fixed() as (server, captioner), ThreadPoolExecutor(4) as pool:
+        images = [scene.read_bytes(), fault.getvalue(), b"<script>", scene.read_bytes()]
+        sent = [pool.submit(request, server, "POST", "/caption", image) for image in images]
+        until(lambda: server._bytes == sum(map(len, images)))
+        captioner.going_on.set()
+        answers = [one.result() for one in sent]
+        assert [status for status, *_ in answers] == [200, 500, 422, 200]
+        assert json.loads(answers[1][2]) == {
+            "error": "cannot caption this image; the server's messages state why"
+        }
+    assert [record.message for record in caplog.records] == ["cannot caption an image"]
 
 
 def test_a_server_that_stops_captions_no_waiting_image(scene):
@@ -258,8 +303,8 @@ def test_a_server_that_stops_captions_no_waiting_image(scene):
         assert captioner.started.wait(60)
         second = pool.submit(refused, server, "POST", "/caption", image)
         until(lambda: server._bytes == 2 * len(image))
-        stopping = pool.submit(server.finish)
-        until(lambda: server._is_finished)
+        stopping = pool.submit(server.queue.close)
+        until(lambda: server.queue._is_closed)
         captioner.going_on.set()
         stopping.result()
         assert first.result()[0] == 200
@@ -299,12 +344,14 @@ def test_a_request_without_a_valid_length_is_refused(server, length):
 @pytest.mark.slow
 def test_a_captioner_of_given_boxes_and_a_taken_port_are_refused(experiment, server, model):
     given = ImageCaptioner([experiment.directory("train-xe")], **HOW)
-    assert message_of(CaptionServer, given, port=0, error=ConfigError) == (
+    assert message_of(CaptionServer, given, name="", port=0, error=ConfigError) == (
         "the captioner was trained on given boxes, which an image does not have; "
         "name one that was trained on detected boxes"
     )
     captioner = ImageCaptioner([model], **HOW)
-    message = message_of(CaptionServer, captioner, port=server.server_port, error=ConfigError)
+    message = message_of(
+        CaptionServer, captioner, name="", port=server.server_port, error=ConfigError
+    )
     assert message == (
         f"cannot listen on port {server.server_port}: Address already in use; choose another --port"
     )
@@ -339,18 +386,38 @@ def test_the_command_prints_its_address_and_stops_quietly(model, scene):
 
 @pytest.mark.slow
 @pytest.mark.chromium
-def test_a_chosen_image_shows_its_caption_and_its_attention(server, browser, scene):
+def test_dropped_images_show_their_captions_and_the_attention_of_their_words(
+    server, browser, scene, tmp_path
+):
+    other = shutil.copyfile(scene, tmp_path / "<img src=x onerror=alert(1)>.png")
     page = browser.new_page(viewport={"width": 360, "height": 800})
     complaints = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(server.url)
-    page.set_input_files("#file", scene)
-    page.wait_for_selector("#figure:not([hidden])", timeout=600_000)
-    shown = page.inner_text("#caption")
-    assert shown == page.inner_text("#beams li:first-child").rsplit(" ", 2)[0]
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.set_input_files("#file", [scene, other])
+    page.wait_for_selector("[aria-busy]", state="detached", timeout=600_000)
+    assert page.locator(".card").count() == 2
+    shown = page.locator(".large")
+    words = shown.locator(".word").all_inner_texts()
+    _, _, body = request(server, "POST", "/caption", scene.read_bytes())
+    assert words == json.loads(body)["caption"].split()
+    for side in ("original", "aligned"):
+        shown.get_by_role("button", name=side).click()
+        shown.locator(".word").first.click()
+        assert f"“{words[0]}”" in shown.locator(".readout").inner_text()
+    with page.expect_download() as saved:
+        shown.get_by_role("button", name="Save as JSON").click()
+    found = json.loads(Path(saved.value.path()).read_text())
+    assert (found["image"], found["caption"]) == (scene.name, " ".join(words))
+    with page.expect_download(timeout=600_000) as saved:
+        shown.get_by_role("button", name="Save the figure").click()
+    assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")
+    page.locator(".card:not(.large)").click()
+    assert page.locator(".large .others").inner_text().startswith(other.name)
+    for width in (360, 768, 1200, 1920):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"<script>"})
-    page.wait_for_selector("#caption:has-text('is not in a supported format')", timeout=600_000)
-    assert page.is_hidden("#figure")
+    page.wait_for_selector(".large:has-text('is not in a supported format')", timeout=600_000)
     page.close()
     assert complaints == []

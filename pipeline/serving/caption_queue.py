@@ -1,0 +1,152 @@
+"""Queue of the images that wait for the captioner, which one thread decodes in batches.
+
+The queue is bounded: an image that is accepted is answered within the time of those before it, and
+one that is refused states when to send it again.
+"""
+
+import io
+import json
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from a2cap.data.errors import A2Error
+from a2cap.data.regions import is_grid
+from a2cap.extract.image import read_image
+from a2cap.pipeline.captioning.attention_figure import attention_figure
+from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
+from a2cap.pipeline.captioning.caption_output import caption_line
+from a2cap.pipeline.report.image_card import ImageCard
+
+MOST_WAITING = 128
+"""Images that wait."""
+TOGETHER = 16
+"""Images that are decoded together: more are hardly faster, and the first would wait for them."""
+
+
+class Busy(Exception):
+    """Raised for an image that is not captioned; again: seconds after which it may be, or None."""
+
+    def __init__(self, reason: str, *, again: int | None = None) -> None:
+        when = "start it again" if again is None else f"send it again in {again} s"
+        super().__init__(f"{reason}; {when}")
+        self.again = again
+
+
+@dataclass(frozen=True)
+class _Job:
+    """An image file that waits for its answer."""
+
+    path: Path
+    as_figure: bool
+    answer: Future[bytes] = field(default_factory=Future)
+
+
+class CaptionQueue:
+    """The images that wait for a captioner; `name` is stated in the answers."""
+
+    def __init__(self, captioner: ImageCaptioner, *, name: str) -> None:
+        self._captioner, self._name = captioner, name
+        self._waiting: deque[_Job] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._seconds = 0.5  # per image; a first estimate
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def answer(self, path: Path, *, as_figure: bool) -> bytes:
+        """Wait for the captions of an image and its card (`ImageCard`) in JSON, or for its figure.
+
+        Raises A2Error for an unusable image, and Busy if too many wait or the server stops.
+        """
+        job = _Job(path, as_figure)
+        with self._changed:
+            if self._is_closed:
+                raise _stops()
+            if len(self._waiting) >= MOST_WAITING:
+                seconds = math.ceil(self._seconds * len(self._waiting))
+                raise Busy("too many images wait", again=seconds)
+            self._waiting.append(job)
+            self._changed.notify()
+        return job.answer.result()
+
+    def close(self) -> None:
+        """Wait for the batch that is being captioned, and caption none of those that wait."""
+        with self._changed:
+            self._is_closed = True
+            while self._waiting:
+                self._waiting.popleft().answer.set_exception(_stops())
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while jobs := self._next():
+            start = time.monotonic()
+            self._answer(jobs)
+            taken = (time.monotonic() - start) / len(jobs)
+            self._seconds += 0.25 * (taken - self._seconds)
+
+    def _next(self) -> list[_Job]:
+        """Wait for images; return none when the queue is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            return [self._waiting.popleft() for _ in range(min(TOGETHER, len(self._waiting)))]
+
+    def _answer(self, jobs: Sequence[_Job]) -> None:
+        start, extracted = time.monotonic(), []
+        for job in jobs:
+            try:
+                extracted.append((job, self._captioner.extract(read_image(job.path))))
+            except Exception as error:
+                job.answer.set_exception(error)
+        try:
+            captioned = self._captioner.caption([regions for _, regions in extracted])
+            captioned = self._captioner.with_attention(captioned)
+        except Exception as error:
+            for job, _ in extracted:
+                job.answer.set_exception(error)
+            return
+        seconds = (time.monotonic() - start) / len(jobs)
+        for (job, _), found in zip(extracted, captioned, strict=True):
+            try:
+                drawn = _draw(job.path, found) if job.as_figure else self._as_json(found, seconds)
+                job.answer.set_result(drawn)
+            except Exception as error:
+                job.answer.set_exception(error)
+
+    def _as_json(self, found: CaptionedImage, seconds: float) -> bytes:
+        regions, attention = found.regions, found.attention
+        card = ImageCard(
+            image=None,  # the page has it
+            width=regions.width,
+            height=regions.height,
+            boxes=regions.boxes,
+            names=[],
+            attention=attention and replace(attention, layers=()),
+            is_grid=is_grid(regions),
+        )
+        shown = {
+            **caption_line("", found, self._name, None),
+            "seconds": round(seconds, 3),
+            "card": card.as_json(found.beams[0].caption),
+        }
+        return json.dumps(shown).encode()
+
+
+def _stops() -> Busy:
+    return Busy("the server stops")
+
+
+def _draw(path: Path, found: CaptionedImage) -> bytes:
+    """Return the figure of `a2 caption --figure`."""
+    if found.attention is None:
+        raise A2Error("nothing to draw: this captioner has no attention to regions")
+    drawn = io.BytesIO()
+    figure = attention_figure(read_image(path)[:, :, ::-1], found, found.attention)
+    figure.savefig(drawn, format="png", dpi=120)
+    return drawn.getvalue()
