@@ -131,7 +131,7 @@ class CaptionQueue:
             is_grid=is_grid(regions),
         )
         shown = {
-            **caption_line("", found, self._name, None),
+            **caption_line(None, found, self._name),
             "seconds": round(seconds, 3),
             "card": card.as_json(found.beams[0].caption),
         }

@@ -405,6 +405,7 @@ def test_dropped_images_show_their_captions_and_the_attention_of_their_words(
         shown.get_by_role("button", name=side).click()
         shown.locator(".word").first.click()
         assert f"“{words[0]}”" in shown.locator(".readout").inner_text()
+        shown.locator(".word").first.click()  # which releases it
     with page.expect_download() as saved:
         shown.get_by_role("button", name="Save as JSON").click()
     found = json.loads(Path(saved.value.path()).read_text())
