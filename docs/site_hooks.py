@@ -1,4 +1,4 @@
-"""Pages that the site generates: the front page, the settings and the commands.
+"""Pages that the site generates: the settings and the commands.
 
 Links to files outside docs/, which the site does not have, become their names.
 """
@@ -6,7 +6,6 @@ Links to files outside docs/, which the site does not have, become their names.
 import posixpath
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,15 +15,12 @@ from pydantic.fields import FieldInfo
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import Config, field_paths, is_section, section_models, valid_values
 
-ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = {
-        "index.md": LINK.sub(lambda found: _link(found, ""), readme).replace("](docs/", "]("),
         "reference/settings.md": settings(),
         "reference/commands.md": commands(),
     }

@@ -39,18 +39,26 @@ def test_every_link_leads_to_a_file_and_a_heading():
     assert [(named(page), link) for page, link in found if not leads_somewhere(page, link)] == []
 
 
-def test_every_guide_page_is_in_the_index():
+def test_every_page_is_in_the_navigation_and_in_the_guide():
     index = (ROOT / "docs" / "guide" / "README.md").read_text(encoding="utf-8")
-    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guide").glob("*.md")]
-    assert [page.name for page in pages if f"{page.name})" not in index] == ["README.md"]
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        assert len(re.findall(rf" {name}$", site, re.MULTILINE)) == 1, name
+        assert page.name in ("README.md", "index.md") or f"{page.name})" in index, name
 
 
-def test_every_command_is_in_the_readme_and_in_the_guide():
-    readme, guide = (
-        page.read_text(encoding="utf-8") for page in (README, ROOT / "docs" / "guide" / "README.md")
-    )
+def test_the_home_page_has_a_picture_three_commands_and_four_lines_of_python():
+    home = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    shell, python = re.findall(r"^```\w+\n(.*?)^```", home, re.MULTILINE | re.DOTALL)
+    assert home.count("![") == 1
+    assert len(shell.splitlines()) == 3
+    assert len(python.splitlines()) == 4
+
+
+def test_every_command_is_in_the_readme():
+    readme = README.read_text(encoding="utf-8")
     assert [name for name in cli.list_commands(None) if f"`a2 {name}`" not in readme] == []
-    assert [name for name in cli.list_commands(None) if f"| `a2 {name}` |" not in guide] == []
 
 
 def test_the_tour_of_the_code_has_every_folder():

@@ -1,5 +1,6 @@
 """The site of docs/ builds, a broken link stops it, and its reference is complete."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -27,8 +28,7 @@ def build(checkout, site):
 def checkout(tmp_path):
     """Copy what the site is made of."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("mkdocs.yml", "README.md"):
-        shutil.copyfile(ROOT / name, tmp_path / name)
+    shutil.copyfile(ROOT / "mkdocs.yml", tmp_path / "mkdocs.yml")
     return tmp_path
 
 
@@ -44,7 +44,10 @@ def test_the_site_has_every_page_setting_and_command(checkout):
     assert [path for path in config_fields() if f"<code>{path}</code>" not in settings] == []
     commands = (checkout / "site" / "reference" / "commands" / "index.html").read_text()
     assert [name for name in cli.list_commands(None) if f">a2 {name}<" not in commands] == []
-    assert (checkout / "site" / "report.png").is_file()
+    assert "photo.jpg" in (checkout / "site" / "index.html").read_text()
+    index = json.loads((checkout / "site" / "search" / "search_index.json").read_text())
+    found = {one["location"].partition("#")[0] for one in index["docs"] if "CIDEr" in one["text"]}
+    assert "guide/metrics/" in found
 
 
 @pytest.mark.slow

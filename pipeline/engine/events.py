@@ -9,7 +9,7 @@ Every event has `time` (seconds since the epoch) and `event`, its type:
 - `end`: `outcome` (`done`, `stopped` by a signal, `failed`), `seconds`, and `skipped` (a count) or
   the `error`. A killed run has no `end`.
 
-Stages add their own events, listed in docs/events.md.
+Stages add their own events, listed in docs/outer-engines.md.
 """
 
 import json
