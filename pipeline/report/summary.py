@@ -65,14 +65,12 @@ def _times(ratio: float) -> str:
 
 def cited_figures(scores: Scores) -> list[tuple[str, str, str]]:
     """Return name, value and interval of the metrics that papers cite."""
+    found = [name for name in CITED if name in scores.metrics or name in scores.not_run]
     return [
-        (
-            shown_name(name),
-            f"{scores.metrics[name]:.3f}" if name in scores.metrics else "–",
-            _interval(scores, name) if name in scores.metrics else "not run",
-        )
-        for name in CITED
-        if name in scores.metrics or name in scores.not_run
+        (shown_name(name), f"{scores.metrics[name]:.3f}", _interval(scores, name))
+        if name in scores.metrics
+        else (shown_name(name), "–", "not run")
+        for name in found
     ]
 
 
@@ -111,22 +109,14 @@ def group_table(
     rows: list[list[Cell]] = []
     for group, found in scores.items():
         other = baseline.get(group)
-        rows.append(
-            [
-                group,
-                f"{found.words.predicted:,}",
-                *(
-                    _share(value, found.words.reason)
-                    for value in (found.words.precision, found.words.recall, found.words.f1)
-                ),
-                *[_share(other.words.f1 if other else None, "")] * bool(baseline),
-                f"{found.pairs.predicted:,}",
-                _share(found.pairs.precision, found.pairs.reason),
-                f"{found.pairs.judged:,}",
-                _share(found.pairs.accuracy, found.pairs.reason),
-                *[_share(other.pairs.accuracy if other else None, "")] * bool(baseline),
-            ]
-        )
+        ours, joined = found.words, found.pairs
+        row: list[Cell] = [group, f"{ours.predicted:,}"]
+        row += [_share(value, ours.reason) for value in (ours.precision, ours.recall, ours.f1)]
+        row += [_share(other.words.f1 if other else None, "")] * bool(baseline)
+        row += [f"{joined.predicted:,}", _share(joined.precision, joined.reason)]
+        row += [f"{joined.judged:,}", _share(joined.accuracy, joined.reason)]
+        row += [_share(other.pairs.accuracy if other else None, "")] * bool(baseline)
+        rows.append(row)
     return ["group", *words, *pairs], rows
 
 

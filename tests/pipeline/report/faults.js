@@ -2,6 +2,8 @@
 // equal ids, focus that is not seen.
 () => {
   const faults = [];
+  // What is not drawn yet has no colours.
+  for (const card of document.querySelectorAll(".card, .pair")) card.style.contentVisibility = "visible";
   const seen = [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility({ visibilityProperty: true }));
   const numbers = (colour) => colour.match(/[\d.]+/g).map(Number);
   const over = ([r, g, b, a = 1], below) => [r, g, b].map((value, i) => value * a + below[i] * (1 - a));
@@ -22,10 +24,11 @@
     }
     if (e.matches("input, select, button, summary") && !(e.ariaLabel || e.labels?.[0]?.textContent.trim() || e.textContent.trim())) faults.push(`no name: ${name}`);
     if (e.matches("img:not([alt]), [role=button]:not([aria-label])")) faults.push(`no text: ${name}`);
-    if (e.tabIndex >= 0 && !e.closest("main:focus")) {
-      e.focus({ focusVisible: true });
-      if (document.activeElement === e && getComputedStyle(e).outlineStyle === "none") faults.push(`focus unseen: ${name}`);
-    }
+  }
+  // Last, because the focus of a word replaces rows of tables.
+  for (const e of seen.filter((e) => e.tabIndex >= 0 && !e.matches("main"))) {
+    e.focus({ focusVisible: true });
+    if (document.activeElement === e && getComputedStyle(e).outlineStyle === "none") faults.push(`focus unseen: ${e.outerHTML}`);
   }
   const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
   for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) faults.push(`id twice: ${id}`);
