@@ -221,7 +221,6 @@ _REPEATED = frozenset((33, 47, 49))
 _TEXT: dict[int, Callable[[str], str]] = {
     2: _always("<"),
     4: _dash,
-    5: _always("\n"),
     6: _without_soft_hyphens,
     8: _closing,
     10: _always(">"),

@@ -13,6 +13,8 @@ STEMS = {
     "ties": "tie",
     "gas": "gas",
     "agreed": "agre",
+    "sized": "size",
+    "troubled": "troubl",
     "hopping": "hop",
     "hoping": "hope",
     "bleeding": "bleed",
