@@ -167,7 +167,7 @@
     download("captions.json", "application/json", JSON.stringify(rows(), null, 1)),
   );
 
-  // A page on the disk knows its folder; with it, the command runs wherever the data's paths are valid.
+  // A page on the disk knows its folder, with which the command runs.
   const [, root, below] = location.protocol === "file:" ? decodeURIComponent(location.pathname).match(/^(.+)(\/[^/]+\/[^/]+)\/[^/]*$/) ?? [] : [];
   const quoted = (path) => (/[^\w./-]/.test(path) ? `'${path.replaceAll("'", "'\\''")}'` : path);
   for (const command of root ? document.querySelectorAll("code") : []) {
