@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
 
@@ -49,14 +50,14 @@ def embedded(value: object) -> Markup:
 
 
 def read_cards(report: Path) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield image id and card of each image that a page embeds; none of a page that is missing."""
-    try:
-        lines = report.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        if found := _CARD.fullmatch(line):
-            yield unescape(found[1]), json.loads(found[2])
+    """Yield image id and card of each image that a page embeds.
+
+    A page that is missing or damaged ends it: its images are then shown without attention.
+    """
+    with suppress(OSError, ValueError):
+        for line in report.read_text(encoding="utf-8").split("\n"):
+            if found := _CARD.fullmatch(line):
+                yield unescape(found[1]), json.loads(found[2])
 
 
 def _finite(value: object) -> object:

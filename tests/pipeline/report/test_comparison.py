@@ -15,6 +15,7 @@ from a2cap.pipeline.report.comparison import (
     ImageComparison,
     write_comparison,
 )
+from a2cap.pipeline.report.html import read_cards
 from a2cap.pipeline.report.report import write_report
 from tests.data.messages import message_of
 from tests.pipeline.report.evaluations import card, evaluation, padded
@@ -100,6 +101,17 @@ def test_a_path_that_cannot_be_written_is_reported(tmp_path):
 
 def ids(page):
     return [int(card.get_attribute("data-id")) for card in page.locator(".pair").all()]
+
+
+def test_cards_are_read_from_a_report_until_it_is_damaged(tmp_path):
+    path = tmp_path / "report.html"
+    cards = [(padded(n), card(None, None, names=["\u2028</script>"] * 3)) for n in (1, 2)]
+    write_report(path, evaluation((1, 2)), cards)
+    assert list(read_cards(path)) == [(name, one.as_json("")) for name, one in cards]
+    path.write_bytes(path.read_bytes().replace(b'2">{', b'2">{,'))
+    assert [name for name, _ in read_cards(path)] == [padded(1)]
+    path.write_bytes(b"\xff")
+    assert list(read_cards(path)) == list(read_cards(tmp_path / "none")) == []
 
 
 @pytest.mark.parametrize(
