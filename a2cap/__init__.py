@@ -18,6 +18,7 @@ from a2cap.data.errors import A2Error
 from a2cap.pipeline.runtime.openmp import set_wait_policy
 
 if TYPE_CHECKING:
+    from a2cap.adapted import AdaptedCaptioner, adapt
     from a2cap.caption import Caption, Word
     from a2cap.captioner import Captioner, load
     from a2cap.experiments import Evaluation, Training, configure, evaluate, train
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2Error",
+    "AdaptedCaptioner",
     "Caption",
     "Captioner",
     "Evaluation",
     "Training",
     "Word",
     "__version__",
+    "adapt",
     "configure",
     "evaluate",
     "extractor",
@@ -44,6 +47,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    **dict.fromkeys(("AdaptedCaptioner", "adapt"), "a2cap.adapted"),
     **dict.fromkeys(("Caption", "Word"), "a2cap.caption"),
     **dict.fromkeys(("Captioner", "load"), "a2cap.captioner"),
     **dict.fromkeys(

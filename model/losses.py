@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioner import PLAIN, Memory, Teaching, TrainableCaptioner
+from a2cap.model.captioner import PLAIN, Memory, ScoredCaptions, Teaching, TrainableCaptioner
 
 
 @dataclass(frozen=True)
@@ -103,21 +103,44 @@ def two_losses(
     gradient and the mask loss gives theta none.
     """
     is_token = captions != captioner.special.pad
-    if not captioner.has_masks:
-        alone = captioner.score(memory, captions, teaching=teaching)
-        caption = caption_loss(alone.log_probs, is_token)
-        return TwoLosses(caption, None, None, is_token.sum(), alone.penalties)
     # the image is encoded once; only the decoder runs twice
     aligned = captioner.score(memory, captions, teaching=teaching)
-    perturbed = captioner.score(memory, captions, perturbed=True, teaching=teaching)
+    perturbed = None
+    if captioner.has_masks:
+        perturbed = captioner.score(memory, captions, perturbed=True, teaching=teaching)
+    return losses_of_passes(
+        aligned,
+        perturbed,
+        is_token,
+        region_mask=memory.region_mask,
+        penalty_weight=captioner.config.alignment.penalty_weight,
+    )
+
+
+def losses_of_passes(
+    aligned: ScoredCaptions,
+    perturbed: ScoredCaptions | None,
+    is_token: Tensor,
+    *,
+    region_mask: Tensor,
+    penalty_weight: float,
+    is_query: Tensor | None = None,
+) -> TwoLosses:
+    """Compute both losses from captions that were scored in both passes.
+
+    perturbed: None without masks; is_token: (B, K, L) bool, False on padding; region_mask: (B, R)
+    bool; is_query: (B, 1, Q) bool, of the attention's queries where they are not the tokens.
+    """
     caption = caption_loss(aligned.log_probs, is_token)
+    if perturbed is None:
+        return TwoLosses(caption, None, None, is_token.sum(), aligned.penalties)
+    is_query = is_token if is_query is None else is_query
     perturbed_caption = caption_loss(perturbed.log_probs, is_token)
     keeps = _keeps(perturbed.attention)
-    penalty = mask_penalty(keeps, is_token)
-    penalty_weight = captioner.config.alignment.penalty_weight
+    penalty = mask_penalty(keeps, is_query)
     statistics = MaskStatistics(
-        keep=_mean_keep(keeps, is_token, memory.region_mask),
-        gate=_mean_gate(aligned.attention, is_token),
+        keep=_mean_keep(keeps, is_query, region_mask),
+        gate=_mean_gate(aligned.attention, is_query),
         penalty=penalty.detach(),
         harm=(perturbed_caption - caption).detach(),
     )

@@ -43,7 +43,7 @@ ORDER = (
     ("extract/weights", "extract/detectron2_backend"),
     ("extract/detector", "extract/efficientnet_lite", "extract/image", "extract/record"),
     ("extract/config",),
-    ("model/erasure", "model/self_critical", "model/scheduled_sampling"),
+    ("model/adapting", "model/erasure", "model/self_critical", "model/scheduled_sampling"),
     ("model/captioners", "model/decoding", "model/faithfulness", "model/losses"),
     ("model/attention", "model/captioner"),
     ("model/alignment", "model/layers", "model/precision"),

@@ -6,6 +6,7 @@ captioner, the perturbed pass its mask networks.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,17 +98,17 @@ class AlignedMultiheadAttention(nn.Module):
 def alignment_pass(
     captioner: nn.Module, step: int = 0, *, perturbed: bool = False
 ) -> Iterator[None]:
-    """Run a captioner with wrapped attentions: its graph trains one side of the parameters alone.
+    """Run a captioner with wrapped or adapted attentions; its graph trains one side alone.
 
     The aligned pass gives the mask networks no gradient, the perturbed pass gives it to nothing
     else; so `backward()` of the sum of both losses trains each side with its own. step: optimiser
     updates so far, for the exponential decay (Eq. 8).
     """
-    wrapped = [one for one in captioner.modules() if isinstance(one, AlignedMultiheadAttention)]
+    # of this module and of model/adapting
+    wrapped: list[Any] = [one for one in captioner.modules() if hasattr(one, "decoder_pass")]
     before = [one.decoder_pass for one in wrapped]
     for one in wrapped:
-        device = one.attention.out_proj.weight.device
-        one.decoder_pass = DecoderPass(torch.tensor(step, device=device), perturbed=perturbed)
+        one.decoder_pass = DecoderPass(torch.tensor(step), perturbed=perturbed)
     others = caption_parameters(captioner) if perturbed else mask_parameters(captioner)
     try:
         with frozen(captioner, others):

@@ -15,7 +15,7 @@ from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.regions import Regions
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioner import Captioner, trace_attention
+from a2cap.model.captioner import Captioner, StepAttention, trace_attention
 from a2cap.model.erasure import kept_log_probs
 from a2cap.pipeline.captioning.grounding import CategoryNames, Grounding, ground
 
@@ -48,13 +48,9 @@ def attention_of_captions(
         if not steps:  # a captioner without attention
             return
         regions = batch.region_mask.sum(dim=1).tolist()
-        averaged = _stack([AlignedAttention(s.original, s.aligned, s.keep, s.gate) for s in steps])
-        # every layer's steps; none unless they are wanted, as they are many
-        heads = list(map(_stack, zip(*(s.layers for s in steps), strict=True))) if layers else []
+        joined = join_steps(steps, layers=layers)
         for row, image_id in enumerate(batch.image_ids):
-            cells = (row, lengths[row], regions[row])
-            of_layers = tuple(_of_image(layer, *cells) for layer in heads)
-            yield image_id, replace(_of_image(averaged, *cells), layers=of_layers)
+            yield image_id, of_image(joined, row, lengths[row], regions[row])
 
 
 @torch.inference_mode()
@@ -123,6 +119,14 @@ def ground_captions(
     return {image_id: one for image_id, one in found.items() if one is not None}
 
 
+def join_steps(steps: Sequence[StepAttention], *, layers: bool) -> CaptionAttention:
+    """Join the attention of L steps for N rows; arrays (N, L, R), those of layers (N, H, L, R)."""
+    averaged = _stack([AlignedAttention(s.original, s.aligned, s.keep, s.gate) for s in steps])
+    # every layer's steps; none unless they are wanted, as they are many
+    heads = map(_stack, zip(*(s.layers for s in steps), strict=True)) if layers else ()
+    return replace(averaged, layers=tuple(heads))
+
+
 def _stack(steps: Sequence[AlignedAttention]) -> CaptionAttention:
     """Stack L steps of (B, ..., R) to (B, ..., L, R)."""
 
@@ -140,12 +144,13 @@ def _stack(steps: Sequence[AlignedAttention]) -> CaptionAttention:
     )
 
 
-def _of_image(stacked: CaptionAttention, row: int, words: int, count: int) -> CaptionAttention:
-    """Return the part of one image; its gate is the same for all regions."""
+def of_image(joined: CaptionAttention, row: int, words: int, count: int) -> CaptionAttention:
+    """Return the part of one row of `join_steps`; its gate is the same for all regions."""
     cells = (row, ..., slice(words), slice(count))
     return CaptionAttention(
-        stacked.original[cells],
-        stacked.aligned[cells],
-        None if stacked.keep is None else stacked.keep[cells],
-        None if stacked.gate is None else stacked.gate[row, ..., :words, 0],
+        joined.original[cells],
+        joined.aligned[cells],
+        None if joined.keep is None else joined.keep[cells],
+        None if joined.gate is None else joined.gate[row, ..., :words, 0],
+        tuple(of_image(layer, row, words, count) for layer in joined.layers),
     )

@@ -1,0 +1,1 @@
+"""Cross-attention of captioners of `transformers`: recorded word by word, and aligned."""

@@ -1,0 +1,156 @@
+"""What a cross-attention of `transformers` becomes: one that is recorded, and aligned if asked for.
+
+The parameters of the model keep their names; those of alignment are in a submodule `a2` of each
+cross-attention, so that `save_pretrained` and optimisers of others find them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from a2cap.model.alignment import (
+    AlignedAttention,
+    Alignment,
+    DecoderPass,
+    RegionProjection,
+    caption_parameters,
+    mask_parameters,
+    scaled_product,
+)
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.attention.over_regions import attend
+from a2cap.model.replacement import frozen
+
+
+@dataclass
+class Recorded:
+    """Attention of the calls in a `recording`, in their order.
+
+    layers: number of a layer -> its attention; region_mask: (B, R) bool, of an aligned layer.
+    """
+
+    layers: dict[int, list[AlignedAttention]] = field(default_factory=dict)
+    region_mask: Tensor | None = None
+
+
+_recorded: ContextVar[Recorded | None] = ContextVar("recorded", default=None)
+
+
+@contextmanager
+def recording() -> Iterator[Recorded]:
+    """Record the attention of every adapted layer that runs in the block, in this thread."""
+    found = Recorded()
+    token = _recorded.set(found)
+    try:
+        yield found
+    finally:
+        _recorded.reset(token)
+
+
+@dataclass(frozen=True)
+class CrossInputs:
+    """What a cross-attention reads.
+
+    hidden: (B, Q, D), the decoder's states; regions: (B, R, F), the encoder's output, or
+    None in a self-attention; cache: the KV
+    cache of `transformers`, or None; is_cached: True if it holds the keys of these regions.
+    """
+
+    hidden: Tensor
+    regions: Tensor | None
+    cache: Any
+    is_cached: bool
+
+
+class AdaptedAttention(nn.Module):
+    """Recorder of one cross-attention, and its alignment if `config` has a fusion.
+
+    layer: number of the cross-attention in the model, 0 the lowest; hidden_width, region_width: of
+    the states that it reads. Outside an `alignment_pass` it aligns as at `schedule_step` and gives
+    the mask network no gradient.
+    """
+
+    schedule_step: Tensor
+
+    def __init__(
+        self,
+        config: AlignmentConfig,
+        *,
+        layer: int,
+        hidden_width: int,
+        region_width: int,
+        heads: int,
+        head_width: int,
+    ):
+        super().__init__()
+        self.layer = layer
+        self.decoder_pass: DecoderPass | None = None
+        self.alignment: Alignment | None = None
+        if config.includes(layer + 1):
+            widths = {"hidden_width": hidden_width, "region_width": region_width}
+            self.alignment = Alignment(config, heads=heads, head_width=head_width, **widths)
+            # s of the exponential decay (Eq. 8), which inference needs too
+            self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def is_recorded(self) -> bool:
+        """Report whether a `recording` is open."""
+        return _recorded.get() is not None
+
+    def record(self, attention: AlignedAttention, region_mask: Tensor | None = None) -> None:
+        """Add the attention to the open `recording`, if there is one."""
+        found = _recorded.get()
+        if found is not None:
+            found.layers.setdefault(self.layer, []).append(attention)
+            found.region_mask = found.region_mask if region_mask is None else region_mask
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        inputs: CrossInputs,
+        *,
+        scale: float,
+        region_mask: Tensor,
+        dropout: float,
+    ) -> tuple[Tensor, AlignedAttention]:
+        """Attend with aligned weights (Eq. 2-10).
+
+        queries: (B, H, Q, d); keys, values: (B, H, R, d); scale: factor of their products;
+        region_mask: (B, R) bool. Returns (B, H, Q, d) and the attention before dropout.
+        """
+        assert self.alignment is not None
+        now = self.decoder_pass or DecoderPass(self.schedule_step)
+        now = DecoderPass(now.schedule_step, now.perturbed, dropout=dropout)
+        others = caption_parameters(self) if now.perturbed else mask_parameters(self)
+        with frozen(self, others):
+            states, attention = attend(
+                scaled_product(queries, keys, scale=scale, bias=now.padding(region_mask)),
+                RegionProjection(keys, values, region_mask, self._mask_keys(inputs, now)),
+                self.alignment,
+                queries=queries,
+                hidden=inputs.hidden,
+                decoder_pass=now,
+            )
+        self.record(attention, region_mask)
+        return states, attention
+
+    def _mask_keys(self, inputs: CrossInputs, now: DecoderPass) -> Tensor:
+        """Project the regions for the mask network, once per KV cache."""
+        assert self.alignment is not None and inputs.regions is not None
+        held = None if inputs.cache is None else vars(inputs.cache).setdefault("a2_mask_keys", {})
+        if held is not None and inputs.is_cached and self.layer in held:
+            found: Tensor = held[self.layer]
+            return found
+        # the loss of the perturbed pass must not reach an encoder outside of the pass
+        regions = inputs.regions.detach() if now.perturbed else inputs.regions
+        projected = self.alignment.mask_network.project(regions)
+        if held is not None:
+            held[self.layer] = projected
+        return projected

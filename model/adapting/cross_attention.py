@@ -1,0 +1,294 @@
+"""Cross-attentions of a model of `transformers`: found, and adapted in place.
+
+Where a class uses the attention interface of `transformers`, its cross-attentions get the function
+`attend_adapted` and nothing else of the model changes. BLIP's and TrOCR's have no interface; they
+get a subclass of their own class. Written for transformers 5.23.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+from transformers.models.blip.modeling_blip_text import BlipTextSelfAttention
+from transformers.models.trocr.modeling_trocr import TrOCRAttention
+
+from a2cap.model.adapting.adapted import AdaptedAttention, CrossInputs
+from a2cap.model.alignment import AlignedAttention, BilinearMask, padding_bias, scaled_product
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.attention.multi_head import merge_heads, split_heads
+from a2cap.model.errors import ModelError
+
+_INTERFACE = "a2cap"
+"""Name of `attend_adapted` among the attention functions of `transformers`."""
+
+_CROSS = ("crossattention", "encoder_attn", "EncDecAttention", "encoder_decoder_attention")
+"""Names of cross-attentions in BERT, GPT-2, BLIP and Q-Formers; BART and TrOCR; T5; Pix2Struct."""
+_PROJECTIONS = (
+    ("query", "key", "value"),
+    ("q_proj", "k_proj", "v_proj"),
+    ("q", "k", "v"),
+    ("q_attn", "c_attn"),
+)
+_HEADS = ("num_attention_heads", "num_heads", "n_heads")
+
+
+@dataclass(frozen=True)
+class AdaptedLayers:
+    """Numbers of the adapted layers of a model, as a `recording` names them, the lowest first.
+
+    images: cross-attentions to the image; words: attentions of BLIP-2's language model, whose keys
+    include the outputs of the Q-Former; empty for all other models.
+    """
+
+    images: tuple[int, ...]
+    words: tuple[int, ...]
+
+
+def adapt_layers(model: nn.Module, config: AlignmentConfig) -> AdaptedLayers:
+    """Adapt the cross-attentions of a model in place.
+
+    With the fusion `none` the model computes what it computed, bit for bit. A model that is adapted
+    already gets the new alignment. Raises ModelError for a model that cannot be adapted.
+    """
+    found = dict(_cross_attentions(model))
+    if not found:
+        raise ModelError(
+            f"no cross-attention in {type(model).__name__}; a2 adapts captioners whose decoder "
+            "attends to the image by cross-attention, such as VisionEncoderDecoderModel"
+        )
+    words: list[nn.Module] = []
+    images = [one for name, one in found.items() if "qformer" in name]
+    if images:  # words attend to the queries, and these to the image
+        language = model.get_submodule("language_model")
+        words = [one for name, one in found.items() if "qformer" not in name]
+        words = words or list(_cores(language))
+    images = images or list(found.values())
+    named = config.aligned_layers
+    if config.fusion != "none" and named != "all" and max(named) > len(images):
+        raise ModelError(
+            f"aligned_layers names layer {max(named)}, {type(model).__name__} has {len(images)} "
+            'cross-attentions to the image; choose "all" or layers from 1'
+        )
+    for attention in (*images, *words):
+        _check(attention)
+    for layer, attention in enumerate((*images, *words)):
+        _adapt(attention, config if layer < len(images) else AlignmentConfig(fusion="none"), layer)
+    numbers = tuple(range(len(images) + len(words)))
+    return AdaptedLayers(numbers[: len(images)], numbers[len(images) :])
+
+
+def _cross_attentions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] in _CROSS:
+            yield from ((name, core) for core in _cores(module))
+
+
+def _cores(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that project queries and keys, mask networks left out."""
+    for one in module.modules():
+        if not isinstance(one, BilinearMask) and _projections(one):
+            yield one
+
+
+def _projections(attention: nn.Module) -> list[nn.Module]:
+    """Return the projections of queries, keys and values; GPT-2 has one of the latter two."""
+    for names in _PROJECTIONS:
+        if all(hasattr(attention, name) for name in names):
+            return [getattr(attention, name) for name in names]
+    return []
+
+
+def _heads(attention: Any) -> int:
+    return next(int(getattr(attention, name)) for name in _HEADS if hasattr(attention, name))
+
+
+def _check(attention: nn.Module) -> None:
+    if type(attention) in _SWAPPED or hasattr(attention, "a2"):
+        return
+    if "ALL_ATTENTION_FUNCTIONS" not in inspect.unwrap(type(attention).forward).__code__.co_names:
+        raise ModelError(
+            f"cannot adapt {type(attention).__name__}: it does not use the attention interface of "
+            "transformers; update transformers, or choose another model"
+        )
+
+
+def _adapt(attention: Any, config: AlignmentConfig, layer: int) -> None:
+    query: Any
+    query, key, *_ = _projections(attention)
+    (hidden_width, width), (region_width, _) = _widths(query), _widths(key)
+    heads = _heads(attention)
+    adapted = AdaptedAttention(
+        config,
+        layer=layer,
+        hidden_width=hidden_width,
+        region_width=region_width,
+        heads=heads,
+        head_width=width // heads,
+    )
+    is_new = not hasattr(attention, "a2")
+    attention.a2 = adapted.to(query.weight.device, query.weight.dtype).train(attention.training)
+    if is_new and type(attention) in _SWAPPED:
+        attention.__class__ = _SWAPPED[type(attention)]
+    elif is_new:
+        # a config of its own: the interface of all other attentions of the model stays
+        attention.a2_plain_config = attention.config
+        attention.config = copy.copy(attention.config)
+        attention.config._attn_implementation = _INTERFACE
+        attention.register_forward_pre_hook(_pass_inputs_on, with_kwargs=True)
+
+
+def _widths(layer: Any) -> tuple[int, int]:
+    """Return the input and the output width of a linear layer or of GPT-2's Conv1D."""
+    if hasattr(layer, "in_features"):
+        return layer.in_features, layer.out_features
+    return tuple(layer.weight.shape)
+
+
+def _read_inputs(
+    attention: Any,
+    forward: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> CrossInputs:
+    """Find states, regions and cache among the arguments of an attention's `forward`."""
+    given = inspect.signature(forward).bind(*args, **kwargs).arguments
+    given = {**given, **given.get("kwargs", {})}
+    names = ("encoder_hidden_states", "key_value_states")
+    regions = next((given[name] for name in names if given.get(name) is not None), None)
+    cache = given.get("past_key_values")
+    updated = getattr(cache, "is_updated", {})
+    is_cached = bool(updated.get(getattr(attention, "layer_idx", None)))
+    return CrossInputs(given["hidden_states"], regions, cache, is_cached)
+
+
+def _pass_inputs_on(
+    attention: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Add what the attention function does not get, states and regions, to its arguments.
+
+    As arguments, not as attributes: two threads may run one model.
+    """
+    inputs = _read_inputs(attention, attention.forward, args, kwargs)
+    return args, {**kwargs, "a2_inputs": inputs}
+
+
+def attend_adapted(
+    attention: Any,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    a2_inputs: CrossInputs,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: object,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend as the model does, or aligned; an attention function of `transformers`.
+
+    queries: (B, H, Q, d); keys, values: (B, H, R, d); attention_mask: (B, 1, Q or 1, R), bool, True
+    where to attend, or the summand of the scores. Returns (B, Q, H, d) and weights or None.
+    """
+    adapted: AdaptedAttention = attention.a2
+    scale = queries.shape[-1] ** -0.5 if scaling is None else scaling
+    exists = _region_mask(attention_mask, keys)
+    if adapted.alignment is not None:
+        parts = {"scale": scale, "region_mask": exists, "dropout": dropout}
+        states, aligned = adapted(queries, keys, values, a2_inputs, **parts)
+        return states.transpose(1, 2), aligned.used
+    if adapted.is_recorded:
+        # the last query only: earlier ones of a self-attention need a causal mask
+        rows = slice(None) if a2_inputs.regions is not None else slice(-1, None)
+        bias = padding_bias(exists)
+        scores = scaled_product(queries[:, :, rows], keys, scale=scale, bias=bias)
+        weights = scores.float().softmax(dim=-1)
+        adapted.record(AlignedAttention(weights, weights))
+    plain = ALL_ATTENTION_FUNCTIONS.get_interface(
+        attention.a2_plain_config._attn_implementation,
+        inspect.unwrap(type(attention).forward).__globals__["eager_attention_forward"],
+    )
+    options = {"dropout": dropout, "scaling": scaling, **kwargs}
+    result: tuple[Tensor, Tensor | None] = plain(
+        attention, queries, keys, values, attention_mask, **options
+    )
+    return result
+
+
+AttentionInterface.register(_INTERFACE, attend_adapted)
+
+
+def _region_mask(attention_mask: Tensor | None, keys: Tensor) -> Tensor:
+    """Return (B, R) bool, True where the last query may attend; keys: (B, H, R, d)."""
+    if attention_mask is None:
+        return torch.ones(len(keys), keys.shape[2], dtype=torch.bool, device=keys.device)
+    last = attention_mask[:, 0, -1].expand(len(keys), -1)
+    return last if last.dtype == torch.bool else last > torch.finfo(last.dtype).min / 2
+
+
+class _Swapped(nn.Module):
+    """The `forward` of a cross-attention without the interface; that of its base if not aligned."""
+
+    def forward(self: Any, *args: object, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Attend over the patches; states (B, Q, D) and weights (B, H, Q, R)."""
+        plain = super().forward
+        if self.a2.alignment is None:
+            if self.a2.is_recorded and "output_attentions" in inspect.signature(plain).parameters:
+                kwargs["output_attentions"] = True
+            states, weights = plain(*args, **kwargs)
+            if weights is not None:
+                self.a2.record(AlignedAttention(weights, weights))
+            return states, weights
+        inputs = _read_inputs(self, plain, args, kwargs)
+        heads = _heads(self)
+        keys, values = _keys_and_values(self, inputs, heads)
+        queries = split_heads(_projections(self)[0](inputs.hidden), heads)
+        # BLIP's own forward reads no other mask in a cross-attention
+        name = "encoder_attention_mask" if hasattr(self, "query") else "attention_mask"
+        rate = self.dropout.p if isinstance(self.dropout, nn.Dropout) else self.dropout
+        attended, aligned = self.a2(
+            queries,
+            keys,
+            values,
+            inputs,
+            scale=queries.shape[-1] ** -0.5,
+            region_mask=_region_mask(kwargs.get(name), keys),
+            dropout=rate if self.training else 0.0,
+        )
+        states = merge_heads(attended)
+        return self.out_proj(states) if hasattr(self, "out_proj") else states, aligned.used
+
+
+def _keys_and_values(attention: Any, inputs: CrossInputs, heads: int) -> tuple[Tensor, Tensor]:
+    """Project the regions, (B, H, R, d) each, or take them from the KV cache."""
+    cache: Any = inputs.cache
+    layer = attention.layer_idx
+    if inputs.is_cached:
+        held = cache.cross_attention_cache.layers[layer]
+        return held.keys, held.values
+    projections = _projections(attention)[1:]
+    keys, values = (split_heads(one(inputs.regions), heads) for one in projections)
+    if isinstance(cache, EncoderDecoderCache):
+        keys, values = cache.cross_attention_cache.update(keys, values, layer)
+        cache.is_updated[layer] = True
+    return keys, values
+
+
+class AdaptedBlipAttention(_Swapped, BlipTextSelfAttention):  # type: ignore[misc]
+    """BLIP's cross-attention of tokens over image patches."""
+
+
+class AdaptedTrOCRAttention(_Swapped, TrOCRAttention):  # type: ignore[misc]
+    """TrOCR's cross-attention of tokens over image patches."""
+
+
+_SWAPPED: dict[type[nn.Module], type[nn.Module]] = {
+    BlipTextSelfAttention: AdaptedBlipAttention,
+    TrOCRAttention: AdaptedTrOCRAttention,
+}
+"""Class of `transformers` without the interface -> the class that its instances get."""

@@ -1,0 +1,41 @@
+"""Words of captions that were generated as subwords, and the attention at each word."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a2cap.data.captions.attention_file import CaptionAttention
+
+
+def merge_tokens(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], NDArray[np.float32]]:
+    """Return the W words of T tokens, and the share (W, T) of each token in each word.
+
+    tokenizer: of `transformers`, of any kind of subwords. Rows sum to 1.
+    """
+    special = set(tokenizer.all_special_ids)
+    words: list[str] = []
+    pairs: list[tuple[int, int]] = []
+    for position, token in enumerate(tokens):
+        before = len(words)
+        # decoding a prefix gives a prefix of the words, of which the last may be cut
+        words = tokenizer.decode(list(tokens[: position + 1]), skip_special_tokens=True).split()
+        if token not in special:
+            newest = range(max(0, min(before, len(words) - 1)), len(words))
+            pairs += [(word, position) for word in newest]
+    shares = np.zeros((len(words), len(tokens)), np.float32)
+    for word, position in pairs:
+        shares[min(word, len(words) - 1), position] = 1
+    return words, shares / shares.sum(axis=1, keepdims=True).clip(min=1)
+
+
+def average_tokens(attention: CaptionAttention, shares: NDArray[np.float32]) -> CaptionAttention:
+    """Average the attention of the tokens of each word; shares: of `merge_tokens`."""
+    return CaptionAttention(
+        shares @ attention.original,
+        shares @ attention.aligned,
+        None if attention.keep is None else shares @ attention.keep,
+        None if attention.gate is None else attention.gate @ shares.T,
+        tuple(average_tokens(layer, shares) for layer in attention.layers),
+    )

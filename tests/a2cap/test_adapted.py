@@ -1,0 +1,171 @@
+"""Captioners of `transformers` behind a2's interface: words, figures, report, saved alignment."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
+
+import a2cap  # noqa: E402
+from a2cap.data.errors import ConfigError, InputError, WeightsError  # noqa: E402
+from a2cap.data.regions import is_grid  # noqa: E402
+from a2cap.pipeline.captioning.subwords import merge_tokens  # noqa: E402
+from tests.data.messages import message_of  # noqa: E402
+from tests.model.adapting.captioners import (  # noqa: E402
+    BUILDERS,
+    WORDS,
+    build,
+    inputs,
+    labelled,
+    teacher,
+)
+from tests.test_structure import ROOT  # noqa: E402
+
+IMAGE = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
+
+
+def tokenizer():
+    """Return WordPiece: each third token continues a word."""
+    from tokenizers import Tokenizer, decoders, models
+
+    pieces = {f"w{n}" if n % 3 else f"##p{n}": n for n in range(4, WORDS)}
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, **pieces}
+    plain = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
+    plain.decoder = decoders.WordPiece()
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **special)
+
+
+def adapted(name="gpt2", **options):
+    def processor(images, **_):
+        return inputs(name, len(images))
+
+    return a2cap.adapt(build(name), processor, tokenizer=tokenizer(), **options)
+
+
+def test_words_are_merged_from_subwords():
+    words, shares = merge_tokens(tokenizer(), [4, 6, 9, 5, 1, 7])
+    assert words == ["w4p6p9", "w5", "w7"]
+    third = 1 / 3
+    expected = [[third, third, third, 0, 0, 0], [0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1]]
+    np.testing.assert_allclose(shares, expected)
+    assert merge_tokens(tokenizer(), [])[0] == []
+    assert merge_tokens(tokenizer(), [1, 2])[1].shape == (0, 2)
+
+
+@pytest.mark.parametrize("alignment", [None, {"fusion": "gate"}])
+def test_a_caption_is_that_of_a2s_captioners(alignment):
+    captioner = adapted(alignment=alignment)
+    found = list(captioner.many([IMAGE, IMAGE], max_new_tokens=6, num_beams=3))
+    one, *_ = found
+    attention, count = one.attention, len(one.caption.split())
+    assert attention.original.shape == attention.aligned.shape == (count, 16)
+    assert [layer.original.shape for layer in attention.layers] == [(2, count, 16)] * 2
+    assert (attention.keep is None) == (alignment is None)
+    assert is_grid(one.regions)
+    assert one.regions.boxes[-1].tolist() == [45, 30, 60, 40]
+    assert len(one.figure(layer=2, head=1).axes) == 1 + count * (1 if alignment is None else 2)
+    alone = captioner.model.generate(**inputs("gpt2"), max_new_tokens=6, num_beams=3)
+    texts = tokenizer().batch_decode(alone, skip_special_tokens=True)
+    assert [caption.caption for caption in found] == texts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_saved_model_is_loaded_with_its_alignment(name, tmp_path):
+    captioner = adapted(name, alignment={"fusion": "decay", "decay_steps": 10.0})
+    captioner.losses(**labelled(name), step=7)
+    captioner.save_pretrained(tmp_path)
+    again = a2cap.adapt(tmp_path)
+    assert again.alignment == captioner.alignment
+    with torch.no_grad():
+        logits = [one.model(**teacher(name)).logits for one in (captioner, again)]
+    assert torch.equal(*logits)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_guide_trains_saves_and_captions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    guide = (ROOT / "docs" / "guide" / "transformers.md").read_text(encoding="utf-8")
+    *_, example = re.findall(r"```python\n(.*?)```", guide, re.S)
+    names: dict = {}
+    exec(example, names)
+    history, result = names["history"], names["result"]
+    assert history[-1] < 0.2 * history[0]
+    assert result.caption == names["captions"][0]
+    assert result.attention.aligned.shape == (len(result.tokens), 16)
+    captioner = names["captioner"]
+    keep = captioner.losses(pixel_values=names["pixels"], labels=names["labels"]).statistics.keep
+    assert 0.05 < float(keep) < 0.98
+    # a2's own report
+    files = {}
+    for number in range(2):
+        files[tmp_path / f"{number}.png"] = [names["captions"][number]]
+        Image.fromarray(names["images"][number]).save(tmp_path / f"{number}.png")
+    metrics = captioner.report("report", files, max_new_tokens=24)
+    assert metrics["Bleu_4"] > 0.9
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert names["captions"][1] in page
+    assert '"keep":"' in page
+
+
+def test_a_centre_crop_moves_the_patches():
+    captioner = adapted()
+    part = captioner._processor
+    part.do_center_crop, part.crop_size = True, {"height": 16, "width": 16}
+    part.do_resize, part.size = True, {"shortest_edge": 20}
+    boxes = captioner(IMAGE, max_new_tokens=3).regions.boxes
+    assert [*boxes[0, :2], *boxes[-1, 2:]] == pytest.approx([14, 4, 46, 36])
+
+
+def test_states_that_are_no_grid_have_no_attention(caplog):
+    captioner = adapted("bart")
+    captioner._processor = lambda images, **_: {
+        "inputs_embeds": torch.randn(len(images), 21, 16),
+        "attention_mask": torch.ones(len(images), 21, dtype=torch.int64),
+    }
+    assert captioner(IMAGE, max_new_tokens=3).attention is None
+    assert "the encoder's states are not a square grid" in caplog.text
+
+
+def test_misuse_is_one_clear_line(tmp_path):
+    model = build("gpt2")
+    assert message_of(a2cap.adapt, tmp_path, error=ConfigError) == (
+        f"not a saved model: {str(tmp_path)!r}; name a directory of save_pretrained"
+    )
+    with pytest.raises(ConfigError, match=r"alignment.fusion is 'x'|fusion"):
+        a2cap.adapt(model, alignment={"fusion": "x"})
+    captioner = a2cap.adapt(model, alignment={"fusion": "gate"})
+    assert message_of(captioner, IMAGE, error=ConfigError) == (
+        "no processor to caption with; give a2cap.adapt(..., processor=...)"
+    )
+    assert message_of(captioner.losses, error=InputError) == (
+        "no labels to learn from; give labels=, as to the model's forward"
+    )
+    assert message_of(a2cap.adapt, model, error=ConfigError) == (
+        "the model is adapted already; use its captioner, or give alignment="
+    )
+    captioner.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    build("gpt2").save_pretrained(tmp_path / "plain")
+    (tmp_path / "plain" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    assert message_of(a2cap.adapt, tmp_path, error=WeightsError).startswith(
+        f"alignment in {str(tmp_path)!r} is not that of the model: "
+        "'decoder.transformer.h.0.crossattention.a2."
+    )
+
+
+def test_without_transformers_the_message_names_the_extra():
+    code = (
+        "import sys; sys.modules['transformers'] = None\n"
+        "import a2cap\n"
+        "try: a2cap.adapt\n"
+        "except a2cap.A2Error as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == 'transformers is not installed; run pip install "a2cap[transformers]"\n'
