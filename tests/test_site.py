@@ -38,7 +38,8 @@ def test_the_site_has_every_page_setting_and_command(checkout):
     assert code == 0, output
     pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guide").glob("*.md")]
     for page in pages:
-        below = page.relative_to(ROOT / "docs").with_suffix("").as_posix().removesuffix("README")
+        below = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        below = below.removesuffix("README").removesuffix("index")
         assert (checkout / "site" / below / "index.html").is_file(), page
     settings = (checkout / "site" / "reference" / "settings" / "index.html").read_text()
     assert [path for path in config_fields() if f"<code>{path}</code>" not in settings] == []
