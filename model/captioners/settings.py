@@ -63,7 +63,7 @@ class LayeredSettings(CaptionerSettings):
     """Dropout rate after each attention and feed-forward block and in the region embedding, nowhere
     else."""
 
-    prophet: Annotated[float, Field(ge=0, json_schema_extra={"later": True})] = 0.0
+    prophet: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the distance from Prophet Attention, a rival of alignment in training alone; 0 is
     none (Liu et al. 2020; model/attention/rivals.py states what was inferred)."""
 

@@ -64,13 +64,11 @@ def key_fields(section: BaseModel, *, exclude: Collection[str] = ()) -> dict[str
     """Return a section's fields as JSON values for `MadeFrom.fields`.
 
     Fields declared with `json_schema_extra={"no_effect": True}` are left out: they cannot change a
-    result. So are those declared with {"later": True} at their default: results made before the
-    field existed keep their keys.
+    result.
     """
     left_out = set(exclude)
     for name, field in type(section).model_fields.items():
         extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        is_default = getattr(section, name) == field.default
-        if extra.get("no_effect") or (extra.get("later") and is_default):
+        if extra.get("no_effect"):
             left_out.add(name)
     return section.model_dump(mode="json", exclude=left_out)

@@ -121,7 +121,7 @@ extract: {boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
 preprocess: {vocabulary: m2, tokenizer: ptb, min_count: 2, max_length: 10, references: 3}
 model: {width: 32, heads: 4, feed_forward: 16, encoder_layers: 2, decoder_layers: 2, dropout: 0.2,
   feature_dropout: 0.5, attention_dropout: 0.2, norm: pre, box_geometry: linear, blind: true,
-  standardise: true}
+  standardise: true, prophet: 1.0}
 model.alignment: {fusion: max, mask_network: linear, mask_slots: 50, average: heads,
   renormalise_aligned: true, renormalise_perturbed: true, detach_mask: false, penalty_weight: 0.1,
   moving_rate: 0.2, decay_steps: 5.0, aligned_layers: [1]}
@@ -129,14 +129,15 @@ train: {seed: 1, epochs: 3, patience: 2, grouping: caption, batch_size: 4, accum
   deterministic: true, precision: bf16, captions_per_image: 2, max_regions: 2,
   schedule: constant, lr: 0.5, warmup: 10, betas: [0.8, 0.9], clip_norm: null, checkpoint_every: 10,
   validation_beam_size: 1, max_validation_images: 2, max_length: 10, ema: 0.9,
-  label_smoothing: 0.1, scheduled_sampling: 0.5, scheduled_sampling_epochs: 2, decay: 0.5,
+  select: loss, supervision: 1.0, label_smoothing: 0.1, scheduled_sampling: 0.5,
+  scheduled_sampling_epochs: 2, decay: 0.5,
   decay_every: 1, optim: modern, max_words: 5, optimiser: sgd, weight_decay: 0.1,
   shuffle_window: 4}
 scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision: bf16,
   deterministic: true, lr: 1.0e-06, betas: [0.8, 0.9], clip_norm: null, samples: 3,
   baseline: greedy, idf: caption, eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued,
   captions_per_image: 2, checkpoint_every: 10, validation_beam_size: 1, max_validation_images: 2,
-  max_length: 10, ema: 0.9, shuffle_window: 4}
+  max_length: 10, ema: 0.9, shuffle_window: 4, select: loss, reward: "math:fsum"}
 evaluate: {method: sampling, min_length: 3, seed: 1,
   split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
   groups: 5, diversity: 0.2, ensemble_average: log_probabilities, collapse_repeats: true,

@@ -26,9 +26,7 @@ class CaptionerTrainingConfig(TrainingConfig):
     """Beams when validation captions are decoded for CIDEr."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest generated caption in tokens, <eos> included."""
-    select: Annotated[
-        Literal["CIDEr", "BLEU-4", "METEOR", "loss"], Field(json_schema_extra={"later": True})
-    ] = "CIDEr"
+    select: Literal["CIDEr", "BLEU-4", "METEOR", "loss"] = "CIDEr"
     """Validation figure that selects the best epoch and that `patience` waits for: of the decoded
     captions (Xu et al. 2015 select by BLEU), or the loss on the reference captions."""
     ema: Rate = 0.0
@@ -65,7 +63,7 @@ class TrainConfig(CaptionerTrainingConfig):
     label_smoothing: Rate = 0.0
     """Share of each target that is spread over the vocabulary (Szegedy et al. 2016); what it adds
     to the caption loss is reported apart."""
-    supervision: Annotated[float, Field(ge=0, json_schema_extra={"later": True})] = 0.0
+    supervision: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the cross-entropy of attention against the boxes of data.instances at words that
     name their category (Liu et al. 2017), what no captioner without boxes has; 0 is none."""
     scheduled_sampling: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -119,7 +117,7 @@ class ScstConfig(CaptionerTrainingConfig):
     to end captions badly. Third-party code differs here too."""
     bleu_weight: Annotated[float, Field(ge=0)] = 0.0
     """The reward is CIDEr-D + bleu_weight * BLEU-4."""
-    reward: Annotated[str | None, Field(json_schema_extra={"later": True})] = None
+    reward: str | None = None
     """Python function in place of that reward, as "module:function", of a module that Python finds:
     from captions, and for each of them a list of references, as PTB tokens joined by spaces, to a
     number each. Imported when this training starts, never from a trained captioner's folder.
