@@ -198,7 +198,7 @@ def _format_problem(details: ErrorDetails, captioner: type[BaseModel]) -> str:
         return f"{path}: {details['ctx']['error']}"
     if details["type"] not in ("extra_forbidden", "invalid_key"):  # a key such as null or 3
         problem = f"{path}: {details['msg'].lower()}: {_shown(details['input'])}"
-        at = (".".join(parts[1:]), captioner) if parts[0] == "model" else (path, Config)
+        at = (".".join(parts[1:]), captioner) if path.startswith("model.") else (path, Config)
         about = [valid_values(*at), describe_field(*at)]
         return f"{problem}; choose a valid value: {'; '.join(filter(None, about))}"
     is_of_model = parts[0] == "model"

@@ -45,6 +45,8 @@ def _near(path: Path) -> Path | None:
     names: dict[str, list[str]] = {}
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in islice(entries, _MOST_NAMES):
+            if entry.name.endswith((".lock", ".partial")):  # of an unfinished file of that name
+                continue
             names.setdefault(Path(entry.name).stem.casefold(), []).append(entry.name)
     stems = get_close_matches(path.stem.casefold(), names, n=1)
     same = get_close_matches(path.name, names[stems[0]], n=1, cutoff=0) if stems else []

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea, VPacker
 from matplotlib.patches import Patch, Rectangle
@@ -322,9 +323,10 @@ def _frame(
         bbox_transform=figure.transFigure,
     )
     figure.add_artist(caption)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=100)
-    return Image.open(drawn).convert("RGB")
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    drawn = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    return Image.fromarray(drawn[:, :, :3].copy())
 
 
 def _times_even(attention: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -142,7 +142,7 @@ def test_a_folder_with_other_files_is_never_replaced(images_and_weights, tmp_pat
 
 INTERRUPTED = """
 import os, signal, sys
-from a2cap.pipeline.extraction import images
+from a2cap.data.files import image_file as images
 from a2cap.pipeline.cli.main import main
 read, seen = images.read_image_file, []
 def read_and_stop(path):

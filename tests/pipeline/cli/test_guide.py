@@ -26,10 +26,13 @@ PAGES = [README, *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 EXTRACT = "extract --images my-images --output my-features --set"
 ELSEWHERE = (
     "demo",
+    "serve",
     "weights fetch",
     "weights import meshed_memory_transformer.pth",
     "caption dog.jpg --model m2",
     "caption dog.jpg --model latest",
+    "caption photo.jpg --model latest",
+    "caption dog.jpg holidays --model latest",
     f"{EXTRACT} extract.boxes=grid",
     "scenes scenes",
     "detector train",
@@ -39,6 +42,7 @@ ELSEWHERE = (
     "human ",
     "score ours.csv",
     "extract -c configs/a2-gate.yaml --shard auto",
+    "run -c captioner-photos",
 )
 """Starts of commands that are not run here."""
 
@@ -62,6 +66,12 @@ def write_lists(folder, document):
     for number, split in enumerate(("val", "test")):
         lines = [image["file_name"] for image in halves["val"][number::2]]
         (folder / f"karpathy_{split}_images.txt").write_text("\n".join(lines))
+    lines = [
+        {"image": image["file_name"], "captions": ["a red kite"], "split": split}
+        for split, half in halves.items()
+        for image in half
+    ]
+    (folder / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with (folder / "coco-cn.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["image", "caption", "split"])

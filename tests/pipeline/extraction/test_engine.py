@@ -15,13 +15,12 @@ from PIL import ExifTags, Image
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.errors import StoreError, UnreadableError
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.files.image_file import read_image_file
+from a2cap.data.files import image_file
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.extractor import Extractor, load_extractor
 from a2cap.extract.image import decode_image, read_image
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.extraction import engine
-from a2cap.pipeline.extraction import images as listing
 from tests.data.messages import message_of
 from tests.experiments import free
 from tests.pipeline.extraction.conftest import GIVEN, IDS
@@ -160,12 +159,12 @@ def test_a_disk_that_fails_during_a_run_ends_it_and_skips_nothing(run, scenes, m
     images, boxes = scenes
     with monkeypatch.context() as patch:
 
-        def fail(path):
+        def fail(path, read=image_file.read_image_file):
             if path.stem == IDS[17]:
                 raise UnreadableError("cannot read it: Input/output error")
-            return read_image_file(path)
+            return read(path)
 
-        patch.setattr(listing, "read_image_file", fail)
+        patch.setattr(image_file, "read_image_file", fail)
         with pytest.raises(UnreadableError):
             run(images, boxes)
     assert run(images, boxes) == []

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files import image_file
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.pipeline.extraction import images as extraction
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.data.messages import message_of
 from tests.experiments import a2
@@ -65,12 +65,12 @@ def test_a_flipped_bit_in_a_captioner_is_named_by_a2_caption(copy, experiment, n
 def replaced_while(monkeypatch, copied_scenes):
     """Return a function that replaces two images while the one with a given number is read."""
     scenes, _ = copied_scenes
-    read = extraction.read_image_file
+    read = image_file.read_image_file
     images = [scenes / "images" / f"{number:012d}.jpg" for number in (2, 39)]
     kept = {path: path.read_bytes() for path in images}
 
     def restore():
-        monkeypatch.setattr(extraction, "read_image_file", read)
+        monkeypatch.setattr(image_file, "read_image_file", read)
         for path, content in kept.items():
             path.write_bytes(content)
 
@@ -81,7 +81,7 @@ def replaced_while(monkeypatch, copied_scenes):
                     image.write_bytes((scenes / "images" / f"{7:012d}.jpg").read_bytes())
             return read(path)
 
-        monkeypatch.setattr(extraction, "read_image_file", read_and_replace)
+        monkeypatch.setattr(image_file, "read_image_file", read_and_replace)
         return restore
 
     return replace_while

@@ -414,7 +414,7 @@ def test_dropped_images_show_their_captions_and_the_attention_of_their_words(
         shown.get_by_role("button", name="Save the figure").click()
     assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")
     page.locator(".card:not(.large)").click()
-    assert page.locator(".large .others").inner_text().startswith(other.name)
+    page.locator(".large .others", has_text=other.name).wait_for()
     for width in (360, 768, 1200, 1920):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width

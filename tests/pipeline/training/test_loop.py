@@ -159,7 +159,7 @@ def test_another_seed_trains_another_network(training, tmp_path, kind):
 def scored(monkeypatch, *scores):
     """Make validation return these CIDErs, one per epoch."""
     left = list(scores)
-    monkeypatch.setattr(task, "cider", lambda candidates, references: left.pop(0))
+    monkeypatch.setattr(task, "corpus_score", lambda *given: left.pop(0))
 
 
 @pytest.mark.parametrize("last", [0.4, pytest.param(0.7, marks=pytest.mark.slow)])
@@ -204,11 +204,11 @@ def test_a_resumed_training_keeps_its_patience(train, tmp_path, monkeypatch, sig
 def test_max_validation_images_limits_the_decoded_images(train, tmp_path, monkeypatch):
     asked = []
 
-    def score(candidates, references):
+    def score(metric, candidates, references):
         asked.append((sorted(candidates), sorted(references)))
         return 0.5
 
-    monkeypatch.setattr(task, "cider", score)
+    monkeypatch.setattr(task, "corpus_score", score)
     train(tmp_path / "some", "train.max_validation_images=2", "train.epochs=1")
     first = read_training_data(train.features, train.captions).validation[:2]
     assert asked == [(sorted(first), sorted(first))]

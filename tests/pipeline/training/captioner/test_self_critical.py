@@ -20,7 +20,6 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.engine.explain import key_fields
-from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
 from tests.data.messages import message_of
@@ -196,7 +195,6 @@ def test_a_reward_of_ones_own_gets_the_captions_and_the_references(refine):
     assert rewards(names, captions).tolist() == [[2, 1], [0, 4]]
     # a result is another one with another reward, and without one it keeps its key
     assert key_fields(config)["reward"] == own
-    assert "reward" not in key_fields(ScstConfig())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import self_critical
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
@@ -89,11 +88,6 @@ def test_the_selected_figure_is_that_of_the_captions_or_of_the_loss(train, tmp_p
         assert lines[0]["likelihood"] < last["likelihood"] < 1
     extra = {"CIDEr": set(), "BLEU-4": {"BLEU-4"}, "loss": {"validation_loss", "likelihood"}}
     assert {"BLEU-4", "validation_loss", "likelihood"} & last.keys() == extra[select]
-
-
-def test_another_selection_is_another_training_and_the_default_keeps_earlier_keys():
-    assert "select" not in key_fields(TrainConfig())
-    assert key_fields(TrainConfig(select="loss"))["select"] == "loss"
 
 
 def test_meteor_of_unicode_words_is_rejected_before_training():
