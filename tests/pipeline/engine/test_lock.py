@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from a2cap.data.errors import LockedError
+from a2cap.pipeline.engine import lock as locking
 from a2cap.pipeline.engine.lock import (
     is_locked,
     is_read,
@@ -148,3 +150,11 @@ def test_the_lock_of_a_relative_path_is_held(tmp_path, monkeypatch):
 
 def test_the_locks_of_an_artifacts_folder_are_in_one_folder(tmp_path):
     assert lock_folder(tmp_path / "train" / "0123456789ab") == tmp_path / ".locks" / "train"
+
+
+def test_a_system_without_file_locks_is_asked_by_filelock(tmp_path, monkeypatch):
+    monkeypatch.setattr(locking, "HAS_LOCKS", False)
+    monkeypatch.setattr(locking, "locked", lambda path, **how: nullcontext())
+    with stage_lock(tmp_path / "stage.lock", what="a test"):
+        assert is_locked(tmp_path / "stage.lock")
+    assert not is_locked(tmp_path / "stage.lock")
