@@ -6,7 +6,6 @@ repeated, so a stopped study resumes. docs/alignment-study.md explains the measu
 
 import logging
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import click
 
 from a2cap.data.errors import A2Error
 from benchmarks.measure import print_machine
-from benchmarks.study.grid import FUSIONS, PARTS, Extent, Trial, trials
+from benchmarks.study.grid import PARTS, Extent, Trial, trials
 from benchmarks.study.results import Results, Row, row
 from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, plain_start, prepare, run_jobs
 from benchmarks.study.tables import all_tables, draw_figures
@@ -61,7 +60,6 @@ RESULTS, TABLES = "results.csv", "tables.md"
     type=click.IntRange(1),
     help="Seeds per part; by default as in the grid.",
 )
-@click.option("--fusions", type=click.Choice(FUSIONS), multiple=True, help="Train only these.")
 @click.option("--parts", type=click.Choice(PARTS), multiple=True, help="Run only these parts.")
 @click.option(
     "--drawn",
@@ -75,20 +73,13 @@ RESULTS, TABLES = "results.csv", "tables.md"
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Continue this captioner, without its masks, for three epochs in place of sixteen.",
 )
-@click.option(
-    "--hours",
-    type=float,
-    help="Start no training after this time; 0 collects the trained captioners.",
-)
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
 def main(
     quick: bool,
     output: Path,
     weights: str,
     seeds: int | None,
-    fusions: tuple[str, ...],
     parts: tuple[str, ...],
-    hours: float | None,
     processes: int,
     drawn: int,
     start: Path | None,
@@ -96,9 +87,12 @@ def main(
     """Train and measure the captioners of the alignment study."""
     print_machine()
     logging.disable(logging.WARNING)
-    extent = _extent(QUICK_EXTENT if quick else Extent(), seeds, fusions)
+    extent = QUICK_EXTENT if quick else Extent()
+    if seeds is not None:
+        extent = replace(
+            extent, seeds=seeds, planted_seeds=seeds, text_seeds=seeds, other_seeds=seeds
+        )
     wanted = trials(extent, parts or PARTS)
-    until = float("inf") if hours is None else time.time() + 3600 * hours
     full = Images(drawn, train=4 * drawn // 5, validate=drawn // 30, test=drawn // 15)
     with tempfile.TemporaryDirectory() as temporary:
         folder = (Path(temporary) if quick else output).resolve()
@@ -112,30 +106,18 @@ def main(
             start=start and plain_start(start, folder / "start"),
         )
         try:
-            _run(study, wanted, processes=processes, until=until)
+            _run(study, wanted, processes=processes)
         except A2Error as error:
             raise click.ClickException(str(error)) from error
 
 
-def _extent(extent: Extent, seeds: int | None, fusions: tuple[str, ...]) -> Extent:
-    """Return the extent with the requested seeds and fusions."""
-    if seeds is not None:
-        extent = replace(
-            extent, seeds=seeds, planted_seeds=seeds, text_seeds=seeds, other_seeds=seeds
-        )
-    if fusions:
-        planted = tuple(name for name in extent.planted_fusions if name in fusions)
-        extent = replace(extent, fusions=fusions, planted_fusions=planted)
-    return extent
-
-
-def _run(study: Study, wanted: Sequence[Trial], *, processes: int, until: float) -> None:
+def _run(study: Study, wanted: Sequence[Trial], *, processes: int) -> None:
     """Run all trials; update tables and figures after each training."""
     prepare(study, list(dict.fromkeys(trial.world for trial in wanted)))
     jobs_left = jobs(study, wanted)
     found: dict[Trial, list[Row]] = {}
     for number, (job, findings) in enumerate(
-        run_jobs(study, jobs_left, processes=processes, until=until), start=1
+        run_jobs(study, jobs_left, processes=processes), start=1
     ):
         for trial in job.trials:
             found[trial] = [
@@ -146,9 +128,7 @@ def _run(study: Study, wanted: Sequence[Trial], *, processes: int, until: float)
         ordered = [one for trial in wanted for one in found.get(trial, ())]
         _write(Results(ordered), study.folder)
         names = ", ".join(f"{trial.part} {trial.label} {trial.seed}" for trial in job.trials)
-        click.echo(
-            f"{number} of {len(jobs_left)}: {names if findings else 'not trained, out of time'}"
-        )
+        click.echo(f"{number} of {len(jobs_left)}: {names}")
     click.echo((study.folder / TABLES).read_text(encoding="utf-8"))
 
 

@@ -1,14 +1,17 @@
-"""All benchmarks in short forms: `results/cpu.json`, and the tables of README and docs.
+"""Speed of all parts: `results/cpu.json`, and the tables of README and docs.
 
-A time is compared with that of a reference which alternates with it, and its operations or bytes
-per second with the machine's measured peak. Figures whose ratio moved by more than a tenth since
-the last results are named. `--pages` copies the results into README and docs/performance.md.
+`--only GROUP --rounds N` measures one part more often. A time is compared with that of a reference
+which alternates with it, and its operations or bytes per second with the machine's measured peak.
+Figures whose ratio moved by more than a tenth since the last results are named. `--pages` copies
+the results into README and docs/performance.md.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +25,9 @@ import torch
 
 from a2cap.data.files.sealed_folder import installed_versions
 from a2cap.extract.detector.precision import has_bfloat16
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.demo import run_demo
-from a2cap.pipeline.metrics.java import find_java
-from benchmarks import evaluate, extract, scenes, self_critical, store, train
+from benchmarks import extract, self_critical, train
 from benchmarks.measure import (
     Form,
     Timing,
@@ -44,6 +45,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = {ROOT / "README.md": True, ROOT / "docs" / "performance.md": False}
 """Page with a table of results -> True if it has the times alone."""
 MOVED = 0.1
+SCENES = 20_000
+"""Number of scenes whose time is reported; the goal is five minutes on two cores."""
 
 FP32, BF16, MEMORY = "fp32 matrix products", "bf16 matrix products", "memory bandwidth"
 Peaks = Mapping[str, float]
@@ -108,40 +111,58 @@ def measured_peaks(*, quick: bool) -> dict[str, float]:
     return peaks
 
 
-def training(peaks: Peaks, *, quick: bool) -> list[Figure]:
+def training(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     """Return a training step and beam search of both sizes of captioners."""
     sizes = train.QUICK if quick else train.Sizes()
     batch, found = train.make_batch(sizes), []
-    models = {"2+2 layers of 128": train.SMALL} if quick else train.MODELS
-    for name, config in models.items():
-        captioner = TransformerCaptioner(
-            config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
-        )
-        timings, operations = train.time_steps(
-            captioner, batch, matmul=sizes.matmul, rounds=1 if quick else 2
-        )
-        title = f"{name}: training step"
-        train.print_steps(title, timings, operations, tokens=int(batch.is_token.sum()))
-        captioner.train()
-        step = train.training_step(captioner, train.a2_gradients)
-        print_profile(title, partial(step, batch))
+    tokens = int(batch.is_token.sum())
+    for name, config in _models(quick=quick).items():
+        captioner = train.new_captioner(config, sizes)
+        difference = train.gradient_difference(captioner, batch)
+        steps = train.step_forms(captioner, batch)
+        timings = interleaved(steps, rounds=rounds)
+        title = f"{name}: training step; gradients differ by {difference:.0e}"
+        print_timings(title, timings, reference=train.PLAIN, count=tokens, unit="tokens")
+        print_profile(f"{name}: training step", steps[train.A2])
         searches = train.search_forms(captioner, batch)
-        searched = interleaved(searches, rounds=1)
+        searched = interleaved(searches, rounds=rounds)
+        best = [[image[0].tokens for image in form()] for form in searches.values()]
+        alike = sum(ours == plain for ours, plain in zip(*best, strict=True))
+        title = f"{name}: beam search; same captions: {alike} of {sizes.images}"
+        print_timings(title, searched, reference="plain", count=sizes.images)
         print_profile(f"{name}: beam search", searches["cached"])
-        with_work = {
-            "training step": (timings[train.A2], timings[train.PLAIN], operations[train.A2]),
-            "beam search": (
+        for kind, ours, plain, form, reference in (
+            (
+                "training step",
+                timings[train.A2],
+                timings[train.PLAIN],
+                steps[train.A2],
+                "one pass per loss",
+            ),
+            (
+                "beam search",
                 searched["cached"],
                 searched["plain"],
-                floating_operations(searches["cached"]),
+                searches["cached"],
+                "without a cache",
             ),
-        }
-        references = {"training step": "one pass per loss", "beam search": "without a cache"}
-        for kind, (ours, plain, count) in with_work.items():
-            found.append(
-                _compared(f"{kind}, {name}", ours, plain, references[kind], count, peaks[FP32])
-            )
+        ):
+            count = floating_operations(form)
+            found.append(_compared(f"{kind}, {name}", ours, plain, reference, count, peaks[FP32]))
     return found
+
+
+def _models(*, quick: bool) -> Mapping[str, TransformerConfig]:
+    return {"2+2 layers of 128": train.SMALL} if quick else train.MODELS
+
+
+def alignment(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
+    """Print what alignment costs; it has no row of its own."""
+    sizes = train.QUICK if quick else train.Sizes()
+    batch = train.make_batch(sizes)
+    for name, config in _models(quick=quick).items():
+        click.echo(f"{name}: {train.price(config, sizes, batch, rounds=rounds)}")
+    return []
 
 
 def _compared(
@@ -152,13 +173,13 @@ def _compared(
     return Figure(what, seconds, plain.median / seconds, reference, share, FP32)
 
 
-def sampling(peaks: Peaks, *, quick: bool) -> list[Figure]:
+def sampling(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     """Return a self-critical step and its reward."""
     sizes = self_critical.QUICK if quick else self_critical.Sizes()
     model = self_critical.SMALL if quick else TransformerConfig()
     corpus = self_critical.make_corpus(sizes)
-    rewards = self_critical.compare_rewards(sizes, corpus, rounds=5)
-    steps, operations = self_critical.compare_steps(sizes, model, corpus, rounds=1)
+    rewards = self_critical.compare_rewards(sizes, corpus, rounds=5 * rounds)
+    steps, operations = self_critical.compare_steps(sizes, model, corpus, rounds=rounds)
     ours, plain = steps[self_critical.A2], steps[self_critical.PLAIN]
     reward, python = rewards[self_critical.A2].median, rewards[self_critical.PLAIN].median
     reference = "back-propagation through every step"
@@ -168,16 +189,18 @@ def sampling(peaks: Peaks, *, quick: bool) -> list[Figure]:
     ]
 
 
-def extraction(peaks: Peaks, *, quick: bool) -> list[Figure]:
+def extraction(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     """Return the extraction of an image by precision."""
     base, depth, width = (extract.QUICK, 18, 8) if quick else (extract.FULL, 101, 64)
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         path = extract.draw_image(Path(folder) / "image.jpg")
         detector = extract.make_detector(path, base, depth=depth, width=width)
-        timings = extract.time_precisions(detector, path, base, rounds=1)
+        timings = extract.time_precisions(detector, path, base, rounds=rounds)
         print_timings("one image", timings, reference=extract.PLAIN, count=1)
-        extract.print_stages(base, extract.time_stages(detector, path, base, rounds=1))
         config = extract.fixed(base, 36, precision="exact")
+        stages = extract.time_stages(detector, config, path)
+        rows = [[name, f"{seconds:.4f}"] for name, seconds in stages.items()]
+        print_table(f"one image, {base.proposals} proposals", ["", "s"], rows)
         form = extract.form_of(detector, config, path)
         operations = floating_operations(form)
         print_profile("extraction", form)
@@ -194,49 +217,27 @@ def extraction(peaks: Peaks, *, quick: bool) -> list[Figure]:
     return found
 
 
-def storing(peaks: Peaks, *, quick: bool) -> list[Figure]:
-    """Return writing and reading of the feature store."""
-    count = 20 if quick else 1000
-    images, found = store.make_images(count), []
-    size = sum(regions.features.nbytes for regions in images.values())
-    with tempfile.TemporaryDirectory() as folder:
-        for title, form in (("write", store.time_writing), ("read", store.time_reading)):
-            path = Path(folder) / title
-            path.mkdir()
-            timings = form(path, images, rounds=1 if quick else 3)
-            seconds = timings[store.OURS].median
-            ratio = timings[store.HDF5].median / seconds
-            share = size / seconds / peaks[MEMORY]
-            what = f"{title} features of {count:,} images"
-            found.append(Figure(what, seconds, ratio, "HDF5", share, MEMORY))
-    return found
+def drawing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
+    """Return the time of `a2 scenes` for 20,000 scenes, from fewer, with a process per core."""
+    count, several = (40 if quick else 400), max(os.cpu_count() or 1, 2)
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "scenes"
+
+        def write(workers: int) -> None:
+            # a command, so that the drawing processes import no more than for a user
+            command = [sys.executable, "-m", "a2cap.pipeline", "scenes", str(folder)]
+            options = ["--count", str(count), "--workers", str(workers)]
+            subprocess.run([*command, *options], check=True, capture_output=True)
+
+        forms = {f"{number} processes": partial(write, number) for number in (1, several)}
+        emptied = partial(shutil.rmtree, folder, ignore_errors=True)
+        timings = interleaved(forms, rounds=rounds, warm_up=0, before=emptied)
+    alone, together = (timing.median for timing in timings.values())
+    seconds = together * SCENES / count
+    return [Figure(f"write {SCENES:,} scenes", seconds, alone / together, "one process")]
 
 
-def drawing(peaks: Peaks, *, quick: bool) -> list[Figure]:
-    """Return the time of 20,000 scenes, from fewer."""
-    count = 40 if quick else 400
-    with tempfile.TemporaryDirectory() as folder:
-        timings = scenes.time_writing(Path(folder) / "scenes", count=count, rounds=1)
-    alone, several = (timing.median for timing in timings.values())
-    seconds = several * scenes.MANY / count
-    return [Figure(f"write {scenes.MANY:,} scenes", seconds, alone / several, "one process")]
-
-
-def scoring(peaks: Peaks, *, quick: bool) -> list[Figure]:
-    """Return the scoring of captions with all metrics but SPICE."""
-    count = 20 if quick else 1000
-    # pycocoevalcap calls java by name
-    os.environ["PATH"] = os.pathsep.join([str(find_java().parent), os.environ.get("PATH", "")])
-    with evaluate.no_space_in_path():
-        captions = evaluate.make_captions(count)
-        timings, metrics = evaluate.time_forms(captions, rounds=1)
-    evaluate.check_equal(metrics)
-    seconds = timings[evaluate.OURS].median
-    ratio = timings[evaluate.PYCOCOEVALCAP].median / seconds
-    return [Figure(f"score {count:,} captions without SPICE", seconds, ratio, "pycocoevalcap")]
-
-
-def demo(peaks: Peaks, *, quick: bool) -> list[Figure]:
+def demo(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     """Return the time of the demo, which has no reference; it sets one thread and comes last."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
@@ -247,11 +248,10 @@ def demo(peaks: Peaks, *, quick: bool) -> list[Figure]:
 
 GROUPS: dict[str, Callable[..., list[Figure]]] = {
     "training": training,
+    "alignment": alignment,
     "sampling": sampling,
     "extraction": extraction,
-    "store": storing,
     "scenes": drawing,
-    "scoring": scoring,
     "demo": demo,
 }
 
@@ -294,14 +294,15 @@ def _commit() -> str:
 @click.command()
 @click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
 @click.option("--only", multiple=True, type=click.Choice(list(GROUPS)), help="Run these groups.")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--pages", is_flag=True, help="Only write the last results into README and docs.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="JSON file of the results; by default results/cpu.json, none with --quick.",
 )
-def main(quick: bool, only: tuple[str, ...], pages: bool, output: Path | None) -> None:
-    """Run all benchmarks in short forms."""
+def main(quick: bool, only: tuple[str, ...], rounds: int, pages: bool, output: Path | None) -> None:
+    """Measure all parts, or some of them."""
     if output is None and not (quick or only):
         output = RESULTS / "cpu.json"
     if pages:
@@ -316,7 +317,7 @@ def main(quick: bool, only: tuple[str, ...], pages: bool, output: Path | None) -
     failed = {}
     for name in only or GROUPS:
         try:
-            figures += GROUPS[name](peaks, quick=quick)
+            figures += GROUPS[name](peaks, quick=quick, rounds=rounds)
         except Exception as error:  # the other groups still run
             failed[name] = f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - started

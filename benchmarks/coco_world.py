@@ -182,9 +182,19 @@ def draw_distractors(
 
 
 def write_world(
-    folder: Path, *, count: int | None, width: int, noise: float, distractors: int, seed: int
+    folder: Path,
+    *,
+    count: int | None,
+    width: int = 256,
+    noise: float = 0.5,
+    distractors: int = 6,
+    seed: int = 0,
 ) -> dict[str, float]:
-    """Write the files of the world into a new folder; return figures of the world."""
+    """Write the files of the world into a new folder; return figures of the world.
+
+    width: numbers per region; noise: its standard deviation, where that of a noun is 1;
+    distractors: most per image.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     images = read_annotations(write_annotations(folder, count=count)).images
     objects = [objects_in(caption.tokens for caption in image.captions) for image in images]
@@ -230,23 +240,9 @@ def write_world(
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=False))
 @click.option("--images", type=int, help="First images of val2014 alone.  [default: all]")
-@click.option("--width", default=256, show_default=True, help="Numbers per region.")
-@click.option(
-    "--noise",
-    default=0.5,
-    show_default=True,
-    help="Standard deviation of the noise; that of a noun is 1.",
-)
-@click.option("--distractors", default=6, show_default=True, help="Most distractors per image.")
-@click.option("--seed", default=0, show_default=True)
-def main(
-    folder: Path, images: int | None, width: int, noise: float, distractors: int, seed: int
-) -> None:
+def main(folder: Path, images: int | None) -> None:
     """Write the world into FOLDER and print the command that runs the stages on it."""
-    figures = write_world(
-        folder, count=images, width=width, noise=noise, distractors=distractors, seed=seed
-    )
-    for name, value in figures.items():
+    for name, value in write_world(folder, count=images).items():
         click.echo(f"{name:<28} {value:,}")
     files = {"features": "features.lmdb", "annotations": "dataset_coco.json"}
     files["instances"] = "instances.json"

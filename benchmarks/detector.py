@@ -1,11 +1,10 @@
-"""Average precision, attributes and speed of the bundled detector on unseen scenes.
+"""Average precision and attributes of the bundled detector on unseen scenes.
 
 Average precision is computed by pycocotools, its interval by a bootstrap over images.
 """
 
 import logging
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,8 @@ from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.detections import Detections
-from a2cap.extract.extractor import Extractor
-from a2cap.extract.image import read_image
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.demo import CONFIG as DEMO
 from a2cap.pipeline.training.detector.average_precision import detection_metrics
 from a2cap.pipeline.training.detector.validation import RECALL_AT, detections_of, detector_figures
 from a2cap.pipeline.weights.detectors import resolve_weights
@@ -33,8 +29,6 @@ RECIPE = ROOT / "configs" / "detector-scenes.yaml"
 
 UNSEEN, SEED = 500, 1009
 """Number of scenes and their seed, which differs from training, validation and the demo."""
-TIMED = 40
-"""Number of images whose extraction is timed."""
 
 
 @click.command()
@@ -52,7 +46,6 @@ def main(quick: bool, weights: str) -> None:
         detector = load_detector(path)
         figures: Any = detector_figures(detector, data, config)
         low, high = _interval(data, detections_of(detector, data.images, config), resamples)
-        seconds, regions = _extraction(path, data)
     recalls = [f"recall of {count}" for count in RECALL_AT]
     header = ["unseen scenes", "AP50", "95 % interval", "AP", "AP75", *recalls]
     values = [figures["AP50"], figures["AP"], figures["AP75"], *figures["proposal_recall"].values()]
@@ -61,8 +54,6 @@ def main(quick: bool, weights: str) -> None:
     print_table("detected objects", header, rows)
     attributes = [[name, _share(share)] for name, share in figures["attribute_accuracy"].items()]
     print_table("attributes of found objects", ["family", "accuracy"], attributes)
-    timed = [str(min(TIMED, len(data.images))), f"{seconds:.3f}", f"{regions:.1f}"]
-    print_table("extraction as in the demo", ["images", "s per image", "regions"], [timed])
 
 
 def _share(value: float | None) -> str:
@@ -92,17 +83,6 @@ def _interval(
         values.append(detection_metrics(replace(data, images=tuple(images)), detections).ap50)
     low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)
-
-
-def _extraction(weights: Path, data: DetectionData) -> tuple[float, float]:
-    """Return seconds and regions per image with the settings of the demo."""
-    config = load_config(ROOT / "pipeline" / DEMO).extract
-    extractor = Extractor(load_detector(weights), config=config)
-    images = [read_image(image.file) for image in data.images[:TIMED]]
-    extractor(images[0])
-    started = time.perf_counter()
-    regions = [len(extractor(image)) for image in images]
-    return (time.perf_counter() - started) / len(images), sum(regions) / len(regions)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,17 @@
 """Check of a2 on a GPU in under eight minutes, written to one JSON file.
 
-It runs the tests marked gpu and measures extraction, updates of both training tasks with the epoch
-of COCO's 113,287 training images that follows from them, beam search and peak memory. It resumes a
-training and sums gradients in a process group of one rank. It has not been run on a GPU; `--device
-cpu --quick` runs its code paths on tiny sizes.
+It measures extraction, updates of both training tasks with the epoch of COCO's 113,287 training
+images that follows from them, beam search and peak memory. It resumes a training and sums gradients
+in a process group of one rank. An update is that of `a2 train` without reading features. It has not
+been run on a GPU; `--device cpu --quick` runs its code paths on tiny sizes.
 """
 
 import io
+import itertools
 import json
 import math
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -23,24 +22,23 @@ import click
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile
 
 from a2cap.data.batches.collate import Batch
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.pipeline.runtime.config import Precision
+from a2cap.pipeline.runtime.precision import matrix_precision
+from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
+from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
 from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
 from a2cap.pipeline.training.loop import Optimizer
 from benchmarks import extract, self_critical, train
 from benchmarks.measure import machine, print_machine
-from benchmarks.updates import (
-    TASKS,
-    idle_of,
-    make_batch,
-    make_optimisation,
-    precisions,
-    updates,
-)
 
 ROOT = Path(__file__).parents[1]
 COCO_TRAINING_IMAGES, COCO_TEST_IMAGES = 113_287, 5_000
@@ -48,6 +46,9 @@ BATCHES = (10, 50)
 """Images per update: the papers', and one that fills a GPU better."""
 
 Findings = dict[str, object]
+
+TASKS = ("cross-entropy", "self-critical")
+EOS = 2
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,91 @@ class Setting:
         return found
 
 
-def run_tests(setting: Setting) -> Findings:
-    """Run the tests marked gpu."""
-    if setting.quick:
-        return {"summary": "not run with --quick"}
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError(ended.stdout[-2000:])
-    return {"summary": ended.stdout.strip().splitlines()[-1]}
+def precisions(device: torch.device) -> list[Precision]:
+    """Return the precisions that differ on a device, fp32 first; on a CPU TF32 equals fp32."""
+    return ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
+
+
+def make_batch(sizes: self_critical.Sizes, *, pinned: bool) -> Batch:
+    """Return random features and captions of maximum length."""
+    shape = (sizes.images, sizes.regions)
+    tokens = torch.randint(4, sizes.vocabulary, (sizes.images, sizes.samples, sizes.tokens))
+    tokens[..., -1] = EOS
+    batch = Batch(
+        image_ids=tuple(map(str, range(sizes.images))),
+        features=torch.rand(*shape, sizes.feature_width),
+        boxes=torch.rand(*shape, 5),
+        region_mask=torch.ones(shape, dtype=torch.bool),
+        tokens=tokens,
+    )
+    return batch.pin_memory() if pinned else batch
+
+
+def make_optimisation(
+    task: str,
+    precision: Precision,
+    sizes: self_critical.Sizes,
+    model: TransformerConfig,
+    corpus: self_critical.Corpus,
+    *,
+    device: torch.device,
+) -> Optimizer[Batch]:
+    """Create a captioner and its updates."""
+    torch.manual_seed(0)
+    captioner = TransformerCaptioner(
+        model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
+    ).to(device)
+    if task == "cross-entropy":
+        return CrossEntropyOptimizer(captioner, TrainConfig(precision=precision))
+    rewards = ImageRewards(corpus.a2.to(device), list(map(str, range(sizes.corpus))))
+    config = ScstConfig(precision=precision, samples=sizes.samples, max_length=sizes.tokens)
+    return SelfCriticalOptimizer(captioner, config, rewards)
+
+
+def updates(
+    optimisation: Optimizer[Batch],
+    precision: Precision,
+    batch: Batch,
+    *,
+    count: int,
+    device: torch.device,
+) -> Callable[[], None]:
+    """Return a function that runs `count` updates and waits for the device."""
+    numbers = itertools.count(1)
+
+    def run() -> None:
+        with matrix_precision(precision):
+            for number in itertools.islice(numbers, count):
+                optimisation.step([batch], number)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return run
+
+
+def idle_share(busy: Sequence[tuple[float, float]]) -> float:
+    """Return the share of idle time between the first start and the last end; 0 without any.
+
+    busy: (start, end) of each computation, in any unit; they may overlap.
+    """
+    if not busy:
+        return 0.0
+    ordered = sorted(busy)
+    first, reached = ordered[0][0], ordered[0][0]
+    idle = 0.0
+    for start, end in ordered:
+        idle += max(0.0, start - reached)
+        reached = max(reached, end)
+    return idle / (reached - first)
+
+
+def idle_of(form: Callable[[], None]) -> float:
+    """Return the idle share of the GPU while the form runs."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        form()
+    events = found.events() or ()
+    spans = [event.time_range for event in events if event.device_type == DeviceType.CUDA]
+    return idle_share([(span.start, span.end) for span in spans])
 
 
 def measure_extraction(setting: Setting) -> Findings:
@@ -152,10 +229,7 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
 def measure_beam_search(setting: Setting) -> Findings:
     """Measure beam search with 5 beams and 20 steps, and extrapolate COCO's test images."""
     sizes = train.QUICK if setting.quick else train.Sizes(images=50)
-    captioner = TransformerCaptioner(
-        setting.model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
-    )
-    captioner.to(setting.device).eval()
+    captioner = train.new_captioner(setting.model, sizes).to(setting.device).eval()
     made = train.make_batch(sizes)
     batch = train.Batch(*(tensor.to(setting.device) for tensor in vars(made).values()))
     seconds = setting.seconds(partial(train.search, captioner, batch), count=3)
@@ -228,7 +302,6 @@ CHECKS: dict[str, Callable[[Setting], Findings]] = {
     "beam search": measure_beam_search,
     "resume": check_resume,
     "process group": check_process_group,
-    "tests": run_tests,
 }
 
 

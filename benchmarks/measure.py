@@ -9,9 +9,13 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
@@ -59,8 +63,8 @@ def interleaved(
     return {name: Timing(tuple(measured[warm_up:])) for name, measured in seconds.items()}
 
 
-def profiled(form: Form, *, least: float = 0.02) -> dict[str, float]:
-    """Return the share of CPU time of each operator of torch while the form runs, largest first.
+def print_profile(title: str, form: Form, *, least: float = 0.02) -> None:
+    """Print the share of CPU time of each operator of torch while the form runs.
 
     Operators below `least` are summed as "others".
     """
@@ -69,19 +73,9 @@ def profiled(form: Form, *, least: float = 0.02) -> dict[str, float]:
     times = {event.key: event.self_cpu_time_total for event in found.key_averages()}
     total = sum(times.values())
     shares = {name: time / total for name, time in times.items() if time >= least * total}
-    ordered = dict(sorted(shares.items(), key=lambda pair: -pair[1]))
-    return {**ordered, "others": 1 - sum(shares.values())}
-
-
-def print_profile(title: str, form: Form) -> None:
-    """Print the share of CPU time of each operator."""
-    rows = [[name, f"{share:.0%}"] for name, share in profiled(form).items()]
+    rows = [[name, f"{share:.0%}"] for name, share in sorted(shares.items(), key=lambda p: -p[1])]
+    rows.append(["others", f"{1 - sum(shares.values()):.0%}"])
     print_table(f"{title}: CPU time by operator", ["", "share"], rows)
-
-
-def ratio(numerator: float, denominator: float) -> str:
-    """Format how many times greater the numerator is."""
-    return f"{numerator / denominator:.2f}x"
 
 
 def machine() -> list[str]:
@@ -131,7 +125,7 @@ def print_timings(
             f"{timing.median:.4f}",
             timing.spread,
             f"{count / timing.median:,.1f}",
-            ratio(base, timing.median),
+            f"{base / timing.median:.2f}x",
         ]
         for name, timing in timings.items()
     ]
@@ -139,34 +133,19 @@ def print_timings(
     print_table(title, header, rows)
 
 
-def peak_memory(form: Form) -> float:
-    """Return the peak memory of this process while the form runs, in MiB.
-
-    Outside Linux an earlier peak cannot be reset; it is included there.
-    """
-    reset = Path("/proc/self/clear_refs")
-    if not reset.exists():
-        form()
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-    reset.write_text("5")  # proc(5): resets the peak
-    form()
-    status = Path("/proc/self/status").read_text()
-    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(peak.split()[1]) / 2**10
-
-
 @dataclass(frozen=True)
 class Cost:
-    """Seconds on the clock and of CPU, and the peak memory in MiB of a command with its children.
+    """Seconds on the clock and of CPU, and the peak memory in MiB of work and its processes.
 
-    own: the part of `memory` that is not of files, such as a feature store that is mapped.
+    own: the part of `memory` that is not of files, such as a feature store that is mapped; count:
+    operations of the work.
     """
 
     elapsed: float
     cpu: float
     memory: float
     own: float
+    count: int
 
     HEADER: ClassVar = ("time", "CPU time", "peak memory", "without files")
 
@@ -177,30 +156,50 @@ class Cost:
         return [f"{self.elapsed:.0f} s", f"{self.cpu:.0f} s", *memory]
 
 
+def measured(work: Callable[[], int]) -> Cost:
+    """Run work that returns its number of operations in a new process; memory: what it adds."""
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        return pool.submit(_measure, work).result()
+
+
+def _measure(work: Callable[[], int]) -> Cost:
+    ended, before = threading.Event(), resident_memory(os.getpid())
+    peaks = [before]
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            peaks.append(resident_memory(os.getpid()))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    started, cpu = time.perf_counter(), _cpu()
+    try:
+        count = work()
+    finally:  # else the thread would keep a failed process alive for ever
+        elapsed, used = time.perf_counter() - started, _cpu() - cpu
+        ended.set()
+        watching.join()
+    peaks.append(resident_memory(os.getpid()))
+    memory, own = (max(peak[i] for peak in peaks) - before[i] for i in range(2))
+    return Cost(elapsed, used, memory, own, count)
+
+
+def _cpu() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
 def cost_of(*options: str | Path) -> Cost:
-    """Run `a2` with these options, and add up the memory of its processes twenty times a second."""
-    started = time.perf_counter()
-    running = subprocess.Popen(
-        [sys.executable, "-m", "a2cap.pipeline", *map(str, options)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    memory = own = 0.0
-    while True:
-        ended, status, usage = os.wait4(running.pid, os.WNOHANG)
-        if ended:
-            break
-        found = resident_memory(running.pid)
-        memory, own = max(memory, found[0]), max(own, found[1])
-        time.sleep(0.05)
-    elapsed = time.perf_counter() - started
-    running.returncode = os.waitstatus_to_exitcode(status)
-    with running:  # closes the pipe
-        messages = running.communicate()[1]
-    if running.returncode:
-        raise click.ClickException(f"a2 {options[0]} failed: {messages}")
-    return Cost(elapsed, usage.ru_utime + usage.ru_stime, memory, own)
+    """Run `a2` with these options as a command."""
+    return measured(partial(_run_command, *map(str, options)))
+
+
+def _run_command(*options: str) -> int:
+    command = [sys.executable, "-m", "a2cap.pipeline", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise click.ClickException(f"a2 {options[0]} failed: {ended.stderr}")
+    return 1
 
 
 def resident_memory(process: int, parents: str = "") -> tuple[float, float]:

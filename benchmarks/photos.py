@@ -43,9 +43,6 @@ LEAST, MOST = 0.12, 15
 """Similarity of such captions, and their number per photograph."""
 SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
 
-VIEWS = 2
-"""Views of each photograph of the bundled captioner's training, `Photo.views`."""
-
 _LAYERED: dict[str, object] = {
     "width": 256,
     "feed_forward": 1024,
@@ -86,14 +83,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) -> None:
     """Write images and annotations of both trainings, unless they are there."""
-    write_images(photos, source, folder / "images", views=VIEWS)
+    write_images(photos, source, folder / "images")
     if (folder / "dataset_coco.json").is_file():
         return
     training = [photo for photo in photos if photo.split == "train"]
     texts = read_texts(without=without)
     similar = similar_captions(training, texts, least=LEAST, most=MOST)
-    write_annotations(folder / "similar.json", photos, similar, views=VIEWS)
-    write_annotations(folder / "dataset_coco.json", photos, {}, views=VIEWS)
+    write_annotations(folder / "similar.json", photos, similar)
+    write_annotations(folder / "dataset_coco.json", photos, {})
 
 
 def trained(folder: Path, *, blind: bool) -> tuple[Path, Path, Path]:
@@ -242,8 +239,8 @@ def prepare_flickr8k(photos: Path, folder: Path) -> None:
         (images / "flickr8k").symlink_to((photos / "images").resolve(), target_is_directory=True)
     read = read_photos(photos / "captions.csv")
     found = [replace(photo, file=Path("flickr8k", photo.file)) for photo in read]
-    write_images(found, images, images, views=2)
-    write_annotations(folder / "dataset_flickr8k.json", found, {}, views=2)
+    write_images(found, images, images)
+    write_annotations(folder / "dataset_flickr8k.json", found, {})
 
 
 def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Config:

@@ -1,4 +1,4 @@
-"""Data of photographs: mirror images and parts of them, and captions of similar images.
+"""Data of photographs: mirror images, and captions of similar images.
 
 COCO has 616,767 captions; of its photographs only 5,697 can be had without a download. Captions of
 other images that say nearly what the five of a photograph say are further captions of it: the
@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import torch
 from PIL import Image, ImageOps
@@ -49,15 +48,6 @@ class Photo:
         words = [[_MIRRORED_WORDS.get(word, word) for word in caption] for caption in self.captions]
         return Photo(Path("mirrored", f"mirrored_{self.file.name}"), self.split, words)
 
-    def cropped(self) -> "Photo":
-        """Return a part of the photograph, of which the same is said."""
-        return Photo(Path("cropped", f"cropped_{self.file.name}"), self.split, self.captions)
-
-    def views(self) -> "tuple[Photo, Photo, Photo, Photo]":
-        """Return the photograph, its mirror image, and a part of each."""
-        mirrored = self.mirrored()
-        return self, mirrored, self.cropped(), mirrored.cropped()
-
 
 def words_of(caption: str) -> list[str]:
     """Return the words of a caption in lower case."""
@@ -88,45 +78,36 @@ def read_texts(*, without: Collection[int]) -> dict[str, int]:
     return found
 
 
-def write_images(photos: Iterable[Photo], source: Path, target: Path, *, views: int) -> None:
-    """Link the folders of images into `target`, and write further views of those of training."""
+def write_images(photos: Iterable[Photo], source: Path, target: Path) -> None:
+    """Link the folders of images into `target`, and write mirror images of those of training."""
     target.mkdir(parents=True, exist_ok=True)
     for folder in sorted({photo.file.parts[0] for photo in photos}):
         if not (target / folder).exists():
             (target / folder).symlink_to((source / folder).resolve(), target_is_directory=True)
     training = [photo for photo in photos if photo.split == "train"]
-    with track("mirror and crop", total=len(training)) as progress:
+    with track("mirror", total=len(training)) as progress:
         for photo in training:
-            if not (target / photo.views()[views - 1].file).exists():
+            mirror = target / photo.mirrored().file
+            if not mirror.exists():
+                mirror.parent.mkdir(parents=True, exist_ok=True)
                 image = Image.open(source / photo.file).convert("RGB")
-                for view, shown in zip(photo.views()[1:views], _views(image, photo), strict=False):
-                    (target / view.file).parent.mkdir(parents=True, exist_ok=True)
-                    shown.save(target / view.file, quality=_QUALITY)
+                ImageOps.mirror(image).save(mirror, quality=_QUALITY)
             progress.advance(1)
 
 
-def _views(image: Image.Image, photo: Photo) -> Iterator[Image.Image]:
-    mirror = ImageOps.mirror(image)
-    yield mirror
-    for shown, part in zip((image, mirror), photo.views()[2:], strict=True):
-        chance = Random(part.file.name)
-        width, height = (round(side * chance.uniform(0.8, 0.9)) for side in image.size)
-        left, top = chance.randint(0, image.width - width), chance.randint(0, image.height - height)
-        yield shown.crop((left, top, left + width, top + height))
-
-
 def write_annotations(
-    path: Path, photos: Iterable[Photo], further: Mapping[int, list[list[str]]], *, views: int
+    path: Path, photos: Iterable[Photo], further: Mapping[int, list[list[str]]]
 ) -> None:
-    """Write Karpathy's layout: each photograph, and so many views of those of training.
+    """Write Karpathy's layout: each photograph, and the mirror image of each of training.
 
     further: more captions of COCO's training photographs by id.
     """
     images = list[Photo]()
     for photo in photos:
-        more = further.get(photo.number, []) if further and photo.split == "train" else []
+        is_training = photo.split == "train"
+        more = further.get(photo.number, []) if further and is_training else []
         whole = Photo(photo.file, photo.split, [*photo.captions, *more])
-        images += whole.views()[: views if photo.split == "train" else 1]
+        images += [whole, whole.mirrored()] if is_training else [whole]
     write_json(path, {"dataset": "photos", "images": list(map(_item, images))})
 
 

@@ -7,17 +7,11 @@ imports, mapped files excluded.
 
 import json
 import os
-import resource
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 
 import click
@@ -33,7 +27,7 @@ from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards
-from benchmarks.measure import print_machine, print_table, resident_memory
+from benchmarks.measure import Cost, measured, print_machine, print_table
 from benchmarks.preprocess import random_regions
 
 REGIONS, WIDTH = 4, 256
@@ -44,52 +38,6 @@ SMALL = (
     *("model.width=8", "model.heads=1", "model.feed_forward=8", "model.encoder_layers=1"),
     *("model.decoder_layers=1", "preprocess.min_count=1"),
 )
-
-
-@dataclass(frozen=True)
-class Figures:
-    """Seconds on the clock and of CPU, memory in MiB, and the number of operations."""
-
-    elapsed: float
-    cpu: float
-    memory: float
-    count: int
-
-
-def measured(work: Callable[[], int]) -> Figures:
-    """Run work that returns its number of operations in a new process."""
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        return pool.submit(_measure, work).result()
-
-
-def _measure(work: Callable[[], int]) -> Figures:
-    ended, before = threading.Event(), _own_memory()
-    peaks = [before]
-
-    def watch() -> None:
-        while not ended.wait(0.02):
-            peaks.append(_own_memory())
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    started, cpu = time.perf_counter(), _cpu()
-    try:
-        count = work()
-    finally:  # else the thread would keep a failed process alive for ever
-        elapsed, used = time.perf_counter() - started, _cpu() - cpu
-        ended.set()
-        watching.join()
-    return Figures(elapsed, used, max(*peaks, _own_memory()) - before, count)
-
-
-def _cpu() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def _own_memory() -> float:
-    """Return the MiB of this process and its children that are not files."""
-    return resident_memory(os.getpid())[1]
 
 
 def image_ids(count: int) -> Iterator[str]:
@@ -181,7 +129,7 @@ def start_training(folder: Path, scst: bool) -> int:
     return loaded
 
 
-def steps(folder: Path, count: int) -> Iterator[tuple[str, Figures]]:
+def steps(folder: Path, count: int) -> Iterator[tuple[str, Cost]]:
     """Yield each step and its figures."""
     write_annotations(folder, count)
     yield "write and seal the store", measured(partial(write_store, folder, count))
@@ -223,15 +171,8 @@ def main(quick: bool, images: tuple[int, ...], folder: Path | None) -> None:
             rows = []
             for step, found in steps(Path(name), count):
                 rate = f"{found.count / found.elapsed:,.0f}" if found.count > 1 else ""
-                rows.append(
-                    [
-                        step,
-                        f"{found.elapsed:.2f} s",
-                        f"{found.cpu:.2f} s",
-                        f"{found.memory:,.0f} MiB",
-                        rate,
-                    ]
-                )
+                figures = f"{found.elapsed:.2f} s", f"{found.cpu:.2f} s", f"{found.own:,.0f} MiB"
+                rows.append([step, *figures, rate])
             size = sum(path.stat().st_size for path in Path(name).rglob("*") if path.is_file())
         print_table(
             f"{count:,} images, {size / 2**20:,.0f} MiB of files",

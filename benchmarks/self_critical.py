@@ -1,4 +1,4 @@
-"""Time of a self-critical step with its reward, and of CIDEr-D alone, compared with plain versions.
+"""A self-critical step with its reward, and CIDEr-D alone, compared with plain versions.
 
 The plain step samples with a graph and back-propagates through every sampling step, as M2 does. Its
 reward is pycocoevalcap's Python code with the same document frequencies. The captioner is
@@ -19,13 +19,7 @@ from a2cap.model.captioners.transformer.transformer_config import TransformerCon
 from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Reward, generate_rollouts, self_critical_loss
-from benchmarks.measure import (
-    Timing,
-    floating_operations,
-    interleaved,
-    print_machine,
-    print_timings,
-)
+from benchmarks.measure import Timing, floating_operations, interleaved, print_timings
 
 A2, PLAIN = "a2", "plain"
 PAD, BOS, EOS = 0, 1, 2
@@ -242,19 +236,3 @@ def _words(caption: Sentence) -> Sentence:
 
 def _text(words: Sentence) -> str:
     return " ".join(map(str, words))
-
-
-@click.command()
-@click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True)
-def main(quick: bool, rounds: int) -> None:
-    """Time a self-critical step and its reward."""
-    sizes = QUICK if quick else Sizes()
-    print_machine()
-    corpus = make_corpus(sizes)
-    compare_rewards(sizes, corpus, rounds=5 * rounds)
-    compare_steps(sizes, SMALL if quick else TransformerConfig(), corpus, rounds=rounds)
-
-
-if __name__ == "__main__":
-    main()

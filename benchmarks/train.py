@@ -1,4 +1,4 @@
-"""Time of a cross-entropy step with both losses and of beam search, compared with plain versions.
+"""A cross-entropy step with both losses and beam search, compared with plain versions.
 
 A plain step runs two separate forward passes, encoder and padding included, with log-probabilities
 of all tokens, and takes from each the gradients of the parameters that it trains. Plain beam search
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-import click
 import torch
 from torch import Tensor, nn
 
@@ -27,22 +26,9 @@ from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.precision import mixed_precision
-from benchmarks.measure import (
-    Form,
-    Timing,
-    floating_operations,
-    interleaved,
-    print_machine,
-    print_table,
-    print_timings,
-    ratio,
-)
+from benchmarks.measure import Form
 
 A2, PLAIN, MIXED = "a2", "plain", "a2, bf16"
-MATMUL, MIXED_MATMUL = "matmul alone", "matmul alone, bf16"
-PEAKS = {A2: MATMUL, PLAIN: MATMUL, MIXED: MIXED_MATMUL}
-"""Form of a step -> matrix product that measures the peak of its precision."""
-
 BEAM_SIZE, STEPS = 5, 20
 CLIP_NORM = 1.0
 
@@ -52,8 +38,7 @@ class Sizes:
     """Sizes of a batch: B images of R regions with K captions of up to L tokens from V words.
 
     mean, deviation: of the tokens of a caption, <eos> included, normally distributed; by default
-    those of 105,700 captions of COCO. matmul: side of the square matrices whose product measures
-    the machine's peak.
+    those of 105,700 captions of COCO.
     """
 
     images: int = 10
@@ -64,10 +49,9 @@ class Sizes:
     regions: int = 50
     feature_width: int = 2048
     vocabulary: int = 10_000
-    matmul: int = 2048
 
 
-QUICK = Sizes(2, 2, tokens=5, regions=6, feature_width=16, vocabulary=50, matmul=64)
+QUICK = Sizes(2, 2, tokens=5, regions=6, feature_width=16, vocabulary=50)
 
 SMALL = TransformerConfig(encoder_layers=2, decoder_layers=2, width=128, feed_forward=512)
 MODELS = {"2+2 layers of 128": SMALL, "6+6 layers of 512": TransformerConfig()}
@@ -102,6 +86,13 @@ def make_batch(sizes: Sizes) -> Batch:
         boxes=torch.rand(*shape, 5),
         region_mask=torch.ones(shape, dtype=torch.bool),
         captions=torch.randint(4, sizes.vocabulary, is_token.shape) * is_token,
+    )
+
+
+def new_captioner(config: TransformerConfig, sizes: Sizes) -> TransformerCaptioner:
+    """Return an untrained captioner for these features and words."""
+    return TransformerCaptioner(
+        config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     )
 
 
@@ -201,52 +192,17 @@ def gradient_difference(captioner: TransformerCaptioner, batch: Batch) -> float:
     return float((ours - plain).abs().max() / plain.abs().max())
 
 
-def time_steps(
-    captioner: TransformerCaptioner, batch: Batch, *, matmul: int, rounds: int
-) -> tuple[dict[str, Timing], dict[str, int]]:
-    """Time each step and two matrix products; return timings and floating operations."""
+def step_forms(captioner: TransformerCaptioner, batch: Batch) -> dict[str, Form]:
+    """Return a training step in each form, also in bfloat16 where the processor has it."""
     captioner.train()
-    square = torch.rand(matmul, matmul)
     steps = dict(EXACT)
-    products: dict[str, Form] = {MATMUL: partial(torch.matmul, square, square)}
     # emulated bfloat16 takes minutes per round
-    if has_bfloat16(square.device):
-        halved = square.bfloat16()
+    if has_bfloat16(torch.device("cpu")):
         steps[MIXED] = mixed_gradients
-        products[MIXED_MATMUL] = partial(torch.matmul, halved, halved)
-    forms: dict[str, Form] = {
+    return {
         name: partial(training_step(captioner, gradients), batch)
         for name, gradients in steps.items()
     }
-    forms |= products
-    timings = interleaved(forms, rounds=rounds)
-    return timings, {name: floating_operations(form) for name, form in forms.items()}
-
-
-def print_steps(
-    title: str, timings: dict[str, Timing], operations: dict[str, int], *, tokens: int
-) -> None:
-    """Print the steps; tokens count once, although both passes process them."""
-    rows = []
-    for name, timing in timings.items():
-        is_step = name in PEAKS
-        rate = operations[name] / timing.median
-        product = PEAKS.get(name, name)
-        peak = operations[product] / timings[product].median
-        rows.append(
-            [
-                name,
-                f"{timing.median:.4f}",
-                timing.spread,
-                f"{tokens / timing.median:,.0f}" if is_step else "",
-                f"{operations[name] / 1e9:.1f}",
-                f"{rate / 1e9:.0f}",
-                f"{rate / peak:.0%}",
-                ratio(timing.median, timings[A2].median) if is_step else "",
-            ]
-        )
-    header = ["", "s", "s in each round", "tokens/s", "GFLOP", "GFLOP/s", "of peak"]
-    print_table(title, [*header, "a2 is faster by"], rows)
 
 
 class UncachedCaptioner:
@@ -298,30 +254,13 @@ def search_forms(
     }
 
 
-def print_searches(
-    title: str, captioner: TransformerCaptioner, batch: Batch, *, rounds: int
-) -> None:
-    """Time beam search with and without the KV cache."""
-    forms = search_forms(captioner, batch)
-    timings = interleaved(forms, rounds=rounds)
-    best = [[image[0].tokens for image in form()] for form in forms.values()]
-    alike = sum(ours == plain for ours, plain in zip(*best, strict=True))
-    title = f"{title}; same captions: {alike} of {len(batch.captions)}"
-    print_timings(title, timings, reference="plain", count=len(batch.captions))
-
-
-def price(name: str, config: TransformerConfig, sizes: Sizes, batch: Batch, *, rounds: int) -> str:
+def price(config: TransformerConfig, sizes: Sizes, batch: Batch, *, rounds: int) -> str:
     """Return the parameters, training step and beam search with alignment over those without."""
     plain = config.model_copy(update={"alignment": AlignmentConfig(fusion="none")})
     forms: dict[str, Form] = {}
     parameters = {}
     for label, model in (("aligned", config), ("plain", plain)):
-        trained, searched = (
-            TransformerCaptioner(
-                model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
-            )
-            for _ in range(2)
-        )
+        trained, searched = (new_captioner(model, sizes) for _ in range(2))
         parameters[label] = sum(one.numel() for one in trained.parameters())
         forms[f"step {label}"] = partial(training_step(trained.train(), a2_gradients), batch)
         forms[f"search {label}"] = partial(search, searched.eval(), batch)
@@ -338,38 +277,4 @@ def price(name: str, config: TransformerConfig, sizes: Sizes, batch: Batch, *, r
         f"({best[f'{form} aligned']:.3g} s and {best[f'{form} plain']:.3g} s)"
         for form, what in (("step", "a training step"), ("search", "beam search"))
     ]
-    return f"{name}: alignment adds {added:.1%} of parameters; in CPU time, {', '.join(times)}"
-
-
-@click.command()
-@click.option("--quick", is_flag=True, help="Use a tiny batch, only to check that it runs.")
-@click.option("--only-price", is_flag=True, help="Compare with and without alignment alone.")
-def main(quick: bool, only_price: bool) -> None:
-    """Time training and beam search of the Transformer captioner with the gate."""
-    print_machine()
-    torch.manual_seed(0)
-    sizes = QUICK if quick else Sizes()
-    step_rounds, search_rounds = (1, 1) if quick else (5, 3)
-    batch = make_batch(sizes)
-    for name, config in {"2+2 layers of 128": SMALL}.items() if quick else MODELS.items():
-        click.echo(price(name, config, sizes, batch, rounds=search_rounds))
-        if only_price:
-            continue
-        captioner = TransformerCaptioner(
-            config, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
-        )
-        difference = gradient_difference(captioner, batch)
-        timings, operations = time_steps(captioner, batch, matmul=sizes.matmul, rounds=step_rounds)
-        title = f"{name}: training step, {sizes.images} x {sizes.captions} captions"
-        print_steps(
-            f"{title}; gradients differ by {difference:.0e}",
-            timings,
-            operations,
-            tokens=int(batch.is_token.sum()),
-        )
-        title = f"{name}: beam {BEAM_SIZE}, {STEPS} steps, {sizes.images} images"
-        print_searches(title, captioner, batch, rounds=search_rounds)
-
-
-if __name__ == "__main__":
-    main()
+    return f"alignment adds {added:.1%} of parameters; in CPU time, {', '.join(times)}"

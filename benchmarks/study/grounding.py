@@ -33,14 +33,10 @@ class GroundedWord:
     objects: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Attention:
-    """Attention over an image's regions at each word of a caption, averaged over heads.
+Attention = Mapping[str, Floats]
+"""Attention over an image's regions at each word of a caption, averaged over heads.
 
-    by_layer: name of the attention -> (layers, L, R), 0 or more; rows need not sum to 1.
-    """
-
-    by_layer: Mapping[str, Floats]
+Name of the attention -> (layers, L, R), 0 or more; rows need not sum to 1."""
 
 
 def group_of_words(groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -111,7 +107,7 @@ class GroundingMeter:
 def _measured(attention: Attention, position: int, right: Bools) -> dict[str, float]:
     """Return chance, and mass and pointing of each attention, averaged and by layer."""
     found = {"chance": float(right.mean())}
-    for name, by_layer in attention.by_layer.items():
+    for name, by_layer in attention.items():
         here = by_layer[:, position]  # -> (layers, R)
         averaged = here.mean(axis=0)
         found[name] = share = float(mass(averaged, right))

@@ -35,7 +35,6 @@ from a2cap.pipeline.metrics.truth import TRUTH, judge_captions, truth_counts, tr
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from benchmarks.coco_world import NOUN_OF
 from benchmarks.study.grounding import (
-    Attention,
     GroundedWord,
     GroundingMeter,
     grounded_words,
@@ -181,7 +180,7 @@ def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, flo
             overlapping = overlapping_regions(regions, found.boxes)
             for number, caption in enumerate(captions[row]):
                 cells = (slice(None), row, number, slice(None), slice(len(regions)))
-                attention = Attention({name: values[cells] for name, values in layers.items()})
+                attention = {name: values[cells] for name, values in layers.items()}
                 meter.add(grounded_words(caption[:_LONGEST], group_of), attention, overlapping)
                 paired = companion_words(caption[:_LONGEST], found, subject.world.companions)
                 companions.add(paired, attention, overlapping)

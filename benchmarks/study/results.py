@@ -5,7 +5,6 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from a2cap.pipeline.sweep import Interval, interval
 from benchmarks.study.grid import Trial
@@ -100,18 +99,6 @@ class Results:
             values = [_format(found.values.get(name)) for name in names]
             writer.writerow([found.part, found.label, found.phase, found.seed, *values])
         path.write_text(text.getvalue(), encoding="utf-8")
-
-
-def read_results(path: Path) -> Results:
-    """Read the results that `write` wrote."""
-    rows = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            content: dict[str, Any] = dict(line)
-            part, label, phase, seed = (content.pop(name) for name in _NAMED)
-            values = {name: float(text) for name, text in content.items() if text}
-            rows.append(Row(part, label, phase, int(seed), values))
-    return Results(rows)
 
 
 def _format(value: float | None) -> str:

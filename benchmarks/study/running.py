@@ -6,7 +6,6 @@ import logging
 import multiprocessing
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -151,12 +150,11 @@ def _without_self_critical(config: Config) -> Config:
 
 
 def run_jobs(
-    study: Study, wanted: Sequence[Job], *, processes: int, until: float
+    study: Study, wanted: Sequence[Job], *, processes: int
 ) -> Iterator[tuple[Job, list[Finding]]]:
     """Yield each finished job with its findings after each training task.
 
-    Captioners that others start from are first. No training starts after `until` (seconds since
-    1970); such jobs have no findings.
+    Captioners that others start from are first.
     """
     spawning = multiprocessing.get_context("spawn")
     with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=spawning) as pool:
@@ -164,7 +162,7 @@ def run_jobs(
             [job for job in wanted if job.start is None],
             [job for job in wanted if job.start is not None],
         ):
-            running = {pool.submit(run_job, study, job, until): job for job in wave}
+            running = {pool.submit(run_job, study, job): job for job in wave}
             for future in as_completed(running):
                 yield running[future], future.result()
 
@@ -184,21 +182,17 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def run_job(study: Study, job: Job, until: float) -> list[Finding]:
-    """Train a captioner and measure it after each training task, unless it is too late."""
+def run_job(study: Study, job: Job) -> list[Finding]:
+    """Train a captioner and measure it after each training task."""
     logging.disable(logging.WARNING)
     found = []
     config = job.config
     if job.start is not None:
         with Experiment(job.start, study.artifacts) as started:
-            if not _trained(started):
-                return []
             start = started.result(TRAIN_XE, needed_by=TRAIN_XE).directory
         further = config.train.model_copy(update={"start": start})
         config = config.model_copy(update={"train": further})
     with Experiment(config, study.artifacts) as opened:
-        if time.time() > until and not _trained(opened):
-            return []
         features = opened.result(EXTRACT, needed_by=TRAIN_XE).directory
         captions = opened.result(PREPROCESS, needed_by=TRAIN_XE).directory
         for stage, phase in zip(opened.training, (CROSS_ENTROPY, SELF_CRITICAL), strict=False):
@@ -206,10 +200,6 @@ def run_job(study: Study, job: Job, until: float) -> list[Finding]:
             subject = Subject(outcome.directory, features, captions, job.world, study.analysed)
             found.append(_finding(study, phase, outcome, subject))
     return found
-
-
-def _trained(opened: Experiment) -> bool:
-    return all(opened.status(stage).state == "done" for stage in opened.training)
 
 
 def _finding(study: Study, phase: str, outcome: Outcome, subject: Subject) -> Finding:

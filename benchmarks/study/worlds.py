@@ -121,7 +121,7 @@ def _write_text(world: World, images: Images) -> None:
     if not world.folder.is_dir():
         unfinished = world.folder.with_suffix(".partial")
         shutil.rmtree(unfinished, ignore_errors=True)  # of an interrupted run
-        write_world(unfinished, count=images.drawn, width=256, noise=0.5, distractors=6, seed=0)
+        write_world(unfinished, count=images.drawn)
         unfinished.rename(world.folder)
     document: Any = read_json(world.folder / "dataset_coco.json")
     splits = ["train"] * images.train + ["val"] * images.validate + ["test"] * images.test

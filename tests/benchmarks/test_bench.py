@@ -49,7 +49,7 @@ def test_the_pages_have_the_committed_results(page):
 
 @pytest.mark.slow
 def test_the_quick_form_writes_figures_with_ratios_and_peaks(tmp_path):
-    groups = ("training", "sampling", "extraction", "store")
+    groups = ("training", "alignment", "sampling", "extraction", "scenes")
     options = [word for name in groups for word in ("--only", name)]
     output = tmp_path / "results" / "cpu.json"
     ran = CliRunner().invoke(bench.main, ["--quick", *options, "--output", str(output)])
@@ -59,7 +59,14 @@ def test_the_quick_form_writes_figures_with_ratios_and_peaks(tmp_path):
     assert set(found["peaks"]) == {bench.FP32, bench.BF16, bench.MEMORY}
     assert all(figure["ratio"] > 0 and figure["seconds"] > 0 for figure in found["figures"])
     assert "training step, 2+2 layers of 128" in ran.output
-    assert "CPU time by operator" in ran.output
+    for text in ("CPU time by operator", "same captions: 2 of 2", "alignment adds", "RoIPool"):
+        assert text in ran.output
+    for printed, limit in (
+        ("training step; gradients differ by ", 1e-4),
+        ("samples differ by ", 1e-4),
+        ("values differ by ", 1e-9),
+    ):
+        assert float(ran.output.partition(printed)[2].split()[0]) < limit
 
 
 @pytest.mark.slow
