@@ -5,7 +5,6 @@ of them, and Ray those that are missing; each is published once, and the store i
 """
 
 import logging
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +20,6 @@ from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.store import seal_shards
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
@@ -37,7 +35,6 @@ from a2cap.pipeline.extraction.images import (
     ExtractionInputs,
     GivenBoxes,
     Images,
-    check_feature_space,
     given_boxes,
     runs_of,
     shards_of,
@@ -45,7 +42,6 @@ from a2cap.pipeline.extraction.images import (
 from a2cap.pipeline.extraction.shard_folder import (
     fill_shard,
     remove_working_folder,
-    working_folder,
 )
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
@@ -167,7 +163,6 @@ def fill_here(
     config = extraction.config
     extractor = load_extractor(extraction.weights, config=config, device=device, strict=True)
     ids = [image_id for some in shards.values() for image_id in some]
-    _check_disk(extraction, extractor, ids)
     with track("extract", total=len(ids), events=events) as progress:
         worker = ShardWorker(extraction, extractor, events, progress, extraction.skipped())
         for name, some in shards.items():
@@ -281,21 +276,6 @@ def _decode(batch: Iterable[EncodedImage]) -> dict[str, Pixels | A2Error]:
         except InputError as error:
             found[image_id] = error
     return found
-
-
-def _check_disk(extraction: Extraction, extractor: AnyExtractor, ids: Sequence[str]) -> None:
-    """Raise StoreError if the missing features cannot fit on the disk; warn if they may not."""
-    config = extraction.config
-    if extraction.boxes is None:
-        least, most = (count * len(ids) for count in config.region_counts)
-    else:
-        least = most = sum(len(extraction.boxes[image_id]) for image_id in ids)
-    region_bytes = extractor.feature_width * np.dtype(config.dtype).itemsize
-    # what an unfinished shard takes is counted among its images
-    free = shutil.disk_usage(extraction.folder).free + size_of(working_folder(extraction.store))
-    estimate = check_feature_space(least * region_bytes, most * region_bytes, free=free)
-    if most * region_bytes > free:
-        logger.warning("the disk may become full: %s", estimate)
 
 
 def _save_extractor(extractor: AnyExtractor, folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from a2cap.data.annotations.instances import Instances, read_instances
-from a2cap.data.errors import A2Error, InputError, StoreError, UnreadableError
+from a2cap.data.errors import A2Error, InputError, UnreadableError
 from a2cap.data.features.facts import shard_name
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.sources.location import is_url
@@ -243,14 +243,3 @@ def given_boxes(boxes: Path | None, image_ids: Iterable[str]) -> GivenBoxes | No
             f"{', '.join(missing[:5])}; add them to data.instances, or set extract.boxes=detect"
         )
     return found
-
-
-def check_feature_space(least: int, most: int, *, free: int) -> str:
-    """Return the estimate of a store as text; raise StoreError if `least` exceeds `free` bytes."""
-    # only the minimum: a store whose number of regions is not known must not be rejected
-    if least > free:
-        raise StoreError(
-            f"disk too small for the features: at least {least / 1e9:.1f} GB needed, "
-            f"{free / 1e9:.1f} GB free; free disk space, or lower extract.min_regions"
-        )
-    return f"features take {least / 1e9:.1f} to {most / 1e9:.1f} GB, {free / 1e9:.1f} GB free"

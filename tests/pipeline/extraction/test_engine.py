@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import re
 import shutil
 
@@ -13,7 +12,7 @@ import torchvision
 from PIL import ExifTags, Image
 
 from a2cap.data.annotations.instances import read_instances
-from a2cap.data.errors import StoreError, UnreadableError
+from a2cap.data.errors import UnreadableError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files import image_file
 from a2cap.data.files.sealed_folder import SkippedItem
@@ -22,7 +21,6 @@ from a2cap.extract.image import decode_image, read_image
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.extraction import engine
 from tests.data.messages import message_of
-from tests.experiments import free
 from tests.pipeline.extraction.conftest import GIVEN, IDS
 from tests.pipeline.training.runs import events
 
@@ -268,38 +266,3 @@ def test_inputs_are_never_modified(run, scenes, weights, tmp_path):
     before = tree(tmp_path / "scenes"), tree(weights.parent)
     run(images, boxes)
     assert (tree(tmp_path / "scenes"), tree(weights.parent)) == before
-
-
-@pytest.mark.slow
-def test_a_disk_too_small_for_the_fewest_regions_is_refused(run, scenes, monkeypatch):
-    images, _ = scenes
-    monkeypatch.setattr(engine, "decode_image", unreachable)
-    free(monkeypatch, 10_000)
-    assert message_of(run, images, error=StoreError) == (
-        "disk too small for the features: at least 0.0 GB needed, 0.0 GB free; "
-        "free disk space, or lower extract.min_regions"
-    )
-
-
-@pytest.mark.slow
-def test_a_disk_that_may_become_full_causes_a_warning(run, scenes, monkeypatch, caplog):
-    images, _ = scenes
-    # width 64, 2 bytes each: 4 to 8 regions of 20 images take 10,240 to 20,480 bytes
-    free(monkeypatch, 12_000)
-    with caplog.at_level(logging.WARNING):
-        run(images)
-    assert caplog.messages == ["the disk may become full: features take 0.0 to 0.0 GB, 0.0 GB free"]
-
-
-@pytest.mark.slow
-def test_only_the_missing_images_need_disk_space(run, scenes, monkeypatch):
-    images, boxes = scenes
-    die_at(monkeypatch, 18)
-    with pytest.raises(Killed):
-        run(images, boxes)
-    monkeypatch.undo()
-    kept = (run.directory / "unfinished" / "00000" / "data.mdb").stat().st_size
-    needed = sum(len(read_instances(boxes)[image_id].boxes) for image_id in IDS) * 64 * 2
-    free(monkeypatch, max(0, needed - kept))
-    assert run(images, boxes) == []
-    assert len(store_of(run)) == 20
