@@ -21,9 +21,9 @@ from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
-from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
+from a2cap.pipeline.captioning.saved_captioner import load_captioner
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.weights.captioners import BUNDLED

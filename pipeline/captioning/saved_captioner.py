@@ -1,6 +1,7 @@
-"""A trained captioner with its tensors: saving and loading."""
+"""A trained captioner with its tensors, or an ensemble of several: saving and loading."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -10,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.json_file import write_json
 from a2cap.data.files.sealed_folder import require_intact
@@ -18,6 +19,7 @@ from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
+from a2cap.model.decoding.ensemble import Average, Ensemble
 from a2cap.pipeline.captioning.model_description import (
     DESCRIPTION,
     EXTRACTOR,
@@ -26,6 +28,7 @@ from a2cap.pipeline.captioning.model_description import (
     VOCABULARY,
     ModelDescription,
     load_description,
+    require_compatible,
     require_files,
 )
 from a2cap.pipeline.engine.artifacts import CAPTIONER
@@ -88,6 +91,21 @@ def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[Enco
             f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory again"
         ) from error
     return LoadedCaptioner(captioner.to(device).eval(), vocabulary, description)
+
+
+def load_captioner(
+    models: Sequence[Path], *, device: torch.device, average: Average = "probabilities"
+) -> LoadedCaptioner[Captioner]:
+    """Load a trained directory, or several as an ensemble; raise A2Error if they do not fit."""
+    if not models:
+        raise InputError("no trained model is named; name one or more directories")
+    require_compatible(models)
+    loaded = [load_model(directory, device=device) for directory in models]
+    first = loaded[0]
+    captioner: Captioner = first.captioner
+    if len(loaded) > 1:
+        captioner = Ensemble([model.captioner for model in loaded], average=average)
+    return LoadedCaptioner(captioner, first.vocabulary, first.description)
 
 
 def save_captioner(

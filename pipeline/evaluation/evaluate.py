@@ -30,10 +30,10 @@ from a2cap.pipeline.captioning.attention import (
     ground_captions,
 )
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
-from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
 from a2cap.pipeline.captioning.saved_captioner import (
     LoadedCaptioner,
+    load_captioner,
 )
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,

@@ -3,19 +3,27 @@
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
+from a2cap.data.batches.dataset import ItemKey
 from a2cap.data.batches.loader import Share
-from a2cap.data.detection.labels import DetectionData
+from a2cap.data.batches.sampling import is_mirrored
+from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.json_file import write_json
-from a2cap.extract.detector.conventions import custom_meta
+from a2cap.extract.detector.conventions import DetectorMeta, custom_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.image import read_image
+from a2cap.extract.training.batch import LabelledBatch, labelled_batch
 from a2cap.extract.training.losses import AttributeLoss
 from a2cap.extract.training.trainable import Sampling, TrainableDetector
 from a2cap.extract.weights.imagenet import resnet_tensors
@@ -26,7 +34,6 @@ from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, DETECTOR
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision
-from a2cap.pipeline.training.detector.batches import DetectorDataset, DetectorPart, collate
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
 from a2cap.pipeline.training.detector.validation import (
@@ -41,6 +48,60 @@ from a2cap.pipeline.training.task import Batches, TrainingRun
 logger = logging.getLogger(__name__)
 
 _TORCHVISION_KEYS = ("conv1.weight", "layer1.0.conv1.weight")  # in all of its ResNets
+
+
+@dataclass(frozen=True)
+class LabelledItem:
+    """An image, (H, W, 3) uint8 BGR, and its labels."""
+
+    pixels: NDArray[np.uint8]
+    labels: LabelledImage
+
+
+@dataclass(frozen=True)
+class DetectorPart:
+    """A part of a batch, with the ids of its images."""
+
+    image_ids: tuple[str, ...]
+    batch: LabelledBatch
+
+
+class DetectorDataset(Dataset[LabelledItem]):
+    """Labelled images by (epoch, index), half of them mirrored if `flip` is set."""
+
+    def __init__(self, data: DetectionData, *, flip: bool, seed: int) -> None:
+        self.images = data.images
+        self._flip = flip
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, key: ItemKey) -> LabelledItem:
+        epoch, index = key  # an item depends only on these and the seed, so that a resume is exact
+        labels = self.images[index]
+        item = LabelledItem(read_image(labels.file), labels)
+        if self._flip and is_mirrored(seed=self._seed, epoch=epoch, index=index):
+            return mirrored(item)
+        return item
+
+
+def mirrored(item: LabelledItem) -> LabelledItem:
+    """Return the image and its boxes with left and right exchanged."""
+    width = item.pixels.shape[1]
+    boxes = item.labels.boxes.copy()
+    # x1 becomes width - x2, so that x1 <= x2 still
+    boxes[:, [0, 2]] = width - item.labels.boxes[:, [2, 0]]
+    pixels = np.ascontiguousarray(item.pixels[:, ::-1])  # torch takes no negative strides
+    return LabelledItem(pixels, replace(item.labels, boxes=boxes))
+
+
+def collate(items: Sequence[LabelledItem], *, meta: DetectorMeta) -> DetectorPart:
+    """Return a part of at least one image, scaled as the detector's meta states."""
+    batch = labelled_batch(
+        [item.pixels for item in items], [item.labels for item in items], meta=meta
+    )
+    return DetectorPart(tuple(item.labels.image_id for item in items), batch)
 
 
 def train_detector(config: DetectorConfig, run: TrainingRun) -> DetectorData:

@@ -12,9 +12,8 @@ from a2cap.data.errors import A2Error
 from a2cap.model.captioners.recurrent.gru import GruCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.ensemble import Ensemble
-from a2cap.pipeline.captioning.ensemble import load_captioner
 from a2cap.pipeline.captioning.model_description import load_description
-from a2cap.pipeline.captioning.saved_captioner import new_captioner, save_model
+from a2cap.pipeline.captioning.saved_captioner import load_captioner, new_captioner, save_model
 from tests.data.messages import message_of
 from tests.model.kinds import KINDS
 

@@ -12,14 +12,14 @@ from a2cap.data.batches.sampling import epoch_order, is_mirrored
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import InputError
 from a2cap.extract.image import read_image
-from a2cap.pipeline.training.detector.batches import (
+from a2cap.pipeline.training.detector.data import read_detector_data
+from a2cap.pipeline.training.detector.train import (
     DetectorDataset,
     LabelledItem,
     collate,
     mirrored,
+    new_detector,
 )
-from a2cap.pipeline.training.detector.data import read_detector_data
-from a2cap.pipeline.training.detector.train import new_detector
 from a2cap.pipeline.training.task import Batches
 
 SEED = 3
