@@ -31,10 +31,7 @@ from a2cap.pipeline.captioning.attention import (
 )
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
-from a2cap.pipeline.captioning.saved_captioner import (
-    LoadedCaptioner,
-    load_captioner,
-)
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_captioner
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
     CAPTIONS,
@@ -47,9 +44,7 @@ from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.provenance import provenance_of
-from a2cap.pipeline.evaluation.results import (
-    write_results,
-)
+from a2cap.pipeline.evaluation.results import write_results
 from a2cap.pipeline.evaluation.score_files import score_evaluation, write_evaluation
 from a2cap.pipeline.evaluation.scores import read_baseline
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics

@@ -13,12 +13,8 @@ from a2cap.data.files.sealed_folder import installed_versions, read_manifest
 from a2cap.data.files.yaml_file import read_yaml
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioner import Captioner
-from a2cap.pipeline.captioning.model_description import (
-    EXTRACTOR,
-)
-from a2cap.pipeline.captioning.saved_captioner import (
-    LoadedCaptioner,
-)
+from a2cap.pipeline.captioning.model_description import EXTRACTOR
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG, TRAIN_SCST
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.stage import Input

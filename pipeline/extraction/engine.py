@@ -39,10 +39,7 @@ from a2cap.pipeline.extraction.images import (
     runs_of,
     shards_of,
 )
-from a2cap.pipeline.extraction.shard_folder import (
-    fill_shard,
-    remove_working_folder,
-)
+from a2cap.pipeline.extraction.shard_folder import fill_shard, remove_working_folder
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 

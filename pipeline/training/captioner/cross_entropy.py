@@ -22,10 +22,7 @@ from a2cap.model.captioners.kinds import plug_in_of
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.losses import TwoLosses, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
-from a2cap.pipeline.captioning.model_description import (
-    EXTRACTOR,
-    ModelDescription,
-)
+from a2cap.pipeline.captioning.model_description import EXTRACTOR, ModelDescription
 from a2cap.pipeline.captioning.saved_captioner import (
     LoadedCaptioner,
     load_model,
@@ -38,11 +35,7 @@ from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions
 from a2cap.pipeline.training.captioner.supervision import NamedRegions
-from a2cap.pipeline.training.captioner.task import (
-    CaptionValidation,
-    caption_task,
-    training_batches,
-)
+from a2cap.pipeline.training.captioner.task import CaptionValidation, caption_task, training_batches
 from a2cap.pipeline.training.loop import Optimizer, run_training
 from a2cap.pipeline.training.task import TrainingRun
 

@@ -4,11 +4,7 @@ import signal
 
 import pytest
 
-from a2cap.pipeline.engine.interruption import (
-    Interrupted,
-    raise_interrupted,
-    stop_between_steps,
-)
+from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted, stop_between_steps
 
 BOTH = [signal.SIGINT, signal.SIGTERM]
 

@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from a2cap.pipeline.metrics.meteor import paraphrases
-from a2cap.pipeline.metrics.meteor.paraphrases import (
-    LONGEST,
-    ParaphraseFile,
-    phrases_of,
-    table_of,
-)
+from a2cap.pipeline.metrics.meteor.paraphrases import LONGEST, ParaphraseFile, phrases_of, table_of
 
 SENTENCE = st.lists(st.sampled_from(["a", "a0", "b", "é", "0.5"]), max_size=10)
 PHRASE = st.lists(st.sampled_from(["a", "a0", "b", "é", "0.5"]), min_size=1, max_size=3)

@@ -19,12 +19,8 @@ from a2cap.model.captioners.recurrent.gru_config import GruConfig
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.losses import two_losses
-from a2cap.pipeline.captioning.model_description import (
-    ModelDescription,
-)
-from a2cap.pipeline.captioning.saved_captioner import (
-    LoadedCaptioner,
-)
+from a2cap.pipeline.captioning.model_description import ModelDescription
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.runtime.precision import forward_precision
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import (

@@ -23,12 +23,7 @@ from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
 from tests.data.messages import message_of
-from tests.pipeline.training.runs import (
-    SMALL_SCST,
-    assert_equal_results,
-    copied_artifacts,
-    metrics,
-)
+from tests.pipeline.training.runs import SMALL_SCST, assert_equal_results, copied_artifacts, metrics
 
 
 def moved(refine, directory):
