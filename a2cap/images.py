@@ -130,11 +130,7 @@ class RegionExtractor:
         self._extractor = load_extractor(path, config=config.extract, device=str(chosen))
 
     def __call__(
-        self,
-        image: AnyImage,
-        *,
-        boxes: ArrayLike | None = None,
-        channels: Channels = "rgb",
+        self, image: AnyImage, *, boxes: ArrayLike | None = None, channels: Channels = "rgb"
     ) -> Regions:
         """Return the regions of an image, detected ones or the given boxes.
 

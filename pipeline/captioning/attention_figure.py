@@ -296,9 +296,7 @@ def _frame(
     text = " ".join(words) or "–"  # a caption may be empty
     lines = textwrap.wrap(text, 36, break_long_words=False, break_on_hyphens=False)
     height = _FRAME_WIDTH * shown.shape[0] / shown.shape[1]
-    figure = Figure(
-        figsize=(_FRAME_WIDTH, height + 0.1 + 0.25 * len(lines)),
-    )
+    figure = Figure(figsize=(_FRAME_WIDTH, height + 0.1 + 0.25 * len(lines)))
     share = height / figure.get_figheight()
     axes = figure.add_axes((0, 1 - share, 1, share))
     if position is None:

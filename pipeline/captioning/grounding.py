@@ -91,10 +91,7 @@ class CategoryNames:
 
 
 def named_regions(
-    words: Sequence[str],
-    boxes: NDArray[np.floating],
-    instances: Instances,
-    names: CategoryNames,
+    words: Sequence[str], boxes: NDArray[np.floating], instances: Instances, names: CategoryNames
 ) -> Iterator[tuple[range, NDArray[np.bool_]]]:
     """Yield the positions of each name of a category, and which of (R, 4) boxes overlap its boxes.
 

@@ -67,12 +67,7 @@ class TrackedWork:
 
 @contextmanager
 def track(
-    what: str,
-    *,
-    total: int,
-    done: int = 0,
-    shown: bool = True,
-    events: EventLog | None = None,
+    what: str, *, total: int, done: int = 0, shown: bool = True, events: EventLog | None = None
 ) -> Iterator[TrackedWork]:
     """Show the progress of the block, which calls `advance(count)` on the yielded object.
 

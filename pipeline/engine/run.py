@@ -147,13 +147,7 @@ def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -
                 events.skip(item.image_id, item.reason)
             seconds = round(time.monotonic() - started, 3)
             end["skipped"] = len(skipped)
-        seal(
-            partial,
-            stage.outputs,
-            made_from=stage.made_from,
-            skipped=skipped,
-            seconds=seconds,
-        )
+        seal(partial, stage.outputs, made_from=stage.made_from, skipped=skipped, seconds=seconds)
     _publish(paths)
     return Outcome(paths.final, read_manifest(paths.final), ran=True)
 

@@ -88,10 +88,7 @@ def check_captions(captions: Mapping[str, str], ids: list[str], name: str) -> No
 
 
 def write_submission(
-    path: Path,
-    name: str,
-    captions: Mapping[str, Mapping[str, str]],
-    ids: Mapping[str, list[str]],
+    path: Path, name: str, captions: Mapping[str, Mapping[str, str]], ids: Mapping[str, list[str]]
 ) -> None:
     """Check the captions and write the archive atomically.
 

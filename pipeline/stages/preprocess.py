@@ -70,10 +70,7 @@ class Preprocess(Stage):
 
     def checks(self, plan: Plan) -> dict[str, Check]:
         """Check the annotations and the files of the tokenizer."""
-        return {
-            "annotations": self._annotations,
-            "metrics": require_metric_files,
-        }
+        return {"annotations": self._annotations, "metrics": require_metric_files}
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Write the outputs; return the skipped captions and images."""

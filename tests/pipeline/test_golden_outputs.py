@@ -307,10 +307,7 @@ def record():
     with TemporaryDirectory() as folder:
         directories = make(Path(folder) / "data")
         values = {
-            stage: {
-                "version": STAGES[stage].version,
-                "values": measure(directories[stage]),
-            }
+            stage: {"version": STAGES[stage].version, "values": measure(directories[stage])}
             for stage, measure in MEASURED.items()
         }
     GOLDEN.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")

@@ -159,7 +159,7 @@ READ_BY = {
 """Section -> the stages that read its fields."""
 
 READ_BY_OTHERS = {
-    **dict.fromkeys((f"{name}.checkpoint_every" for name in ("detector", "train", "scst")), NONE),
+    **dict.fromkeys((f"{name}.checkpoint_every" for name in ("detector", "train", "scst")), NONE)
 }
 """Field -> the stages that read it, if they are not those of its section."""
 

@@ -95,10 +95,7 @@ def test_a_run_has_the_settings_that_are_not_the_default(artifacts):
     _, refined = artifacts.training("small", phase="scst", inputs={"model": digest}, epochs=2)
     artifacts.evaluation(refined, 0.6, "small")
     found, first = read_runs(artifacts.folder)[0], read_runs(artifacts.folder)[-1]
-    assert list(first.settings.items()) == [
-        ("model.alignment.fusion", "decay"),
-        ("train.seed", 5),
-    ]
+    assert list(first.settings.items()) == [("model.alignment.fusion", "decay"), ("train.seed", 5)]
     assert found.settings == {"train.seed": 3, "scst.epochs": 2}  # of both phases
 
 

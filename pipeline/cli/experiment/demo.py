@@ -48,7 +48,7 @@ def _print_next_steps(demo: Demo) -> None:
     report = (demo.evaluation / REPORT).resolve().as_uri()
     commands: dict[str, list[object]] = {
         "caption a photograph, or one of your own:": [
-            *(program, "caption", demo.photo, "--figure", "photo.png"),
+            *(program, "caption", demo.photo, "--figure", "photo.png")
         ],
         "open a page on which images are dropped:": [program, "serve"],
         "open the report:": [sys.executable, "-m", "webbrowser", report],

@@ -62,7 +62,7 @@ RECIPES: Mapping[str, Mapping[str, Fields]] = {
                 "clip_norm": 5.0,
                 "grouping": "caption",
                 "batch_size": 32,
-            },
+            }
         },
         "modern": {"train": {**_ADAM, "lr": 1e-3, "clip_norm": 5.0, "batch_size": 13}},
     },

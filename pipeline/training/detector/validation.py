@@ -58,9 +58,7 @@ def family_ids(config: DetectorConfig, attributes: Sequence[str]) -> dict[str, l
 
 
 def attribute_accuracy(
-    truth: DetectionData,
-    found: Mapping[str, Detections],
-    families: Mapping[str, Sequence[int]],
+    truth: DetectionData, found: Mapping[str, Detections], families: Mapping[str, Sequence[int]]
 ) -> dict[str, float | None]:
     """Return the share of found objects whose most likely attribute of a family is right.
 

@@ -11,12 +11,7 @@ import pytest
 from tests.file_sizes import limited_to
 from tests.pipeline.faults.conftest import STAGES
 
-HALF_OF_A_FILE = {
-    "extract": 700_000,
-    "preprocess": 20_000,
-    "train-xe": 60_000,
-    "evaluate": 30_000,
-}
+HALF_OF_A_FILE = {"extract": 700_000, "preprocess": 20_000, "train-xe": 60_000, "evaluate": 30_000}
 REMEDY = "free disk space, then run the command again"
 
 

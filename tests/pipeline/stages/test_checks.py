@@ -140,7 +140,7 @@ def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch):
     opened = new("extract.boxes=detect")
     path = str(opened.config.data.annotations)
     assert problems(opened, "preprocess") == [
-        f"Permission denied: {path!r}; check the path and its permissions",
+        f"Permission denied: {path!r}; check the path and its permissions"
     ]
 
 

@@ -26,10 +26,7 @@ from tests.pipeline.training.runs import (
     without_speed,
 )
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")]
 
 KEY_BIAS = re.compile(r"(key_value|query_key_value)\.bias")
 

@@ -176,10 +176,7 @@ def test_the_first_of_the_best_epochs_is_saved_and_not_the_last(train, tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("patience", "scores"),
-    [(1, [0.5, 0.4]), (2, [0.1, 0.0, 0.5, 0.4, 0.5])],
-)
+@pytest.mark.parametrize(("patience", "scores"), [(1, [0.5, 0.4]), (2, [0.1, 0.0, 0.5, 0.4, 0.5])])
 def test_training_ends_when_patience_runs_out(train, tmp_path, monkeypatch, patience, scores):
     scored(monkeypatch, *scores)
     found = train(

@@ -61,9 +61,7 @@ def scored(monkeypatch, *scores):
     """Make validation return these AP50s, one per epoch."""
     left = list(scores)
     monkeypatch.setattr(
-        DetectorValidation,
-        "figures",
-        lambda self: {"AP": 0.0, "AP50": left.pop(0), "AP75": 0.0},
+        DetectorValidation, "figures", lambda self: {"AP": 0.0, "AP50": left.pop(0), "AP75": 0.0}
     )
 
 
