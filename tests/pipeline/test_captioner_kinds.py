@@ -168,19 +168,6 @@ def test_a_captioner_of_cells_captions_a_new_image(tmp_path):
     assert figure.is_file()
 
 
-@pytest.mark.slow
-def test_a_captioner_of_cells_refuses_regions(copy, tmp_path):
-    settings = yaml.safe_load(copy.experiment.config_file.read_text())
-    config_file = tmp_path / "spatial.yaml"
-    config_file.write_text(yaml.safe_dump({**settings, "model": {"kind": "spatial"}}))
-    answer = a2("train", "-c", config_file, "--artifacts", copy.artifacts)
-    assert answer.exit_code == 1
-    assert answer.output.splitlines()[-1].endswith(
-        "are not the cells of a grid, whose positions model.kind=spatial needs; extract with "
-        "extract.boxes=grid, or choose another model.kind"
-    )
-
-
 def test_the_files_of_a_transformer_name_no_kind_and_are_read_as_one(experiment):
     trained = experiment.directory("train-xe")
     assert "kind" not in json.loads((trained / "model.json").read_text())["model"]

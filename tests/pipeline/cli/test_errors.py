@@ -95,19 +95,6 @@ def test_a_web_address_is_not_an_image(copy):
     assert answer.stderr == ("a2: 'https:/a.b/c.jpg' is a web address; download the image first\n")
 
 
-@pytest.mark.slow
-def test_an_error_of_the_model_is_reported_in_one_line(copy):
-    slots = ("model.alignment.mask_network=linear", "model.alignment.mask_slots=1")
-    answer = copy.a2("train", *settings(*slots))
-    assert answer.exit_code == 1
-    assert re.fullmatch(
-        r"a2: an image has \d+ regions, the linear mask network has 1 slots; "
-        "raise model.alignment.mask_slots and retrain, or set "
-        "model.alignment.mask_network to bilinear\n",
-        answer.stderr,
-    )
-
-
 @pytest.mark.parametrize(
     ("number", "text"),
     [

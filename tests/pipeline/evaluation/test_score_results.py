@@ -290,44 +290,17 @@ def test_unusable_layouts_are_rejected_in_one_line(tmp_path):
     )
 
 
-WITHOUT_REFERENCE = (
-    "captions have no reference: 000000000003; remove them, or add references for those images"
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("captions", "options", "message"),
-    [
-        (
-            {1: "a dog"},
-            [],
-            "1 of 2 images with references have no caption: 000000000002; "
-            "caption them, or score the others with --allow-missing",
-        ),
-        ({**CAPTIONS, 3: "a bird"}, [], f"1 of 3 {WITHOUT_REFERENCE}"),
-        (
-            {**CAPTIONS, 2: "a" * 10_000_000},
-            [],
-            "caption in entry 2 of {path} has 10,000,000 characters, "
-            "the limit is 10,000; shorten it",
-        ),
-        (
-            {**CAPTIONS, 2: "\n\t"},
-            [],
-            "1 captions in {path} are empty: 000000000002; caption every image",
-        ),
-        ({**CAPTIONS, 2: 7}, [], "caption in entry 2 of {path} is 7; give a string"),
-    ],
-)
 def test_unusable_captions_are_rejected_before_tokenisation(
-    a2_evaluate, files, tmp_path, monkeypatch, captions, options, message
+    a2_evaluate, files, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(evaluation, "tokenize", None)
     monkeypatch.setattr(evaluation, "read_reference_tokens", None)
-    answer = a2_evaluate(*files(captions), *options)
-    path = repr(str(tmp_path / "results.json"))
-    assert (answer.exit_code, answer.stderr) == (1, f"a2: {message.format(path=path)}\n")
+    answer = a2_evaluate(*files({1: "a dog"}))
+    assert (answer.exit_code, answer.stderr) == (
+        1,
+        "a2: 1 of 2 images with references have no caption: 000000000002; "
+        "caption them, or score the others with --allow-missing\n",
+    )
     assert not (tmp_path / "scores").exists()
 
 
@@ -340,11 +313,3 @@ def test_without_spice_the_exit_code_is_3_with_what_to_do(files, tmp_path, witho
         "or leave it out\n"
     )
     assert list(read_json(tmp_path / "scores" / "metrics.json")["not_run"]) == ["SPICE"]
-
-
-@pytest.mark.slow
-def test_captions_of_any_script_are_scored(a2_evaluate, files):
-    references = {1: ["一只 红色 的 狗 跑", "ein Hündchen läuft"], 2: ["собака 🐕 бежит"]}
-    answer = a2_evaluate(*files({1: references[1][1], 2: references[2][0]}, references))
-    assert answer.exit_code == 0, answer.stderr
-    assert answer.stdout.splitlines()[0].startswith("BLEU-1   1.0000")

@@ -57,27 +57,3 @@ def test_a_full_disk_ends_a_stage_with_one_line(
             assert_one_line_error(unfinished, "No space left on device")
     disk.resize(20 * needed)
     assert unfinished.finishes_as_if_uninterrupted()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stage", "message"),
-    [
-        (
-            "extract",
-            "disk too small for features: at least 0.0 GB needed, 0.0 GB free after the earlier "
-            "stages; free disk space",
-        ),
-        (
-            "train-xe",
-            "disk too small for checkpoints: at least 0.0 GB needed, 0.0 GB free after the "
-            "earlier stages; free disk space",
-        ),
-    ],
-)
-def test_a_full_disk_is_detected_before_any_work(unfinished, small_disk, stage, message):
-    unfinished = unfinished(stage)
-    small_disk(unfinished.folder)
-    answer = unfinished.run()
-    assert (answer.exit_code, answer.stderr) == (1, f"a2: {message}\n")
-    assert [path.suffix for path in unfinished.folder.iterdir()] == []

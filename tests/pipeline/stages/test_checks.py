@@ -419,17 +419,6 @@ def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
     )
 
 
-def test_status_and_doctor_show_a_detector_s_training_if_labels_are_set(labelled, tmp_path):
-    with detector_plan(labelled, tmp_path / "new"):
-        pass  # writes the configuration
-    place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "new")
-    assert a2("status", *place).stdout == "train-detector to run\n"
-    doctor = a2("doctor", *place)
-    assert doctor.exit_code == 0
-    assert "\ntrain-detector ok       labelled images: 12 in " in doctor.stdout
-    assert doctor.stdout.endswith("\nno problems\n")
-
-
 def test_a_detector_s_training_is_not_a_stage_of_the_experiment(experiment, labelled, new):
     own = experiment.open().names
     labels = override("detector.labels", labelled.folder / "train" / "instances.json")

@@ -98,12 +98,6 @@ def test_a_self_critical_step_keeps_the_tokens_of_its_samples():
     assert tokens("scst.accumulate=10") < tokens()
 
 
-def test_a_step_takes_memory_for_each_token_and_the_captioner_with_its_moments():
-    layer = 12 * 512 + 2 * 2048 + 3 * 8 * 100
-    found = step_memory(load_config(None), tokens=1000, parameters=1000, vocabulary=50)
-    assert found == pytest.approx(4 * (4 * 1000 + 1000 * (5 * 50 + 6 * layer)), rel=0.05)
-
-
 def test_four_checkpoints_with_their_moments_and_the_captioner_are_on_the_disk():
     assert training_disk(1000) == 4 * 1000 * (4 * 3 + 1)
 

@@ -2,12 +2,10 @@
 
 import json
 import math
-import random
 import re
 import signal
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,7 +15,7 @@ from a2cap.data.errors import A2Error
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.data.scenes.objects import OBJECT_CATEGORIES
 from a2cap.pipeline.training import loop
-from a2cap.pipeline.training.captioner import cross_entropy, self_critical, task
+from a2cap.pipeline.training.captioner import cross_entropy, task
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.checkpoints import Checkpoints
@@ -27,7 +25,6 @@ from tests.pipeline.training.runs import (
     CAPTIONER,
     STEPS,
     CaptionerTraining,
-    assert_equal_results,
     events,
     last_checkpoint,
     metrics,
@@ -129,17 +126,6 @@ def test_tensorboard_has_speed_and_divergence_of_each_epoch(uninterrupted):
         found = board.Scalars(name)
         assert [entry.step for entry in found] == [6, 12]
         assert all(0 <= entry.value <= math.log(2) for entry in found)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", METRICS)
-def test_equal_settings_train_equal_networks(training, tmp_path, kind):
-    train, uninterrupted = training(kind)
-    # another process begins with other states
-    random.seed(1)
-    np.random.seed(1)
-    torch.manual_seed(1)
-    assert_equal_results(train(tmp_path / "again"), uninterrupted)
 
 
 @pytest.mark.slow
@@ -270,25 +256,6 @@ def test_a_loss_that_is_not_finite_is_reported_and_keeps_the_last_good_checkpoin
         rf"loss is not finite at step 6: loss {said}, gradient norm nan "
         rf"\(images {', '.join(seen[5])}\); "
         "the last good checkpoint is kept, lower train.lr and train again",
-        message,
-    )
-    assert kept == 4
-
-
-@pytest.mark.slow
-def test_a_self_critical_loss_that_is_not_finite_is_reported_too(refine, tmp_path, monkeypatch):
-    compute, seen = self_critical.self_critical_loss, []
-
-    def poisoned(log_probs, advantages):
-        seen.append(None)
-        return compute(log_probs, advantages) * (torch.nan if len(seen) == 6 else 1)
-
-    monkeypatch.setattr(self_critical, "self_critical_loss", poisoned)
-    message, kept = refused(refine, tmp_path / "poisoned")
-    assert re.fullmatch(
-        r"loss is not finite at step 6: loss nan, reward \d+\.\d+, baseline \d+\.\d+, "
-        r"gradient norm nan \(images \d{12}(, \d{12})*\); the last good checkpoint is kept, "
-        "lower scst.lr and train again",
         message,
     )
     assert kept == 4

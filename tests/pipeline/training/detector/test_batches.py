@@ -5,10 +5,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
-from a2cap.data.batches.loader import ALL, Share
-from a2cap.data.batches.sampling import epoch_order, is_mirrored
+from a2cap.data.batches.loader import ALL
+from a2cap.data.batches.sampling import is_mirrored
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import InputError
 from a2cap.extract.image import read_image
@@ -34,11 +33,11 @@ def data(labelled):
 def make(labelled, data):
     """Return a function that gives the batches of a training with some fields changed."""
 
-    def make(share=ALL, workers=0, **changes):
+    def make(workers=0, **changes):
         config = labelled.config(seed=SEED, batch_size=5, **changes)
         dataset = DetectorDataset(data, flip=config.flip, seed=config.seed)
         scaled = partial(collate, meta=new_detector(config, data).meta)
-        return Batches(dataset, scaled, config, share, workers)
+        return Batches(dataset, scaled, config, ALL, workers)
 
     return make
 
@@ -47,13 +46,6 @@ def assert_equal_items(one, other):
     assert one.labels.image_id == other.labels.image_id
     assert np.array_equal(one.pixels, other.pixels)
     assert np.array_equal(one.labels.boxes, other.labels.boxes)
-
-
-def assert_equal_parts(ones, others):
-    for one, other in zip(ones, others, strict=True):
-        assert [part.image_ids for part in one] == [part.image_ids for part in other]
-        for mine, its in zip(one, other, strict=True):
-            torch.testing.assert_close(vars(mine.batch), vars(its.batch), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("flip", [True, False])
@@ -81,33 +73,6 @@ def test_a_mirrored_box_contains_the_mirrored_pixels(data):
         assert np.array_equal(found.pixels[y1:y2, x1:x2], inside[:, ::-1])
     assert np.array_equal(found.labels.class_ids, labels.class_ids)
     assert found.labels.attribute_ids == labels.attribute_ids
-
-
-def test_an_epoch_contains_every_image_once_in_the_order_of_its_seed(make, data):
-    batches = make()
-    assert len(batches) == 3
-    found = [part.image_ids for [part] in batches.epoch(1, start=0)]
-    assert [len(names) for names in found] == [5, 5, 2]
-    order = epoch_order(12, seed=SEED, epoch=1)
-    assert [name for names in found for name in names] == [
-        data.images[index].image_id for index in order
-    ]
-
-
-@pytest.mark.parametrize(("start", "workers"), [(1, 0), (2, 0), (3, 0), (1, 2)])
-def test_an_epoch_can_start_at_any_batch_with_any_loader(make, start, workers):
-    whole = list(make().epoch(2, start=0))
-    assert_equal_parts(make(workers=workers).epoch(2, start=start), whole[start:])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "parts"), [(1, 2), (2, 1), (3, 2)])
-def test_the_shares_of_all_ranks_add_up_to_the_batches(make, ranks, parts):
-    whole = [set(part.image_ids) for [part] in make().epoch(0, start=0)]
-    shares = [make(share=Share(rank, ranks, parts)).epoch(0, start=0) for rank in range(ranks)]
-    for names, *of_all in zip(whole, *shares, strict=True):
-        found = [name for share in of_all for part in share for name in part.image_ids]
-        assert sorted(found) == sorted(names)
 
 
 @pytest.mark.slow

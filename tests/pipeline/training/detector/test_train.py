@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from torchvision.models import resnet18
 
 from a2cap.data.batches.loader import Share
-from a2cap.data.errors import A2Error
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.image import read_image
@@ -32,10 +31,8 @@ from a2cap.pipeline.training.detector.train import (
 )
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
 from a2cap.pipeline.training.task import Batches
-from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
     DetectorTraining,
-    last_checkpoint,
     metrics,
     outcome,
     without_speed,
@@ -230,21 +227,6 @@ def test_training_starts_from_a_detector_and_keeps_the_heads_that_fit(
         for head in ("objectness_logits", "anchor_deltas")
         for part in ("weight", "bias")
     }
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_not_finite_ends_the_training(train_detector, tmp_path, monkeypatch):
-    compute = DetectorOptimizer.losses
-
-    def poisoned(self, part, number, index):
-        loss, found = compute(self, part, number, index)
-        return loss, found * torch.nan if number == 3 else found
-
-    monkeypatch.setattr(DetectorOptimizer, "losses", poisoned)
-    text = message_of(train_detector, tmp_path / "poisoned", error=A2Error)
-    assert text.startswith("loss is not finite at step 3: loss nan, objectness nan, ")
-    assert text.endswith("; the last good checkpoint is kept, lower detector.lr and train again")
-    assert last_checkpoint(tmp_path / "poisoned").step == 2
 
 
 @pytest.mark.slow
