@@ -92,12 +92,6 @@ def test_many_images_equal_single_ones(extractor, make_image):
         assert (many.width, many.height) == (single.width, single.height)
 
 
-def test_regions_in_chunks_equal_regions_at_once(extractor, make_image, monkeypatch):
-    whole = extractor(make_image(0), BOXES).features
-    monkeypatch.setattr("a2cap.extract.detector.detector.CHUNK", 2)
-    assert relative(extractor(make_image(0), BOXES).features, whole) < 1e-5
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("convention", "other"),

@@ -9,7 +9,7 @@ import torchvision
 from PIL import Image
 
 from a2cap.data.errors import ConfigError, InputError, WeightsError
-from a2cap.data.regions import cell_boxes, is_grid
+from a2cap.data.regions import is_grid
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.input import rounded_size
 from a2cap.extract.extractor import load_extractor
@@ -104,24 +104,6 @@ def test_regions_are_no_grid_unless_they_divide_an_area_evenly(extractor, make_i
 
 
 @pytest.mark.slow
-def test_a_bright_spot_is_in_its_cell(weights):
-    config = CONFIG.model_copy(update={"grid_layer": "conv1"})
-    image = np.zeros((64, 64, 3), np.uint8)
-    quiet = load_extractor(weights, config=config)(image).features
-    image[20:24, 50:54] = 255
-    moved = np.abs(load_extractor(weights, config=config)(image).features - quiet).sum(axis=1)
-    left, top, right, bottom = cell_boxes(7, (0, 0, 64, 64))[moved.argmax()]
-    assert left <= 52 <= right
-    assert top <= 22 <= bottom
-
-
-def test_several_images_equal_each_alone(extractor, make_image):
-    images = [make_image(0, 80, 120), make_image(1, 100, 90)]
-    for many, image in zip(extractor.extract_many(images, [None, None]), images, strict=True):
-        assert np.array_equal(many.features, extractor(image).features)
-
-
-@pytest.mark.slow
 def test_saved_weights_give_the_same_cells(extractor, tmp_path, make_image):
     extractor.save(tmp_path / "weights.safetensors")
     again = load_extractor(tmp_path / "weights.safetensors", config=CONFIG)
@@ -194,8 +176,3 @@ def test_saved_weights_of_another_backbone_or_of_a_detector_are_refused(
             f"weights 'a.safetensors' are of {network}, extract.grid_backbone is 'resnet50'; "
             "correct extract.grid_backbone or extract.weights"
         )
-
-
-def test_a_grid_has_as_many_regions_as_cells():
-    assert CONFIG.region_counts == (49, 49)
-    assert ExtractConfig().region_counts == (10, 100)

@@ -300,10 +300,3 @@ def test_an_image_between_the_limits_of_pillow_is_read(tmp_path, monkeypatch):
     Image.new("1", (40, 40)).save(tmp_path / "a.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert read_image(tmp_path / "a.png").shape == (40, 40, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-def test_real_images_have_the_pixels_of_opencv(shared):
-    for path in sorted((shared / "coco" / "images").rglob("*.jpg"))[:20]:
-        assert np.array_equal(read_image(path), by_opencv(path))

@@ -1,5 +1,4 @@
 import pytest
-from pydantic import ValidationError
 
 from a2cap.extract.detector.conventions import (
     DetectorMeta,
@@ -68,20 +67,6 @@ def test_conventions_differ_in_nothing_else(usual, other, changed):
     values = usual.model_dump(), other.model_dump()
     names = values[0].keys() | values[1].keys()
     assert {name for name in names if values[0].get(name) != values[1].get(name)} == changed
-
-
-def test_values_of_conventions():
-    assert airsplay_meta(origin="a", classes=1600).bbox_weights == (10, 10, 5, 5)
-    other = CAFFE.with_procedure("detectron2")
-    assert other.with_procedure("caffe") == CAFFE
-    assert (new_meta().scale, new_meta().last_stage) == ((224, 300), "dilated")
-    assert new_meta(last_stage="strided", region_pooling="bilinear").region_pooling == "bilinear"
-
-
-def test_unknown_conventions_are_refused():
-    values = caffe_meta(origin="a", classes=1600).model_dump()
-    with pytest.raises(ValidationError, match="resize"):
-        DetectorMeta(**{**values, "resize": "padded"})
 
 
 def test_detectron2s_own_models_follow_its_procedure():

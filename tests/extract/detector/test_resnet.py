@@ -9,7 +9,6 @@ from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import (
     Architecture,
     Backbone,
-    FrozenBatchNorm,
     NormalizedConvolution,
     Stem,
     residual_stage,
@@ -89,21 +88,6 @@ def test_the_last_stage_keeps_its_resolution_and_dilates_by_two(depth):
     assert {(layer.dilation, layer.padding) for layer in wide} == {((2, 2), (2, 2))}
 
 
-def test_frozen_normalisation_uses_its_statistics_and_epsilon():
-    norm = FrozenBatchNorm(2)
-    for buffer, values in (
-        (norm.weight, [2.0, 0.5]),
-        (norm.bias, [1.0, -1.0]),
-        (norm.running_mean, [3.0, 0.0]),
-        (norm.running_var, [4.0, 1e-6]),
-    ):
-        buffer.copy_(torch.tensor(values))
-    x = torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(0))
-    scale = norm.weight / (norm.running_var + 1e-5).sqrt()
-    shift = norm.bias - norm.running_mean * scale
-    torch.testing.assert_close(norm(x), x * scale[:, None, None] + shift[:, None, None])
-
-
 def test_a_block_adds_its_shortcut_before_the_last_relu():
     block = residual_stage(Architecture(18, width=4), 2)[0]
     for parameter in block.parameters():
@@ -111,15 +95,3 @@ def test_a_block_adds_its_shortcut_before_the_last_relu():
     x = torch.randn(1, 4, 5, 5, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         assert torch.equal(block(x), F.relu(x))
-
-
-def test_a_folded_convolution_equals_the_two_steps():
-    separate = NormalizedConvolution(3, 5, kernel=3, stride=2, dilation=2)
-    generator = torch.Generator().manual_seed(0)
-    for tensor in (separate.weight.data, *separate.norm.buffers()):
-        tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.1)
-    x = torch.randn(2, 3, 9, 11, generator=generator)
-    with torch.inference_mode():
-        expected = separate(x)
-        separate.fold()
-        torch.testing.assert_close(separate(x), expected, rtol=1e-5, atol=1e-5)

@@ -6,14 +6,11 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.extractor import Extractor
 from a2cap.extract.training.batch import LabelledBatch, labelled_batch
 from a2cap.extract.training.trainable import Sampling, TrainableDetector
 from a2cap.extract.weights.initial import random_detector
-from a2cap.extract.weights.load import load_detector, save_detector
 from tests.extract.formulas import iou, log_softmax, smooth_l1
 from tests.extract.tiny import TINY, labelled, seeded, tiny_meta
 
@@ -133,19 +130,6 @@ def test_fine_tuning_changes_neither_the_norms_nor_the_given_detector(batch):
     assert "backbone.stem.conv1.weight" in changed
 
 
-@pytest.mark.slow
-def test_a_trained_detector_extracts_after_saving_and_loading(batch, tmp_path):
-    model = trainable()
-    losses(model, batch)
-    path = tmp_path / "trained.safetensors"
-    save_detector(model.frozen(), path)
-    config = ExtractConfig(
-        min_side=64, max_side=96, proposals=20, min_regions=1, max_regions=5, roi_size=7
-    )
-    extractor = Extractor(load_detector(path), config=config)
-    assert extractor(SQUARES[0][0]).features.shape[1] == ARCHITECTURE.feature_width
-
-
 def deltas_of(true, box):
     sides = [box[2] - box[0], box[3] - box[1]]
     moved = [((true[k] + true[k + 2]) / 2 - (box[k] + box[k + 2]) / 2) / sides[k] for k in (0, 1)]
@@ -248,14 +232,6 @@ def test_losses_under_bfloat16_autocast_are_float32_and_close(batch):
     assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
     for name, loss in exact.named().items():
         torch.testing.assert_close(rough.named()[name], loss, rtol=0.1, atol=0.02)
-
-
-def test_true_boxes_are_among_the_sampled_regions(batch):
-    """With one proposal per image, only true boxes can be foreground."""
-    few = replace(SAMPLING, proposals=1)
-    found = trainable().losses(batch, sampling=few, generator=seeded())
-    assert found.boxes > 0
-    assert found.attributes > 0
 
 
 def test_crowds_are_not_trained_on(batch):
