@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from a2cap.model.losses import two_losses
+from tests.model.recurrent_equations import STEP, sigmoid, softmax
 
-STEP = 30_000
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 READINGS = [
     {"average": "heads", "renormalise_perturbed": True},
@@ -23,15 +23,6 @@ READINGS = [
     {"fusion": "moving", "moving_rate": 0.4},
     {"fusion": "decay", "decay_steps": 2e4},
 ]
-
-
-def sigmoid(values):
-    return 1 / (1 + np.exp(-values))
-
-
-def softmax(scores):
-    exponentials = np.exp(scores - scores.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def sinusoids(length, width):

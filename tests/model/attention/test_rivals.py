@@ -58,22 +58,6 @@ def test_supervision_is_the_cross_entropy_of_the_mean_attention(kind, images):
     slope(lambda: penalties(captioner, images, teaching)["supervision"], [*captioner.parameters()])
 
 
-def test_attention_that_is_the_target_costs_its_entropy_alone(images):
-    captioner = make("transformer", alignment=PLAIN)
-    layers = captioner.score(images.encoded(captioner), images.captions).attention
-    own = mean_attention(layers).detach() * (images.captions != 0).flatten(1)[..., None]
-
-    def cost(targets):
-        return penalties(captioner, images, Teaching(targets=targets, supervision=1))["supervision"]
-
-    other = own.roll(1, dims=1) * (own > 0)
-    shifted = other / other.sum(-1, keepdim=True).clamp(min=1e-9)
-    entropy = -torch.special.xlogy(shifted, shifted).sum() / (images.captions != 0).sum()
-    assert cost(shifted) > entropy
-    exact = -torch.special.xlogy(own, own).sum() / (images.captions != 0).sum()
-    torch.testing.assert_close(cost(own), exact)
-
-
 def test_supervision_needs_attention(images):
     with pytest.raises(ModelError) as raised:
         penalties(make("nic"), images, Teaching(targets=targets_of(images), supervision=1))

@@ -7,7 +7,6 @@ import torch
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.m2 import M2Captioner
 from a2cap.model.captioners.m2_config import M2Config
-from a2cap.model.errors import ModelError
 from tests.model.kinds import FUSIONS, make
 from tests.model.recurrent_equations import (
     Weights,
@@ -140,13 +139,3 @@ def test_the_size_follows_from_the_equations():
     encoder = (2048 + 1) * d + norm + 3 * encoder_layer
     expected = encoder + 3 * decoder_layer + 2 * words * d
     assert sum(parameter.numel() for parameter in captioner.parameters()) == expected
-
-
-def test_captions_longer_than_the_positions_are_rejected(images):
-    captioner = make("m2")
-    memory = images.encoded(captioner)
-    with pytest.raises(ModelError) as raised:
-        captioner(memory, torch.ones(3, 1, 513, dtype=torch.int64))
-    assert str(raised.value) == (
-        "a caption has 513 tokens, the decoder has 512 positions; shorten the captions"
-    )

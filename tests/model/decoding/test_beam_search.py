@@ -10,23 +10,40 @@ FUSIONS = ["none", "max", "moving", "decay", "gate"]
 ALLOWED = [2, *range(4, 11)]
 
 
-def _greedy(captioner, memory, max_length):
-    """Decode one image greedily, without a cache."""
+def _ngrams(tokens, length):
+    return list(zip(*(tokens[start:] for start in range(length)), strict=False))
+
+
+def _repetitive(tiny, fusion="gate"):
+    """Make a captioner that repeats the same tokens unless blocked."""
+    captioner = tiny(fusion=fusion)
+    captioner.decoder.output.bias.data[[5, 6]] += 4
+    captioner.decoder.output.bias.data[2] -= 4
+    return captioner
+
+
+def _greedy(captioner, memory, *, blocked):
+    """Decode one image greedily, without a cache, and repeat no n-gram of the blocked length."""
     words: list[int] = []
     total = 0.0
-    while len(words) < max_length and words[-1:] != [2]:
+    while len(words) < 12 and words[-1:] != [2]:
         log_probs = captioner(memory, torch.tensor([[[1, *words]]]))[0, 0, -1]
-        words.append(max(ALLOWED, key=lambda token: log_probs[token].item()))
+        seen = _ngrams(words, blocked) if blocked else []
+        left = [token for token in ALLOWED if (*words[1 - blocked :], token) not in seen]
+        words.append(max(left, key=lambda token: log_probs[token].item()))
         total += log_probs[words[-1]].item()
     return tuple(words), total
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_beam_of_one_equals_greedy_decoding(tiny, images, fusion):
-    captioner = tiny(fusion=fusion)
-    found = search(captioner, images.encoded(captioner), beam_size=1, max_length=8)
+@pytest.mark.parametrize(("fusion", "blocked"), [*((one, 0) for one in FUSIONS), ("gate", 3)])
+def test_beam_of_one_equals_greedy_decoding(tiny, images, fusion, blocked):
+    captioner = _repetitive(tiny, fusion) if blocked else tiny(fusion=fusion)
+    how = {"beam_size": 1, "max_length": 12, "no_repeat_ngram": blocked}
+    found = search(captioner, images.encoded(captioner), **how)
     for number in range(3):
-        tokens, log_prob = _greedy(captioner, encode_alone(captioner, images, number), 8)
+        tokens, log_prob = _greedy(
+            captioner, encode_alone(captioner, images, number), blocked=blocked
+        )
         (best,) = found[number]
         assert best.tokens == tokens
         assert best.log_prob == best.score == pytest.approx(log_prob, abs=1e-10)
@@ -113,27 +130,6 @@ def test_pad_bos_and_unk_are_generated_only_if_allowed(tiny, images):
     assert allowed[0][0].tokens == (3, 3, 3, 3)
 
 
-def test_captions_end_at_eos_or_at_the_maximum_length(tiny, images):
-    captioner = tiny()
-    memory = images.encoded(captioner)
-    captioner.decoder.output.bias.data[2] -= 100
-    assert {len(h.tokens) for p in search(captioner, memory, max_length=4) for h in p} == {4}
-    captioner.decoder.output.bias.data[2] += 200
-    assert [p[0].tokens for p in search(captioner, memory)] == [(2,)] * 3
-
-
-def _ngrams(tokens, length):
-    return list(zip(*(tokens[start:] for start in range(length)), strict=False))
-
-
-def _repetitive(tiny):
-    """Make a captioner that repeats the same tokens unless blocked."""
-    captioner = tiny()
-    captioner.decoder.output.bias.data[[5, 6]] += 4
-    captioner.decoder.output.bias.data[2] -= 4
-    return captioner
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_blocked_ngrams_are_not_repeated(tiny, images, length):
@@ -150,21 +146,6 @@ def test_blocked_ngrams_are_not_repeated(tiny, images, length):
         for hypothesis in image:
             runs = _ngrams(hypothesis.tokens, length)
             assert len(set(runs)) == len(runs)
-
-
-def test_greedy_decoding_with_blocked_trigrams_takes_the_best_remaining_token(tiny, images):
-    captioner = _repetitive(tiny)
-    (found,) = search(
-        captioner, encode_alone(captioner, images, 0), beam_size=1, max_length=12, no_repeat_ngram=3
-    )
-    memory, words = encode_alone(captioner, images, 0), []
-    while len(words) < 12 and words[-1:] != [2]:
-        seen = _ngrams(words, 3)
-        left = [token for token in ALLOWED if (*words[-2:], token) not in seen]
-        log_probs = captioner(memory, torch.tensor([[[1, *words]]]))[0, 0, -1]
-        words.append(max(left, key=lambda token: log_probs[token].item()))
-    assert found[0].tokens == tuple(words)
-    assert len(set(_ngrams(words, 2))) < len(_ngrams(words, 2))
 
 
 def _diverse(captioner, memory, *, groups, size, max_length, diversity):
@@ -294,16 +275,3 @@ def test_finished_beams_stop_the_loop():
     (found,) = search(captioner, _empty_memory(1), beam_size=2, max_length=20)
     assert [h.tokens for h in found] == [(2,), (4, 2)]
     assert captioner.steps == 2
-
-
-def test_fewer_captions_than_beams_give_fewer_hypotheses():
-    captioner = Scripted([0, 0, 0.5, 0, 0.5])
-    (found,) = search(captioner, _empty_memory(1), beam_size=9, max_length=2)
-    assert [h.tokens for h in found] == [(2,), (4, 2), (4, 4)]
-
-
-def test_search_builds_no_graph(tiny, images):
-    captioner = tiny()
-    search(captioner, images.encoded(captioner), max_length=3)
-    assert all(parameter.grad is None for parameter in captioner.parameters())
-    assert all(parameter.requires_grad for parameter in captioner.parameters())

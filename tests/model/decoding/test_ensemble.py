@@ -69,18 +69,6 @@ def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, averag
         state = output.state
 
 
-@pytest.mark.slow
-def test_reordered_rows_continue_their_source_row(three, images):
-    ensemble = Ensemble(three)
-    state = ensemble.start(images.encoded(ensemble), rows_per_image=2)
-    for tokens in ([1] * 6, [4, 5, 6, 7, 8, 9]):
-        state = ensemble.step(torch.tensor(tokens), state).state
-    straight = ensemble.step(torch.full((6,), 10), state).log_probs
-    index = torch.tensor([1, 0, 2, 2, 5, 4])
-    crossed = ensemble.step(torch.full((6,), 10), state.reorder(index)).log_probs
-    torch.testing.assert_close(crossed, straight[index])
-
-
 def test_attention_is_averaged_and_layers_are_concatenated(three, images):
     ensemble, captions = Ensemble(three), images.captions[:, 0]
     found = trace_attention(ensemble, images.encoded(ensemble), captions)[2]

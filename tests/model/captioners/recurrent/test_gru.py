@@ -104,26 +104,6 @@ def test_the_size_of_each_form(attention, parameters):
     assert sum(parameter.numel() for parameter in captioner.parameters()) == parameters
 
 
-def test_general_attention_with_the_identity_is_a_dot_product(images):
-    dot, general = (make("gru", attention=form) for form in ("dot", "general"))
-    general.decoder.attention.query.weight.data = torch.eye(12, dtype=torch.float64)
-    loaded = {**general.state_dict(), **dot.state_dict()}
-    general.load_state_dict(loaded)
-    expected, found = (
-        one.score(images.encoded(one), images.captions).log_probs for one in (dot, general)
-    )
-    torch.testing.assert_close(found, expected)
-
-
-def test_a_single_region_gets_all_attention_whatever_the_score(images):
-    images.region_mask[:, 1:] = False
-    for form in ("dot", "general", "additive"):
-        captioner = make("gru", attention=form)
-        memory = images.encoded(captioner)
-        for step in trace_attention(captioner, memory, images.captions[:, 0]):
-            assert step.original[:, 0].tolist() == [1, 1, 1]
-
-
 def test_without_attention_there_is_none_to_trace_or_align(images):
     captioner = make("gru", attention="none", alignment={"fusion": "none"})
     assert trace_attention(captioner, images.encoded(captioner), images.captions[:, 0]) == []
