@@ -35,6 +35,7 @@ from a2cap.pipeline.report.report import Evaluation, worst_typical_best, write_r
 
 METRIC_TOKENS = "tokens of the metrics"
 """Name of the tokenizer in the provenance."""
+_SHOWN = 500  # images of a report
 
 
 @dataclass(frozen=True)
@@ -149,12 +150,10 @@ def write_evaluation(
     write_report(folder / REPORT, evaluation, cards)
 
 
-def image_cards(
-    evaluation: Evaluation, images: Path | None, count: int
-) -> Iterator[tuple[str, ImageCard]]:
-    """Return cards of at most `count` images in the folder `images`, without regions."""
+def image_cards(evaluation: Evaluation, images: Path | None) -> Iterator[tuple[str, ImageCard]]:
+    """Return cards of at most 500 images in the folder `images`, without regions."""
     files = find_images(require_folder(images, "--images")) if images else {}
-    return plain_cards(worst_typical_best(evaluation.scores.per_image, count), files)
+    return plain_cards(worst_typical_best(evaluation.scores.per_image, _SHOWN), files)
 
 
 def require_unscored(folder: Path, *, force: bool) -> None:

@@ -9,8 +9,7 @@ from a2cap.pipeline.cli.run_stages import run_stages
 @click.command()
 @experiment_options()
 @force_option
-@click.option("--preset", metavar="NAME", help="Short for --set preprocess.vocabulary=NAME.")
-def preprocess(options: ExperimentOptions, force: bool, preset: str | None) -> None:
+def preprocess(options: ExperimentOptions, force: bool) -> None:
     """Preprocess captions into token ids.
 
     Writes the vocabulary, token ids, reference tokens and document frequencies.
@@ -19,5 +18,5 @@ def preprocess(options: ExperimentOptions, force: bool, preset: str | None) -> N
     Example:
       a2 preprocess -c configs/a2-gate.yaml --set data.annotations=coco/dataset_coco.json
     """
-    with options.open(*([f"preprocess.vocabulary={preset}"] if preset else [])) as experiment:
+    with options.open() as experiment:
         run_stages(experiment, ["preprocess"], force=force)

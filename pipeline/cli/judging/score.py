@@ -37,7 +37,6 @@ from a2cap.pipeline.metrics.cider import IDFS, Idf
 @click.option("--per-image", type=FILE, help="Write the metrics of each image into a CSV file.")
 @click.option("--output", type=FOLDER, help="Write metrics.json and a report into this folder.")
 @click.option("--images", type=FOLDER, help="Show images of this folder in the report.")
-@click.option("--report-images", default=500, show_default=True, help="Images in the report.")
 @click.option("--allow-missing", is_flag=True, help="Score captions of some images alone.")
 @click.option("--spice", is_flag=True, help="Compute SPICE too, which needs Java.")
 @click.option("--tokenizer", type=click.Choice(TOKENIZERS), default="karpathy", show_default=True)
@@ -59,7 +58,6 @@ def score(
     per_image: Path | None,
     output: Path | None,
     images: Path | None,
-    report_images: int,
     allow_missing: bool,
     spice: bool,
     tokenizer: Tokenizer,
@@ -109,7 +107,7 @@ def score(
     if per_image is not None:
         write_per_image(per_image, found)
     if output is not None:
-        write_evaluation(output, found, image_cards(found, images, report_images))
+        write_evaluation(output, found, image_cards(found, images))
         click.echo(f"report: {output / 'report.html'}")
     if found.skipped:
         text = missing_captions(list(found.skipped), found.total)
