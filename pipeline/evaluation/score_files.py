@@ -101,6 +101,7 @@ class ScoredFiles:
         words += ["--scenes", self.scenes] if self.scenes else []
         words += ["--tokenizer", self.tokenizer] if self.tokenizer != "karpathy" else []
         words += ["--idf", self.idf] if self.idf != "references" else []
+        words += ["--most-references", self.most] if self.most else []
         return shlex.join(map(str, words))
 
 

@@ -87,6 +87,7 @@ def test_the_first_references_by_id_are_compared_with(a2_evaluate, files, tmp_pa
         assert answer.stdout.startswith(f"BLEU-1   {bleu}")
     metrics = read_json(tmp_path / "scores" / "metrics.json")
     assert metrics["provenance"]["references"] == "the first 2 by id"
+    assert " --most-references 2<" in (tmp_path / "scores" / "report.html").read_text()
 
 
 @pytest.mark.slow
