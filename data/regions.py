@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+NO_CLASS = -1
+"""Class of a region that no detector has classified."""
+
 
 @dataclass(frozen=True)
 class Regions:

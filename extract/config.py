@@ -39,7 +39,8 @@ class ExtractConfig(Section):
     another extractor's. Anchors, pooling and strides always are those of the weights."""
     boxes: Literal["detect", "given", "grid"] = "detect"
     """Source of regions: the detector's proposals, the boxes of an annotation file, or the cells
-    of a grid, for which `weights` is a state dict of `grid_backbone`."""
+    of a grid, for which `weights` is a state dict of `grid_backbone`. With an EfficientNet-Lite as
+    `grid_backbone`, given boxes are pooled from its map."""
     grid_backbone: GridBackbone = "resnet101"
     """Network of torchvision, EfficientNet-Lite, or `timm/NAME` (extra a2cap[timm]); only for boxes
     `grid`, like the three fields below."""
@@ -88,6 +89,10 @@ class ExtractConfig(Section):
             problems.append(
                 "backend detectron2 computes in float32 only; set precision=exact or backend=native"
             )
+        if self.pools_map and self.boxes == "given" and self.grid_crop == "centre":
+            problems.append(
+                "grid_crop is centre, which cuts given boxes; set grid_crop=none or boxes=grid"
+            )
         if problems:
             raise ValueError("; ".join(problems))
         return self
@@ -95,11 +100,18 @@ class ExtractConfig(Section):
     def conflict(self, stated: Mapping[str, int | str]) -> str | None:
         """Return the fields that contradict the settings of the weights, with the remedy."""
         wrong = {name: value for name, value in stated.items() if getattr(self, name) != value}
+        if self.pools_map and self.boxes == "given":
+            wrong.pop("boxes", None)  # what a backbone's name states is only its default
         if not wrong:
             return None
         asked = ", ".join(f"extract.{name} is {getattr(self, name)}" for name in wrong)
         remedy = " ".join(f"--set extract.{name}={value}" for name, value in wrong.items())
         return f"the weights were trained with other settings: {asked}; add {remedy}"
+
+    @property
+    def pools_map(self) -> bool:
+        """Whether regions are pooled from the map of `grid_backbone`: cells, or given boxes."""
+        return self.boxes == "grid" or (self.boxes == "given" and self.grid_backbone in LITE)
 
     @property
     def precision_in_key(self) -> Literal["auto", "exact", "mixed"]:

@@ -26,6 +26,8 @@ _STAGES = (
     (3, 1, 6, 320, 1),
 )
 _STEM, _HEAD = 32, 1280
+STRIDE = 32
+"""Pixels of a cell of the last map."""
 
 
 class EfficientNetLite(nn.Module):
@@ -49,6 +51,18 @@ class EfficientNetLite(nn.Module):
         for block in self._blocks:
             states = block(states)
         return {"map": F.relu6(self._bn1(self._conv_head(states)))}
+
+    def first_centre(self) -> float:
+        """Return the pixels from the left edge to the centre of the first cell's window.
+
+        The next cells follow every `STRIDE` pixels; padding decides the first, 3.5 in Lite2.
+        """
+        side, step, centre = self.side, 1, 0.5
+        for module in self.modules():
+            if isinstance(module, _SamePadding) and module.stride[0] == 2:
+                centre += step * (module.kernel_size[0] // 2 - module.padding_of(side)[0])
+                side, step = -(-side // 2), 2 * step
+        return centre
 
     def load(self, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
         """Load a state dict and return its tensors that count; WeightsError for another network."""
@@ -89,12 +103,14 @@ class _SamePadding(nn.Conv2d):
     """A convolution padded as in TensorFlow: with a stride, more at the right and the bottom."""
 
     def forward(self, input: Tensor) -> Tensor:
-        (kernel, _), (stride, _) = self.kernel_size, self.stride
-        height, width = (
-            max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in input.shape[2:]
-        )
-        padding = (width // 2, width - width // 2, height // 2, height - height // 2)
-        return super().forward(F.pad(input, padding))
+        height, width = (self.padding_of(side) for side in input.shape[2:])
+        return super().forward(F.pad(input, (*width, *height)))
+
+    def padding_of(self, side: int) -> tuple[int, int]:
+        """Return the cells before and after a side of so many cells."""
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        padding = max((-(-side // stride) - 1) * stride + kernel - side, 0)
+        return padding // 2, padding - padding // 2
 
 
 def _blocks(width: float, depth: float) -> Iterator[_Block]:

@@ -11,14 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig, stated_settings
 from a2cap.extract.detector.detector import Detector, Precision, fuse
-from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch
+from a2cap.extract.detector.input import (
+    Boxes,
+    Pixels,
+    ScaledSize,
+    batches_of_one_size,
+    check_boxes,
+    scaled_batch,
+)
 from a2cap.extract.detector.precision import (
     MixedPrecision,
     exact_precision,
@@ -32,8 +38,6 @@ from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.load import load_detector, save_detector
 
 logger = logging.getLogger(__name__)
-
-Boxes = NDArray[np.float32]
 
 
 class Extractor:
@@ -104,7 +108,7 @@ class Extractor:
                 if given is None:
                     found[index] = self._detect(image)
                 else:
-                    _check_boxes(given, height=image.shape[0], width=image.shape[1])
+                    check_boxes(given, height=image.shape[0], width=image.shape[1])
                     with_boxes[index] = image
             for batch in batches_of_one_size(with_boxes):
                 given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
@@ -174,7 +178,7 @@ def load_extractor(
     Raises WeightsError where the weights are not what the configuration needs, and if strict
     ConfigError for settings that contradict their conventions, which otherwise is a warning.
     """
-    if config.boxes == "grid":
+    if config.pools_map:
         tensors = load_grid_weights(weights, config.grid_backbone)
         return GridExtractor(tensors, config=config, device=device)
     detector = load_detector(weights)
@@ -182,23 +186,6 @@ def load_extractor(
         raise ConfigError(conflict)
     # an Apple GPU lacks float64, in which non-maximum suppression compares
     return Extractor(detector, config=config, device="cpu" if device == "mps" else device)
-
-
-def _check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
-    if boxes.ndim != 2 or boxes.shape[1:] != (4,) or len(boxes) == 0:
-        raise InputError(
-            f"boxes of an image have shape {boxes.shape}, not (R, 4) with R of at least 1; "
-            "give every image a box, or leave it out"
-        )
-    x1, y1, x2, y2 = boxes.T
-    ordered = np.isfinite(boxes).all(axis=1) & (x1 <= x2) & (y1 <= y2)
-    inside = (x1 < width) & (y1 < height) & (x2 >= 0) & (y2 >= 0)
-    wrong = np.flatnonzero(~(ordered & inside))
-    if len(wrong):
-        raise InputError(
-            f"box {wrong[0]} is not in the image of {width} x {height} pixels: "
-            f"{boxes[wrong[0]].tolist()}; boxes are x1 y1 x2 y2 with x1 <= x2 and y1 <= y2"
-        )
 
 
 def _regions(boxes: Boxes, found: DetectedRegions, image: Pixels) -> Regions:

@@ -1,8 +1,9 @@
-"""Grid features: the cells of a convolutional map as regions, for captioners without a detector.
+"""Features of a convolutional map: its cells as regions, or given boxes of any detector.
 
 The map of any layer of a torchvision VGG or ResNet, or the last one of an EfficientNet-Lite or a
 timm network, is pooled to n x n cells by adaptive means, as in ImageCaptioning.pytorch (14 x 14 in
 its scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids with regions.
+Of an EfficientNet-Lite, boxes are pooled by RoIAlign (He et al. 2017, arXiv:1703.06870) and means.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,12 @@ from torch import Tensor, nn
 from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors
-from a2cap.data.regions import Regions, cell_boxes
+from a2cap.data.regions import NO_CLASS, Regions, cell_boxes
 from a2cap.extract.config import LITE, ExtractConfig, GridBackbone
-from a2cap.extract.detector.input import rounded_blob, rounded_size
-from a2cap.extract.detector.operators import torchvision_module
-from a2cap.extract.efficientnet_lite import EfficientNetLite
+from a2cap.extract.detector.input import Boxes, check_boxes, rounded_blob, rounded_size
+from a2cap.extract.detector.operators import roi_align, torchvision_module
+from a2cap.extract.detector.proposals import batch_rois
+from a2cap.extract.efficientnet_lite import STRIDE, EfficientNetLite
 from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.timm_backbone import PREFIX as TIMM
 from a2cap.extract.timm_backbone import TimmBackbone
@@ -32,10 +34,8 @@ from a2cap.extract.weights.values import check_values
 GRID_KEY = "a2.grid"
 """Metadata entry of a safetensors file that names the backbone whose weights it holds."""
 
-NO_CLASS = -1
-"""Class of a cell, in which nothing is detected."""
-
 _MEAN = (0.406 * 255, 0.456 * 255, 0.485 * 255)
+_TOGETHER = 100  # boxes that are pooled at once
 _CROP = 224  # pixels of a side, as torchvision's networks were trained
 _DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
 """Statistics of ImageNet in blue, green and red, grey levels (torchvision.transforms)."""
@@ -45,7 +45,7 @@ _OF_ONE_SIDE = (EfficientNetLite, TimmBackbone)
 
 
 class GridExtractor:
-    """A backbone that turns an image into n x n cells, with the methods of `Extractor`."""
+    """A backbone that turns an image into cells or regions of given boxes, as `Extractor` does."""
 
     def __init__(
         self, weights: Mapping[str, Tensor], *, config: ExtractConfig, device: str = "cpu"
@@ -62,27 +62,48 @@ class GridExtractor:
         # not by `grid_width`: the first operation on the meta device imports torch's compiler
         self.feature_width = _channels(self._map, config)
 
-    def __call__(self, image: NDArray[np.uint8], boxes: object = None) -> Regions:
-        """Return the cells of one image, (H, W, 3) uint8 BGR, row by row; features are float32.
+    def __call__(self, image: NDArray[np.uint8], boxes: Boxes | None = None) -> Regions:
+        """Return the cells of one image, row by row, or its given boxes in their order.
 
-        boxes: ignored. Raises InputError where the image is too thin.
+        image: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels of it, ignored for a grid;
+        without any, the whole image is the region. Features are float32. Raises InputError where
+        the image is too thin, or boxes are unordered or outside of it.
         """
         (height, width), cells = image.shape[:2], self.config.grid_size
         centred, area = self._input(image)
+        if self.config.boxes == "grid":
+            boxes = cell_boxes(cells, area)
+        elif boxes is None or not len(boxes):
+            boxes = np.array([[0, 0, width, height]], np.float32)
+        check_boxes(boxes, height=height, width=width)
         rgb = torch.from_numpy(np.ascontiguousarray(centred[::-1]))  # torchvision's is red first
         with torch.inference_mode():
             found = self._map(rgb[None].to(self.device))["map"]
-            pooled = F.adaptive_avg_pool2d(found, cells)[0]  # (C, n, n)
-        features = pooled.flatten(1).T.contiguous()  # (C, n, n) -> (n * n, C)
+            if self.config.boxes == "grid":
+                pooled = F.adaptive_avg_pool2d(found, cells)[0].flatten(1).T  # -> (n * n, C)
+            else:
+                pooled = self._pooled(found, boxes, height=height, width=width)
         return Regions(
-            boxes=cell_boxes(cells, area),
-            features=features.cpu().numpy(),
-            scores=np.ones(cells * cells, np.float32),
-            class_ids=np.full(cells * cells, NO_CLASS, np.int32),
+            boxes=boxes,
+            features=pooled.contiguous().cpu().numpy(),
+            scores=np.ones(len(boxes), np.float32),
+            class_ids=np.full(len(boxes), NO_CLASS, np.int32),
             attribute_ids=None,
             width=width,
             height=height,
         )
+
+    def _pooled(self, found: Tensor, boxes: Boxes, *, height: int, width: int) -> Tensor:
+        """Return the mean of the map in each box: (1, C, h, w), (R, 4) -> (R, C)."""
+        network = cast(EfficientNetLite, self._map)
+        factors = np.array([network.side / width, network.side / height] * 2, np.float32)
+        # RoIAlign takes the first cell to be half a stride from the edge
+        scaled = boxes * factors + np.float32(STRIDE / 2 - network.first_centre())
+        rois = batch_rois([torch.from_numpy(scaled)]).to(found)
+        aligned = roi_align(
+            found, rois, size=self.config.grid_size, scale=1 / STRIDE, chunk=_TOGETHER
+        )
+        return torch.cat([some.mean(dim=(2, 3)) for some in aligned])
 
     def _input(
         self, image: NDArray[np.uint8]
@@ -116,10 +137,10 @@ class GridExtractor:
         return centred, (left * x, top * y, (left + columns) * x, (top + rows) * y)
 
     def extract_many(
-        self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[object]
+        self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[Boxes | None]
     ) -> list[Regions]:
-        """Return the cells of several images, in order, each processed alone."""
-        return [self(image) for image in images]
+        """Return the regions of several images, in order, each processed alone."""
+        return [self(image, given) for image, given in zip(images, boxes, strict=True)]
 
     def save(self, path: Path) -> None:
         """Write the backbone's weights atomically; equal weights give equal bytes."""
@@ -132,7 +153,8 @@ class GridExtractor:
         network = f"{config.grid_layer} of torchvision's {config.grid_backbone}"
         if isinstance(self._map, _OF_ONE_SIDE):
             network = f"{config.grid_backbone}"
-        summary = f"{cells} x {cells} grid of {network}"
+        is_grid = config.boxes == "grid"
+        summary = f"{cells} x {cells} grid of {network}" if is_grid else f"{network}, given boxes"
         return ExtractorRecord.create(
             weights,
             config,

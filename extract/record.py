@@ -43,9 +43,9 @@ class ExtractorRecord(BaseModel):
     libraries: dict[str, str]
     """Versions of the libraries, and the number of CPU threads: rounding depends on both."""
     architecture: Mapping[str, object] | None = None
-    """Sizes of the detector; None for a grid."""
+    """Sizes of the detector; None for a backbone."""
     meta: Mapping[str, object] | None = None
-    """Conventions of the detector's weights, as `DetectorMeta`; None for a grid."""
+    """Conventions of the detector's weights, as `DetectorMeta`; None for a backbone."""
     source: str | None = None
     """File or folder of imported features; None for an extractor of a2."""
 
@@ -102,7 +102,7 @@ class ExtractorRecord(BaseModel):
         """Return the fields that a file must state, because their defaults may not be its own."""
         expected = ExtractConfig.model_fields.keys() - {"weights"}
         unstated = {f"config.{name}" for name in expected - self.config.model_fields_set}
-        if self.config.boxes != "grid" and self.source is None:
+        if not self.config.pools_map and self.source is None:
             facts = {"architecture": self.architecture, "meta": self.meta}
             unstated |= {name for name, fact in facts.items() if fact is None}
         return unstated

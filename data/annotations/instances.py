@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
@@ -22,14 +22,15 @@ from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import image_id
+from a2cap.data.regions import NO_CLASS, Regions
 
 logger = logging.getLogger(__name__)
 
 Sides = tuple[float, float, float, float]
 """x, y, width and height in pixels."""
 
-_Row = tuple[list[float], str]
-"""x1 y1 x2 y2 and category of a box."""
+_Row = tuple[list[float], str, int, float]
+"""x1 y1 x2 y2 of a box, name and id of its category, and score."""
 
 ImageEntry = TypeVar("ImageEntry")
 BoxEntry = TypeVar("BoxEntry")
@@ -41,13 +42,16 @@ class Instances:
 
     boxes: (N, 4) float32 x1 y1 x2 y2 in pixels, ordered by annotation id; names: category of each
     box, empty if it has none; size: width and height in the file, None if it does not state them;
-    problem: a box that cannot be read, None without one.
+    problem: a box that cannot be read, None without one; class_ids: (N,) int32 ids of named
+    categories, -1 for others; scores: (N,) float32 in [0, 1], 1 where none is stated.
     """
 
     boxes: NDArray[np.float32]
     names: tuple[str, ...]
     size: tuple[int, int] | None = None
     problem: str | None = None
+    class_ids: NDArray[np.int32] | None = None
+    scores: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -64,6 +68,16 @@ class Instances:
                 f"image of {width} x {height} pixels after EXIF rotation, its boxes expect "
                 f"{self.size[0]} x {self.size[1]}; correct them and the size beside them"
             )
+
+    def labelled(self, regions: Regions) -> Regions:
+        """Return the regions of these boxes with categories and scores, unless they have classes.
+
+        A whole image in place of boxes keeps neither.
+        """
+        has_classes = bool((regions.class_ids != NO_CLASS).any())
+        if not len(self) or self.class_ids is None or self.scores is None or has_classes:
+            return regions
+        return replace(regions, class_ids=self.class_ids, scores=self.scores)
 
 
 @dataclass(frozen=True)
@@ -86,9 +100,13 @@ def read_instances(path: Path) -> dict[str, Instances]:
         x, y, width, height = sides
         if width <= 0 or height <= 0 or item.get("iscrowd", 0) == 1:
             return None
-        category = item.get("category_id")
+        category, score = item.get("category_id"), item.get("score", 1)
         name = names.get(category, "") if isinstance(category, int | str) else ""
-        return [x, y, x + width, y + height], name
+        if not isinstance(score, int | float) or not 0 <= score <= 1:
+            raise BadItem(f"'score' is not from 0 to 1: {score!r:.40}")
+        is_known = isinstance(category, int) and name != "" and abs(category) < 2**31
+        class_id = cast(int, category) if is_known else NO_CLASS
+        return [x, y, x + width, y + height], name, class_id, score
 
     instances = {}
     found, bad = read_annotated(path, document, image=_stated_size, box=read_box)
@@ -98,9 +116,14 @@ def read_instances(path: Path) -> dict[str, Instances]:
     for identity, entry in found.items():
         # a box with a duplicate id still has a fixed position
         rows = [row for _, row in sorted(entry.boxes, key=lambda box: (box[0], box[1][0]))]
-        corners = np.array([corners for corners, _ in rows], dtype=np.float32).reshape(-1, 4)
-        names_of = tuple(name for _, name in rows)
-        instances[identity] = Instances(corners, names_of, entry.image, problems.get(identity))
+        instances[identity] = Instances(
+            np.array([row[0] for row in rows], dtype=np.float32).reshape(-1, 4),
+            tuple(row[1] for row in rows),
+            entry.image,
+            problems.get(identity),
+            np.array([row[2] for row in rows], dtype=np.int32),
+            np.array([row[3] for row in rows], dtype=np.float32),
+        )
     return instances
 
 

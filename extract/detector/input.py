@@ -22,6 +22,7 @@ BATCH = 8
 
 Pixels = NDArray[np.uint8]
 Blob = NDArray[np.float32]
+Boxes = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,27 @@ class ScaledSize:
     def unscaled(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return boxes, (N, 4) in scaled pixels, in original pixels."""
         return np.divide(boxes, np.tile(np.array(self.factors, np.float32), 2), dtype=np.float32)
+
+
+def check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
+    """Raise InputError for no boxes, and for boxes that are unordered or outside the image.
+
+    boxes: (R, 4) x1 y1 x2 y2 in pixels of an image of this size.
+    """
+    if boxes.ndim != 2 or boxes.shape[1:] != (4,) or len(boxes) == 0:
+        raise InputError(
+            f"boxes of an image have shape {boxes.shape}, not (R, 4) with R of at least 1; "
+            "give every image a box, or leave it out"
+        )
+    x1, y1, x2, y2 = boxes.T
+    ordered = np.isfinite(boxes).all(axis=1) & (x1 <= x2) & (y1 <= y2)
+    inside = (x1 < width) & (y1 < height) & (x2 >= 0) & (y2 >= 0)
+    wrong = np.flatnonzero(~(ordered & inside))
+    if len(wrong):
+        raise InputError(
+            f"box {wrong[0]} is not in the image of {width} x {height} pixels: "
+            f"{boxes[wrong[0]].tolist()}; boxes are x1 y1 x2 y2 with x1 <= x2 and y1 <= y2"
+        )
 
 
 def batches_of_one_size(images: Mapping[int, Pixels]) -> Iterator[list[int]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from a2cap.data.annotations.instances import Instances
 from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error, ConfigError
@@ -116,13 +117,21 @@ class ImageCaptioner:
         """What the captioner is and is not; empty unless its data are known."""
         return _ABOUT.get(self._loaded.description.trained_on or "", "")
 
-    def extract(self, pixels: Pixels, boxes: NDArray[np.float32] | None = None) -> Regions:
+    def extract(
+        self,
+        pixels: Pixels,
+        boxes: NDArray[np.float32] | None = None,
+        *,
+        labels: Instances | None = None,
+    ) -> Regions:
         """Return the regions of an image as the captioner's training read them.
 
-        pixels: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels, or None to detect them.
-        Raises InputError for an unusable image or unusable boxes.
+        pixels: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels, or None to detect them;
+        labels: the same boxes with their scores. Raises InputError for an unusable image or
+        unusable boxes.
         """
         found = self._extractor(pixels, boxes)
+        found = found if labels is None else labels.labelled(found)
         # round and select as in training, whose regions came from a store of this dtype
         stored = replace(found, features=found.features.astype(self.extract_config.dtype))
         return top_scoring(stored, self._loaded.description.max_regions)
@@ -209,7 +218,7 @@ def _extract(
         pixels = read_image(image.path)
         if found is not None:
             found.require_usable(pixels.shape[1], pixels.shape[0])
-        return captioner.extract(pixels, None if found is None else found.boxes)
+        return captioner.extract(pixels, None if found is None else found.boxes, labels=found)
     except A2Error as error:
         return error
 

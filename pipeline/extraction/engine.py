@@ -71,12 +71,16 @@ class Extraction:
     def begin(cls, given: ExtractionInputs, folder: Path, inputs: Inputs) -> Self:
         """List the images and read the given boxes."""
         images = given.images.listed(folder)
+        boxes = given_boxes(given.boxes, images.ids, optional=given.config.pools_map)
+        given_of = (boxes or {}).values()
+        if whole := sum(not len(one) and one.problem is None for one in given_of):
+            logger.warning("%d of %d images have no box: one region each", whole, len(given_of))
         return cls(
             given.config,
             given.weights,
             given.runtime,
             images,
-            given_boxes(given.boxes, images.ids),
+            boxes,
             inputs,
             folder,
             total=len(images.ids),
@@ -246,7 +250,8 @@ class ShardWorker:
         for image_id, regions in zip(batch, found, strict=True):
             # a batch that was interrupted half-way is extracted again as a whole
             if image_id not in writer:
-                writer.add(image_id, regions)
+                given = self.extraction.boxes
+                writer.add(image_id, given[image_id].labelled(regions) if given else regions)
 
     def _boxes_of(self, image_id: str, pixels: Pixels) -> NDArray[np.float32] | None:
         if self.extraction.boxes is None:

@@ -228,8 +228,13 @@ class ExtractionInputs:
     runtime: RuntimeConfig
 
 
-def given_boxes(boxes: Path | None, image_ids: Iterable[str]) -> GivenBoxes | None:
-    """Read the boxes of a COCO file, None without one; raise InputError if an image has none."""
+def given_boxes(
+    boxes: Path | None, image_ids: Iterable[str], *, optional: bool
+) -> GivenBoxes | None:
+    """Read the boxes of a COCO file, None without one.
+
+    Raises InputError if an image has none; if they are optional, only if every image has none.
+    """
     if boxes is None:
         return None
     given = read_instances(boxes)
@@ -237,9 +242,9 @@ def given_boxes(boxes: Path | None, image_ids: Iterable[str]) -> GivenBoxes | No
     found = {image_id: given.get(image_id, none) for image_id in image_ids}
     # an image whose only box is bad is skipped with that reason when its turn comes
     missing = sorted(name for name, one in found.items() if not len(one) and one.problem is None)
-    if missing:
+    if missing and (not optional or len(missing) == len(found)):
         raise InputError(
-            f"no boxes for {len(missing)} of {len(found)} images: "
-            f"{', '.join(missing[:5])}; add them to data.instances, or set extract.boxes=detect"
+            f"no boxes for {len(missing)} of {len(found)} images: {', '.join(missing[:5])}; add "
+            f"them to data.instances, or set extract.boxes={'grid' if optional else 'detect'}"
         )
     return found

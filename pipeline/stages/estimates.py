@@ -46,7 +46,7 @@ _CHECKPOINTS = 4  # on the disk during a write: the two newest, the best, and th
 
 def feature_width(config: ExtractConfig, weights: Path) -> int:
     """Return the feature width F; raise WeightsError if a safetensors file is damaged."""
-    if config.boxes == "grid":
+    if config.pools_map:
         return grid_width(config)
     with weights.open("rb") as file:
         # eight bytes of length, then JSON; other layouts cannot be asked without loading them
@@ -69,7 +69,7 @@ def detector_memory(config: ExtractConfig, weights: int, width: int) -> int:
     weights: bytes of their file.
     """
     first_layer = config.min_side * config.max_side * _FIRST_CHANNELS * _FLOAT_BYTES
-    if config.boxes == "grid":
+    if config.pools_map:
         return 2 * weights + 6 * first_layer
     regions = CHUNK_OF_GPU * config.roi_size**2 * width * _FLOAT_BYTES
     return 2 * weights + 3 * regions + first_layer

@@ -136,8 +136,8 @@ class Extract(Stage):
     def _given_regions(self, plan: Plan) -> int:
         path = require_file(self.data.instances, "data.instances")
         images = known(lambda: plan.files.images)
-        given = given_boxes(path, images) or {}
-        return sum(len(given[name]) for name, file in images.items() if file is not None)
+        given = given_boxes(path, images, optional=self.extract.pools_map) or {}
+        return sum(max(1, len(given[name])) for name, file in images.items() if file is not None)
 
     def _width(self, plan: Plan) -> int:
         from a2cap.pipeline.stages.estimates import feature_width_of

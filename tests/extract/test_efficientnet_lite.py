@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.data.errors import WeightsError
+from a2cap.data.errors import InputError, WeightsError
 from a2cap.extract.config import LITE, ExtractConfig
 from a2cap.extract.efficientnet_lite import EfficientNetLite
 from a2cap.extract.extractor import load_extractor
-from a2cap.extract.grid import grid_width
+from a2cap.extract.grid import GridExtractor, grid_width
 from a2cap.pipeline.config import config_from
 from a2cap.pipeline.weights import detectors
 from tests.data.messages import message_of
@@ -74,3 +74,52 @@ def test_the_wheel_has_the_weights_of_imagenet(make_image, tmp_path):
     assert np.array_equal(features, again(image).features)
     record = again.record(tmp_path / "saved.safetensors")
     assert record.summary == "7 x 7 grid of efficientnet-lite2"
+
+
+def extractor_of_boxes(name):
+    torch.manual_seed(0)
+    config = ExtractConfig(boxes="given", grid_backbone=name, grid_size=7)
+    return GridExtractor(EfficientNetLite(name).state_dict(), config=config)
+
+
+def centres_of_windows(side):
+    """Where the cells of the last map are: every strided window averages positions."""
+    positions = torch.arange(side) + 0.5
+    for kernel in (3, 3, 5, 3, 5):
+        size, step = len(positions), positions[1] - positions[0]
+        padding = max((-(-size // 2) - 1) * 2 + kernel - size, 0)
+        start = positions[0] - step * (padding // 2)
+        padded = start + step * torch.arange(size + padding)  # positions go on in the padding
+        positions = padded.unfold(0, kernel, 2).mean(dim=1)
+    return positions
+
+
+@pytest.mark.parametrize("name", LITE)
+def test_the_mean_position_in_a_box_is_its_centre(name, monkeypatch, make_image):
+    extractor = extractor_of_boxes(name)
+    side = EfficientNetLite(name).side
+    x = centres_of_windows(side)
+    positions = torch.stack([x.expand(len(x), -1), x[:, None].expand(-1, len(x))])
+    monkeypatch.setattr(EfficientNetLite, "forward", lambda *_: {"map": positions[None]})
+    # within the outer cells' centres: beyond them a map repeats its edge
+    boxes = np.array([[40, 40, 80, 60], [100, 40, 180, 200], [64, 150, 67, 152]], np.float32)
+    image = make_image(0, 2 * side, 3 * side)
+    found = extractor(image, boxes * np.float32([3, 2, 3, 2]))
+    np.testing.assert_allclose(found.features, (boxes[:, :2] + boxes[:, 2:]) / 2, atol=0.01)
+
+
+def test_given_boxes_are_regions_and_without_any_the_whole_image_is(make_image):
+    extractor, image = extractor_of_boxes("efficientnet-lite0"), make_image(0, 80, 120)
+    boxes = np.array([[10, 5, 60, 70], [0, 0, 120, 80]], np.float32)
+    found, whole, none = extractor.extract_many([image] * 3, [boxes, boxes[1:], boxes[:0]])
+    assert np.array_equal(found.boxes, boxes)
+    assert found.features.shape == (2, 1280)
+    assert np.ptp(found.features, axis=0).max() > 0
+    for one in (whole, none, extractor(image)):
+        assert np.array_equal(one.boxes, boxes[1:])
+        np.testing.assert_allclose(one.features[0], found.features[1], rtol=1e-5, atol=1e-6)
+    outside = np.array([[130, 5, 140, 70]], np.float32)
+    assert message_of(extractor, image, outside, error=InputError) == (
+        "box 0 is not in the image of 120 x 80 pixels: [130.0, 5.0, 140.0, 70.0]; "
+        "boxes are x1 y1 x2 y2 with x1 <= x2 and y1 <= y2"
+    )

@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
-from a2cap.data.regions import Regions
-
-UNKNOWN_CLASS = -1
-"""Class of a region in formats without classes."""
+from a2cap.data.regions import NO_CLASS, Regions
 
 Sizes = Mapping[str, tuple[int, int]]
 """Image id -> width and height of the image in pixels."""
@@ -100,7 +97,7 @@ def make_regions(
     attribute_ids: NDArray[np.int32] | None = None,
     attribute_scores: NDArray[np.float32] | None = None,
 ) -> Regions:
-    """Build regions, with 0 as unknown scores and UNKNOWN_CLASS as unknown classes.
+    """Build regions, with 0 as unknown scores and NO_CLASS as unknown classes.
 
     boxes: (R, 4) float32; features: (R, F) float32; size: width and height of the image. Raises
     InputError for other shapes and for boxes outside the image.
@@ -123,7 +120,7 @@ def make_regions(
         boxes=boxes,
         features=features,
         scores=np.zeros(count, np.float32) if scores is None else scores,
-        class_ids=np.full(count, UNKNOWN_CLASS, np.int32) if class_ids is None else class_ids,
+        class_ids=np.full(count, NO_CLASS, np.int32) if class_ids is None else class_ids,
         attribute_ids=attribute_ids,
         attribute_scores=attribute_scores,
         width=size[0],

@@ -47,6 +47,7 @@ def test_boxes_have_the_names_of_their_categories(tmp_path):
     assert found["000000000042"].names == ("", "", "", "hot dog")
     assert found["000000000042"].boxes.shape == (4, 4)
     assert found["000000000007"].names == ()
+    assert found["000000000042"].class_ids.tolist() == [-1, -1, -1, 3]
 
 
 def test_a_file_without_categories_still_has_boxes(tmp_path):
@@ -80,6 +81,8 @@ def test_boxes_belong_to_an_image_of_the_stated_size(tmp_path):
         (box(id="a"), "'id' is not an integer"),
         (box(id=True), "'id' is not an integer"),
         (box(bbox="1 2 3 4"), "'bbox' is not a list"),
+        (box(score=1.5), "'score' is not from 0 to 1: 1.5"),
+        (box(score="high"), "'score' is not from 0 to 1: 'high'"),
         *[
             (box(bbox=numbers), f"'bbox' is not four numbers of pixels: {numbers}")
             for numbers in ([1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, None], [1, 2, 3, 1e30])

@@ -1,5 +1,6 @@
 """`a2 extract --images` of any folder, and extraction that a signal interrupts."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -57,6 +58,56 @@ def test_a_folder_of_images_becomes_a_store(images_and_weights, tmp_path):
     assert list(features) == [f"scene {number}" for number in range(1, 7)]
     assert 4 <= len(features["scene 3"]) <= 8
     assert features.verify(data=True) == []
+
+
+def boxes_of_scenes(path, boxes):
+    """Write COCO instances of scenes 1 to 3: the boxes, score and category of each annotation."""
+    images = [{"id": n, "file_name": f"scene {n}.jpg"} for n in (1, 2, 3)]
+    annotations = [
+        {"id": n, "image_id": image, "bbox": box, "score": score, "category_id": category}
+        for n, (image, box, score, category) in enumerate(boxes)
+    ]
+    categories = [{"id": 18, "name": "dog"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    path.write_text(json.dumps(content))
+    return settings("extract.boxes=given", override("data.instances", path))
+
+
+def test_boxes_of_any_detector_become_regions_of_the_encoder(experiment, tmp_path, caplog):
+    images, store = tmp_path / "images", tmp_path / "features"
+    images.mkdir()
+    for n in (1, 2, 3):
+        shutil.copyfile(experiment.scenes / "images" / f"{n:012d}.jpg", images / f"scene {n}.jpg")
+    boxes = [(1, [5, 5, 30, 20], 0.75, 18), (1, [0, 0, 40, 40], 0.25, 0), (2, [9, 9, 8, 8], 1, 18)]
+    named = boxes_of_scenes(tmp_path / "boxes.json", boxes)
+    options = ["--images", images, "--artifacts", tmp_path / "artifacts", "--output", store]
+    options += settings("extract.weights=efficientnet-lite2", "runtime.device=cpu")
+    answer = a2("extract", *options, *named)
+    assert answer.exit_code == 0, answer.stderr
+    assert caplog.messages == ["1 of 3 images have no box: one region each"]
+    features = FeatureStore(store / "features.lmdb")
+    first, last = features["scene 1"], features["scene 3"]
+    assert first.features.shape == (2, 1280)
+    assert first.boxes.tolist() == [[5, 5, 35, 25], [0, 0, 40, 40]]
+    assert first.scores.tolist() == [0.75, 0.25]
+    assert first.class_ids.tolist() == [18, -1]
+    assert last.boxes.tolist() == [[0, 0, last.width, last.height]]
+    assert last.class_ids.tolist() == [-1]
+    record = json.loads((store / "extractor.json").read_text())
+    assert record["summary"] == "efficientnet-lite2, given boxes"
+    assert "up to date" in a2("extract", *options, *named).stdout
+    options[5] = tmp_path / "other"
+    answer = a2("extract", *options, *boxes_of_scenes(tmp_path / "none.json", []))
+    assert answer.exit_code == 1
+    assert (
+        "no boxes for 3 of 3 images: scene 1, scene 2, scene 3; "
+        "add them to data.instances, or set extract.boxes=grid"
+    ) in answer.stderr
+    (tmp_path / "boxes.json").write_text('{"images": [')
+    answer = a2("extract", *options, *named)
+    assert answer.exit_code == 1
+    assert "not JSON" in answer.stderr
+    assert "Traceback" not in answer.output
 
 
 @pytest.mark.slow
