@@ -68,6 +68,7 @@ def test_too_many_bad_images_stop_extraction(experiment, damaged):
         "a2: 11 of 40 images cannot be used, at most 10 may be left out: "
         f"{named}, …; fix or remove them\n"
     )
+    assert not (artifacts / "extract").exists()  # found before any work
 
 
 def break_captions(scenes):

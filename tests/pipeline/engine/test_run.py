@@ -173,14 +173,6 @@ def test_damaged_unfinished_work_is_reported_and_discarded_by_force(tmp_path):
     assert len(made) == 10
 
 
-def test_a_failed_forced_run_keeps_the_old_result(tmp_path):
-    first = run(counting_stage()[0], tmp_path)
-    stage, _ = counting_stage(fail_after=3)
-    with pytest.raises(RuntimeError):
-        run(stage, tmp_path, force=True)
-    assert (first.directory / "total.txt").read_text() == "90"
-
-
 def test_a_result_set_aside_by_a_killed_run_is_restored_before_the_next_forced_run(tmp_path):
     paths = StagePaths(run(counting_stage()[0], tmp_path).directory)
     paths.final.rename(paths.replaced)
