@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
 
 from a2cap.data.features.store import FeatureStore
-from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.experiments import a2, settings
@@ -261,15 +259,3 @@ def test_skipped_images_are_listed_and_set_the_exit_code(trained, labelled, tmp_
     assert answer.stderr.count("20 x 10 pixels after EXIF rotation, its labels expect 96 x 96") == 2
     assert "train-detector: 2 skipped, listed in " in answer.stderr
     assert "on 5 images" in answer.stdout
-
-
-@pytest.mark.slow
-def test_a_detector_is_fine_tuned_from_earlier_weights(trained, tmp_path):
-    """Fine-tune on the same classes with frozen norms."""
-    shorter = {"epochs": 1, "max_validation_images": 1}
-    answer = train_again(trained, tmp_path, start=trained.weights, norms="frozen", **shorter)
-    assert answer.exit_code == 0, answer.output
-    weights = Path(answer.stdout.splitlines()[-1].removeprefix("weights: "))
-    before, after = (load_detector(path).state_dict() for path in (trained.weights, weights))
-    kept = {name for name in before if torch.equal(before[name], after[name])}
-    assert {name for name in before if ".norm." in name} <= kept < before.keys()
