@@ -74,7 +74,7 @@ class PreprocessConfig(Section):
 
     vocabulary: Literal["karpathy", "m2", "neuraltalk2", "aoanet", "updown", "arctic"] = "karpathy"
     """Published rule for tokens and counts. `karpathy`, `updown` and `arctic` count training
-    captions alone; `a2 preprocess --prove` compares the words with the published ones."""
+    captions alone."""
 
     tokenizer: Tokenizer = "karpathy"
     """Words of captions. karpathy: the tokens in the file, else the rule of Karpathy's file, or the

@@ -210,11 +210,6 @@ def problems(folder: Path, *, digests: bool = True) -> list[str]:
     ]
 
 
-def require_sizes(folder: Path) -> None:
-    """Raise InputError if an output is missing or has another size than in the manifest."""
-    _require_none(folder, problems(folder, digests=False))
-
-
 def require_intact(folder: Path, *names: str) -> None:
     """Raise InputError if one of these outputs differs from the manifest.
 
@@ -222,16 +217,12 @@ def require_intact(folder: Path, *names: str) -> None:
     """
     if (folder / MANIFEST).is_file():
         outputs = read_manifest(folder).outputs.items()
-        present = [(folder / name, output) for name, output in outputs if name in names]
-        found = [_differences(path, output) for path, output in present if path.exists()]
-        _require_none(folder, [line for lines in found for line in lines])
-
-
-def _require_none(folder: Path, found: list[str]) -> None:
-    if found:
-        raise InputError(
-            f'{found[0]}; run "a2 verify --data {folder}", which names the command that restores it'
-        )
+        for path, output in [(folder / name, output) for name, output in outputs if name in names]:
+            if path.exists() and (found := next(_differences(path, output), None)):
+                raise InputError(
+                    f'{found}; run "a2 verify --data {folder}", which names the command that '
+                    "restores it"
+                )
 
 
 def _differences(path: Path, expected: Output, digests: bool = True) -> Iterator[str]:
