@@ -18,15 +18,6 @@ def test_an_epoch_sees_every_image_once(count, seed, epoch):
     assert sorted(order) == list(range(count))
 
 
-def test_the_order_depends_on_seed_and_epoch_alone():
-    first = epoch_order(100, seed=1, epoch=2)
-    np.random.default_rng(0).random(10)
-    assert (epoch_order(100, seed=1, epoch=2) == first).all()
-    assert (epoch_order(100, seed=1, epoch=3) != first).any()
-    assert (epoch_order(100, seed=2, epoch=2) != first).any()
-    assert (epoch_order(100, seed=2, epoch=1) != first).any()
-
-
 @pytest.mark.slow
 def test_every_image_is_equally_often_at_every_position():
     orders = np.array([epoch_order(5, seed=0, epoch=epoch) for epoch in range(5000)])
@@ -52,15 +43,6 @@ def test_captions_are_repeated_only_if_there_are_too_few(available, wanted, seed
     assert set(chosen) <= set(range(available))
 
 
-def test_the_choice_differs_between_images_and_epochs():
-    choices = Counter(
-        tuple(caption_choice(5, 5, seed=0, epoch=epoch, index=index))
-        for epoch in range(10)
-        for index in range(10)
-    )
-    assert len(choices) > 50  # of 120 orders, 100 draws: 68 expected
-
-
 @pytest.mark.slow
 def test_every_caption_is_chosen_equally_often():
     chosen = Counter(caption_choice(7, 1, seed=0, epoch=epoch, index=3)[0] for epoch in range(7000))
@@ -81,11 +63,6 @@ def test_the_order_is_the_same_in_every_release():
 
 def mirrored(*, seed=0, epoch=0, count=1000):
     return np.array([is_mirrored(seed=seed, epoch=epoch, index=i) for i in range(count)])
-
-
-def test_mirroring_depends_on_seed_epoch_and_index_alone():
-    assert (mirrored() == mirrored()).all()
-    assert (mirrored(count=7) == mirrored()[:7]).all()
 
 
 def test_half_of_the_images_are_mirrored_and_others_in_another_epoch():
