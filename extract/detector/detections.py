@@ -97,7 +97,7 @@ def propose_regions(
     with torch.inference_mode():
         for indices, sizes, _, proposed in _proposed(detector, images, count=count):
             for index, size, boxes in zip(indices, sizes, proposed, strict=True):
-                found[index] = _to_image_pixels(boxes, size)
+                found[index] = size.unscaled(boxes.cpu().numpy())
     return [found[index] for index in range(len(images))]
 
 
@@ -138,7 +138,7 @@ def _detections(
         logits = predictor.attribute_logits_of(features[regions[kept]], class_ids[kept])
         attribute_logits = logits[:, :-1].cpu().numpy()
     return Detections(
-        boxes=_to_image_pixels(boxes[kept], size),
+        boxes=size.unscaled(boxes[kept].cpu().numpy()),
         scores=scores[kept].cpu().numpy(),
         class_ids=class_ids[kept].cpu().numpy(),
         attribute_logits=attribute_logits,
@@ -165,8 +165,3 @@ def _suppress_by_class(
     apart = boxes.double() + class_ids[:, None] * (boxes.max().double() + 2)
     scores = scores.double()
     return suppress(apart, scores, threshold=rule.overlap, most=rule.most, meta=meta)
-
-
-def _to_image_pixels(boxes: Tensor, size: ScaledSize) -> NDArray[np.float32]:
-    factors = np.tile(np.array(size.factors, np.float32), 2)
-    return np.asarray(boxes.cpu().numpy() / factors, np.float32)

@@ -38,15 +38,11 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def resolve_precision(config: ExtractConfig, device: torch.device) -> Literal["exact", "mixed"]:
-    """Return the precision that a configuration means on a device; equal devices give equal ones.
-
-    It is `exact` where nothing is selected or detectron2's modules compute.
-    """
-    if config.boxes != "detect" or config.backend == "detectron2":
-        return "exact"
-    if config.precision == "auto":
+    """Return the precision that a configuration means on a device, equal on equal devices."""
+    precision = config.precision_in_key
+    if precision == "auto":
         return "mixed" if has_bfloat16(device) else "exact"
-    return config.precision
+    return precision
 
 
 def warn_about_emulation(config: ExtractConfig, device: torch.device) -> None:
