@@ -20,7 +20,7 @@ from a2cap.model.alignment import (
 )
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.over_regions import attend
-from a2cap.model.layers.linear import xavier_linear
+from a2cap.model.layers import xavier_linear
 
 
 def split_heads(states: Tensor, heads: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from a2cap.model.alignment import at_least_float32, padding_bias, scaled_product
 from a2cap.model.attention.multi_head import merge_heads, split_heads
-from a2cap.model.layers.linear import xavier_linear
+from a2cap.model.layers import xavier_linear
 
 PAIR_VALUES = 8
 """Values that `pair_geometry` returns for each pair of boxes."""

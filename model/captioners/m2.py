@@ -33,12 +33,12 @@ from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
-from a2cap.model.layers.feed_forward import FeedForward
-from a2cap.model.layers.linear import xavier_linear
-from a2cap.model.layers.positions import (
+from a2cap.model.layers import (
     MAX_POSITIONS,
+    FeedForward,
     require_positions,
     sinusoidal_positions,
+    xavier_linear,
 )
 
 

@@ -25,8 +25,7 @@ from a2cap.model.captioners.transformer.decoder import (
 )
 from a2cap.model.captioners.transformer.encoder import EncoderLayer
 from a2cap.model.errors import ModelError
-from a2cap.model.layers.linear import xavier_linear
-from a2cap.model.layers.positions import sinusoidal_positions
+from a2cap.model.layers import sinusoidal_positions, xavier_linear
 
 
 class CellEncoder(nn.Module):

@@ -26,7 +26,7 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.model.layers.positions import MAX_POSITIONS, sinusoidal_positions
+from a2cap.model.layers import MAX_POSITIONS, sinusoidal_positions
 from a2cap.pipeline.captioning.model_description import (
     EXTRACTOR,
     EXTRACTOR_WEIGHTS,

@@ -14,13 +14,15 @@ from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjectio
 from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
-from a2cap.model.layers.feed_forward import FeedForward
-from a2cap.model.layers.positions import (
+from a2cap.model.layers import (
     MAX_POSITIONS,
+    FeedForward,
+    add_block,
+    block_input,
+    layer_norm,
     require_positions,
     sinusoidal_positions,
 )
-from a2cap.model.layers.residual import add_block, block_input, layer_norm
 
 
 class TokenEmbedding(nn.Module):

@@ -12,9 +12,7 @@ from a2cap.model.attention.multi_head import SelfAttention
 from a2cap.model.attention.relational import PairEmbedding, RelationalAttention
 from a2cap.model.captioners.encoder_decoder import BOX_VALUES
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.model.layers.feed_forward import FeedForward
-from a2cap.model.layers.linear import xavier_linear
-from a2cap.model.layers.residual import add_block, block_input, layer_norm
+from a2cap.model.layers import FeedForward, add_block, block_input, layer_norm, xavier_linear
 
 
 class RegionEmbedding(nn.Module):

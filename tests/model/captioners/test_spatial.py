@@ -11,7 +11,7 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.spatial import SpatialCaptioner
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.errors import ModelError
-from a2cap.model.layers.positions import sinusoidal_positions
+from a2cap.model.layers import sinusoidal_positions
 from tests.model.kinds import FUSIONS, make
 from tests.model.recurrent_equations import assert_equal_to_transcription, softmax
 

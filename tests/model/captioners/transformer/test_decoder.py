@@ -3,7 +3,7 @@ import torch
 
 from a2cap.model.captioners.transformer.decoder import TokenEmbedding
 from a2cap.model.errors import ModelError
-from a2cap.model.layers.positions import MAX_POSITIONS
+from a2cap.model.layers import MAX_POSITIONS
 
 
 def test_captions_longer_than_the_positions_are_rejected():

@@ -1,8 +1,9 @@
 import math
 
+import pytest
 import torch
 
-from a2cap.model.layers.linear import xavier_linear
+from a2cap.model.layers import layer_norm, xavier_linear
 
 
 def test_stacked_projections_keep_the_xavier_range_of_one():
@@ -12,3 +13,8 @@ def test_stacked_projections_keep_the_xavier_range_of_one():
     bound = math.sqrt(6 / 128)
     assert 0.98 * bound < linear.weight.abs().max() <= bound
     assert not linear.bias.any()
+
+
+@pytest.mark.parametrize(("pre", "epsilon"), [(True, 1e-6), (False, 1e-5)])
+def test_the_epsilon_of_a_norm_is_that_of_its_code(pre, epsilon):
+    assert layer_norm(4, pre=pre).eps == epsilon

@@ -1,1 +1,0 @@
-"""Layers that captioners share."""
