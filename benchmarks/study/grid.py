@@ -1,6 +1,6 @@
 """Settings that the study compares, each with several seeds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.study.worlds import PLAIN, PLANTED, TEXT
@@ -107,71 +107,36 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
 
     The captioners that they start from come first.
     """
-    made = {
-        FUSED: lambda: _fused(extent),
-        DEVIATED: lambda: _deviated(extent),
-        WEIGHED: lambda: _weighed(extent),
-        ABLATED: lambda: _ablated(extent),
-        LAYERED: lambda: _layered(extent),
-        RIVALLED: lambda: _rivalled(extent),
-        WRITTEN: lambda: _written(extent),
+    fusions = {fusion: _fusion(fusion) for fusion in extent.fusions}
+    written = {f"gate, λ {one}": _gate(f"penalty_weight={one}") for one in extent.text_weights}
+    weighed = {str(one): _gate(f"penalty_weight={one}") for one in extent.weights}
+    variants: dict[str, tuple[str, int, Mapping[str, tuple[str, ...]]]] = {
+        FUSED: (PLAIN, extent.seeds, fusions),
+        DEVIATED: (PLANTED, extent.planted_seeds, {x: _fusion(x) for x in extent.planted_fusions}),
+        WEIGHED: (PLAIN, extent.other_seeds, weighed),
+        ABLATED: (
+            *(PLAIN, extent.other_seeds),
+            {"gate": _gate(), **{label: _gate(*ABLATIONS[label]) for label in extent.ablations}},
+        ),
+        LAYERED: (PLAIN, extent.other_seeds, {x: _gate(field) for x, field in LAYERS.items()}),
+        RIVALLED: (PLAIN, extent.other_seeds, RIVALS),
+        WRITTEN: (
+            *(TEXT, extent.text_seeds),
+            {label: (*TEXT_FURTHER, *fields) for label, fields in {**fusions, **written}.items()},
+        ),
     }
-    found = [trial for part in PARTS if part in parts for trial in made[part]()]
+    found = [
+        Trial(part, label, seed, world, fields, self_critical=part == FUSED)
+        for part, (world, seeds, labelled) in ((one, variants[one]) for one in PARTS)
+        if part in parts
+        for seed in range(seeds)
+        for label, fields in labelled.items()
+    ]
     return [*dict.fromkeys(trial.start for trial in found), *found]
 
 
-def _fused(extent: Extent) -> Iterator[Trial]:
-    for seed in range(extent.seeds):
-        for fusion in extent.fusions:
-            yield Trial(FUSED, fusion, seed, PLAIN, _fusion(fusion), self_critical=True)
-
-
-def _deviated(extent: Extent) -> Iterator[Trial]:
-    for seed in range(extent.planted_seeds):
-        for fusion in extent.planted_fusions:
-            yield Trial(DEVIATED, fusion, seed, PLANTED, _fusion(fusion), self_critical=False)
-
-
-def _written(extent: Extent) -> Iterator[Trial]:
-    for seed in range(extent.text_seeds):
-        for fusion in extent.fusions:
-            fields = (*TEXT_FURTHER, *_fusion(fusion))
-            yield Trial(WRITTEN, fusion, seed, TEXT, fields, self_critical=False)
-        for weight in extent.text_weights:
-            label, fields = f"gate, λ {weight}", (*TEXT_FURTHER, *_gate_with(weight))
-            yield Trial(WRITTEN, label, seed, TEXT, fields, self_critical=False)
-
-
-def _weighed(extent: Extent) -> Iterator[Trial]:
-    for seed in range(extent.other_seeds):
-        for weight in extent.weights:
-            yield Trial(WEIGHED, str(weight), seed, PLAIN, _gate_with(weight), self_critical=False)
-
-
-def _ablated(extent: Extent) -> Iterator[Trial]:
-    for seed in range(extent.other_seeds):
-        yield Trial(ABLATED, "gate", seed, PLAIN, _fusion("gate"), self_critical=False)
-        for label in extent.ablations:
-            changed = tuple(f"model.alignment.{field}" for field in ABLATIONS[label])
-            fields = (*_fusion("gate"), *changed)
-            yield Trial(ABLATED, label, seed, PLAIN, fields, self_critical=False)
-
-
-def _layered(extent: Extent) -> Iterator[Trial]:
-    for seed in range(extent.other_seeds):
-        for label, field in LAYERS.items():
-            fields = (*_fusion("gate"), f"model.alignment.{field}")
-            yield Trial(LAYERED, label, seed, PLAIN, fields, self_critical=False)
-
-
-def _rivalled(extent: Extent) -> Iterator[Trial]:
-    for seed in range(extent.other_seeds):
-        for label, fields in RIVALS.items():
-            yield Trial(RIVALLED, label, seed, PLAIN, fields, self_critical=False)
-
-
-def _gate_with(weight: float) -> tuple[str, ...]:
-    return (*_fusion("gate"), f"model.alignment.penalty_weight={weight}")
+def _gate(*fields: str) -> tuple[str, ...]:
+    return (*_fusion("gate"), *(f"model.alignment.{field}" for field in fields))
 
 
 def _fusion(name: str) -> tuple[str, ...]:

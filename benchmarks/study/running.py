@@ -8,10 +8,10 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -157,7 +157,9 @@ def run_jobs(
     Captioners that others start from are first.
     """
     spawning = multiprocessing.get_context("spawn")
-    with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=spawning) as pool:
+    # libraries read the number of threads when a process starts
+    one_thread = mock.patch.dict(os.environ, dict.fromkeys(THREADS, "1"))
+    with one_thread, ProcessPoolExecutor(processes, mp_context=spawning) as pool:
         for wave in (
             [job for job in wanted if job.start is None],
             [job for job in wanted if job.start is not None],
@@ -165,21 +167,6 @@ def run_jobs(
             running = {pool.submit(run_job, study, job): job for job in wave}
             for future in as_completed(running):
                 yield running[future], future.result()
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Set one thread per process; libraries read that number when a process starts."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def run_job(study: Study, job: Job) -> list[Finding]:
