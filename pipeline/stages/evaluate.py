@@ -15,7 +15,6 @@ from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.config import DataConfig
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.scenes.truth import read_scenes
 from a2cap.pipeline.captioning.model_description import require_compatible, require_vocabulary
 from a2cap.pipeline.engine.artifacts import (
     ATTENTION,
@@ -163,6 +162,8 @@ class Evaluate(Stage):
         path = self.data.scenes
         if path is None:
             return "none"
+        from a2cap.data.scenes.truth import read_scenes
+
         return f"of {len(read_scenes(require_file(path, 'data.scenes'))):,} images"
 
     def _ensemble(self, plan: Plan) -> str:
