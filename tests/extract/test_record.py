@@ -42,12 +42,6 @@ def test_a_record_states_everything_that_features_depend_on(weights, detector, t
 
 
 @pytest.mark.slow
-def test_a_record_that_was_written_is_read_equal(weights, tmp_path):
-    record(weights).write(tmp_path / "extractor.json")
-    assert ExtractorRecord.read(tmp_path / "extractor.json") == record(weights)
-
-
-@pytest.mark.slow
 def test_differences_name_the_fields_that_change_features(weights):
     first = record(weights)
     assert first.differences(first.model_copy(update={"libraries": {"torch": "9"}})) == []

@@ -35,14 +35,6 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
-def test_a_scene_is_a_function_of_seed_and_index():
-    scene = make_scene(4, seed=2, side=SIDE)
-    assert scene == make_scene(4, seed=2, side=SIDE)
-    assert scene.objects != make_scene(4, seed=3, side=SIDE).objects
-    assert scene.objects != make_scene(5, seed=2, side=SIDE).objects
-    assert scene.image_id == "000000000005"
-
-
 @pytest.mark.slow
 def test_the_written_images_are_the_drawn_ones(folder):
     for index in (0, COUNT - 1):

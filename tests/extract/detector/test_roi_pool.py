@@ -63,16 +63,3 @@ def test_an_image_of_a_batch_may_have_no_regions():
     rois[:, 0] *= 2
     pooled = pooled_regions(maps, rois, size=3)
     assert torch.equal(pooled, torchvision_roi_pool(maps, rois, 3, 1 / 16))
-
-
-@pytest.mark.slow
-def test_pooling_of_thousands_of_regions_equals_torchvisions():
-    generator = seeded()
-    for _ in range(8):
-        height, width = (int(n) for n in torch.randint(5, 63, (2,), generator=generator))
-        maps = torch.randn(1, 4, height, width, generator=generator)
-        corners = torch.rand(2000, 2, 2, generator=generator).sort(dim=1).values
-        boxes = (corners * torch.tensor([16.0 * width, 16.0 * height])).reshape(2000, 4)
-        rois = torch.nn.functional.pad(boxes, (1, 0))
-        pooled = pooled_regions(maps, rois, size=14, chunk=300)
-        assert torch.equal(pooled, torchvision_roi_pool(maps, rois, 14, 1 / 16))
