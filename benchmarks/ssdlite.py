@@ -9,7 +9,6 @@ the boxes of any detector.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,34 +33,24 @@ SIDE = 300
 NAMES: Sequence[str] = SSDLite320_MobileNet_V3_Large_Weights.COCO_V1.meta["categories"]
 """Name of each category by COCO's id; 0 is the background."""
 
-_NETWORK = "FeatureExtractor/MobilenetV2"
 _STRIDED = (1, 3, 6, 13)
 """Blocks that halve the map."""
-_EXTRA = ("2_3x3_s2_512", "3_3x3_s2_256", "4_3x3_s2_256", "5_3x3_s2_128")
-_NARROW = ("2_1x1_256", "3_1x1_128", "4_1x1_128", "5_1x1_64")
+_EXTRA = {
+    "2_1x1_256": "2_3x3_s2_512",
+    "3_1x1_128": "3_3x3_s2_256",
+    "4_1x1_128": "4_3x3_s2_256",
+    "5_1x1_64": "5_3x3_s2_128",
+}
+_NAMED = 0.4  # least score of a box that gets its category
 _DEVIATIONS = torch.tensor([10.0, 10.0, 5.0, 5.0])  # of y, x, height and width
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The detections that become regions, best first, as bottom-up attention chooses them.
-
-    score: least score of a box between the `least` and the `most` boxes; overlap: largest IoU of
-    two boxes of whatever category; named: least score of a box that gets its category.
-    """
-
-    score: float = 0.1
-    least: int = 10
-    most: int = 35
-    overlap: float = 0.6
-    named: float = 0.4
 
 
 class SSDLite:
     """The detector, as operations on the tensors of the graph model."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.bfloat16) -> None:
-        self._dtype, self._tensors = dtype, {name: one.to(dtype) for name, one in tensors.items()}
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        # scores change by less than 0.1, boxes by a thousandth of the side, in a third of the time
+        self._tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
         self._anchors = tensors["Postprocessor/ExpandDims"][0]  # y1 x1 y2 x2, shares of the side
 
     @torch.inference_mode()
@@ -70,7 +59,7 @@ class SSDLite:
 
         images: (B, 3, 300, 300) float32, red first, from 0 to 255.
         """
-        inputs = (images * (2 / 255) - 1).to(self._dtype)
+        inputs = (images * (2 / 255) - 1).bfloat16()
         maps = self._maps(inputs.contiguous(memory_format=torch.channels_last))
         boxes = [self._head(states, number, "BoxEncoding", 4) for number, states in enumerate(maps)]
         classes = [self._head(states, number, "Class", 91) for number, states in enumerate(maps)]
@@ -79,53 +68,48 @@ class SSDLite:
 
     def _maps(self, states: Tensor) -> list[Tensor]:
         """Return the six maps from which boxes are predicted, the largest first."""
-        states = self._convolution(states, f"{_NETWORK}/Conv", stride=2)
+        states = self._layer(states, "Conv", stride=2)
         for number in range(17):
-            block, given = f"{_NETWORK}/expanded_conv{f'_{number}' * (number > 0)}", states
+            block, given = f"expanded_conv{f'_{number}' * (number > 0)}", states
             if number > 0:
-                states = self._convolution(states, f"{block}/expand")
+                states = self._layer(states, f"{block}/expand")
             if number == 13:
                 maps = [states]
-            stride = 2 if number in _STRIDED else 1
-            states = self._depthwise(states, f"{block}/depthwise", stride=stride)
-            states = self._convolution(states, f"{block}/project", is_linear=True)
+            states = self._layer(states, f"{block}/depthwise", stride=1 + (number in _STRIDED))
+            states = self._layer(states, f"{block}/project", is_linear=True)
             if states.shape == given.shape:
                 states = states + given
-        maps.append(self._convolution(states, f"{_NETWORK}/Conv_1"))
-        for narrow, extra in zip(_NARROW, _EXTRA, strict=True):
-            states = self._convolution(maps[-1], f"{_NETWORK}/layer_19_1_Conv2d_{narrow}")
-            name = f"{_NETWORK}/layer_19_2_Conv2d_{extra}"
-            states = self._depthwise(states, f"{name}_depthwise", stride=2)
-            maps.append(self._convolution(states, name))
+        maps.append(self._layer(states, "Conv_1"))
+        for narrow, wide in _EXTRA.items():
+            states = self._layer(maps[-1], f"layer_19_1_Conv2d_{narrow}")
+            states = self._layer(states, f"layer_19_2_Conv2d_{wide}_depthwise", stride=2)
+            maps.append(self._layer(states, f"layer_19_2_Conv2d_{wide}"))
         return maps
+
+    def _layer(
+        self, states: Tensor, name: str, *, stride: int = 1, is_linear: bool = False
+    ) -> Tensor:
+        """Convolve with the kernel of a name, depthwise where it is called so."""
+        name, read = f"FeatureExtractor/MobilenetV2/{name}", self._tensors
+        bias, norm = read[f"{name}/BatchNorm/batchnorm/sub"], f"{name}/BatchNorm/batchnorm/mul"
+        if norm in read:  # the others' scales are in their kernels
+            kernel = read[f"{name}/depthwise_weights"].permute(2, 3, 0, 1)
+            kernel = kernel * read[norm][:, None, None, None]
+        else:
+            kernel = read[f"{name}/Conv2D/merged_input"].permute(3, 2, 0, 1)
+        states = _same(states, kernel, bias, stride=stride)
+        return states if is_linear else F.relu6(states)
 
     def _head(self, states: Tensor, number: int, kind: str, width: int) -> Tensor:
         """Return the numbers of each anchor of a map, (B, cells * anchors, width)."""
         name, read = f"BoxPredictor_{number}/{kind}Predictor", self._tensors
-        kernel = read[f"{name}_depthwise/depthwise_weights"].permute(2, 3, 0, 1)
-        states = _same(states, kernel, groups=len(kernel))
+        states = _same(states, read[f"{name}_depthwise/depthwise_weights"].permute(2, 3, 0, 1))
         parts = ("moving_mean", "moving_variance", "gamma", "beta")
         mean, variance, scale, shift = (read[f"{name}_depthwise/BatchNorm/{one}"] for one in parts)
         states = F.relu6(F.batch_norm(states, mean, variance, scale, shift, eps=1e-3))
-        kernel = read[f"{name}/weights"].permute(3, 2, 0, 1)
-        found = _same(states, kernel, read[f"{name}/biases"])
-        found = found.float().permute(0, 2, 3, 1)
-        return found.reshape(len(found), -1, width)  # -> (B, h, w, a * width)
-
-    def _convolution(
-        self, states: Tensor, name: str, *, stride: int = 1, is_linear: bool = False
-    ) -> Tensor:
-        kernel = self._tensors[f"{name}/Conv2D/merged_input"].permute(3, 2, 0, 1)
-        bias = self._tensors[f"{name}/BatchNorm/batchnorm/sub"]
-        states = _same(states, kernel, bias, stride=stride)
-        return states if is_linear else F.relu6(states)
-
-    def _depthwise(self, states: Tensor, name: str, *, stride: int) -> Tensor:
-        norm = f"{name}/BatchNorm/batchnorm"
-        scale, bias = self._tensors[f"{norm}/mul"], self._tensors[f"{norm}/sub"]
-        kernel = self._tensors[f"{name}/depthwise_weights"].permute(2, 3, 0, 1)
-        kernel = kernel * scale[:, None, None, None]
-        return F.relu6(_same(states, kernel, bias, stride=stride, groups=len(kernel)))
+        kernel, bias = read[f"{name}/weights"].permute(3, 2, 0, 1), read[f"{name}/biases"]
+        found = _same(states, kernel, bias).float().permute(0, 2, 3, 1)
+        return found.reshape(len(found), -1, width)  # (B, h, w, a * width) -> (B, h * w * a, width)
 
     def _decoded(self, encoded: Tensor) -> Tensor:
         y1, x1, y2, x2 = self._anchors.unbind(1)
@@ -136,16 +120,16 @@ class SSDLite:
         return torch.cat(((centres - halves).flip(-1), (centres + halves).flip(-1)), dim=-1)
 
 
-def _same(
-    states: Tensor, kernel: Tensor, bias: Tensor | None = None, *, stride: int = 1, groups: int = 1
-) -> Tensor:
-    """Convolve with TensorFlow's padding, which has more at the right and the bottom."""
+def _same(states: Tensor, kernel: Tensor, bias: Tensor | None = None, *, stride: int = 1) -> Tensor:
+    """Convolve with TensorFlow's padding, which has more at the right and the bottom.
+
+    A kernel for one channel is depthwise.
+    """
     side, width = kernel.shape[-1], states.shape[-1]  # the maps are squares
     padding = max((-(-width // stride) - 1) * stride + side - width, 0)
-    first, last = padding // 2, padding - padding // 2
-    return F.conv2d(
-        F.pad(states, (first, last, first, last)), kernel, bias, stride=stride, groups=groups
-    )
+    padded = F.pad(states, (padding // 2, padding - padding // 2) * 2)
+    groups = states.shape[1] // kernel.shape[1]
+    return F.conv2d(padded, kernel, bias, stride=stride, groups=groups)
 
 
 def load(folder: Path) -> SSDLite:
@@ -166,23 +150,30 @@ def load(folder: Path) -> SSDLite:
         ) from error
 
 
-def select(boxes: Tensor, scores: Tensor, chosen: Selection) -> tuple[Tensor, Tensor, Tensor]:
+def select(
+    boxes: Tensor,
+    scores: Tensor,
+    *,
+    score: float = 0.1,
+    least: int = 10,
+    most: int = 35,
+    overlap: float = 0.6,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return boxes, scores and categories of the regions of one image, best first.
 
-    boxes: (A, 4) shares of the sides; scores: (A, 90). Boxes are clipped to the image.
+    boxes: (A, 4) shares of the sides, which are clipped; scores: (A, 90); score: least one between
+    the `least` and the `most` boxes; overlap: largest IoU of two boxes of whatever category.
     """
     best, categories = scores.max(dim=1)
     boxes = boxes.clamp(0, 1)
-    kept = nms(boxes, best, threshold=chosen.overlap, most=chosen.most)
+    kept = nms(boxes, best, threshold=overlap, most=most)
     kept = kept[((boxes[kept, 2:] - boxes[kept, :2]) * SIDE >= 1).all(dim=1)]
-    enough = int((best[kept] >= chosen.score).sum())
-    kept = kept[: max(enough, chosen.least)]
+    enough = int((best[kept] >= score).sum())
+    kept = kept[: max(enough, least)]
     return boxes[kept], best[kept], categories[kept] + 1
 
 
-def instances(
-    detector: SSDLite, folder: Path, files: Sequence[str], chosen: Selection
-) -> dict[str, object]:
+def instances(detector: SSDLite, folder: Path, files: Sequence[str]) -> dict[str, object]:
     """Return COCO instances of images: the whole image, without category, then its boxes."""
     images: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
@@ -198,7 +189,7 @@ def instances(
             size = {"width": width, "height": height}
             images.append({"id": len(images) + 1, "file_name": name, **size})
             [boxes], [scores] = detector(_input(pixels))
-            boxes, scores, categories = select(boxes, scores, chosen)
+            boxes, scores, categories = select(boxes, scores)
             corners = torch.cat((torch.tensor([[0.0, 0, 1, 1]]), boxes))
             corners *= torch.tensor([width, height] * 2)
             labels = [(1.0, 0), *zip(scores.tolist(), categories.tolist(), strict=True)]
@@ -207,7 +198,7 @@ def instances(
                     "id": len(annotations) + 1,
                     "image_id": len(images),
                     "bbox": [round(side, 2) for side in (x1, y1, x2 - x1, y2 - y1)],
-                    "category_id": category if score >= chosen.named else 0,
+                    "category_id": category if score >= _NAMED else 0,
                     "score": round(score, 4),
                 }
                 annotations.append(annotation)
@@ -231,7 +222,7 @@ def main(weights: Path, images: Path, output: Path) -> None:
     """Detect COCO's categories in photographs and write their boxes."""
     try:
         files = [str(path) for path in list_images(images)]
-        found = instances(load(weights), images, files, Selection())
+        found = instances(load(weights), images, files)
     except A2Error as error:
         raise click.ClickException(str(error)) from error
     with replacing(output) as partial:

@@ -43,7 +43,7 @@ class ExtractConfig(Section):
     `grid_backbone`, given boxes are pooled from its map."""
     grid_backbone: GridBackbone = "resnet101"
     """Network of torchvision, EfficientNet-Lite, or `timm/NAME` (extra a2cap[timm]); only for boxes
-    `grid`, like the three fields below."""
+    `grid`, like the three fields below, and an EfficientNet-Lite also for boxes `given`."""
     grid_layer: str = "layer4"
     """Layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG. Of
     EfficientNet-Lite and timm's networks the last map is pooled."""
@@ -88,10 +88,6 @@ class ExtractConfig(Section):
         if self.backend == "detectron2" and self.precision == "mixed":
             problems.append(
                 "backend detectron2 computes in float32 only; set precision=exact or backend=native"
-            )
-        if self.pools_map and self.boxes == "given" and self.grid_crop == "centre":
-            problems.append(
-                "grid_crop is centre, which cuts given boxes; set grid_crop=none or boxes=grid"
             )
         if problems:
             raise ValueError("; ".join(problems))

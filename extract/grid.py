@@ -111,7 +111,7 @@ class GridExtractor:
         """Return the scaled and normalised image, (3, H', W'), and its area in original pixels."""
         (height, width), config = image.shape[:2], self.config
         side, mean, deviation = _CROP, _MEAN, _DEVIATION
-        is_cropped = config.grid_crop == "centre"
+        is_cropped = config.grid_crop == "centre" and config.boxes == "grid"
         has_side = isinstance(self._map, _OF_ONE_SIDE)
         if isinstance(self._map, _OF_ONE_SIDE):
             side = self._map.side

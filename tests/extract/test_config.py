@@ -37,14 +37,6 @@ def test_detectron2_computes_in_float32_only():
         ExtractConfig(backend="detectron2", precision="mixed")
 
 
-def test_a_crop_does_not_cut_given_boxes_of_a_map():
-    values = {"boxes": "given", "grid_crop": "centre"}
-    message = "grid_crop is centre, which cuts given boxes; set grid_crop=none or boxes=grid"
-    with pytest.raises(ValidationError, match=message):
-        ExtractConfig(grid_backbone="efficientnet-lite2", **values)
-    assert not ExtractConfig(**values).pools_map  # a detector's boxes, which nothing crops
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
