@@ -27,9 +27,9 @@ from a2cap.data.regions import Regions
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import Boxes
+from a2cap.extract.detector.pooled_cells import pool_from_tables
 from a2cap.extract.detector.regions import CLASS_OVERLAP, select_regions
 from a2cap.extract.detector.resnet import Architecture
-from a2cap.extract.detector.roi_pool import pool_from_tables
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
 from benchmarks.measure import Form, Timing, interleaved

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import scaled_batch
-from a2cap.extract.detector.operators import roi_pool
 from a2cap.extract.detector.resnet import STRIDE, Architecture, FrozenBatchNorm, ResidualBlock
+from a2cap.extract.detector.roi_pool import roi_pool
 
 SPREADS = {
     "proposal_generator.rpn_head.objectness_logits": 2.0,

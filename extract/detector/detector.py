@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.heads import RegionHeads
 from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.detector.operators import can_use_tables, pooled_cells, roi_align, roi_pool
+from a2cap.extract.detector.pooled_cells import PooledCells
 from a2cap.extract.detector.proposals import ProposalGenerator, batch_rois
 from a2cap.extract.detector.regions import DetectedRegions, RegionSelection
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone, NormalizedConvolution
-from a2cap.extract.detector.roi_pool import PooledCells
+from a2cap.extract.detector.roi_pool import can_use_tables, pooled_cells, roi_align, roi_pool
 
 CHUNK = 25
 """Regions per pass of res5 on a CPU; at 14 x 14 cells each takes 0.8 MB pooled and 1.6 MB in every

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from a2cap.extract.detector.pooled_cells import PooledCells
 from a2cap.extract.detector.resnet import (
     Architecture,
     NormalizedConvolution,
     ResidualBlock,
     residual_stage,
 )
-from a2cap.extract.detector.roi_pool import PooledCells
 
 
 class BoxPredictor(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from a2cap.extract.detector.anchors import MAX_LOG_GROWTH, anchor_grid, decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.detector.operators import nms
+from a2cap.extract.detector.nms import nms
 from a2cap.extract.detector.resnet import Architecture
 
 CANDIDATES = 6000

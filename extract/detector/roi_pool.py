@@ -1,124 +1,55 @@
-"""RoIPool (Girshick 2015) of many regions of one map, on a CPU without torchvision's kernel.
+"""RoIPool and RoIAlign: torchvision's, or faster ones on a CPU.
 
-A cell of a region is a rectangle of few map cells. For each size of such a rectangle, a table holds
-the maximum at every position; a region then is one gather of its rectangles. The results equal
-torchvision's bit for bit, in a tenth of the time for 300 regions, with channels last.
-
-Regions share rectangles: a quarter of the cells of 300 regions of 14 x 14 are distinct. So what a
-network computes of single cells is computed of these.
+Without RoIAlign, detection on a CPU does not import torchvision, which takes as long as torch.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-FEWEST = 32
-"""Regions of a map from which building the tables pays."""
-
-SIDE = 32
-"""Distinct cells pass convolutions as images of this side. Their number varies; a convolution of
-another shape may add in another order, so that features would depend on it."""
-
-TAPS = 9
-"""Weights of a 3x3 convolution."""
+from a2cap.extract.detector.pooled_cells import FEWEST, PooledCells, pool_from_tables
+from a2cap.extract.libraries import torchvision_module
 
 
-@dataclass(frozen=True)
-class PooledCells:
-    """Cells of pooled regions, as rows of a table that regions share.
+def roi_pool(
+    maps: Tensor, rois: Tensor, *, size: int, scale: float, chunk: int
+) -> Iterator[Tensor]:
+    """Pool regions by the maximum in each cell of a size x size grid (Girshick 2015).
 
-    values: (N, C), the last row 0; index: (K, size, size) int64, the row of each region's cells.
+    maps: (B, C, h, w) float32; rois: (K, 5) float32, image index in rising order, x1 y1 x2 y2 in
+    pixels; scale: cells of a map per pixel. Yields (k, C, size, size) in order, k at most chunk.
     """
-
-    values: Tensor
-    index: Tensor
-
-    def regions(self, chunk: int) -> Iterator[Tensor]:
-        """Yield (k, C, size, size), channels last in memory, k at most chunk."""
-        # lazily: memory for all regions at once is new to the process and takes longer than the
-        # gather
-        for some in torch.split(self.index, chunk):
-            chosen = self.values.index_select(0, some.flatten())
-            yield chosen.view(*some.shape, -1).permute(0, 3, 1, 2)
-
-    def mapped(self, function: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple["PooledCells", ...]:
-        """Apply 1x1 convolutions to each distinct cell once.
-
-        function: takes (1, C, SIDE, SIDE), any cells, and returns tensors of that shape with other
-        channels.
-        """
-        rows, index = torch.unique(self.index, return_inverse=True)
-        images = F.pad(rows, (0, SIDE**2 - len(rows) % SIDE**2)).view(-1, SIDE, SIDE)
-        tables: list[Tensor] = []
-        for number, some in enumerate(PooledCells(self.values, images).regions(1)):
-            parts = [part.permute(0, 2, 3, 1).flatten(0, 2) for part in function(some)]
-            tables = tables or [part.new_empty(images.numel(), part.shape[1]) for part in parts]
-            for table, part in zip(tables, parts, strict=True):
-                table[number * SIDE**2 : (number + 1) * SIDE**2] = part
-        for table in tables:
-            table[-1] = 0
-        return tuple(PooledCells(table, index) for table in tables)
-
-    def summed_taps(self, chunk: int, *, dilation: int) -> Iterator[Tensor]:
-        """Add up a 3x3 convolution, padded by 0, from the products of cells with its weights.
-
-        The values are (N, TAPS * C). Yields (k, C, size, size), channels last in memory, k at most
-        chunk.
-        """
-        size = self.index.shape[-1]
-        edge = TAPS * (len(self.values) - 1)
-        padded = F.pad(self.index * TAPS, (dilation,) * 4, value=edge)
-        starts = range(0, 3 * dilation, dilation)
-        windows = (padded[:, y : y + size, x : x + size] for y in starts for x in starts)
-        bags = torch.stack([window + tap for tap, window in enumerate(windows)], dim=-1)
-        products = self.values.view(TAPS * len(self.values), -1)
-        for some in torch.split(bags, chunk):
-            summed = F.embedding_bag(some.flatten(0, 2), products, mode="sum")
-            yield summed.view(*some.shape[:3], -1).permute(0, 3, 1, 2)
+    # torchvision's kernel runs on one CPU thread, one channel at a time
+    if can_use_tables(maps) and len(rois) >= FEWEST * len(maps):
+        for cells in pooled_cells(maps, rois, size=size, scale=scale):
+            yield from cells.regions(chunk)
+        return
+    pool = torchvision_module("ops").roi_pool
+    yield from (pool(maps, some, size, scale) for some in torch.split(rois, chunk))
 
 
-def pool_from_tables(cells: Tensor, rois: Tensor, *, size: int, scale: float) -> PooledCells:
-    """Pool regions by the maximum in each cell of a size x size grid.
+def can_use_tables(maps: Tensor) -> bool:
+    """Return whether `pooled_cells` takes these maps: on a CPU, and without gradients."""
+    return maps.device.type == "cpu" and not (maps.requires_grad and torch.is_grad_enabled())
 
-    cells: (C, h, w) float32; rois: (K, 4) float32 x1 y1 x2 y2 in pixels; scale: cells per pixel.
+
+def pooled_cells(maps: Tensor, rois: Tensor, *, size: int, scale: float) -> Iterator[PooledCells]:
+    """Yield the pooled regions of each map that has any; arguments as of `roi_pool`."""
+    counts = torch.bincount(rois[:, 0].long(), minlength=len(maps)).tolist()
+    for cells, part in zip(maps, torch.split(rois[:, 1:], counts), strict=True):
+        if len(part):
+            yield pool_from_tables(cells, part, size=size, scale=scale)
+
+
+def roi_align(
+    maps: Tensor, rois: Tensor, *, size: int, scale: float, chunk: int
+) -> Iterator[Tensor]:
+    """Pool regions by the mean of bilinear samples in each cell (detectron2's ROIAlignV2).
+
+    Arguments and result as for `roi_pool`; corners are aligned, and a cell has as many samples as
+    it covers map cells.
     """
-    channels, height, width = cells.shape
-    limits = torch.tensor([width, height], dtype=torch.float32)
-    first, lengths = _bins(rois * scale, size=size, limits=limits)
-    columns, rows = lengths.amax(dim=(0, 1)).clamp(min=1).tolist()
-    flat = cells.new_empty(rows * columns * height * width + 1, channels)
-    flat[-1] = 0  # the value of a cell beyond the map
-    tables = flat[:-1].view(rows, columns, height, width, channels)
-    tables[0, 0] = cells.permute(1, 2, 0)
-    for row in range(rows):
-        # rows and columns at the end of a table, where a rectangle would not fit, stay unused
-        high = height - row
-        if row:
-            above, below = tables[row - 1, 0, :high], tables[0, 0, row:]
-            torch.maximum(above, below, out=tables[row, 0, :high])
-        for column in range(1, columns):
-            wide = width - column
-            left, right = tables[row, column - 1, :high, :wide], tables[row, 0, :high, column:]
-            torch.maximum(left, right, out=tables[row, column, :high, :wide])
-    (x, y), (across, down) = first.unbind(dim=2), lengths.unbind(dim=2)  # (K, size) each
-    lines = ((down - 1) * columns * height + y)[:, :, None] * width
-    index = lines + ((across - 1) * height * width + x)[:, None, :]
-    is_empty = (down < 1)[:, :, None] | (across < 1)[:, None, :]
-    return PooledCells(flat, index.masked_fill_(is_empty, len(flat) - 1))
-
-
-def _bins(rois: Tensor, *, size: int, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first map cell of each bin and their number, (K, size, 2) int64 of x and y."""
-    # float32 throughout, and halves rounded away from zero, as in the kernels of caffe and
-    # torchvision: another order of operations moves some edges by a cell
-    whole = rois.trunc()
-    edges = whole + ((rois - whole).abs() >= 0.5) * rois.sign()
-    start, end = edges[:, None, :2], edges[:, None, 2:]
-    side = (end - start + 1).clamp(min=1) / size
-    steps = torch.arange(size + 1, dtype=torch.float32)[None, :, None]
-    first = ((steps[:, :-1] * side).floor() + start).clamp(min=0).minimum(limits)
-    last = ((steps[:, 1:] * side).ceil() + start).clamp(min=0).minimum(limits)
-    return first.long(), (last - first).long()
+    align = torchvision_module("ops").roi_align
+    for some in torch.split(rois, chunk):
+        yield align(maps, some, size, scale, sampling_ratio=0, aligned=True)

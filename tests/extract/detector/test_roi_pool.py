@@ -1,12 +1,16 @@
 """Region pooling against caffe's kernel written out with loops."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from torchvision.ops import roi_pool as torchvision_roi_pool
 
-from a2cap.extract.detector.operators import roi_pool
-from a2cap.extract.detector.roi_pool import FEWEST
+from a2cap.data.errors import A2Error
+from a2cap.extract.detector.pooled_cells import FEWEST
+from a2cap.extract.detector.roi_pool import roi_pool
 from tests.extract.tiny import seeded
 
 
@@ -63,3 +67,49 @@ def test_an_image_of_a_batch_may_have_no_regions():
     rois[:, 0] *= 2
     pooled = pooled_regions(maps, rois, size=3)
     assert torch.equal(pooled, torchvision_roi_pool(maps, rois, 3, 1 / 16))
+
+
+def test_pooling_has_a_gradient():
+    maps = torch.arange(16.0).reshape(1, 1, 4, 4).requires_grad_()
+    rois = torch.tensor([[0.0, 0, 0, 39, 39], [0, 0, 0, 20, 20], [0, 0, 0, 39, 39]])
+    (pooled,) = roi_pool(maps, rois, size=1, scale=1 / 16, chunk=3)
+    pooled.sum().backward()
+    assert maps.grad is not None
+    expected = torch.zeros(4, 4)
+    expected[2, 2], expected[1, 1] = 2, 1
+    assert torch.equal(maps.grad[0, 0], expected)
+
+
+def test_an_incompatible_torchvision_is_reported_in_one_line(monkeypatch):
+    class Broken:
+        def find_spec(self, name, path=None, target=None):
+            if name == "torchvision":
+                raise RuntimeError("operator torchvision::nms does not exist")
+
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(A2Error) as error:
+        next(roi_pool(torch.zeros(1, 1, 4, 4), torch.zeros(1, 5), size=1, scale=1, chunk=1))
+    assert str(error.value) == (
+        f"torchvision does not fit torch {torch.__version__}: "
+        "operator torchvision::nms does not exist; "
+        "install both from the same index, both for CPU or both for the same CUDA"
+    )
+
+
+@pytest.mark.slow
+def test_detection_on_a_cpu_does_not_import_torchvision():
+    script = (
+        "import sys, torch\n"
+        "from a2cap.extract.detector.nms import nms\n"
+        "from a2cap.extract.detector.roi_pool import roi_pool\n"
+        "with torch.inference_mode():\n"
+        "    kept = nms(torch.zeros(1, 4), torch.zeros(1), threshold=0.5, most=1)\n"
+        "    maps, rois = torch.ones(1, 1, 4, 4), torch.zeros(99, 5)\n"
+        "    next(roi_pool(maps, rois, size=1, scale=1, chunk=9))\n"
+        "assert kept.tolist() == [0]\n"
+        "assert 'torchvision' not in sys.modules\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert finished.returncode == 0, finished.stderr
