@@ -28,7 +28,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
     load_model,
 )
 from a2cap.pipeline.config import Config, load_config, override
-from a2cap.pipeline.engine.artifacts import (
+from a2cap.pipeline.engine.artifact_names import (
     EVALUATE,
     EXTRACT,
     FEATURES,

@@ -10,7 +10,7 @@ from typing import Self
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.config import Config
-from a2cap.pipeline.engine.artifacts import (
+from a2cap.pipeline.engine.artifact_names import (
     EVALUATE,
     EXTRACT,
     PREPROCESS,
@@ -20,6 +20,7 @@ from a2cap.pipeline.engine.artifacts import (
 )
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs, result_input
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import (
     Outcome,
     StripeOutcome,
@@ -28,9 +29,8 @@ from a2cap.pipeline.engine.run import (
     run_stage,
     run_stripe,
 )
-from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
+from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.engine.status import Status, UnfinishedStageError, status_of
-from a2cap.pipeline.engine.stripe import Stripe
 from a2cap.pipeline.runtime.torchrun import RankGroup
 from a2cap.pipeline.stages.checks import require_runnable
 from a2cap.pipeline.stages.evaluate import Evaluate

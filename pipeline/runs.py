@@ -20,7 +20,7 @@ from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, read_manifest, re
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.config import Config
-from a2cap.pipeline.engine.artifacts import (
+from a2cap.pipeline.engine.artifact_names import (
     CAPTIONER,
     EVALUATE,
     FURTHER_MODEL,
@@ -32,8 +32,8 @@ from a2cap.pipeline.engine.artifacts import (
 )
 from a2cap.pipeline.engine.explain import finished_results, leaves
 from a2cap.pipeline.engine.lock import is_locked
+from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.run import unfinished
-from a2cap.pipeline.engine.stage import StagePaths
 from a2cap.pipeline.weights.captioners import BUNDLED
 
 logger = logging.getLogger(__name__)

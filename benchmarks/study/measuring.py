@@ -29,7 +29,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
     LoadedCaptioner,
     load_model,
 )
-from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES
+from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.score import cider
 from a2cap.pipeline.metrics.truth import TRUTH, judge_captions, truth_counts, truth_values
 from a2cap.pipeline.runtime.config import RuntimeConfig

@@ -25,7 +25,7 @@ from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.trainings import Run
 from a2cap.pipeline.captioning.saved_captioner import load_model
-from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES
+from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.score import METRICS
 from a2cap.pipeline.runtime.config import RuntimeConfig

@@ -9,7 +9,7 @@ from typing import Any
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest
-from a2cap.pipeline.engine.artifacts import EPOCHS, EVALUATE, EXTRACT, METRICS, PREPROCESS
+from a2cap.pipeline.engine.artifact_names import EPOCHS, EVALUATE, EXTRACT, METRICS, PREPROCESS
 from a2cap.pipeline.engine.explain import finished_results
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'

@@ -13,7 +13,7 @@ from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
-from a2cap.pipeline.engine.artifacts import FEATURES
+from a2cap.pipeline.engine.artifact_names import FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device

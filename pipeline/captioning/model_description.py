@@ -16,7 +16,7 @@ from a2cap.data.files.sealed_folder import MANIFEST, installed_versions, read_ma
 from a2cap.extract.record import ExtractorRecord
 from a2cap.model.captioners.kinds import PlugIn
 from a2cap.model.captioners.model_config import KIND_ERROR, ModelConfig
-from a2cap.pipeline.engine.artifacts import CAPTIONER
+from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.weights import captioners, detectors
 
 TENSORS, DESCRIPTION, VOCABULARY = "model.safetensors", "model.json", "vocabulary.json"

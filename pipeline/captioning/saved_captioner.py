@@ -31,7 +31,7 @@ from a2cap.pipeline.captioning.model_description import (
     require_compatible,
     require_files,
 )
-from a2cap.pipeline.engine.artifacts import CAPTIONER
+from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.engine.explain import key_fields
 
 Captioner_co = TypeVar("Captioner_co", bound=Captioner, covariant=True)

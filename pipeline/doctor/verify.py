@@ -20,7 +20,7 @@ from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.sealed_folder import KEY_LENGTH, MANIFEST, problems, read_manifest
 from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import load_description
-from a2cap.pipeline.engine.artifacts import (
+from a2cap.pipeline.engine.artifact_names import (
     CAPTIONER,
     EVALUATE,
     EXTRACT,

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from a2cap.pipeline.engine.artifacts import EVENTS
+from a2cap.pipeline.engine.artifact_names import EVENTS
 
 logger = logging.getLogger(__name__)
 

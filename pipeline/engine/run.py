@@ -25,12 +25,12 @@ from a2cap.data.files.sealed_folder import (
     read_manifest,
     seal,
 )
-from a2cap.pipeline.engine.artifacts import RESOLVED_CONFIG
+from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, reading, stage_lock
-from a2cap.pipeline.engine.stage import EventLog, PreparedStage, StagePaths
-from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.engine.prepared_stage import EventLog, PreparedStage, StagePaths
+from a2cap.pipeline.engine.shard_stripe import Stripe
 
 logger = logging.getLogger(__name__)
 

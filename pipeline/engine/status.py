@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.engine.artifacts import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.engine.artifact_names import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.explain import nearest_difference
 from a2cap.pipeline.engine.lock import is_locked, lock_holder
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import finished, resumed
-from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 
 _COMMANDS = {TRAIN_XE: "train", TRAIN_SCST: "train", TRAIN_DETECTOR: "detector train"}
 

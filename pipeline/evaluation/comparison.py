@@ -13,7 +13,7 @@ import numpy as np
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
-from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
+from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.score import Scores

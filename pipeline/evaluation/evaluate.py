@@ -32,7 +32,7 @@ from a2cap.pipeline.captioning.attention import (
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_captioner
-from a2cap.pipeline.engine.artifacts import (
+from a2cap.pipeline.engine.artifact_names import (
     ATTENTION,
     CAPTIONS,
     FEATURES,
@@ -40,8 +40,8 @@ from a2cap.pipeline.engine.artifacts import (
     REFERENCES,
     RESULTS,
 )
+from a2cap.pipeline.engine.prepared_stage import EventLog, Input
 from a2cap.pipeline.engine.progress import advance_after_each, track
-from a2cap.pipeline.engine.stage import EventLog, Input
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import write_results

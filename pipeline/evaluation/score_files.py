@@ -15,7 +15,7 @@ from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.data.scenes.truth import Scenes, read_scenes
-from a2cap.pipeline.engine.artifacts import METRICS, REPORT
+from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
 from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,

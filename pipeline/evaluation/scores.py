@@ -14,7 +14,7 @@ from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
-from a2cap.pipeline.engine.artifacts import METRICS, PER_IMAGE
+from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.word_groups import GroupScore
 from a2cap.pipeline.report.report import Baseline, Evaluation
 

@@ -15,9 +15,9 @@ from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
 from a2cap.data.image_ids import find_images, image_id, sample_ids
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.record import CODE_VERSION, ExtractorRecord
-from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.inputs import Inputs
-from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.engine.prepared_stage import EventLog
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.sources.opening import image_source, open_source, require_image_folder
 from a2cap.pipeline.config import Config
-from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.status import Status
 from a2cap.pipeline.runtime.memory import available_memory
 from a2cap.pipeline.stages.files import ExperimentFiles

@@ -28,7 +28,7 @@ from a2cap.extract.grid import grid_width
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.config import Config
-from a2cap.pipeline.engine.artifacts import PREPROCESS, VOCABULARY
+from a2cap.pipeline.engine.artifact_names import PREPROCESS, VOCABULARY
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.stages.checks import Check, Plan, known
 from a2cap.pipeline.stages.preprocess import make_vocabulary

@@ -16,7 +16,7 @@ from a2cap.data.config import DataConfig
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.captioning.model_description import require_compatible, require_vocabulary
-from a2cap.pipeline.engine.artifacts import (
+from a2cap.pipeline.engine.artifact_names import (
     ATTENTION,
     EVALUATE,
     EXTRACT,

@@ -16,12 +16,12 @@ from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.record import CODE_VERSION as RECORDED_VERSION
 from a2cap.extract.record import ExtractorRecord
-from a2cap.pipeline.engine.artifacts import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.artifact_names import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.engine.stage import PreparedStage
-from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.engine.prepared_stage import PreparedStage
+from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.images import SHARD_SIZE, ExtractionInputs, given_boxes
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.runtime.config import RuntimeConfig
@@ -93,7 +93,7 @@ class Extract(Stage):
         found = self._inputs(inputs)
 
         def share(stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog) -> int:
-            from a2cap.pipeline.extraction.engine import extract_stripe
+            from a2cap.pipeline.extraction.extract_images import extract_stripe
 
             return extract_stripe(found, stripe, folder, inputs, events)
 
@@ -101,7 +101,7 @@ class Extract(Stage):
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Extract the shards that are missing, here or on a Ray cluster, and seal the store."""
-        from a2cap.pipeline.extraction.engine import Fill, extract_images, fill_here
+        from a2cap.pipeline.extraction.extract_images import Fill, extract_images, fill_here
         from a2cap.pipeline.extraction.ray_engine import fill_on_ray
 
         fill: Fill = fill_here if self.runtime.ray is None else fill_on_ray

@@ -14,7 +14,7 @@ from a2cap.data.sources.location import version_of
 from a2cap.data.sources.opening import image_source, open_source, require_image_folder
 from a2cap.data.sources.parquet import Table
 from a2cap.pipeline.config import Config
-from a2cap.pipeline.engine.artifacts import CAPTIONER
+from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.extraction.images import ImageFiles, Source, UnlistedImages

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.engine.stage import PreparedStage
+from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.files import ExperimentFiles
 

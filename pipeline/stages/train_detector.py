@@ -7,7 +7,7 @@ from typing import Any
 
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.pipeline.engine.artifacts import (
+from a2cap.pipeline.engine.artifact_names import (
     DETECTOR,
     DETECTOR_FIGURES,
     DETECTOR_NAMES,
@@ -16,7 +16,7 @@ from a2cap.pipeline.engine.artifacts import (
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.engine.stage import PreparedStage
+from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.files import ExperimentFiles

@@ -7,11 +7,11 @@ from typing import Any
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.captioning.model_description import captioner_outputs
-from a2cap.pipeline.engine.artifacts import EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.engine.stage import PreparedStage
+from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.stage import Stage

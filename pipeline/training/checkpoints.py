@@ -20,7 +20,7 @@ from torch import Tensor
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import MANIFEST, problems, publish, seal
 from a2cap.data.files.tensors import save_tensors
-from a2cap.pipeline.engine.artifacts import checkpoint_name
+from a2cap.pipeline.engine.artifact_names import checkpoint_name
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.files.sealed_folder import MadeFrom
-from a2cap.pipeline.engine.artifacts import CHECKPOINTS, EPOCHS, TENSORBOARD, checkpoint_name
+from a2cap.pipeline.engine.artifact_names import CHECKPOINTS, EPOCHS, TENSORBOARD, checkpoint_name
 from a2cap.pipeline.engine.explain import finished_results
 from a2cap.pipeline.engine.lock import reading
-from a2cap.pipeline.engine.stage import PreparedStage
+from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.training.config import TrainingConfig
 
 LENGTH_FIELDS = ("epochs", "patience", "checkpoint_every")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.engine.artifacts import CHECKPOINTS
+from a2cap.pipeline.engine.artifact_names import CHECKPOINTS
 from a2cap.pipeline.training.checkpoints import (
     Checkpoint,
     Checkpoints,

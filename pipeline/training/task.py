@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.batches.loader import EpochDataset, Share, batches_per_epoch, epoch_batches
 from a2cap.data.files.atomic import write_durably
-from a2cap.pipeline.engine.artifacts import EPOCHS, TENSORBOARD
+from a2cap.pipeline.engine.artifact_names import EPOCHS, TENSORBOARD
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.runtime.config import RuntimeConfig

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.engine.artifacts import CAPTIONER
+from a2cap.pipeline.engine.artifact_names import CAPTIONER
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from tests.faults.fault_points import observe, wrap
 
 OPEN = "a2cap.data.features.writer:FeatureWriter.__init__"
 COMMIT = "a2cap.data.features.writer:FeatureWriter._commit"
-EXTRACT = "a2cap.pipeline.extraction.engine:ShardWorker._add"
+EXTRACT = "a2cap.pipeline.extraction.extract_images:ShardWorker._add"
 RESUME = "a2cap.pipeline.training.resume:SavedTraining.resume"
 UPDATES = (
     "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",

@@ -19,9 +19,9 @@ from a2cap.data.errors import A2Error
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.lock import lock_folder
-from a2cap.pipeline.engine.stage import StagePaths
+from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.extraction import engine as extraction
+from a2cap.pipeline.extraction import extract_images as extraction
 from a2cap.pipeline.extraction import images
 from tests.experiments import DETECTOR, SECTIONS, TinyExperiment, make_experiment
 from tests.faults import processes, run_log

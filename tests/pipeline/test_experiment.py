@@ -11,7 +11,7 @@ import pytest
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.extract.detector import precision
 from a2cap.pipeline.config import load_config, override
-from a2cap.pipeline.engine.stage import StagePaths
+from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.checks import require_runnable

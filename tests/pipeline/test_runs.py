@@ -11,7 +11,7 @@ from a2cap.data.files.sealed_folder import MadeFrom, read_manifest, seal, write_
 from a2cap.pipeline import runs
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.lock import stage_lock
-from a2cap.pipeline.engine.stage import StagePaths
+from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.report.report import Evaluation

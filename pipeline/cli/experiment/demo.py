@@ -12,7 +12,7 @@ from a2cap.pipeline.cli.options import FOLDER, log, set_option, verbose_option
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.scores import print_evaluation
 from a2cap.pipeline.demo import Demo, run_demo
-from a2cap.pipeline.engine.artifacts import REPORT
+from a2cap.pipeline.engine.artifact_names import REPORT
 
 
 @click.command()

@@ -10,7 +10,7 @@ from a2cap.pipeline.cli.options import PATH, ExperimentOptions, experiment_optio
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.run_stages import run_stages
 from a2cap.pipeline.config import override
-from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.checks import require_runnable
 

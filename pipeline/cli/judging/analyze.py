@@ -15,7 +15,7 @@ from a2cap.pipeline.cli.options import (
     experiment_options,
     force_option,
 )
-from a2cap.pipeline.engine.artifacts import TRAIN_XE
+from a2cap.pipeline.engine.artifact_names import TRAIN_XE
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.runs import find_result, title_of
 

@@ -11,7 +11,7 @@ import click
 
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
-from a2cap.pipeline.engine.artifacts import RESULTS
+from a2cap.pipeline.engine.artifact_names import RESULTS
 from a2cap.pipeline.evaluation.results import read_reference_tokens, read_results
 from a2cap.pipeline.judging.sheet import Key, write_sheet
 from a2cap.pipeline.judging.tally import Tally

@@ -17,7 +17,7 @@ from a2cap.data.regions import is_grid
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.pipeline.engine.artifacts import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
+from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
 
 _SAMPLE = 1000  # images from which means and deviations are taken
 

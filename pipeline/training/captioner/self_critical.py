@@ -25,7 +25,12 @@ from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
 from a2cap.pipeline.captioning.saved_captioner import load_model, save_captioner
-from a2cap.pipeline.engine.artifacts import CAPTIONS, DOCUMENT_FREQUENCIES, REFERENCES, VOCABULARY
+from a2cap.pipeline.engine.artifact_names import (
+    CAPTIONS,
+    DOCUMENT_FREQUENCIES,
+    REFERENCES,
+    VOCABULARY,
+)
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks

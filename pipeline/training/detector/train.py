@@ -30,7 +30,7 @@ from a2cap.extract.weights.imagenet import resnet_tensors
 from a2cap.extract.weights.initial import initialise_from, random_detector
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
-from a2cap.pipeline.engine.artifacts import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
+from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.precision import forward_precision

@@ -22,7 +22,7 @@ from a2cap.extract.detector.input import BATCH
 from a2cap.extract.image import read_image
 from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.engine.artifacts import DETECTOR_NAMES
+from a2cap.pipeline.engine.artifact_names import DETECTOR_NAMES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from a2cap.pipeline.engine.lock import stage_lock
-from a2cap.pipeline.engine.stage import StagePaths
+from a2cap.pipeline.engine.prepared_stage import StagePaths
 from tests.experiments import a2, settings
 
 NO_WEIGHTS = (

@@ -12,7 +12,7 @@ from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.doctor.clean import find_removable, remove_item, select_items
 from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.engine.lock import is_read, lock_folder, reading, stage_lock
-from a2cap.pipeline.engine.stage import StagePaths
+from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.files import captioner_digest
 from tests.experiments import CopiedExperiment, a2

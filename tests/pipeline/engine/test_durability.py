@@ -5,8 +5,8 @@ import torch
 
 from a2cap.data.files.atomic import discard, rename_durably, replacing, write_durably
 from a2cap.data.files.sealed_folder import seal
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import run_stage
-from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.recorded_disk import RecordedDisk
 

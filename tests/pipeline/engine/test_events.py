@@ -12,8 +12,8 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import run_stage
-from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from tests.file_sizes import limited_to
 
 

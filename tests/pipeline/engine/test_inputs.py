@@ -10,8 +10,8 @@ from a2cap.data.files.sealed_folder import SkippedItem, seal
 from a2cap.pipeline.engine import inputs as module
 from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import Input, Inputs, result_input
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import run_stage
-from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from tests.data.messages import message_of
 
 

@@ -11,8 +11,8 @@ from a2cap.data.errors import A2Error, LockedError
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
 from a2cap.pipeline.engine import run as running
 from a2cap.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.prepared_stage import Input, PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import finished, run_stage
-from a2cap.pipeline.engine.stage import Input, PreparedStage, StagePaths
 from tests.data.messages import message_of
 
 

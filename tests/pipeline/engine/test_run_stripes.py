@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from a2cap.data.errors import A2Error, LockedError
 from a2cap.pipeline.engine.lock import stage_lock
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import require_replaceable, run_stage, run_stripe
-from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
+from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.engine.status import status_of
-from a2cap.pipeline.engine.stripe import Stripe
 from tests.data.messages import message_of
 
 PARTS = ("0", "1", "2")

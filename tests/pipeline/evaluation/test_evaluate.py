@@ -19,7 +19,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.pipeline.captioning.saved_captioner import load_model
-from a2cap.pipeline.engine.stage import EventLog, Input
+from a2cap.pipeline.engine.prepared_stage import EventLog, Input
 from a2cap.pipeline.evaluation import evaluate as evaluation
 from a2cap.pipeline.evaluation import score_files
 from a2cap.pipeline.evaluation.config import EvaluateConfig

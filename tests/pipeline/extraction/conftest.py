@@ -7,10 +7,9 @@ import pytest
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.config import ExtractConfig
 from a2cap.pipeline.engine.inputs import Input, Inputs, file_state
-from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.engine.stripe import Stripe
-from a2cap.pipeline.extraction import engine
-from a2cap.pipeline.extraction.engine import extract_images, extract_stripe
+from a2cap.pipeline.engine.prepared_stage import EventLog
+from a2cap.pipeline.engine.shard_stripe import Stripe
+from a2cap.pipeline.extraction.extract_images import extract_images, extract_stripe, fill_here
 from a2cap.pipeline.extraction.images import ExtractionInputs, ImageFiles
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
@@ -48,8 +47,7 @@ class Run:
     def extract(self):
         self.directory.mkdir(exist_ok=True)
         events = EventLog(self.directory)
-        fill = engine.fill_here
-        return extract_images(self.inputs, self.directory, self.promised, events, fill=fill)
+        return extract_images(self.inputs, self.directory, self.promised, events, fill=fill_here)
 
     def fill(self, number, count):
         """Fill a stripe; return how many shards are missing."""

@@ -13,9 +13,9 @@ import pytest
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.extraction import ray_engine
-from a2cap.pipeline.extraction.engine import Extraction, extract_images
+from a2cap.pipeline.extraction.extract_images import Extraction, extract_images
 from a2cap.pipeline.extraction.ray_engine import fill_on_ray
 from tests.data.messages import message_of
 from tests.pipeline.extraction.conftest import IDS

@@ -11,8 +11,8 @@ from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.config import PreprocessConfig
-from a2cap.pipeline.engine.artifacts import REFERENCES
-from a2cap.pipeline.engine.stage import EventLog
+from a2cap.pipeline.engine.artifact_names import REFERENCES
+from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages import preprocess as stage
 from a2cap.pipeline.stages.preprocess import preprocess

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from a2cap.data.files.sealed_folder import seal
-from a2cap.pipeline.engine.artifacts import EPOCHS, checkpoint_name
+from a2cap.pipeline.engine.artifact_names import EPOCHS, checkpoint_name
 from a2cap.pipeline.engine.explain import key_fields
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import prepare
-from a2cap.pipeline.engine.stage import PreparedStage, StagePaths
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.continuation import continued, copy_training, last_epoch
 from a2cap.pipeline.training.detector.config import DetectorConfig

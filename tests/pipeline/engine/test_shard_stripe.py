@@ -3,7 +3,7 @@
 import pytest
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.engine.shard_stripe import Stripe
 from tests.data.messages import message_of
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4"}

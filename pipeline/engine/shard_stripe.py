@@ -1,4 +1,4 @@
-"""Stripes: the parts of a stage's work that one of several processes takes."""
+"""Stripes of `--shard i/N`: the shards of a stage's work that one of several processes takes."""
 
 import re
 from collections.abc import Mapping, Sequence

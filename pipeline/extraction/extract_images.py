@@ -24,11 +24,11 @@ from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import decode_image
-from a2cap.pipeline.engine.artifacts import EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.engine.progress import TrackedWork, track
-from a2cap.pipeline.engine.stage import EventLog
-from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.images import (
     LISTING,
     EncodedImage,

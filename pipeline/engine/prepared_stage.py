@@ -11,7 +11,7 @@ from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
 from a2cap.pipeline.engine.inputs import Input as Input  # noqa: PLC0414
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.lock import lock_folder
-from a2cap.pipeline.engine.stripe import Stripe
+from a2cap.pipeline.engine.shard_stripe import Stripe
 
 Work = Callable[[Path, Inputs, EventLog], Sequence[SkippedItem]]
 """Fills a partial directory, resuming the work found there; returns the skipped items."""
