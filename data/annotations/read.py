@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from sys import intern
 
 from a2cap.data.annotations.json_items import BadItem, list_member, member
-from a2cap.data.annotations.layouts import LAYOUTS, read_items
+from a2cap.data.annotations.json_layouts import LAYOUTS, read_items
 from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.split_list import SPLITS
 from a2cap.data.errors import InputError

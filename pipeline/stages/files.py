@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from a2cap.data.annotations.layouts import require_annotations
+from a2cap.data.annotations.json_layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.files.paths import require_file
 from a2cap.data.image_ids import find_images

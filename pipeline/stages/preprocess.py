@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from a2cap.data.annotations.layouts import IN_NO_SPLIT, require_annotations
+from a2cap.data.annotations.json_layouts import IN_NO_SPLIT, require_annotations
 from a2cap.data.annotations.read import Annotations, Caption, check_skip_limit
 from a2cap.data.annotations.tables import caption_files
 from a2cap.data.captions.presets import count_words

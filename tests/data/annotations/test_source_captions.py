@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.data.annotations.layouts import require_annotations
+from a2cap.data.annotations.json_layouts import require_annotations
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.sources.opening import open_source
 from tests.data.annotations.documents import reasons
