@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from a2cap.data.annotations.karpathy import write_karpathy
+from a2cap.data.annotations.karpathy_writer import write_karpathy
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.image_ids import image_id

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from a2cap.data.annotations.karpathy import write_karpathy
+from a2cap.data.annotations.karpathy_writer import write_karpathy
 from a2cap.data.annotations.split_list import read_ids
 from a2cap.pipeline.cli.options import FILE, log, verbose_option
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 
-from a2cap.data.annotations.karpathy import write_karpathy
+from a2cap.data.annotations.karpathy_writer import write_karpathy
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.annotations.split_list import read_ids
 from tests.data.coco2014 import FULL_SIZE, SPLITS, official_captions
