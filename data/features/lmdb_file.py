@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 import lmdb
 
 from a2cap.data.errors import StoreError
-from a2cap.data.features.facts import DATA_FILE, REMEDY, damage_error, read_store_manifest
 from a2cap.data.features.lmdb_check import find_damage
+from a2cap.data.features.store_manifest import DATA_FILE, REMEDY, damage_error, read_store_manifest
 
 # LMDB refuses to open a file twice in one process, so all readers share one environment per file.
 # Key: process, device and inode of the data file, because a rewritten store is another file.

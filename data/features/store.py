@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.errors import A2Error, StoreError
-from a2cap.data.features.facts import (
+from a2cap.data.features.lmdb_file import LmdbFile
+from a2cap.data.features.record import decode_regions, record_key
+from a2cap.data.features.store_manifest import (
     DATA_FILE,
     REMEDY,
     StoreFacts,
@@ -21,8 +23,6 @@ from a2cap.data.features.facts import (
     read_store_manifest,
     shard_name,
 )
-from a2cap.data.features.lmdb_file import LmdbFile
-from a2cap.data.features.record import decode_regions, record_key
 from a2cap.data.files.sealed_folder import problems, seal
 from a2cap.data.regions import Regions
 

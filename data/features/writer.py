@@ -11,7 +11,6 @@ from pathlib import Path
 import lmdb
 
 from a2cap.data.errors import StoreError
-from a2cap.data.features.facts import DATA_FILE, StoreFacts, records_digest
 from a2cap.data.features.lmdb_check import find_damage
 from a2cap.data.features.record import (
     FeatureType,
@@ -21,6 +20,7 @@ from a2cap.data.features.record import (
     encode_regions,
     record_key,
 )
+from a2cap.data.features.store_manifest import DATA_FILE, StoreFacts, records_digest
 from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, seal
 from a2cap.data.regions import Regions
 

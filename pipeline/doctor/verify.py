@@ -14,8 +14,8 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.features.facts import DATA_FILE
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.store_manifest import DATA_FILE
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.sealed_folder import KEY_LENGTH, MANIFEST, problems, read_manifest
 from a2cap.extract.record import ExtractorRecord

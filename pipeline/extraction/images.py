@@ -17,7 +17,7 @@ import numpy as np
 
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.errors import A2Error, InputError, UnreadableError
-from a2cap.data.features.facts import shard_name
+from a2cap.data.features.store_manifest import shard_name
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.sources.location import is_url
 from a2cap.data.sources.opening import open_source

@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.facts import DATA_FILE, is_store
 from a2cap.data.features.formats.feature_format import ImageFeatures
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
 from a2cap.data.image_ids import find_images, image_id, sample_ids

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from a2cap.data.errors import StoreError
 from a2cap.data.features import lmdb_file
-from a2cap.data.features.facts import joint_digest, records_digest
 from a2cap.data.features.store import FeatureStore, seal_shards
+from a2cap.data.features.store_manifest import joint_digest, records_digest
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest, seal
 from tests.data.features.stores import (
     flip_byte,
