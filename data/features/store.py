@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.errors import A2Error, StoreError
+from a2cap.data.features.feature_record import decode_regions, record_key
 from a2cap.data.features.lmdb_file import LmdbFile
-from a2cap.data.features.record import decode_regions, record_key
 from a2cap.data.features.store_manifest import (
     DATA_FILE,
     REMEDY,

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from a2cap.data.errors import A2Error, StoreError
-from a2cap.data.features.record import FeatureType
+from a2cap.data.features.feature_record import FeatureType
 from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest
 
 DATA_FILE = "data.mdb"

@@ -11,8 +11,7 @@ from pathlib import Path
 import lmdb
 
 from a2cap.data.errors import StoreError
-from a2cap.data.features.lmdb_check import find_damage
-from a2cap.data.features.record import (
+from a2cap.data.features.feature_record import (
     FeatureType,
     Record,
     checked_records,
@@ -20,6 +19,7 @@ from a2cap.data.features.record import (
     encode_regions,
     record_key,
 )
+from a2cap.data.features.lmdb_check import find_damage
 from a2cap.data.features.store_manifest import DATA_FILE, StoreFacts, records_digest
 from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, seal
 from a2cap.data.regions import Regions

@@ -12,6 +12,7 @@ import numpy as np
 
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.feature_record import FeatureType
 from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
     ImageFeatures,
@@ -33,7 +34,6 @@ from a2cap.data.features.formats.npz import (
 from a2cap.data.features.formats.parquet import ParquetSource, write_parquet
 from a2cap.data.features.formats.tar import TarSource, write_tar
 from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
-from a2cap.data.features.record import FeatureType
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError

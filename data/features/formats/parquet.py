@@ -9,8 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
+from a2cap.data.features.feature_record import Record, decode_regions
 from a2cap.data.features.formats.feature_format import ImageFeatures
-from a2cap.data.features.record import Record, decode_regions
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow

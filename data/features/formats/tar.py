@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from a2cap.data.errors import InputError
+from a2cap.data.features.feature_record import CHECKSUM_SIZE, Record, decode_regions
 from a2cap.data.features.formats.feature_format import ImageFeatures, read_or_skip
-from a2cap.data.features.record import CHECKSUM_SIZE, Record, decode_regions
 from a2cap.data.files.sealed_folder import SkippedItem
 
 _SUFFIX = ".safetensors"

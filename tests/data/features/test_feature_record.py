@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 from xxhash import xxh3_64_digest
 
-from a2cap.data.features.record import check_record, decode_regions, encode_regions, record_key
+from a2cap.data.features.feature_record import (
+    check_record,
+    decode_regions,
+    encode_regions,
+    record_key,
+)
 from tests.data.features import stores
 from tests.data.features.stores import refusal
 
