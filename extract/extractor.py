@@ -33,8 +33,8 @@ from a2cap.extract.detector.precision import (
 )
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.regions import DetectedRegions, RegionSelection
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, load_grid_weights
-from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.load import load_detector, save_detector
 
 logger = logging.getLogger(__name__)

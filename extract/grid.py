@@ -25,8 +25,8 @@ from a2cap.extract.detector.input import Boxes, check_boxes, rounded_blob, round
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.roi_pool import roi_align
 from a2cap.extract.efficientnet_lite import STRIDE, EfficientNetLite
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.libraries import torchvision_module
-from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.timm_backbone import PREFIX as TIMM
 from a2cap.extract.timm_backbone import TimmBackbone
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file

@@ -41,7 +41,7 @@ ORDER = (
     ("extract/extractor",),
     ("extract/grid", "extract/training"),
     ("extract/weights", "extract/detectron2_backend"),
-    ("extract/detector", "extract/efficientnet_lite", "extract/image", "extract/record"),
+    ("extract/detector", "extract/efficientnet_lite", "extract/image", "extract/extractor_record"),
     ("extract/config",),
     ("model/adapting", "model/erasure", "model/self_critical", "model/scheduled_sampling"),
     ("model/captioners", "model/decoding", "model/faithfulness", "model/losses"),

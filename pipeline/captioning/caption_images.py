@@ -17,8 +17,8 @@ from a2cap.data.regions import Regions, top_scoring
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extractor import load_extractor
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
-from a2cap.extract.record import ExtractorRecord
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches

@@ -18,7 +18,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.sealed_folder import KEY_LENGTH, MANIFEST, problems, read_manifest
-from a2cap.extract.record import ExtractorRecord
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import load_description
 from a2cap.pipeline.engine.artifact_names import (
     CAPTIONER,

@@ -11,7 +11,7 @@ from pathlib import Path
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import installed_versions, read_manifest
 from a2cap.data.files.yaml_file import read_yaml
-from a2cap.extract.record import ExtractorRecord
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner

@@ -13,8 +13,8 @@ from a2cap.data.regions import is_grid
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.input import rounded_size
 from a2cap.extract.extractor import load_extractor
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, grid_width, load_grid_weights
-from a2cap.extract.record import ExtractorRecord
 from a2cap.extract.weights.load import save_detector
 
 CONFIG = ExtractConfig(

@@ -64,7 +64,7 @@ Checkpoints.latest = lambda self: None
 
 WRITE_VARIABLE_OUTPUT = """
 import os
-import a2cap.extract.record as record
+import a2cap.extract.extractor_record as record
 write = record.write_json
 record.write_json = lambda path, value: write(path, value | {"process": os.getpid()})
 """

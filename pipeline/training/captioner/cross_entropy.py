@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
-from a2cap.extract.record import ExtractorRecord
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import plug_in_of

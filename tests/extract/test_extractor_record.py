@@ -5,7 +5,7 @@ import pytest
 
 from a2cap.extract.config import ExtractConfig
 from a2cap.extract.extractor import Extractor
-from a2cap.extract.record import CODE_VERSION, ExtractorRecord
+from a2cap.extract.extractor_record import CODE_VERSION, ExtractorRecord
 from a2cap.extract.weights.load import load_detector, save_detector
 from tests.data.messages import message_of
 
