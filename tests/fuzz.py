@@ -32,7 +32,7 @@ from a2cap.data.annotations.read import read_annotations
 from a2cap.data.errors import A2Error, UnreadableError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.sources.http import HttpFiles
-from a2cap.data.sources.opening import open_source
+from a2cap.data.sources.open_source import open_source
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.captioning.published import convert_captioner

@@ -26,7 +26,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
 from a2cap.data.files.paths import require_file
 from a2cap.data.image_ids import IdRule, image_id
-from a2cap.data.sources.opening import is_source
+from a2cap.data.sources.open_source import is_source
 from a2cap.data.sources.parquet import splits_of
 
 IN_NO_SPLIT = "in no split"

@@ -8,7 +8,7 @@ from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.annotations.raw_image import RawImage, Skip, skipping
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import decode_text, parse_json
-from a2cap.data.sources.opening import open_source
+from a2cap.data.sources.open_source import open_source
 from a2cap.data.sources.parquet import Table
 from a2cap.data.sources.tar import Tar, is_image
 

@@ -11,7 +11,7 @@ from a2cap.data.files.paths import require_file
 from a2cap.data.image_ids import find_images
 from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
-from a2cap.data.sources.opening import image_source, open_source, require_image_folder
+from a2cap.data.sources.open_source import image_source, open_source, require_image_folder
 from a2cap.data.sources.parquet import Table
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONER

@@ -15,7 +15,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.sources.opening import is_source
+from a2cap.data.sources.open_source import is_source
 from a2cap.pipeline.engine.artifact_names import (
     CAPTIONS,
     DOCUMENT_FREQUENCIES,

@@ -7,7 +7,7 @@ import pytest
 
 from a2cap.data.annotations.json_layouts import require_annotations
 from a2cap.data.annotations.read import read_annotations
-from a2cap.data.sources.opening import open_source
+from a2cap.data.sources.open_source import open_source
 from tests.data.annotations.documents import reasons
 from tests.data.messages import message_of
 from tests.data.sources.samples import tar_bytes, write_parquet

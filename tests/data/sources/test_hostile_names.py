@@ -11,7 +11,7 @@ import pytest
 from a2cap.data.errors import InputError, UnreadableError
 from a2cap.data.sources import http, location
 from a2cap.data.sources.location import exists, expand, open_file, read_file
-from a2cap.data.sources.opening import open_source
+from a2cap.data.sources.open_source import open_source
 from tests.data.messages import message_of
 from tests.data.sources.samples import jpeg, tar_bytes
 from tests.data.sources.web import serving

@@ -9,7 +9,7 @@ import pytest
 from a2cap.data.errors import InputError, TruncatedError, UnreadableError
 from a2cap.data.sources import tar
 from a2cap.data.sources.location import expand
-from a2cap.data.sources.opening import image_source, open_source, require_image_folder
+from a2cap.data.sources.open_source import image_source, open_source, require_image_folder
 from a2cap.data.sources.source import SourceItem
 from tests.data.messages import message_of
 from tests.data.sources.samples import jpeg, tar_bytes, write_parquet

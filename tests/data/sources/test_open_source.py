@@ -1,6 +1,6 @@
 import pytest
 
-from a2cap.data.sources.opening import open_source
+from a2cap.data.sources.open_source import open_source
 from tests.data.sources.samples import jpeg, tar_bytes, write_parquet
 
 IMAGES = {f"{number:09}.jpg": jpeg(number) for number in range(4)}
