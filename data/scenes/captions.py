@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from a2cap.data.scenes import grammar
+from a2cap.data.scenes import sentence_patterns as grammar
 from a2cap.data.scenes.layout import choose
 from a2cap.data.scenes.objects import PLURALS, SceneObject
 from a2cap.data.scenes.relations import extremes, is_between, is_inside, is_larger, relation

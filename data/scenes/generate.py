@@ -26,7 +26,6 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.system import locked
 from a2cap.data.scenes.captions import Caption
 from a2cap.data.scenes.clutter import COMPANIONS
-from a2cap.data.scenes.grammar import WORD_GROUPS
 from a2cap.data.scenes.objects import (
     CLUTTER,
     COLOURS,
@@ -38,6 +37,7 @@ from a2cap.data.scenes.objects import (
 )
 from a2cap.data.scenes.render import write_images
 from a2cap.data.scenes.scene import Scene, raw_text
+from a2cap.data.scenes.sentence_patterns import WORD_GROUPS
 
 SMALLEST_SIDE, LARGEST_SIDE = 96, 640
 

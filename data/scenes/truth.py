@@ -1,8 +1,8 @@
 """Truth of captions of generated scenes: each statement is judged by the objects of the image.
 
-A caption is read by the patterns of `a2cap.data.scenes.grammar`. Its noun phrases state category,
-colour, texture, size and count, its pattern a relation or comparison. Each statement is judged on
-its own: "two red balls" of two blue ones has a false colour and a true count.
+A caption is read by the patterns of `a2cap.data.scenes.sentence_patterns`. Its noun phrases state
+category, colour, texture, size and count, its pattern a relation or comparison. Each statement is
+judged on its own: "two red balls" of two blue ones has a false colour and a true count.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 from a2cap.data.annotations.instances import Sides, load_instances, read_annotated
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.errors import InputError
-from a2cap.data.scenes import grammar
+from a2cap.data.scenes import sentence_patterns as grammar
 from a2cap.data.scenes.objects import CLUTTER, COLOURS, PLURALS, SIZES, TEXTURES, SceneObject
 from a2cap.data.scenes.relations import extremes, is_between, is_inside, is_larger, relation
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE, Caption, generate_captions
-from a2cap.data.scenes.grammar import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
 from a2cap.data.scenes.objects import (
     CLUTTER,
     COLOURS,
@@ -16,6 +15,7 @@ from a2cap.data.scenes.objects import (
     SceneObject,
 )
 from a2cap.data.scenes.scene import Scene, make_scene
+from a2cap.data.scenes.sentence_patterns import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
 
 SINGULAR = {plural: category for category, plural in PLURALS.items()} | {
     category: category for category in OBJECT_CATEGORIES

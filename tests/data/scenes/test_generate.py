@@ -12,8 +12,8 @@ from pycocotools.coco import COCO
 
 from a2cap.data.scenes.clutter import COMPANIONS
 from a2cap.data.scenes.generate import SCENES_VERSION, write_scenes
-from a2cap.data.scenes.grammar import WORD_GROUPS
 from a2cap.data.scenes.scene import draw, make_scene, raw_text
+from a2cap.data.scenes.sentence_patterns import WORD_GROUPS
 from tests.data.messages import message_of
 
 COUNT, SEED, SIDE = 30, 5, 160

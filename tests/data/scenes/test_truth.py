@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from a2cap.data.scenes import grammar
+from a2cap.data.scenes import sentence_patterns as grammar
 from a2cap.data.scenes.generate import instances
 from a2cap.data.scenes.objects import COLOURS, OBJECT_CATEGORIES, PLURALS, SceneObject
 from a2cap.data.scenes.scene import Scene, make_scene

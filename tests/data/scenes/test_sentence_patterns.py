@@ -1,8 +1,8 @@
 """The grammar: every word that refers to objects is in one group."""
 
-from a2cap.data.scenes import grammar
-from a2cap.data.scenes.grammar import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
+from a2cap.data.scenes import sentence_patterns as grammar
 from a2cap.data.scenes.objects import COLOURS, OBJECT_CATEGORIES, PLURALS, SIZES, TEXTURES
+from a2cap.data.scenes.sentence_patterns import NUMBERS, SIZE_WORDS, TEXTURE_WORDS, WORD_GROUPS
 
 
 def patterns() -> list[str]:
