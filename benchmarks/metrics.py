@@ -1,16 +1,17 @@
 """Compare tokens and METEOR with the jars of pycocoevalcap, count by count.
 
 Tokens: all 616,767 captions of COCO 2014 (from the wheel of pycocoevalcap), further captions from a
-CSV file with a column `caption`, and random odd strings. METEOR: all 23 counts and the score of
-references against each other, of result files of COCO, and of random words.
+CSV files, and random odd strings. METEOR: all 23 counts and the score of the references of COCO and
+of those files against each other, of result files of COCO, of odd strings, and of random words.
 """
 
 import csv
+import os
 import random
 import re
 import subprocess
-import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -41,6 +42,15 @@ def all_captions() -> dict[int, list[str]]:
     return coco_captions("train") | coco_captions("val")
 
 
+def read_groups(path: Path) -> list[list[str]]:
+    """Return the captions of a CSV file, `image,caption`, by image."""
+    groups: dict[str, list[str]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            groups.setdefault(row["image"], []).append(row["caption"])
+    return list(groups.values())
+
+
 def odd_strings(count: int) -> list[str]:
     """Return sequences of odd words, of characters of many scripts, and of any characters."""
     generator = random.Random(0)
@@ -58,27 +68,32 @@ def odd_strings(count: int) -> list[str]:
     return [text() for _ in range(count)]
 
 
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and of its children that ended."""
+    return sum(os.times()[:4])
+
+
 def ask_java(arguments: Sequence[str | Path], lines: Sequence[str]) -> tuple[list[str], float]:
-    """Return the lines that a JVM prints for these lines, and its seconds."""
+    """Return the lines that a JVM prints for these lines, and its CPU seconds."""
     encoding = ("-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
-    start = time.perf_counter()
+    start = cpu_seconds()
     found = subprocess.run(
         [str(find_java()), "-Xmx3G", "-XX:+UseSerialGC", *encoding, *map(str, arguments)],
         input="".join(LINE_BREAKS.sub(" ", line) + "\n" for line in lines).encode(),
         capture_output=True,
         check=True,
     )
-    return found.stdout.decode().split("\n")[:-1], time.perf_counter() - start
+    return found.stdout.decode().split("\n")[:-1], cpu_seconds() - start
 
 
 def compare_tokens(name: str, captions: list[str]) -> list[str]:
     """Return a row of the table: captions, differences, and speeds."""
-    start = time.perf_counter()
+    start = cpu_seconds()
     found = tokenize({"": captions})[""]
-    first = time.perf_counter() - start
-    start = time.perf_counter()
+    first = cpu_seconds() - start
+    start = cpu_seconds()
     tokenize({"": captions})
-    again = time.perf_counter() - start
+    again = cpu_seconds() - start
     program = "edu.stanford.nlp.process.PTBTokenizer"
     arguments = ["-cp", str(metric_file(TOKENIZER)), program, "-preserveLines", "-lowerCase"]
     lines, by_java = ask_java(arguments, captions)
@@ -94,12 +109,9 @@ def compare_tokens(name: str, captions: list[str]) -> list[str]:
 Pairs = tuple[list[str], list[list[str]]]
 
 
-def coco_pairs(images: int) -> Pairs:
-    """Return the first tokenized caption of images, each with one of their others."""
-    groups = [
-        [ptb_tokens(caption) for caption in group]
-        for group in random.Random(0).sample(list(all_captions().values()), images)
-    ]
+def reference_pairs(references: Sequence[Sequence[str]]) -> Pairs:
+    """Return the first tokenized caption of each image with each of the others."""
+    groups = [[ptb_tokens(caption) for caption in group] for group in references]
     pairs = [(group[0], [other]) for group in groups for other in group[1:]]
     return [one for one, _ in pairs], [others for _, others in pairs]
 
@@ -121,20 +133,19 @@ def random_pairs(count: int) -> Pairs:
     words = sorted(
         {word for group in list(all_captions().values())[:9000] for word in group[0].split()}
     )
-    found = []
+    texts = []
     for _ in range(count):
         few = generator.sample(words, 8)
-        one, other = (" ".join(generator.choices(few, k=generator.randint(0, 40))) for _ in "12")
-        found.append((ptb_tokens(one), [ptb_tokens(other)]))
-    return [one for one, _ in found], [others for _, others in found]
+        texts.append([" ".join(generator.choices(few, k=generator.randint(0, 40))) for _ in "12"])
+    return reference_pairs(texts)
 
 
 def compare_meteor(name: str, pairs: Pairs) -> list[str]:
-    """Return a row of the table: pairs, differing pairs, largest difference of a score, seconds."""
+    """Return a row of the table: pairs, differing pairs, the largest difference, CPU seconds."""
     candidates, references = pairs
-    start = time.perf_counter()
+    start = cpu_seconds()
     rows = list(_best_rows(candidates, references))
-    seconds = time.perf_counter() - start
+    seconds = cpu_seconds() - start
     questions = [
         " ||| ".join(["SCORE", *group, candidate.replace("  ", " ")])
         for candidate, group in zip(candidates, references, strict=True)
@@ -152,24 +163,28 @@ def compare_meteor(name: str, pairs: Pairs) -> list[str]:
 
 
 @click.command()
-@click.option("--captions", type=Path, multiple=True, help="CSV file with a column `caption`.")
+@click.option("--captions", type=Path, multiple=True, help="CSV file, `image,caption`.")
 @click.option("--results", type=Path, multiple=True, help="Results file of COCO.")
-@click.option("--images", default=12_000, help="Images of COCO whose references are compared.")
-def main(captions: tuple[Path, ...], results: tuple[Path, ...], images: int) -> None:
+@click.option("--images", default=48_000, help="Images of COCO whose references are compared.")
+@click.option("--odd", default=20_000, help="Odd strings, and texts of random words.")
+def main(captions: tuple[Path, ...], results: tuple[Path, ...], images: int, odd: int) -> None:
     """Count differences to the jars, and print speeds beside theirs."""
     print_machine()
-    groups = {"COCO 2014": [text for group in all_captions().values() for text in group]}
-    for path in captions:
-        with path.open(encoding="utf-8", newline="") as file:
-            groups[path.parent.name] = [row["caption"] for row in csv.DictReader(file)]
-    groups["odd strings"] = odd_strings(20_000)
-    rows = [compare_tokens(name, texts) for name, texts in groups.items()]
+    coco = list(all_captions().values())
+    files = {path.parent.name: read_groups(path) for path in captions}
+    strings = odd_strings(odd)
+    texts = {"COCO 2014": coco} | files | {"odd strings": [strings]}
+    rows = [compare_tokens(name, list(chain(*groups))) for name, groups in texts.items()]
     head = ["", "captions", "differences", "captions/s", "known words", "jar"]
-    print_table("tokens", head, rows)
-    pairs = {"COCO references": coco_pairs(images), "random words": random_pairs(images)}
+    print_table("tokens, speeds in CPU time", head, rows)
+    pairs = {"COCO references": reference_pairs(random.Random(0).sample(coco, images))}
+    pairs |= {f"{name} references": reference_pairs(groups) for name, groups in files.items()}
+    pairs["odd strings"] = reference_pairs(list(zip(strings[::2], strings[1::2], strict=True)))
+    pairs["random words"] = random_pairs(odd // 2)
     pairs |= {path.name.partition(".")[0]: result_pairs(path) for path in results}
     rows = [compare_meteor(name, found) for name, found in pairs.items()]
-    print_table("METEOR", ["", "pairs", "differences", "largest", "s", "s of the jar"], rows)
+    head = ["", "pairs", "differences", "largest", "CPU s", "jar, CPU s"]
+    print_table("METEOR", head, rows)
 
 
 if __name__ == "__main__":
