@@ -14,9 +14,9 @@ import numpy as np
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
-from a2cap.pipeline.metrics.cider import Idf, cider_values, coco_frequencies
+from a2cap.pipeline.metrics.cider import Idf, cider_values, frequencies_of
 from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics, meteor_values
-from a2cap.pipeline.metrics.ngrams import PairCounts, count_pair
+from a2cap.pipeline.metrics.ngrams import count_pairs
 from a2cap.pipeline.metrics.tokenization import ptb_tokens
 
 Completion = str | Sequence[Mapping[str, str]]
@@ -37,15 +37,13 @@ def cider(
     `functools.partial`, those of COCO's train2014. Raises InputError if all references are of one
     image, which would make every reward 0.
     """
-    if idf == "coco":
-        return list(cider_values(_counts(completions, references), idf=coco_frequencies()).tolist())
-    number: dict[tuple[str, ...], int] = {}
-    images = [number.setdefault(tuple(group), len(number)) for group in references]
-    if len(number) < 2:
+    candidates, groups = _tokens(completions, references)
+    images = set(map(tuple, groups))
+    if idf == "references" and len(images) < 2:
         raise InputError(
             "CIDEr-D needs references of two images or more in a batch; raise the batch size"
         )
-    values = cider_values(_counts(completions, references), np.array(images))
+    values = cider_values(count_pairs(candidates, groups), frequencies_of(idf, images))
     return list(values.tolist())
 
 
@@ -53,7 +51,7 @@ def bleu(
     completions: Sequence[Completion], references: Sequence[Sequence[str]], **columns: object
 ) -> list[float]:
     """Return BLEU-4 of each completion, from 0 to 1; further columns are ignored."""
-    values = bleu_values(bleu_statistics(_counts(completions, references)))[:, 3]
+    values = bleu_values(bleu_statistics(count_pairs(*_tokens(completions, references))))[:, 3]
     return [float(value) for value in values]
 
 
@@ -72,10 +70,6 @@ def spider_without_spice(
     candidates, groups = _tokens(completions, references)
     by_meteor = np.array(meteor_values(meteor_statistics(candidates, groups)))
     return list(((by_cider + by_meteor) / 2).tolist())
-
-
-def _counts(completions: Sequence[Completion], references: Sequence[Sequence[str]]) -> PairCounts:
-    return count_pair(*_tokens(completions, references))
 
 
 def _tokens(

@@ -1,44 +1,18 @@
 """CIDEr-D (Vedantam et al. 2015, section 5, arXiv:1411.5726), over arrays of numpy or torch.
 
-The reward of self-critical training counts n-grams of token ids in dense tensors on any device, the
-metric counts those of words in sparse arrays. Both are computed from the functions here; `xp` is
-the module of their arrays, numpy or torch. Nothing here imports torch, so that scoring need not.
+The reward of self-critical training and the metric are both computed here; `xp` is the module of
+the arrays. Nothing here imports torch, so that scoring need not.
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Array = TypeVar("Array", "Tensor", NDArray[Any])
-
-MAX_N = 4
-"""Tokens of the longest n-gram, in CIDEr as in BLEU."""
+from a2cap.model.self_critical.ngrams import MAX_N, Array, NgramCounts
 
 _SIGMA = 6.0
 """Standard deviation of the Gaussian length penalty, in tokens."""
-
-
-def ngram_keys(xp: ModuleType, prefixes: Array, last: Array, *, words: int) -> Array:
-    """Return keys of the n-grams that extend rows of shorter ones by a word, -1 if unknown.
-
-    prefixes: rows of a table of sorted keys, -1 for unknown ones, 0 before the first word. last:
-    numbers of words, unknown outside [0, words).
-    """
-    known = (prefixes >= 0) & (last >= 0) & (last < words)
-    keys: Array = xp.where(known, prefixes * words + last, -1)
-    return keys
-
-
-def find_rows(xp: ModuleType, table: Array, keys: Array) -> Array:
-    """Return the rows of keys in a sorted table, -1 if missing; its last key matches nothing."""
-    rows = xp.searchsorted(table, keys)
-    found: Array = xp.where(table[rows] == keys, rows, -1)
-    return found
 
 
 def inverse_frequencies(xp: ModuleType, frequencies: Array, *, documents: int) -> Array:
@@ -47,26 +21,47 @@ def inverse_frequencies(xp: ModuleType, frequencies: Array, *, documents: int) -
     return weights
 
 
-def clipped_products(xp: ModuleType, own: Array, found: Array, squares: Array) -> Array:
-    """Return the summands of the product of the TF-IDF vectors of a caption and a reference.
+def vector_norms(
+    xp: ModuleType, weights: Iterable[Array], counts: Iterable[Array], exists: Iterable[Array]
+) -> Iterator[Array]:
+    """Yield the norms of TF-IDF vectors, (...) float64, for n = 1 to 4.
 
-    own, found: counts of n-grams in the caption and in the reference; squares: their squared
-    weights. The caption's count is clipped at the reference's (section 5).
+    weights, counts, exists: (L', ...), of the n-gram at each position in its own caption.
     """
-    products: Array = xp.minimum(own, found) * found * squares
-    return products
+    for weight, own, valid in zip(weights, counts, exists, strict=True):
+        # each of two occurrences of an n-gram contributes half of count² weight²
+        yield xp.sqrt(xp.sum(weight**2 * own * valid, axis=0))
 
 
-def length_penalties(xp: ModuleType, differences: Array) -> Array:
-    """Return the Gaussian penalties of float64 differences of lengths.
+def cider_d(
+    xp: ModuleType,
+    counts: NgramCounts[Array],
+    weights: Iterable[Array],
+    reference_norms: Iterable[Array],
+    *,
+    lengths: Array,
+    reference_lengths: Array,
+) -> Array:
+    """Return CIDEr-D, from 0 to 10, (B, K) float64.
 
-    Not in the paper: coco-caption measures lengths in 2-grams.
+    weights: of each order, (L', B, K) float64; reference_norms: of each order, (B, G) float64;
+    lengths: (B, K) and reference_lengths: (B, G), integers in tokens, negative for no reference.
     """
-    penalties: Array = xp.exp(-(differences**2) / (2 * _SIGMA**2))
-    return penalties
-
-
-def mean_score(summed: Array, references: Array) -> Array:
-    """Return CIDEr-D, from 0 to 10, of penalised similarities summed over orders and references."""
-    scores: Array = 10 / MAX_N * summed / references
+    exists = (reference_lengths >= 0)[:, None]
+    weights = list(weights)
+    norms = vector_norms(xp, weights, counts.own, counts.valid)
+    similarity: Any = 0
+    for weight, own, found, valid, norm, others in zip(
+        weights, counts.own, counts.found, counts.valid, norms, reference_norms, strict=True
+    ):
+        # the caption's count is clipped at the reference's (section 5)
+        clipped = xp.minimum(own[..., None], found) * found
+        shared = xp.sum(clipped * (weight**2 * valid / own)[..., None], axis=0)
+        product = norm[..., None] * others[:, None]
+        similarity = similarity + shared / xp.where(product > 0, product, 1)
+    # not in the paper: coco-caption measures lengths in 2-grams
+    own_pairs, other_pairs = (xp.clip(n - 1, 0, None) for n in (lengths, reference_lengths))
+    difference = xp.asarray(own_pairs[..., None] - other_pairs[:, None], dtype=xp.float64)
+    penalised = similarity * xp.exp(-(difference**2) / (2 * _SIGMA**2)) * exists
+    scores: Array = 10 / MAX_N * xp.sum(penalised, axis=-1) / xp.sum(exists, axis=-1)
     return scores

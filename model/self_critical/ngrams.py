@@ -1,23 +1,31 @@
-"""N-gram counts and weights of a batch of captions, as tensor operations without hashing.
+"""n-grams of batches of captions as dense arrays of numpy or torch, without hashing.
 
-A batch of N captions is an (L, N) int32 tensor, positions first, so that captions are contiguous in
-memory. An n-gram is identified by the position of its first token.
+A batch of N captions is an (L, N) int32 array, positions first, so that captions are contiguous in
+memory. An n-gram is identified by the position of its first token. The reward of self-critical
+training counts token ids on any device, the metrics count words; `xp` is the module of the arrays,
+numpy or torch. Nothing here imports torch, so that scoring need not.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from a2cap.model.errors import ModelError
-from a2cap.model.self_critical.cider import MAX_N, find_rows, inverse_frequencies, ngram_keys
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = TypeVar("Array", "Tensor", NDArray[Any])
+
+MAX_N = 4
+"""Tokens of the longest n-gram, in CIDEr as in BLEU."""
 
 END_OF_CAPTION, END_OF_REFERENCE = -1, -2
 """Padding of captions and of references; different, so that padding never matches."""
 
 
-def count_occurrences(tokens: Tensor, others: Tensor) -> Iterator[Tensor]:
+def count_occurrences(xp: ModuleType, tokens: Array, others: Array) -> Iterator[Array]:
     """Count the n-gram at each position of `tokens` in `others`, for n = 1 to 4.
 
     tokens: (L, ...) int32; others: (M, ...) int32; the other axes broadcast. Yields
@@ -25,93 +33,102 @@ def count_occurrences(tokens: Tensor, others: Tensor) -> Iterator[Tensor]:
     `ngram_exists`).
     """
     # n-grams are equal if their first tokens and the (n-1)-grams after these are equal
-    equal = others[:, None] == tokens  # (M, L, ...)
+    equal: Any = others[:, None] == tokens  # (M, L, ...)
     longer = equal
-    yield longer.sum(dim=0, dtype=torch.int32)
+    yield xp.sum(longer, axis=0, dtype=xp.int32)
     for size in range(2, MAX_N + 1):
         longer = equal[: 1 - size, : 1 - size] & longer[1:, 1:]
-        yield longer.sum(dim=0, dtype=torch.int32)
+        yield xp.sum(longer, axis=0, dtype=xp.int32)
 
 
-def ngram_exists(tokens: Tensor) -> Iterator[Tensor]:
+def ngram_exists(tokens: Array) -> Iterator[Array]:
     """Yield where an n-gram ends within its caption, for n = 1 to 4.
 
     tokens: (L, ...) int32. Yields (max(0, L - n + 1), ...) bool.
     """
-    exists = tokens >= 0
+    exists: Any = tokens >= 0
     for size in range(1, MAX_N + 1):
         yield exists[size - 1 :]
 
 
-class InverseDocumentFrequencies:
-    """Weights log(documents / document frequency) of n-grams, as in coco-caption's CiderScorer.
-
-    ngrams: (M, 4) integers, tokens from 0, and -1 after the end of a shorter n-gram; the prefix of
-    each n-gram must be present too. counts: (M,), documents that contain it. An unknown n-gram has
-    the weight of one document. Raises ModelError for no documents or a missing prefix.
-    """
-
-    def __init__(self, ngrams: Tensor, counts: Tensor, *, documents: int) -> None:
-        if documents < 1:
-            raise ModelError(f"too few documents: {documents}; count over one image or more")
-        self._vocabulary_size = int(ngrams.max()) + 1 if len(ngrams) else 1
-        self._unknown = torch.tensor(documents, dtype=torch.float64).log()
-        self._tables: list[_Table] = []
-        lengths = (ngrams >= 0).sum(dim=1)
-        for size in range(1, MAX_N + 1):
-            rows, frequencies = ngrams[lengths == size].long(), counts[lengths == size]
-            keys, order = self._keys(rows.T[:size]).sort()
-            weights = inverse_frequencies(torch, frequencies[order].double(), documents=documents)
-            # the last entry matches nothing, so that a search never ends beyond the table
-            last = keys.new_full((1,), torch.iinfo(torch.int64).max)
-            self._tables.append(
-                _Table(torch.cat((keys, last)), torch.cat((weights, weights.new_zeros(1))))
-            )
-
-    def __call__(self, tokens: Tensor) -> Iterator[Tensor]:
-        """Yield the weight of the n-gram at each position, for n = 1 to 4.
-
-        tokens: (L, ...) int32. Yields (max(0, L - n + 1), ...) float64.
-        """
-        rows = torch.zeros_like(tokens, dtype=torch.int64)
-        for size, table in enumerate(self._tables, start=1):
-            rows = table.find(self._next_keys(rows, tokens[size - 1 :]))
-            yield torch.where(rows >= 0, table.weights[rows], self._unknown)
-
-    def to(self, device: torch.device) -> "InverseDocumentFrequencies":
-        """Move the tables to a device in place; return self."""
-        self._unknown = self._unknown.to(device)
-        self._tables = [
-            _Table(table.keys.to(device), table.weights.to(device)) for table in self._tables
-        ]
-        return self
-
-    def _keys(self, ngrams: Tensor) -> Tensor:
-        """Return the keys of n-grams (n, m); needs the tables of all shorter lengths."""
-        rows = torch.zeros_like(ngrams[:1], dtype=torch.int64)
-        for table, tokens in zip(self._tables, ngrams, strict=False):
-            rows = table.find(self._next_keys(rows, tokens[None]))
-        keys = self._next_keys(rows, ngrams[-1:]).squeeze(0)
-        if (keys < 0).any():
-            raise ModelError("document frequencies lack the prefix of an n-gram; count them again")
-        return keys
-
-    def _next_keys(self, rows: Tensor, last: Tensor) -> Tensor:
-        """Return keys of the n-grams that extend the prefixes `rows` by `last`, -1 if unknown."""
-        return ngram_keys(torch, rows[: len(last)], last, words=self._vocabulary_size)
-
-
 @dataclass(frozen=True)
-class _Table:
-    """Sorted table of the m n-grams of one length, and a last entry that matches nothing.
+class NgramCounts(Generic[Array]):
+    """Counts of the n-gram at each position of captions, one array for each n = 1 to 4.
 
-    keys: (m + 1,) int64, row of the prefix in the table of shorter n-grams, times the vocabulary
-    size, plus the last token. weights: (m + 1,) float64.
+    own: (L', B, K), in the caption itself; found: (L', B, K, G), in each reference;
+    valid: (L', B, K) bool, True where an n-gram exists.
     """
 
-    keys: Tensor
-    weights: Tensor
+    own: list[Array]
+    found: list[Array]
+    valid: list[Array]
 
-    def find(self, keys: Tensor) -> Tensor:
-        """Return the rows of keys, -1 for unknown ones."""
-        return find_rows(torch, self.keys, keys.contiguous())
+    @classmethod
+    def of(cls, xp: ModuleType, tokens: Array, references: Array) -> "NgramCounts[Array]":
+        """Count the n-grams of captions (L, B, K) in themselves and in references (M, B, G)."""
+        return cls(
+            list(count_occurrences(xp, tokens, tokens)),
+            list(count_occurrences(xp, tokens[..., None], references[:, :, None])),
+            list(ngram_exists(tokens)),
+        )
+
+    def correct(self, xp: ModuleType) -> Iterator[Array]:
+        """Yield BLEU's matches, clipped at the largest count in one reference, (B, K) float64."""
+        for own, found, valid in zip(self.own, self.found, self.valid, strict=True):
+            most = xp.asarray(xp.minimum(xp.amax(found, axis=-1), own), dtype=xp.float64)
+            # each of two occurrences of an n-gram contributes half
+            yield xp.sum(most / own * valid, axis=0)
+
+
+def closest_lengths(xp: ModuleType, lengths: Array, references: Array) -> Array:
+    """Return the reference length closest to each caption's, the shorter one in a tie.
+
+    lengths: (B, K) integers; references: (B, G), negative for none. Returns (B, K).
+    """
+    others = references[:, None]
+    # one integer orders by distance, then length
+    span = references.max() + 1
+    ranks = xp.abs(lengths[..., None] - others) * span + others
+    ranks = xp.where(others < 0, xp.iinfo(xp.int64).max, ranks)
+    closest: Array = xp.amin(ranks, axis=-1) % span
+    return closest
+
+
+def ngram_keys(xp: ModuleType, prefixes: Array, last: Array, *, words: int) -> Array:
+    """Return keys of the n-grams that extend rows of shorter ones by a word, -1 if unknown.
+
+    prefixes: rows of a table of sorted keys, -1 for unknown ones, 0 before the first word. last:
+    numbers of words, unknown outside [0, words).
+    """
+    known = (prefixes >= 0) & (last >= 0) & (last < words)
+    keys: Array = xp.where(known, prefixes * words + last, -1)
+    return keys
+
+
+def find_rows(xp: ModuleType, table: Array, keys: Array) -> Array:
+    """Return the rows of keys in a sorted table, -1 if missing; its last key matches nothing."""
+    rows = xp.searchsorted(table, keys.reshape(-1)).reshape(keys.shape)
+    found: Array = xp.where(table[rows] == keys, rows, -1)
+    return found
+
+
+def look_up(
+    xp: ModuleType,
+    tokens: Array,
+    keys: list[Array],
+    values: list[Array],
+    *,
+    words: int,
+    unknown: float,
+) -> Iterator[Array]:
+    """Yield the value of the n-gram at each position, for n = 1 to 4.
+
+    tokens: (L, ...) integers. keys, values: tables of the n-grams of each length, (G + 1,); a key
+    is the row of the n-gram without its last word, times `words`, plus the last word. Yields
+    (max(0, L - n + 1), ...), `unknown` for an n-gram that is not in its table.
+    """
+    rows = xp.zeros_like(tokens, dtype=xp.int64)
+    for size, (table, column) in enumerate(zip(keys, values, strict=True), start=1):
+        last = tokens[size - 1 :]
+        rows = find_rows(xp, table, ngram_keys(xp, rows[: len(last)], last, words=words))
+        yield xp.where(rows >= 0, column[rows], unknown)

@@ -14,16 +14,14 @@ from torch import Tensor
 
 from a2cap.model.captioner import SpecialTokens
 from a2cap.model.errors import ModelError
-from a2cap.model.self_critical.cider import (
-    MAX_N,
-    clipped_products,
-    length_penalties,
-    mean_score,
-)
+from a2cap.model.self_critical.cider import cider_d, vector_norms
+from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
 from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
-    InverseDocumentFrequencies,
+    MAX_N,
+    NgramCounts,
+    closest_lengths,
     count_occurrences,
     ngram_exists,
 )
@@ -118,10 +116,17 @@ class CaptionReward:
         tokens = self._trim(captions)
         sentences = self._references.of_images(images)
         references = self._references.padded(sentences)
-        counts = _Counts.of(tokens, references)
-        reward = self._cider(tokens, sentences, counts)
+        counts = NgramCounts.of(torch, tokens, references)
+        lengths = self._references.lengths[sentences].masked_fill(sentences < 0, -1)
+        reward: Tensor = cider_d(
+            torch,
+            counts,
+            self._frequencies(tokens),
+            self._norms[:, sentences],
+            lengths=(tokens >= 0).sum(dim=0),
+            reference_lengths=lengths,
+        )
         if self._bleu_weight:
-            lengths = self._references.lengths[sentences].masked_fill(sentences < 0, -1)
             reward = reward + self._bleu_weight * _bleu(tokens, counts, lengths)
         return reward
 
@@ -141,26 +146,6 @@ class CaptionReward:
         missing = max(0, MAX_N - len(tokens))
         return torch.cat((tokens, tokens.new_full((missing, *tokens.shape[1:]), END_OF_CAPTION)))
 
-    def _cider(self, tokens: Tensor, sentences: Tensor, counts: "_Counts") -> Tensor:
-        """Compute CIDEr-D, (B, K) float64; sentences: (B, G), -1 for none."""
-        of_references = (self._references.lengths[sentences] - 1).clamp(min=0)
-        of_captions = ((tokens >= 0).sum(dim=0) - 1).clamp(min=0)
-        difference = of_captions[..., None] - of_references[:, None]
-        exists = (sentences >= 0)[:, None]
-        similarity = torch.zeros(difference.shape, dtype=torch.float64, device=tokens.device)
-        weights = self._frequencies(tokens)
-        for size, (weight, own, found, valid) in enumerate(
-            zip(weights, counts.own, counts.found, counts.valid, strict=True)
-        ):
-            squares = weight.square() * valid
-            # each of two occurrences of an n-gram contributes half
-            shared = clipped_products(torch, own[..., None], found, (squares / own)[..., None])
-            norms = (squares * own).sum(dim=0).sqrt()[..., None]
-            norms = norms * self._norms[size][sentences][:, None]
-            similarity += torch.where(norms > 0, shared.sum(dim=0) / norms, 0)
-        similarity *= length_penalties(torch, difference.double()) * exists
-        return mean_score(similarity.sum(dim=-1), exists.sum(dim=-1))
-
     def _reference_norms(self) -> Tensor:
         """Return the norms of the references' TF-IDF vectors, (4, S) float64."""
         lengths = self._references.lengths
@@ -168,64 +153,26 @@ class CaptionReward:
         # sorted by length, so that little is padding
         for chosen in torch.split(lengths.argsort(), _CHUNK):
             tokens = self._references.padded(chosen)
-            parts = zip(
+            parts = vector_norms(
+                torch,
                 self._frequencies(tokens),
-                count_occurrences(tokens, tokens),
+                count_occurrences(torch, tokens, tokens),
                 ngram_exists(tokens),
-                strict=True,
             )
-            for size, (weight, own, valid) in enumerate(parts):
-                norms[size, chosen] = (weight.square() * own * valid).sum(dim=0).sqrt()
+            norms[:, chosen] = torch.stack(list(parts))
         return norms
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Counts of the n-gram at each position, one tensor for each n = 1 to 4.
-
-    own: (L', B, K), in the caption itself; found: (L', B, K, G), in each reference;
-    valid: (L', B, K) bool, True where an n-gram exists.
-    """
-
-    own: list[Tensor]
-    found: list[Tensor]
-    valid: list[Tensor]
-
-    @classmethod
-    def of(cls, tokens: Tensor, references: Tensor) -> "_Counts":
-        """Count the n-grams of captions (L, B, K) in themselves and in references (M, B, G)."""
-        return cls(
-            list(count_occurrences(tokens, tokens)),
-            list(count_occurrences(tokens[..., None], references[:, :, None])),
-            list(ngram_exists(tokens)),
-        )
-
-
-def _bleu(tokens: Tensor, counts: _Counts, reference_lengths: Tensor) -> Tensor:
+def _bleu(tokens: Tensor, counts: NgramCounts[Tensor], reference_lengths: Tensor) -> Tensor:
     """Compute BLEU-4 of each single caption, (B, K) float64; reference_lengths: (B, G)."""
-    lengths = (tokens >= 0).sum(dim=0).double()
+    lengths = (tokens >= 0).sum(dim=0)
+    closest = closest_lengths(torch, lengths, reference_lengths).double()
+    lengths = lengths.double()
     score = torch.ones_like(lengths)
-    for size, (own, found, valid) in enumerate(
-        zip(counts.own, counts.found, counts.valid, strict=True)
-    ):
-        most = torch.minimum(found.amax(dim=-1), own)
-        correct = (most.double() / own * valid).sum(dim=0)
+    for size, correct in enumerate(counts.correct(torch)):
         score *= (correct + _TINY) / ((lengths - size).clamp(min=0) + _SMALL)
-    ratio = (lengths + _TINY) / (_closest(lengths, reference_lengths) + _SMALL)
+    ratio = (lengths + _TINY) / (closest + _SMALL)
     return score ** (1 / MAX_N) * torch.exp((1 - 1 / ratio).clamp(max=0))
-
-
-def _closest(lengths: Tensor, references: Tensor) -> Tensor:
-    """Return the reference length closest to each caption's, the shorter one in a tie.
-
-    lengths: (B, K); references: (B, G), negative for none. Returns (B, K).
-    """
-    difference = (lengths[..., None] - references[:, None]).abs()
-    longest = references.max() + 1
-    rank = (difference * longest + references[:, None]).masked_fill(
-        (references < 0)[:, None], torch.iinfo(torch.int64).max
-    )
-    return references.gather(1, rank.argmin(dim=-1))
 
 
 def _offsets(counts: Sequence[int]) -> Tensor:

@@ -7,8 +7,8 @@ The counts of each image are kept, so that a bootstrap does not count n-grams ag
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.model.self_critical.cider import MAX_N
-from a2cap.pipeline.metrics.ngrams import Floats, Ints, PairCounts, matches
+from a2cap.model.self_critical.ngrams import MAX_N, closest_lengths
+from a2cap.pipeline.metrics.ngrams import Floats, Pairs
 
 COLUMNS = (
     "words",
@@ -22,12 +22,16 @@ COLUMNS = (
 _SMALL, _TINY = 1e-9, 1e-15
 
 
-def bleu_statistics(pair: PairCounts) -> Floats:
+def bleu_statistics(pairs: Pairs) -> Floats:
     """Return (N, 10), the COLUMNS of each image; sums over images give corpus values."""
-    lengths = pair.candidate_lengths
-    guessed = [np.maximum(lengths - n, 0) for n in range(MAX_N)]
-    correct = [_correct(pair, n) for n in range(MAX_N)]
-    return np.stack([lengths, _closest(pair), *guessed, *correct], axis=1).astype(np.float64)
+    found = np.empty((pairs.captions, len(COLUMNS)))
+    for part in pairs.parts:
+        guessed = [np.maximum(part.lengths - n, 0) for n in range(MAX_N)]
+        closest = closest_lengths(np, part.lengths, part.reference_lengths)
+        # thirds of three occurrences do not add up to one
+        correct = map(np.rint, part.counts.correct(np))
+        found[part.rows] = np.hstack([part.lengths, closest, *guessed, *correct])
+    return found
 
 
 def bleu_values(statistics: NDArray[np.floating], *, penalised: bool = True) -> Floats:
@@ -43,25 +47,3 @@ def bleu_values(statistics: NDArray[np.floating], *, penalised: bool = True) -> 
     with np.errstate(over="ignore"):
         brevity = np.where(ratio < 1, np.exp(1 - 1 / np.minimum(ratio, 1)), 1.0)
     return np.asarray(values * brevity[..., None] if penalised else values)
-
-
-def _correct(pair: PairCounts, order: int) -> Ints:
-    """Return (N,), matching n-grams, clipped at the largest count in one reference."""
-    candidates, references = pair.candidates[order], pair.references[order]
-    rows, positions = matches(candidates, references, pair.image)
-    largest = np.zeros(len(candidates.count), dtype=np.int64)
-    np.maximum.at(largest, positions, references.count[rows])
-    clipped = np.minimum(largest, candidates.count)
-    sums = np.bincount(candidates.sentence, clipped, minlength=len(pair.candidate_lengths))
-    return np.asarray(sums, dtype=np.int64)
-
-
-def _closest(pair: PairCounts) -> Ints:
-    """Return (N,), the closest reference length; the shorter one in a tie."""
-    lengths = pair.reference_lengths
-    span = int(lengths.max(initial=0)) + 1
-    distance = np.abs(lengths - pair.candidate_lengths[pair.image])
-    # One integer orders by distance, then length.
-    nearest = np.full(len(pair.candidate_lengths), np.iinfo(np.int64).max)
-    np.minimum.at(nearest, pair.image, distance * span + lengths)
-    return np.asarray(nearest % span)

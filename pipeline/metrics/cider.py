@@ -7,7 +7,7 @@ summation differs.
 
 import io
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -16,24 +16,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from a2cap.data.files.cache import read_entry, write_entry
-from a2cap.model.self_critical.cider import (
-    MAX_N,
-    clipped_products,
-    find_rows,
-    inverse_frequencies,
-    length_penalties,
-    mean_score,
-    ngram_keys,
-)
+from a2cap.model.self_critical.cider import cider_d, inverse_frequencies, vector_norms
+from a2cap.model.self_critical.ngrams import MAX_N, count_occurrences, look_up, ngram_exists
 from a2cap.pipeline.metrics.ngrams import (
     Floats,
     Ints,
-    NgramCounts,
-    PairCounts,
+    Pairs,
     count_ngrams,
     distinct_words,
     document_frequency,
-    matches,
 )
 from a2cap.pipeline.metrics.pycocoevalcap import CAPTIONS, coco_captions, metric_file
 from a2cap.pipeline.metrics.tokenization import tokenize
@@ -60,10 +51,10 @@ class CorpusFrequencies:
     counts: list[Ints]
 
     @classmethod
-    def count(cls, captions: Mapping[str, Sequence[str]]) -> "CorpusFrequencies":
-        """Count the n-grams of tokens by image."""
-        sentences = list(chain.from_iterable(captions.values()))
-        image = np.repeat(np.arange(len(captions)), [len(group) for group in captions.values()])
+    def count(cls, captions: Collection[Sequence[str]]) -> "CorpusFrequencies":
+        """Count the n-grams of the tokens of each image's captions."""
+        sentences = list(chain.from_iterable(captions))
+        image = np.repeat(np.arange(len(captions)), [len(group) for group in captions])
         words, rows = distinct_words(sentences), np.zeros(1, dtype=np.int64)
         keys, counts, numbers = [], [], None
         for counted in count_ngrams(sentences):
@@ -97,16 +88,11 @@ class CorpusFrequencies:
         np.savez(content, words=words, documents=np.array(self.documents), **arrays)
         return content.getvalue()
 
-    def of_pair(self, pair: PairCounts) -> list[Floats]:
-        """Return (G,) for each order, the frequency of each n-gram of the pair, at least 1."""
-        number = {word: rank for rank, word in enumerate(self.words)}
-        word = np.array([number.get(word, -1) for word in pair.words], dtype=np.int64)
-        rows, found = np.zeros(1, dtype=np.int64), []
-        for counted, keys, counts in zip(pair.candidates, self.keys, self.counts, strict=True):
-            prefix, last = np.divmod(counted.keys, max(len(word), 1))
-            rows = find_rows(np, keys, ngram_keys(np, rows[prefix], word[last], words=len(number)))
-            found.append(np.where(rows >= 0, counts[rows], 1).astype(np.float64))
-        return found
+    def weights(self, tokens: Ints) -> Iterator[Floats]:
+        """Yield the weight of the n-gram at each position of `tokens`, numbers of `words`."""
+        words = len(self.words)
+        for count in look_up(np, tokens, self.keys, self.counts, words=words, unknown=1):
+            yield inverse_frequencies(np, count, documents=self.documents)
 
 
 @cache
@@ -119,40 +105,39 @@ def coco_frequencies() -> CorpusFrequencies:
     if (content := read_entry(name)) is not None:
         return CorpusFrequencies.from_bytes(content)
     logger.info("CIDEr: counting the n-grams of COCO's training captions, once")
-    found = CorpusFrequencies.count(
-        tokenize({str(i): c for i, c in coco_captions("train").items()})
-    )
+    captions = tokenize({str(i): texts for i, texts in coco_captions("train").items()})
+    found = CorpusFrequencies.count(captions.values())
     write_entry(name, found.to_bytes())
     return found
 
 
-def cider_values(
-    pair: PairCounts, document: Ints | None = None, *, idf: CorpusFrequencies | None = None
-) -> Floats:
-    """Return (N,), CIDEr-D of each candidate; the corpus value is their mean.
+def frequencies_of(idf: Idf, references: Collection[Sequence[str]]) -> CorpusFrequencies:
+    """Return the document frequencies of a source; references: tokens of each image."""
+    return coco_frequencies() if idf == "coco" else CorpusFrequencies.count(references)
 
-    document: (N,), the image of each candidate, if several are of one image. idf: document
-    frequencies, by default those of the references.
-    """
-    documents = np.arange(len(pair.candidate_lengths)) if document is None else document
-    if idf is None:
-        count = len(np.unique(documents))
-        images = documents[pair.image]
-        frequencies = [document_frequency(counts, images) for counts in pair.references]
-    else:
-        count, frequencies = idf.documents, idf.of_pair(pair)
-    similarity = np.zeros(len(pair.reference_lengths))
-    for order, frequency in enumerate(frequencies):
-        weights = inverse_frequencies(np, frequency, documents=count)
-        similarity += _cosine(pair, order, weights**2)
-    # lengths in 2-grams
-    candidate_lengths = np.maximum(pair.candidate_lengths - 1, 0)[pair.image]
-    difference = candidate_lengths - np.maximum(pair.reference_lengths - 1, 0)
-    similarity *= length_penalties(np, difference.astype(np.float64))
-    n = len(pair.candidate_lengths)
-    references = np.bincount(pair.image, minlength=n)
-    summed = np.bincount(pair.image, similarity, minlength=n)
-    return mean_score(summed, references)
+
+def cider_values(pairs: Pairs, frequencies: CorpusFrequencies) -> Floats:
+    """Return (N,), CIDEr-D of each candidate; the corpus value is their mean."""
+    number = {word: rank for rank, word in enumerate(frequencies.words)}
+    # the last two are the ends of captions and of references
+    known = np.array([*(number.get(word, -1) for word in pairs.words), -1, -1], dtype=np.int64)
+    found = np.empty(pairs.captions)
+    for part in pairs.parts:
+        norms = vector_norms(
+            np,
+            frequencies.weights(known[part.references]),
+            count_occurrences(np, part.references, part.references),
+            ngram_exists(part.references),
+        )
+        found[part.rows] = cider_d(
+            np,
+            part.counts,
+            frequencies.weights(known[part.tokens]),
+            norms,
+            lengths=part.lengths,
+            reference_lengths=part.reference_lengths,
+        )[:, 0]
+    return found
 
 
 def _ranks(kept: Ints, size: int) -> Ints:
@@ -160,25 +145,3 @@ def _ranks(kept: Ints, size: int) -> Ints:
     found = np.full(size, -1, dtype=np.int64)
     found[kept] = np.arange(len(kept))
     return found
-
-
-def _cosine(pair: PairCounts, order: int, squares: Floats) -> Floats:
-    """Return (S,), the TF-IDF cosine of each reference and its candidate with clipped counts.
-
-    squares: (G,), squared weights of the n-grams.
-    """
-    candidates, references = pair.candidates[order], pair.references[order]
-    rows, positions = matches(candidates, references, pair.image)
-    sentences = len(pair.reference_lengths)
-    products = clipped_products(
-        np, candidates.count[positions], references.count[rows], squares[references.gram[rows]]
-    )
-    product = np.bincount(references.sentence[rows], products, minlength=sentences)
-    norms = _norms(candidates, squares, len(pair.candidate_lengths))[pair.image]
-    norms = norms * _norms(references, squares, sentences)
-    return np.asarray(product / np.where(norms == 0, 1, norms))
-
-
-def _norms(counts: NgramCounts, squares: Floats, sentences: int) -> Floats:
-    weights = counts.count**2 * squares[counts.gram]
-    return np.sqrt(np.bincount(counts.sentence, weights, minlength=sentences))

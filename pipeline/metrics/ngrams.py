@@ -5,14 +5,20 @@ Sentences are split at white space, as in pycocoevalcap's BLEU and CIDEr. Orders
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.model.self_critical.cider import MAX_N
+from a2cap.model.self_critical.ngrams import END_OF_CAPTION, END_OF_REFERENCE, MAX_N
+from a2cap.model.self_critical.ngrams import NgramCounts as DenseCounts
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+_CELLS = 1 << 22
+"""Pairs of positions that are compared at once."""
 
 
 @dataclass(frozen=True)
@@ -45,36 +51,62 @@ class NgramCounts:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """n-grams of N candidates and of their S references.
+    """n-grams of B of N captions, and of at most G references of each.
 
-    candidates, references: one NgramCounts for each order; sentence i of the candidates is of
-    image i. image: (S,) int64, the image of each reference.
-    candidate_lengths: (N,) and reference_lengths: (S,) int64, in words. words: by number, which is
-    that of the unigram too.
+    rows: (B,) captions. tokens: (L, B, 1) and references: (M, B, G), numbers of words, negative
+    after the end. lengths: (B, 1) and reference_lengths: (B, G) in words, -1 for no reference.
     """
 
-    candidates: list[NgramCounts]
-    references: list[NgramCounts]
-    image: Ints
-    candidate_lengths: Ints
+    rows: Ints
+    tokens: Ints
+    references: Ints
+    lengths: Ints
     reference_lengths: Ints
+    counts: DenseCounts[NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """N captions with their references, in parts; words: by number."""
+
+    parts: list[PairCounts]
     words: list[str]
+    captions: int
 
 
-def count_pair(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> PairCounts:
+def count_pairs(candidates: Sequence[str], references: Sequence[Sequence[str]]) -> Pairs:
     """Count the n-grams of one candidate per image and of the image's references."""
-    sentences = [*candidates, *(sentence for group in references for sentence in group)]
-    counted = count_ngrams(sentences)
-    lengths = np.array([len(sentence.split()) for sentence in sentences], dtype=np.int64)
-    n = len(candidates)
-    return PairCounts(
-        candidates=[counts.slice(0, n) for counts in counted],
-        references=[counts.slice(n, len(sentences)) for counts in counted],
-        image=np.repeat(np.arange(n), [len(group) for group in references]),
-        candidate_lengths=lengths[:n],
-        reference_lengths=lengths[n:],
-        words=distinct_words(sentences),
-    )
+    number: dict[str, int] = {}
+    split = [sentence.split() for sentence in chain(candidates, *references)]
+    words = [number.setdefault(word, len(number)) for sentence in split for word in sentence]
+    numbers = np.array([*words, -1], dtype=np.int64)  # an index without a sentence reads the last
+    lengths = np.array([*map(len, split), -1])  # of no sentence, whose number is -1
+    starts = np.cumsum(lengths) - lengths
+    groups = np.array([len(group) for group in references], dtype=np.int64)
+    offsets = np.arange(groups.max(initial=0))
+    sentences = (len(candidates) + np.cumsum(groups) - groups)[:, None] + offsets
+    sentences = np.where(offsets < groups[:, None], sentences, -1)
+
+    def padded(chosen: Ints, end: int) -> Ints:
+        longest = max(MAX_N, int(lengths[chosen].max()))
+        positions = np.arange(longest).reshape(-1, 1, 1)
+        index = np.minimum(starts[chosen] + positions, len(words))
+        return np.where(positions < lengths[chosen], numbers[index], end).astype(np.int32)
+
+    def part(rows: Ints) -> PairCounts:
+        own, others = rows[:, None], sentences[rows]
+        tokens, targets = padded(own, END_OF_CAPTION), padded(others, END_OF_REFERENCE)
+        counts = DenseCounts.of(np, tokens, targets)
+        return PairCounts(rows, tokens, targets, lengths[own], lengths[others], counts)
+
+    # captions of similar length together, so that little is padding
+    longest = np.maximum(lengths[: len(groups)], lengths[sentences].max(axis=1, initial=MAX_N))
+    order, parts = np.argsort(-longest, kind="stable"), []
+    while len(order):
+        size = max(1, int(_CELLS // (longest[order[0]] ** 2 * max(1, len(offsets)))))
+        parts.append(part(order[:size]))
+        order = order[size:]
+    return Pairs(parts, list(number), len(candidates))
 
 
 def distinct_words(sentences: Iterable[str]) -> list[str]:
@@ -106,16 +138,6 @@ def document_frequency(counts: NgramCounts, image: Ints) -> Floats:
     pairs.sort()  # np.unique, which hashes, takes many times as long
     pairs = pairs[np.append(True, np.diff(pairs) > 0)[: len(pairs)]]
     return np.bincount(pairs % grams, minlength=grams).astype(np.float64)
-
-
-def matches(candidates: NgramCounts, references: NgramCounts, image: Ints) -> tuple[Ints, Ints]:
-    """Return entries of the references that are in their image's candidate, and its entries."""
-    wanted = image[references.sentence] * references.grams + references.gram
-    keys = candidates.sentence * references.grams + candidates.gram
-    position = np.searchsorted(keys, wanted)
-    position[position == len(keys)] = 0
-    found = np.flatnonzero(keys[position] == wanted) if len(keys) else np.empty(0, dtype=np.int64)
-    return found, position[found]
 
 
 def _extended(gram: Ints, word: Ints, words: int, order: int) -> tuple[Ints, Ints]:

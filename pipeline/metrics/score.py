@@ -8,23 +8,26 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from a2cap.data.config import Tokenizer
+from a2cap.data.captions.unicode_words import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import sample_ids
-from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
-from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, coco_frequencies
+from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, frequencies_of
 from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics
-from a2cap.pipeline.metrics.ngrams import Floats, count_pair
+from a2cap.pipeline.metrics.ngrams import Floats, count_pairs
 from a2cap.pipeline.metrics.rouge import rouge_values
 from a2cap.pipeline.metrics.spice import NOT_REQUESTED, PARTS, spice_values
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.metrics.truth import TRUTH, truth_counts
+
+if TYPE_CHECKING:
+    from a2cap.data.scenes.truth import Judgement
 
 METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE", "SPIDEr")
 """Metrics of any captions, in the order of tables; TRUTH comes last."""
@@ -161,7 +164,7 @@ def score(
     *,
     metrics: Collection[str] | None = None,
     no_spice: str | None = NOT_REQUESTED,
-    judged: Mapping[str, Judgement] | None = None,
+    judged: Mapping[str, "Judgement"] | None = None,
     tokenizer: Tokenizer = "karpathy",
     idf: Idf = "references",
 ) -> Scores:
@@ -251,15 +254,15 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _C
 
 def _measure(captions: _Captions, families: Collection[str], idf: Idf) -> dict[str, _Measurement]:
     """Return family -> its measurement."""
-    pairs, (candidates, references) = count_pair(*captions.texts), captions.texts
+    pairs, (candidates, references) = count_pairs(*captions.texts), captions.texts
     found: dict[str, _Measurement] = {}
     if "BLEU" in families:
         found["BLEU"] = _summed("BLEU", bleu_statistics(pairs))
     if "ROUGE_L" in families:
         found["ROUGE_L"] = _averaged("ROUGE_L", rouge_values(candidates, references))
     if "CIDEr" in families:
-        frequencies = coco_frequencies() if idf == "coco" else None
-        found["CIDEr"] = _averaged("CIDEr", cider_values(pairs, idf=frequencies))
+        values = cider_values(pairs, frequencies_of(idf, references))
+        found["CIDEr"] = _averaged("CIDEr", values)
     total = {"METEOR": len(candidates), "SPICE": len(candidates) + sum(map(len, references))}
     slow = {name: scorer for name, scorer in _SLOW.items() if name in families}
     with track("score", total=sum(total[name] for name in slow)) as progress:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from a2cap import rewards
+from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
 from a2cap.pipeline.metrics.score import score
 from tests.data.messages import message_of
@@ -50,8 +51,8 @@ def test_repeated_generations_do_not_change_the_rewards():
 
 
 def test_frequencies_of_coco_reward_a_batch_of_one_image(monkeypatch):
-    frequencies = CorpusFrequencies.count({str(n): ["the dog"] for n in range(9)})
-    monkeypatch.setattr(rewards, "coco_frequencies", lambda: frequencies)
+    frequencies = CorpusFrequencies.count([["the dog"]] * 9)
+    monkeypatch.setattr(cider, "coco_frequencies", lambda: frequencies)
     good, bad = rewards.cider(["a red dog runs", "a cat"], [REFERENCES[0]] * 2, idf="coco")
     assert good > bad
 

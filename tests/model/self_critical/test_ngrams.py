@@ -3,16 +3,17 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from a2cap.model.errors import ModelError
+from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
 from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
     END_OF_REFERENCE,
-    InverseDocumentFrequencies,
     count_occurrences,
     ngram_exists,
 )
@@ -32,11 +33,12 @@ def ngrams(sentence, size):
     return [tuple(sentence[start : start + size]) for start in range(len(sentence) - size + 1)]
 
 
-@given(SENTENCES, st.lists(st.integers(0, 3), max_size=8))
-def test_counts_equal_counting_each_ngram(sentences, other):
-    words = batch(sentences, END_OF_CAPTION)
-    others = batch([other] * len(sentences), END_OF_REFERENCE)
-    found = list(zip(count_occurrences(words, others), ngram_exists(words), strict=True))
+@pytest.mark.parametrize("xp", [torch, np])
+@given(sentences=SENTENCES, other=st.lists(st.integers(0, 3), max_size=8))
+def test_counts_equal_counting_each_ngram(xp, sentences, other):
+    words = xp.asarray(batch(sentences, END_OF_CAPTION))
+    others = xp.asarray(batch([other] * len(sentences), END_OF_REFERENCE))
+    found = list(zip(count_occurrences(xp, words, others), ngram_exists(words), strict=True))
     assert [len(counts) for counts, _ in found] == [8, 7, 6, 5]
     for size, (counts, valid) in enumerate(found, start=1):
         expected = Counter(ngrams(other, size))

@@ -15,7 +15,7 @@ from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from a2cap.model.errors import ModelError
-from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
+from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 
 PAD, EOS, UNK = 0, 2, 3

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from a2cap.data.captions.document_frequencies import count_document_frequencies
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.model.self_critical.ngrams import InverseDocumentFrequencies
+from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.bleu import COLUMNS, bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.cider import CorpusFrequencies, cider_values, coco_frequencies
-from a2cap.pipeline.metrics.ngrams import count_pair
+from a2cap.pipeline.metrics.ngrams import count_pairs
 from a2cap.pipeline.metrics.pycocoevalcap import coco_captions
 from a2cap.pipeline.metrics.rouge import longest_common_subsequence, rouge_values
 from a2cap.pipeline.metrics.tokenization import tokenize
@@ -41,7 +41,7 @@ def test_bleu_equals_that_of_pycocoevalcap(images):
 
     candidates, references, hypotheses, targets = both_sides(images)
     overall, values = Bleu(4).compute_score(targets, hypotheses, verbose=0)
-    statistics = bleu_statistics(count_pair(candidates, references))
+    statistics = bleu_statistics(count_pairs(candidates, references))
     assert statistics.shape == (len(images), len(COLUMNS))
     assert bleu_values(statistics.sum(axis=0)) == pytest.approx(overall, **EQUAL)
     assert pytest.approx(np.array(values), **EQUAL) == bleu_values(statistics).T
@@ -56,7 +56,9 @@ def test_cider_equals_that_of_pycocoevalcap(images):
     if not any(reference.split() for group in references for reference in group):
         return  # pycocoevalcap fails without any word in the references
     _, values = Cider().compute_score(targets, hypotheses)
-    assert cider_values(count_pair(candidates, references)) == pytest.approx(values, **EQUAL)
+    frequencies = CorpusFrequencies.count(references)
+    found = cider_values(count_pairs(candidates, references), frequencies)
+    assert found == pytest.approx(values, **EQUAL)
 
 
 class Corpus(list[object]):
@@ -85,9 +87,9 @@ def cider_by_pycocoevalcap(images, corpus):
 @given(IMAGES, st.lists(st.lists(CAPTION, max_size=3), min_size=1, max_size=6))
 def test_cider_with_frequencies_of_a_corpus_equals_that_of_pycocoevalcap(images, corpus):
     candidates, references, *_ = both_sides(images)
-    counted = CorpusFrequencies.count(dict(enumerate(corpus)))
+    counted = CorpusFrequencies.count(corpus)
     loaded = CorpusFrequencies.from_bytes(counted.to_bytes())
-    found = cider_values(count_pair(candidates, references), idf=loaded)
+    found = cider_values(count_pairs(candidates, references), loaded)
     assert found == pytest.approx(cider_by_pycocoevalcap(images, corpus), **EQUAL)
 
 
@@ -114,9 +116,8 @@ def test_the_reward_of_self_critical_training_is_this_metric(images):
         eos=False,
     )
     found = reward(torch.arange(len(images)), padded)[:, 0].numpy()
-    pair = count_pair(candidates, references)
-    assert found == pytest.approx(cider_values(pair), **EQUAL)
-    assert cider_values(pair, idf=CorpusFrequencies.count(groups)) == pytest.approx(found, **EQUAL)
+    values = cider_values(count_pairs(candidates, references), CorpusFrequencies.count(references))
+    assert found == pytest.approx(values, **EQUAL)
 
 
 def test_frequencies_of_coco_are_counted_once(monkeypatch, tmp_path):
@@ -138,8 +139,8 @@ def test_frequencies_of_coco_are_counted_once(monkeypatch, tmp_path):
         assert (found.documents, found.words) == (3, ["a", "dog"])
         # "a dog" is in captions of one image, so it is left out
         assert [counts.tolist() for counts in found.counts] == [[2, 2, 1], [1], [1], [1]]
-    pair = count_pair(["a dog runs"], [["a cat"]])
-    assert next(row.tolist() for row in first.of_pair(pair)) == [2, 2, 1, 1]
+    weights = next(first.weights(np.array([[0, 1, 2, -1]]).T))
+    assert weights[:, 0] == pytest.approx(np.log([3 / 2, 3 / 2, 3, 3]))
 
 
 @pytest.mark.slow
@@ -153,8 +154,8 @@ def test_frequencies_of_coco_equal_those_of_pycocoevalcap(monkeypatch, users_cac
     assert found.documents == len(captions) == 82_783
     tokens = [tokenize({"": group})[""] for group in captions.values()]
     chosen = [(group[0], group[1:]) for group in tokens[:50]]
-    pair = count_pair([one for one, _ in chosen], [others for _, others in chosen])
-    assert cider_values(pair, idf=found) == pytest.approx(
+    pair = count_pairs([one for one, _ in chosen], [others for _, others in chosen])
+    assert cider_values(pair, found) == pytest.approx(
         cider_by_pycocoevalcap(chosen, tokens), **EQUAL
     )
 
@@ -170,9 +171,9 @@ def test_rouge_equals_that_of_pycocoevalcap(images):
 
 
 def test_captions_without_words_score_zero():
-    pair = count_pair(["", ""], [["", ""], [""]])
+    pair = count_pairs(["", ""], [["", ""], [""]])
     assert bleu_values(bleu_statistics(pair)) == pytest.approx(np.zeros((2, 4)), abs=1e-3)
-    assert cider_values(pair).tolist() == [0, 0]
+    assert cider_values(pair, CorpusFrequencies.count([[""], [""]])).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
