@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
+from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.metrics.cider import Idf
 from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.score import score as score_tokens

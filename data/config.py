@@ -1,14 +1,12 @@
 """Configuration sections `data` and `preprocess`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from a2cap.data.image_ids import IdRule
-
-Tokenizer = Literal["karpathy", "ptb", "unicode"]
-TOKENIZERS: tuple[Tokenizer, ...] = get_args(Tokenizer)
+from a2cap.data.tokenizers import Tokenizer
 
 
 class Section(BaseModel):

@@ -18,7 +18,7 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.scenes.objects import PLURALS
-from a2cap.data.scenes.truth import read_scenes
+from a2cap.data.scenes.truth import judge_captions, read_scenes
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.decoding.config import DecodingConfig
@@ -31,7 +31,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
 )
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.score import cider
-from a2cap.pipeline.metrics.truth import TRUTH, judge_captions, truth_counts, truth_values
+from a2cap.pipeline.metrics.truth import TRUTH, truth_counts, truth_values
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from benchmarks.coco_world import NOUN_OF
 from benchmarks.study.grounding import (

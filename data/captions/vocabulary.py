@@ -9,9 +9,9 @@ from pathlib import Path
 
 from a2cap.data.annotations.json_items import BadItem, list_member, text_member
 from a2cap.data.captions.presets import PRESETS, preset_of
-from a2cap.data.config import TOKENIZERS, Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")

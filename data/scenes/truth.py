@@ -19,9 +19,6 @@ from a2cap.data.scenes import sentence_patterns as grammar
 from a2cap.data.scenes.objects import CLUTTER, COLOURS, PLURALS, SIZES, TEXTURES, SceneObject
 from a2cap.data.scenes.relations import extremes, is_between, is_inside, is_larger, relation
 
-FAMILIES = ("category", "colour", "texture", "size", "count", "relation", "comparison")
-"""What statements are about."""
-
 Scenes = Mapping[str, Sequence[SceneObject]]
 """Image id -> its objects, back to front, without clutter."""
 
@@ -100,6 +97,22 @@ def judge(words: Sequence[str], objects: Objects) -> Judgement:
             return Judgement(tuple(_statements(kind, match, objects)), is_sentence=True)
     phrases = (_judge_phrase(match, 0, objects)[0] for match in re.finditer(_PHRASE, text))
     return Judgement(tuple(one for phrase in phrases for one in phrase), is_sentence=False)
+
+
+def judge_captions(captions: Mapping[str, str], scenes: Scenes) -> dict[str, Judgement]:
+    """Judge one caption per image, given as PTB tokens.
+
+    Raises InputError for an image whose objects are unknown.
+    """
+    unknown = [image_id for image_id in captions if image_id not in scenes]
+    if unknown:
+        raise InputError(
+            f"truth of {len(unknown):,} captions is unknown: data.scenes has no image "
+            f"{unknown[0]!r}; name instances.json of the same scenes"
+        )
+    return {
+        image_id: judge(caption.split(), scenes[image_id]) for image_id, caption in captions.items()
+    }
 
 
 _CATEGORY = {form: category for category, plural in PLURALS.items() for form in (category, plural)}

@@ -17,10 +17,10 @@ from pathlib import Path
 from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.read import LONGEST_CAPTION, read_annotations
 from a2cap.data.annotations.tables import read_table
-from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, read_text, write_json
 from a2cap.data.image_ids import named_id, results_id, sample_ids
+from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.metrics.tokenization import tokenize
 
 logger = logging.getLogger(__name__)

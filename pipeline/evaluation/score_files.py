@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
-from a2cap.data.config import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images
-from a2cap.data.scenes.truth import Scenes, read_scenes
+from a2cap.data.scenes.truth import Scenes, judge_captions, read_scenes
+from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
 from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
@@ -28,7 +28,6 @@ from a2cap.pipeline.metrics.cider import Idf
 from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
-from a2cap.pipeline.metrics.truth import judge_captions
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.image_card import ImageCard, plain_cards
 from a2cap.pipeline.report.report import Evaluation, worst_typical_best, write_report

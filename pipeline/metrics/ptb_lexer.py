@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
 
@@ -74,9 +75,9 @@ def _constant_pool(class_file: bytes) -> tuple[dict[int, bytes], int]:
     return constants, at
 
 
-def _unpacked(packed: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _unpacked(packed: str) -> NDArray[np.int64]:
     """Return a run-length encoded table: pairs of a count and a value."""
-    pairs = np.array([ord(character) for character in packed], dtype=np.int64).reshape(-1, 2)
+    pairs = np.array(code_units(packed), dtype=np.int64).reshape(-1, 2)
     return np.repeat(pairs[:, 1], pairs[:, 0])
 
 
@@ -104,7 +105,7 @@ class Automaton:
                     'run "pip install --force-reinstall pycocoevalcap==1.2"'
                 )
             packed = string_constants(archive.read(_CLASS))
-        high_low = [ord(character) for character in packed["ZZ_ROWMAP_PACKED_0"]]
+        high_low = code_units(packed["ZZ_ROWMAP_PACKED_0"])
         parts = [packed[f"ZZ_TRANS_PACKED_{n}"] for n in range(9)]
         return cls(
             classes=_unpacked(packed["ZZ_CMAP_PACKED"]).tolist(),

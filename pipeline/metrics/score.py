@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from a2cap.data.captions.unicode_words import Tokenizer
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import sample_ids
+from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample

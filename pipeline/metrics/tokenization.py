@@ -11,8 +11,8 @@ from functools import cache, lru_cache
 from itertools import chain, islice, takewhile
 
 from a2cap.data.captions.unicode_words import unicode_words
-from a2cap.data.config import TOKENIZERS, Tokenizer
 from a2cap.data.errors import InputError
+from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
 from a2cap.pipeline.metrics.ptb_lexer import Automaton, code_units, tokens
 from a2cap.pipeline.metrics.pycocoevalcap import TOKENIZER, metric_file
 

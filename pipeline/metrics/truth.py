@@ -3,13 +3,18 @@
 CHAIR-i is per named object and CHAIR-s per caption (Rohrbach et al. 2018, arXiv:1809.02156).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from a2cap.data.errors import InputError
-from a2cap.data.scenes.truth import FAMILIES, Judgement, Scenes, judge
 from a2cap.pipeline.metrics.ngrams import Floats
+
+if TYPE_CHECKING:  # it reads annotations and draws, which scoring need not import
+    from a2cap.data.scenes.truth import Judgement
+
+FAMILIES = ("category", "colour", "texture", "size", "count", "relation", "comparison")
+"""What statements are about."""
 
 TRUTH = ("truth", *(f"{family} truth" for family in FAMILIES), "CHAIR-i", "CHAIR-s")
 """Share of true captions, of true statements in each family, and CHAIR."""
@@ -17,23 +22,7 @@ TRUTH = ("truth", *(f"{family} truth" for family in FAMILIES), "CHAIR-i", "CHAIR
 LOWER_IS_BETTER = frozenset({"CHAIR-i", "CHAIR-s"})
 
 
-def judge_captions(captions: Mapping[str, str], scenes: Scenes) -> dict[str, Judgement]:
-    """Judge one caption per image, given as PTB tokens.
-
-    Raises InputError for an image whose objects are unknown.
-    """
-    unknown = [image_id for image_id in captions if image_id not in scenes]
-    if unknown:
-        raise InputError(
-            f"truth of {len(unknown):,} captions is unknown: data.scenes has no image "
-            f"{unknown[0]!r}; name instances.json of the same scenes"
-        )
-    return {
-        image_id: judge(caption.split(), scenes[image_id]) for image_id, caption in captions.items()
-    }
-
-
-def truth_counts(judged: Iterable[Judgement]) -> Floats:
+def truth_counts(judged: Iterable["Judgement"]) -> Floats:
     """Return (N, 3 + 2F): 1, 1 if true, 1 if an object is absent, statements, true statements.
 
     F: number of FAMILIES, in whose order the statements are counted.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from a2cap.data.config import TOKENIZERS, Tokenizer
+from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
 from a2cap.pipeline.cli.scores import has_spice, print_differences, print_summary
