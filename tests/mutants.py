@@ -1,41 +1,55 @@
-"""Sampled mutants: how many single changes of the code make a test of its own folder fail.
+"""Sampled mutants: how many single changes of the code make a test fail?
 
 python -m tests.mutants --count 200 --seed 0
 
-Each mutant is one comparison, number, condition, operator or call, changed in a copy of the
-checkout. The tests of its folder run on it, those of its own module first, then those that import
-it, the slow ones last, until one fails. They run in forks of a process that has imported torch.
+A mutant is one comparison, number, condition, operator or call, changed in a copy of the checkout.
+The quick tests (with --slow, all) are collected once and recorded once: the lines that each
+executes, and its seconds.
+For a mutant the tests run that execute its line, and those named after its module, in a fork of the
+collected tests in which the functions of the module are the changed ones. What runs at import (a
+default, a class body) is changed in a fork that imports everything again. The file is changed too,
+for programs that tests start. A test that fails alone without the mutant has killed nothing.
+
+Drawn are lines that a quick test executes. Left out, as they state no behaviour: annotations,
+decorators (`frozen`), docstrings, f-strings, logging, the texts of `raise`, `strict` of `zip`,
+`stacklevel` and TYPE_CHECKING. Results are appended to .scratch/mutants; a stopped run continues.
 """
 
 import ast
+import gc
+import hashlib
+import inspect
+import json
 import multiprocessing
 import os
 import random
-import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from types import CodeType, FunctionType
+from typing import Any
+
+import coverage
+import pytest
 
 ROOT = Path(__file__).parents[1]
-TESTS = {
-    "model": ["tests/model"],
-    "pipeline/engine": ["tests/pipeline/engine"],
-    "data/features": ["tests/data/features"],
-    "pipeline/metrics": ["tests/pipeline/metrics"],
-    "data/sources": ["tests/data/sources", "tests/data/annotations"],
-    "pipeline/extraction": ["tests/pipeline/extraction"],
-}
-"""Folders of code, and the tests that have to fail."""
-SECONDS = 900
-"""After which a mutant that hangs counts as killed."""
+FOLDERS = "model pipeline/engine data/features pipeline/metrics data/sources pipeline/extraction"
+TESTS = ["tests/model", "tests/data", "tests/pipeline", "tests/a2cap"]
+OPTIONS = ["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile", "quick", "-m"]
+FORK, CLEAN = multiprocessing.get_context("fork"), multiprocessing.get_context("forkserver")
+RESULTS = "A2_MUTANTS"
+"""Variable with the file of results, in the process that tests the copy."""
+DOES_NOT_FIT = 77
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq},
@@ -51,15 +65,16 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file."""
+    """One change of one file; span: its lines, of which a test has to execute one."""
 
     file: str
     line: int
     change: str
     source: str
+    span: tuple[int, int]
+    at_import: bool
 
     def __str__(self) -> str:
-        """Name the place and the change."""
         return f"{self.file}:{self.line}: {self.change}"
 
 
@@ -88,47 +103,50 @@ def changed_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
-def is_left_out(node: ast.AST) -> bool:
-    """Return True for nodes that state no behaviour: annotations, messages, logs, raises."""
-    return isinstance(node, ast.arg | ast.Raise | ast.JoinedStr) or (
-        isinstance(node, ast.Expr) and "logger." in ast.unparse(node)
-    )
-
-
-def nodes_of(tree: ast.Module) -> list[ast.AST]:
-    """Return the nodes that may be changed, in the order of the source."""
-    found: list[ast.AST] = []
-
-    def visit(node: ast.AST) -> None:
-        if is_left_out(node):
+def nodes_of(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that may be changed, in the order of the source."""
+    match node:
+        case ast.arg() | ast.Raise() | ast.JoinedStr() | ast.keyword(arg="strict" | "stacklevel"):
             return
-        found.append(node)
-        for name, value in ast.iter_fields(node):
-            if name in ("annotation", "returns", "decorator_list"):
-                continue
+        case ast.If(test=ast.Name("TYPE_CHECKING")):
+            return
+        case ast.Expr() if "logger." in ast.unparse(node):
+            return
+    yield node
+    for name, value in ast.iter_fields(node):
+        if name not in ("annotation", "returns", "decorator_list"):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
-                    visit(child)
-
-    visit(tree)
-    return found
+                    yield from nodes_of(child)
 
 
 def changes_of(source: str) -> list[tuple[int, ast.AST]]:
     """Return all changes of a file: the number of a node, and what takes its place."""
-    nodes = nodes_of(ast.parse(source))
-    return [(number, new) for number, node in enumerate(nodes) for new in changed_nodes(node)]
+    nodes = enumerate(nodes_of(ast.parse(source)))
+    return [(number, new) for number, node in nodes for new in changed_nodes(node)]
 
 
 def mutant_of(file: str, source: str, number: int, new: ast.AST) -> Mutant:
     """Return a file with one change."""
     tree = ast.parse(source)
-    node = nodes_of(tree)[number]
-    line = getattr(node, "lineno", 0)
+    node = list(nodes_of(tree))[number]
     before, after = (ast.unparse(one).splitlines()[0] for one in (node, new))
+    line, place = getattr(node, "lineno", 0), place_of(tree, node)
     replace(tree, node, new)
     text = ast.unparse(ast.fix_missing_locations(tree))
-    return Mutant(file, line, f"{before} -> {after}", text)
+    return Mutant(file, line, f"{before} -> {after}", text, *place)
+
+
+def place_of(tree: ast.Module, node: ast.AST) -> tuple[tuple[int, int], bool]:
+    """Return the lines that use a node, and True if it is executed at import."""
+    around = [one for one in ast.walk(tree) if any(inner is node for inner in ast.walk(one))]
+    function = next((one for one in around if isinstance(one, ast.FunctionDef)), None)
+    if function is None:
+        return (1, sys.maxsize), True
+    if not any(inner is node for one in function.body for inner in ast.walk(one)):
+        return (function.body[0].lineno, function.end_lineno or 0), True
+    first = [one.lineno for one in around if isinstance(one, ast.stmt)][-1]
+    return (first, getattr(getattr(node, "test", node), "end_lineno", first)), False
 
 
 def replace(tree: ast.Module, node: ast.AST, other: ast.AST) -> None:
@@ -141,35 +159,245 @@ def replace(tree: ast.Module, node: ast.AST, other: ast.AST) -> None:
                 value[:] = [other if one is node else one for one in value]
 
 
-def sample(folder: str, count: int, generator: random.Random) -> list[Mutant]:
-    """Return mutants of a folder, each file in proportion to its possible changes."""
+def draw(folder: str, seed: int) -> Iterator[Mutant]:
+    """Yield all mutants of a folder by chance."""
     sources = {path: path.read_text() for path in sorted((ROOT / folder).rglob("*.py"))}
     places = [(path, change) for path, source in sources.items() for change in changes_of(source)]
-    drawn = generator.sample(places, min(count, len(places)))
-    return [
-        mutant_of(str(path.relative_to(ROOT)), sources[path], *change) for path, change in drawn
-    ]
+    for path, change in random.Random(seed).sample(places, len(places)):
+        yield mutant_of(str(path.relative_to(ROOT)), sources[path], *change)
 
 
-def copy_checkout(folder: Path) -> Path:
-    """Copy the tracked files, with links by which they are imported."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
-    for name in filter(None, names.split("\0")):
-        if (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-    return folder
+class Recorder:
+    """A plugin that records the lines of each test; a shared fixture counts for all its users."""
+
+    def __init__(self, items: list[pytest.Item]) -> None:
+        files = [str(ROOT / folder / "*") for folder in FOLDERS.split()]
+        self.coverage = coverage.Coverage(data_file=None, include=files, config_file=False)
+        self.context, self.users = "", defaultdict[str, set[str]](set)
+        for item in items:
+            self.users[item.nodeid].add(item.nodeid)
+            fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+            for fixture in (one for several in fixtures for one in several):
+                self.users[f"{fixture.baseid} {fixture.argname}"].add(item.nodeid)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        before = self.context
+        if fixturedef.scope != "function":
+            self.switch(f"{fixturedef.baseid} {fixturedef.argname}")
+        try:
+            return (yield)
+        finally:
+            self.switch(before)
+
+    def switch(self, context: str) -> None:
+        self.context = context
+        self.coverage.switch_context(context)
+
+    def lines(self) -> dict[str, dict[int, list[str]]]:
+        """Return the tests that execute each line of each file."""
+        data = self.coverage.get_data()
+        return {
+            str(Path(file).relative_to(ROOT)): {
+                line: sorted({test for one in contexts for test in self.users[one]})
+                for line, contexts in data.contexts_by_lineno(file).items()
+            }
+            for file in data.measured_files()
+        }
 
 
-def is_killed(checkout: Path, mutant: Mutant, tests: list[str]) -> bool:
-    """Return True if a test fails with the mutant, which is taken back."""
-    original = (checkout / mutant.file).read_text()
-    write(checkout / mutant.file, mutant.source)
+@dataclass
+class Sampled:
+    """A plugin that tries mutants on the collected tests."""
+
+    results: Path
+    folders: list[str]
+    count: int
+    seed: int
+    marker: str
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.session, self.flaky, record = session, set[str](), self.results.with_suffix(".json")
+        if not record.exists():
+            wait(FORK, 7200, self.record, record)
+        self.lines, self.seconds = json.loads(record.read_text())
+        print(f"\n{len(self.seconds)} of {len(session.items)} tests passed", flush=True)
+        known = self.results.read_text().splitlines() if self.results.exists() else []
+        self.known = {row["mutant"]: row for row in map(json.loads, known)}
+        table, all_ends = "| folder | tried | killed | not executed |\n|---|---|---|---|\n", []
+        for number, folder in enumerate(self.folders):
+            ends, unseen, mutants = list[str](), 0, draw(folder, self.seed)
+            while len(ends) < (self.count + number) // len(self.folders):
+                mutant = next(mutants)
+                if tests := self.tests_of(mutant):
+                    ends.append(self.end_of(mutant, tests))
+                else:
+                    unseen += 1
+            table += f"| `{folder}` | {len(ends)} | {ends.count('killed')} | {unseen} |\n"
+            all_ends += ends
+        killed = all_ends.count("killed")
+        print(f"\n{table}\n{killed} of {len(all_ends)} killed: {killed / len(all_ends):.1%}")
+        session.testsfailed = int(killed < 0.95 * len(all_ends))
+        return True
+
+    def record(self, path: Path) -> None:
+        """Run all tests once; write the lines of all, and the seconds of those that pass."""
+        recorder, seconds, items = Recorder(self.session.items), {}, self.session.items
+        self.session.config.pluginmanager.register(recorder)
+        recorder.coverage.start()
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            recorder.switch(item.nodeid)
+            start = time.perf_counter()
+            if not fails(self.session, item, following):
+                seconds[item.nodeid] = round(time.perf_counter() - start, 3)
+        recorder.coverage.stop()
+        path.write_text(json.dumps([recorder.lines(), seconds]))
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Return the tests of a mutant: those named after its module, then by quickest file."""
+        lines, (first, last) = self.lines.get(mutant.file, {}), mutant.span
+        found = {
+            test for line, some in lines.items() if first <= int(line) <= last for test in some
+        }
+        own = "tests/{}/test_{}::".format(*mutant.file.rsplit("/", 1))
+        if found or mutant.at_import:
+            found.update(test for test in self.seconds if test.startswith(own))
+        files = defaultdict[str, float](float)
+        for test in (found := (found & self.seconds.keys()) - self.flaky):
+            files[file_of(test)] += self.seconds[test]
+
+        def order(test: str) -> tuple[bool, float, str, float]:
+            return not test.startswith(own), files[file_of(test)], file_of(test), self.seconds[test]
+
+        return sorted(found, key=order)
+
+    def end_of(self, mutant: Mutant, tests: list[str]) -> str:
+        """Return how a mutant ends, and write it with the test that killed it."""
+        if str(mutant) in self.known:
+            return str(self.known[str(mutant)]["end"])
+        killer, path, start = self.results.with_suffix(".killer"), ROOT / mutant.file, time.time()
+        limit, original = 120 + 10 * sum(map(self.seconds.get, tests)), path.read_text()
+        killer.write_text("")
+        write(path, mutant.source)
+        try:
+            code = DOES_NOT_FIT
+            if not mutant.at_import:
+                code = wait(FORK, limit, self.run, tests, killer, mutant)
+            if code == DOES_NOT_FIT:
+                code = wait(CLEAN, limit, run_from_scratch, tests, killer, self.marker)
+        finally:
+            write(path, original)
+        by = killer.read_text() or ("hung or ended" if code else "")
+        if by in self.seconds and wait(FORK, limit, self.run, [by], killer, None):
+            self.flaky.add(by)
+            return self.end_of(mutant, self.tests_of(mutant))
+        end, seconds = "killed" if code else "SURVIVED", round(time.time() - start, 1)
+        row = {"end": end, "mutant": str(mutant), "by": by, "tests": len(tests), "seconds": seconds}
+        with self.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(*row.values(), flush=True)
+        return end
+
+    def run(self, tests: list[str], killer: Path, mutant: Mutant | None) -> None:
+        """Run collected tests with the functions of a mutant."""
+        be_silent()
+        if mutant is not None and not take_functions_of(mutant):
+            os._exit(DOES_NOT_FIT)
+        items = {item.nodeid: item for item in self.session.items}
+        os._exit(run_items(self.session, [items[test] for test in tests], killer))
+
+
+@dataclass
+class Chosen:
+    """A plugin that runs chosen tests in their order, with all of their parameters."""
+
+    tests: list[str]
+    killer: Path
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        order = {test.partition("[")[0]: -number for number, test in enumerate(self.tests[::-1])}
+        items = [item for item in session.items if item.nodeid.partition("[")[0] in order]
+        items.sort(key=lambda item: order[item.nodeid.partition("[")[0]])
+        run_items(session, items, self.killer)
+        return True
+
+
+def run_from_scratch(tests: list[str], killer: Path, marker: str) -> None:
+    """Import the code and run tests."""
+    be_silent()
+    files = dict.fromkeys(map(file_of, tests))
+    code = pytest.main([*OPTIONS, marker, *files], plugins=[Chosen(tests, killer)])
+    os._exit(int(code not in (0, pytest.ExitCode.NO_TESTS_COLLECTED)))
+
+
+def file_of(test: str) -> str:
+    """Return the file of a test's id."""
+    return test.partition("::")[0]
+
+
+def run_items(session: pytest.Session, items: list[pytest.Item], killer: Path) -> int:
+    """Run tests until one fails; return 1 and write its name if one does."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        if fails(session, item, following):
+            killer.write_text(item.nodeid)
+            return 1
+    return 0
+
+
+def fails(session: pytest.Session, item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Run a test and return True if it fails."""
+    before = session.testsfailed
+    item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+    return session.testsfailed > before
+
+
+def be_silent() -> None:
+    """Drop what tests print, and let one signal end all processes that they start."""
+    os.setpgid(0, 0)
+    for number in range(3):
+        os.dup2(os.open(os.devnull, os.O_RDWR), number)
+
+
+def take_functions_of(mutant: Mutant) -> bool:
+    """Give the functions of a module the code of its mutant; return False if one does not fit."""
+    name = f"a2cap.{mutant.file.removesuffix('.py').replace('/', '.')}"
+    old = defaultdict[str, dict[int, list[FunctionType]]](lambda: defaultdict(list))
+    for one in gc.get_objects():
+        if type(one) is FunctionType and one.__module__ == name:
+            old[one.__code__.co_qualname][one.__code__.co_firstlineno].append(one)
+    new = defaultdict[str, list[CodeType]](list)
+    for code in codes_in(compile(mutant.source, str(ROOT / mutant.file), "exec")):
+        new[code.co_qualname].append(code)
+    for qualname, codes in new.items():
+        if len(codes) != len(old[qualname]):
+            return False
+        for code, line in zip(codes, sorted(old[qualname]), strict=True):
+            for one in old[qualname][line]:
+                if one.__code__.co_freevars != code.co_freevars:
+                    return False
+                one.__code__ = code
+    return True
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield the functions of a module and of its classes, in the order of the source."""
+    for one in code.co_consts:
+        if isinstance(one, CodeType) and not one.co_name.endswith(("comp>", "expr>")):
+            yield from [one] if one.co_flags & inspect.CO_NEWLOCALS else codes_in(one)
+
+
+def wait(context: Any, seconds: float, function: Callable[..., None], *arguments: object) -> int:
+    """Return the exit code of a function in another process, or minus the signal that ended it."""
+    process = context.Process(target=function, args=arguments)
+    process.start()
     try:
-        return any(fails(checkout, chosen) for chosen in selections(checkout, mutant.file, tests))
+        process.join(seconds)
     finally:
-        write(checkout / mutant.file, original)
+        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+    return int(process.exitcode)
 
 
 def write(path: Path, source: str) -> None:
@@ -179,98 +407,43 @@ def write(path: Path, source: str) -> None:
         compiled.unlink()
 
 
-def selections(checkout: Path, file: str, tests: list[str]) -> Iterator[list[str]]:
-    """Yield the tests of the module, those that import it, the other quick ones, the slow ones."""
-    folder, _, name = file.rpartition("/")
-    own = f"tests/{folder}/test_{name}"
-    if (checkout / own).exists():
-        yield [own, "-m", "not slow"]
-    module = re.compile(rf"\ba2cap\.{file.removesuffix('.py').replace('/', '[.]')}\b")
-    files = [path for folder in tests for path in sorted((checkout / folder).rglob("test_*.py"))]
-    names = [str(path.relative_to(checkout)) for path in files if module.search(path.read_text())]
-    if others := [name for name in names if name != own]:
-        yield [*others, "-m", "not slow"]
-    yield [*tests, *(f"--ignore={name}" for name in {own, *names}), "-m", "not slow"]
-    yield [*tests, "-m", "slow"]
-
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["numpy", "torch", "torchvision"])
-
-
-def fails(checkout: Path, chosen: list[str]) -> bool:
-    """Return True if a chosen test fails, or the tests do not end."""
-    process = FORKS.Process(target=run_tests, args=(checkout, chosen))
-    process.start()
-    process.join(SECONDS)
-    process.kill()
-    process.join()
-    return process.exitcode not in (0, 5)  # 5: no test was chosen
-
-
-def run_tests(checkout: Path, chosen: list[str]) -> None:
-    """Run tests of a checkout and end this process with pytest's code."""
-    # the copy is imported by its links, before the working directory and any installed package
-    paths = [str(checkout / ".typing"), str(checkout)]
-    sys.path[:] = paths + [path for path in sys.path if path and Path(path) != ROOT]
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "a2cap")]:
-        del sys.modules[name]
-    os.environ["PYTHONPATH"] = paths[0]
-    sys.dont_write_bytecode = False  # else each fork would compile all modules and tests
-    os.chdir(checkout)
-    with Path(os.devnull).open("w") as nothing:
-        os.dup2(nothing.fileno(), 1)
-        os.dup2(nothing.fileno(), 2)
-    import pytest
-
-    options = ["-x", "-q", "-n", "0", "-o", "pythonpath=.typing ."]
-    sys.exit(int(pytest.main([*options, *chosen])))
-
-
-def run(folder: str, mutants: list[Mutant], checkouts: SimpleQueue[Path]) -> list[Mutant]:
-    """Try the mutants of a folder; return those that no test killed."""
-
-    def survives(mutant: Mutant) -> bool:
-        checkout = checkouts.get()
-        try:
-            killed = is_killed(checkout, mutant, TESTS[folder])
-        finally:
-            checkouts.put(checkout)
-        print("killed  " if killed else "SURVIVED", mutant, flush=True)
-        return not killed
-
-    with ThreadPoolExecutor(checkouts.qsize()) as pool:
-        left = list(pool.map(survives, mutants))
-    return [mutant for mutant, is_left in zip(mutants, left, strict=True) if is_left]
+def copy_checkout(folder: Path, *given: object) -> str:
+    """Copy the files that are or could be committed; return the digest of code and arguments."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    digest = hashlib.sha256(repr(given).encode())
+    for name in sorted(filter(None, names.split("\0"))):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+            digest.update((ROOT / name).read_bytes() if name.endswith(".py") else b"")
+    for name in ("configs", "data", "extract", "model", "pipeline"):
+        (folder / "a2cap" / name).symlink_to(f"../{name}")
+    return digest.hexdigest()[:12]
 
 
 def main() -> int:
     """Print a table of tried, killed and surviving mutants; return 1 if under 95 % are killed."""
-    parser = ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--folder", choices=TESTS, action="append")
-    arguments = parser.parse_args()
-    folders = arguments.folder or list(TESTS)
-    generator = random.Random(arguments.seed)
-    checkouts: SimpleQueue[Path] = SimpleQueue()
-    rows, tried, left = [], 0, 0
-    with tempfile.TemporaryDirectory() as temporary:
-        for number in range(arguments.jobs):
-            checkouts.put(copy_checkout(Path(temporary) / f"checkout-{number}"))
-        for number, folder in enumerate(folders):
-            share = (arguments.count + number) // len(folders)
-            mutants = sample(folder, share, generator)
-            if fails(Path(temporary) / "checkout-0", [*TESTS[folder], "-m", "not slow"]):
-                print(f"the tests of {folder} fail without a mutant; mend them first")
-                return 1
-            survivors = run(folder, mutants, checkouts)
-            rows.append(f"| `{folder}` | {len(mutants)} | {len(mutants) - len(survivors)} |")
-            tried, left = tried + len(mutants), left + len(survivors)
-    print("", "| folder | tried | killed |", "|---|---|---|", *rows, sep="\n")
-    print(f"\n{tried - left} of {tried} killed: {(tried - left) / max(1, tried):.1%}")
-    return int(tried - left < 0.95 * tried)
+    parser.add_argument("--slow", action="store_true", help="run slow tests too")
+    parser.add_argument("--folder", choices=FOLDERS.split(), action="append")
+    parser.add_argument("tests", nargs="*", default=TESTS)
+    given = parser.parse_args()
+    if RESULTS in os.environ:
+        CLEAN.set_forkserver_preload(["numpy", "torch", "torchvision"])
+        file, folders = Path(os.environ[RESULTS]), given.folder or FOLDERS.split()
+        plugin = Sampled(file, folders, given.count, given.seed, "" if given.slow else "not slow")
+        return int(pytest.main([*OPTIONS, plugin.marker, *given.tests], plugins=[plugin]))
+    with tempfile.TemporaryDirectory() as copy:
+        digest = copy_checkout(Path(copy), given.tests, given.seed, given.slow)
+        results = ROOT / ".scratch/mutants" / f"{digest}.jsonl"
+        results.parent.mkdir(parents=True, exist_ok=True)
+        print(f"results are appended to {str(results)!r}", flush=True)
+        environment = {**os.environ, "PYTHONPATH": copy, RESULTS: str(results)}
+        command = [sys.executable, "-m", "tests.mutants", *sys.argv[1:]]
+        return subprocess.run(command, cwd=copy, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":

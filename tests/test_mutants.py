@@ -1,20 +1,30 @@
 """Mutants are single changes of the code, and are tried on a copy of the checkout."""
 
 import ast
-import random
+import json
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from a2cap.model.layers import positions
 from tests.mutants import (
+    FOLDERS,
+    FORK,
     ROOT,
-    TESTS,
     Mutant,
+    Sampled,
     changes_of,
-    copy_checkout,
-    is_killed,
+    draw,
     mutant_of,
-    sample,
+    take_functions_of,
+    wait,
 )
+
+TESTS = ["tests/data/sources/test_source.py", "tests/data/sources/test_hostile_names.py"]
 
 SOURCE = '''
 def clip(value: int = 3, *, top: bool = False) -> int:
@@ -44,21 +54,53 @@ def test_each_mutant_is_one_change_of_behaviour():
     }
     plain = ast.unparse(ast.parse(SOURCE))
     assert len({mutant.source for mutant in found} - {plain}) == len(found)
+    spans = {mutant.change: (mutant.span, mutant.at_import) for mutant in found}
+    assert spans["3 -> 4"] == ((3, 8), True)
+    assert spans["7 -> 8"] == spans["not top -> top"] == ((5, 5), False)
+    assert spans["note(value) -> pass"] == ((7, 7), False)
 
 
-@pytest.mark.parametrize("folder", TESTS)
+@pytest.mark.parametrize("folder", FOLDERS.split())
 def test_samples_are_repeatable_and_of_the_folder(folder):
-    drawn = sample(folder, 5, random.Random(0))
-    assert drawn == sample(folder, 5, random.Random(0))
-    assert len(drawn) == 5 and all(mutant.file.startswith(f"{folder}/") for mutant in drawn)
+    drawn = list(islice(draw(folder, 0), 5))
+    assert drawn == list(islice(draw(folder, 0), 5))
+    assert all(mutant.file.startswith(f"{folder}/") for mutant in drawn)
+
+
+def test_the_tests_of_a_mutant_execute_its_line_or_have_its_name(tmp_path):
+    sampled = Sampled(tmp_path, [], 0, 0, "")
+    quick, slower, own = "tests/b.py::q", "tests/a.py::s", "tests/model/x/test_y.py::o"
+    sampled.flaky = {"tests/b.py::flaky"}
+    sampled.seconds = {quick: 0.1, slower: 2.0, own: 5.0, "tests/b.py::flaky": 0.0}
+    sampled.lines = {"model/x/y.py": {"7": [slower, quick, "failed"], "8": ["tests/b.py::flaky"]}}
+
+    def tests_at(first, last):
+        return sampled.tests_of(Mutant("model/x/y.py", first, "", "", (first, last), False))
+
+    assert tests_at(6, 8) == [own, quick, slower]
+    assert tests_at(1, 6) == []
+
+
+def test_functions_that_exist_run_the_changed_code():
+    file = "model/layers/positions.py"
+    source = (ROOT / file).read_text()
+    before = positions.sinusoidal_positions(3, 4)
+
+    def changed():
+        mutant = Mutant(file, 0, "", source.replace("10_000.0", "9.0"), (0, 0), False)
+        fits = take_functions_of(mutant)
+        os._exit(int(fits and not positions.sinusoidal_positions(3, 4).equal(before)))
+
+    assert wait(FORK, 60, changed) == 1
+    assert positions.sinusoidal_positions(3, 4).equal(before)
 
 
 @pytest.mark.slow
-def test_a_change_that_a_test_notices_is_killed_and_another_is_not(tmp_path):
-    checkout = copy_checkout(tmp_path / "copy")
-    file = "data/boxes.py"
-    source = (ROOT / file).read_text()
-    tests = ["tests/data/test_boxes.py"]
-    assert is_killed(checkout, Mutant(file, 1, "", f"{source}\nraise SystemError"), tests)
-    assert not is_killed(checkout, Mutant(file, 1, "", f"{source}\nunused = 1"), tests)
-    assert (checkout / file).read_text() == source
+def test_changes_that_a_test_notices_are_killed_and_others_survive():
+    command = [sys.executable, "-m", "tests.mutants", "--count", "4", "--folder", "data/sources"]
+    ran = subprocess.run([*command, *TESTS], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "of 4 killed" in ran.stdout, ran.stdout + ran.stderr
+    results = Path(ran.stdout.splitlines()[0].split("'")[1])
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    assert len(rows) == 4 and {row["end"] for row in rows} <= {"killed", "SURVIVED"}
+    assert any(row["by"].startswith("tests/data/sources/") for row in rows)
