@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.model.layers import positions
+from a2cap.model import layers
 from tests.mutants import (
     FOLDERS,
     FORK,
@@ -82,17 +82,17 @@ def test_the_tests_of_a_mutant_execute_its_line_or_have_its_name(tmp_path):
 
 
 def test_functions_that_exist_run_the_changed_code():
-    file = "model/layers/positions.py"
+    file = "model/layers.py"
     source = (ROOT / file).read_text()
-    before = positions.sinusoidal_positions(3, 4)
+    before = layers.sinusoidal_positions(3, 4)
 
     def changed():
         mutant = Mutant(file, 0, "", source.replace("10_000.0", "9.0"), (0, 0), False)
         fits = take_functions_of(mutant)
-        os._exit(int(fits and not positions.sinusoidal_positions(3, 4).equal(before)))
+        os._exit(int(fits and not layers.sinusoidal_positions(3, 4).equal(before)))
 
     assert wait(FORK, 60, changed) == 1
-    assert positions.sinusoidal_positions(3, 4).equal(before)
+    assert layers.sinusoidal_positions(3, 4).equal(before)
 
 
 @pytest.mark.slow

@@ -34,7 +34,6 @@ def both_sides(images):
     return candidates, references, {n: [c] for n, c in zip(names, candidates, strict=True)}, targets
 
 
-@pytest.mark.slow
 @given(IMAGES)
 def test_bleu_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.bleu.bleu import Bleu
@@ -47,7 +46,6 @@ def test_bleu_equals_that_of_pycocoevalcap(images):
     assert pytest.approx(np.array(values), **EQUAL) == bleu_values(statistics).T
 
 
-@pytest.mark.slow
 @given(IMAGES)
 def test_cider_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.cider.cider import Cider
@@ -83,7 +81,6 @@ def cider_by_pycocoevalcap(images, corpus):
     return scored.compute_cider()
 
 
-@pytest.mark.slow
 @given(IMAGES, st.lists(st.lists(CAPTION, max_size=3), min_size=1, max_size=6))
 def test_cider_with_frequencies_of_a_corpus_equals_that_of_pycocoevalcap(images, corpus):
     candidates, references, *_ = both_sides(images)
@@ -93,7 +90,6 @@ def test_cider_with_frequencies_of_a_corpus_equals_that_of_pycocoevalcap(images,
     assert found == pytest.approx(cider_by_pycocoevalcap(images, corpus), **EQUAL)
 
 
-@pytest.mark.slow
 @given(IMAGES)
 def test_the_reward_of_self_critical_training_is_this_metric(images):
     candidates, references, *_ = both_sides(images)
@@ -160,7 +156,6 @@ def test_frequencies_of_coco_equal_those_of_pycocoevalcap(monkeypatch, users_cac
     )
 
 
-@pytest.mark.slow
 @given(IMAGES)
 def test_rouge_equals_that_of_pycocoevalcap(images):
     from pycocoevalcap.rouge.rouge import Rouge
