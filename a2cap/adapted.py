@@ -56,6 +56,7 @@ _SETTINGS = "a2_alignment"
 """Field of the model's config.json."""
 _WEIGHTS = ".a2."
 """Part of the name of every parameter of alignment."""
+_LONGEST = 200  # characters of a reason
 _TOGETHER = 8  # images that are captioned together; attention of every beam is held
 
 
@@ -243,14 +244,22 @@ def _load(directory: Path) -> Any:
         raise ConfigError(
             f"not a saved model: {str(directory)!r}; name a directory of save_pretrained"
         )
-    [name] = transformers.AutoConfig.from_pretrained(directory).architectures
-    kind = getattr(transformers, name)
-    # they are loaded after the model was adapted
-    kind._keys_to_ignore_on_load_unexpected = [
-        *(kind._keys_to_ignore_on_load_unexpected or []),
-        _WEIGHTS.replace(".", r"\."),
-    ]
-    return kind.from_pretrained(directory)
+    try:
+        config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        [name] = config.architectures or ["no architecture"]
+        kind = getattr(transformers, name)
+        # they are loaded after the model was adapted
+        kind._keys_to_ignore_on_load_unexpected = [
+            *(kind._keys_to_ignore_on_load_unexpected or []),
+            _WEIGHTS.replace(".", r"\."),
+        ]
+        return kind.from_pretrained(directory)
+    except Exception as error:  # of many types, for damaged files and unknown models
+        reason = " ".join(str(error).split())[:_LONGEST]
+        raise WeightsError(
+            f"cannot load {str(directory)!r}: {reason}; name an undamaged directory of "
+            "save_pretrained"
+        ) from error
 
 
 def _load_alignment(model: nn.Module, directory: Path) -> None:

@@ -1,6 +1,6 @@
 """Scores of captions that Python programs hold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from a2cap.data.errors import InputError
 from a2cap.data.tokenizers import Tokenizer
@@ -46,7 +46,8 @@ def score(
         )
     for image_id, texts in references.items():
         # a text is a sequence of texts too, of its letters
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        is_list = isinstance(texts, Collection) and not isinstance(texts, str)
+        if not is_list or not all(isinstance(text, str) for text in texts):
             raise InputError(
                 f"references of image {image_id!r} are not a list of texts: {texts!r}; give a list "
                 "of one or more texts per caption"

@@ -160,6 +160,26 @@ def test_misuse_is_one_clear_line(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("config.json", b"{", "JSON"),
+        ("config.json", b'{"model_type": "gpt2"}', "no architecture"),
+        ("config.json", b'{"model_type": "gpt2", "architectures": ["os"]}', "os"),
+        ("config.json", b'{"auto_map": {"AutoConfig": "run.Config"}}', "The repository"),
+        ("model.safetensors", b"x" * 99, ""),
+    ],
+)
+def test_a_damaged_directory_is_one_line_and_runs_no_code(tmp_path, file, content, reason):
+    build("gpt2").save_pretrained(tmp_path)
+    (tmp_path / "run.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / file).write_bytes(content)
+    message = message_of(a2cap.adapt, tmp_path, error=WeightsError)
+    assert message.startswith(f"cannot load {str(tmp_path)!r}: ") and reason in message
+    assert message.endswith("; name an undamaged directory of save_pretrained")
+    assert not (tmp_path / "ran").exists() and len(message.splitlines()) == 1
+
+
 def test_without_transformers_the_message_names_the_extra():
     code = (
         "import sys; sys.modules['transformers'] = None\n"

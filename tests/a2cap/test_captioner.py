@@ -310,6 +310,12 @@ def test_scores_are_those_of_the_evaluation(experiment):
             "references of image '0' are not a list of texts: 'a dog'; "
             "give a list of one or more texts per caption",
         ),
+        (
+            {"1": "a dog"},
+            {"1": None},
+            "references of image '1' are not a list of texts: None; "
+            "give a list of one or more texts per caption",
+        ),
         ([None], [["a"]], "caption of image '0' is not a text: None; give a text"),
     ],
 )

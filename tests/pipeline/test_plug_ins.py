@@ -1,7 +1,9 @@
 """Captioners of other packages: every stage and command, keys, and what a folder may not import."""
 
 import json
+import sys
 from importlib import import_module
+from types import ModuleType
 
 import pytest
 import yaml
@@ -139,6 +141,18 @@ def test_a_kind_that_is_not_a_captioner_is_named(kind, text, foreign, tmp_path, 
     message = message_of(load_config, None, [f"model.kind={kind}"], error=ConfigError)
     assert message == f"1 problem in the configuration:\n  model.kind: {text}"
     assert kind.partition(":")[0] in message_of(load_description, foreign(kind), error=A2Error)
+
+
+def test_a_class_without_a_file_is_no_kind(tmp_path, monkeypatch):
+    import_example(tmp_path, monkeypatch)
+    module, _, name = KIND.partition(":")
+    made = ModuleType("made")
+    setattr(made, name, getattr(sys.modules[module], name))
+    monkeypatch.setitem(sys.modules, "made", made)
+    message = message_of(load_config, None, [f"model.kind=made:{name}"], error=ConfigError)
+    assert message.endswith(
+        f"'made:{name}' has no file that others can import; move it into a module"
+    )
 
 
 def test_a_kind_of_any_length_or_with_any_character_is_one_short_line():

@@ -80,7 +80,7 @@ def align(matches: Sequence[Sequence[Match]]) -> list[Match]:
         # METEOR goes on with the best path if none is left.
         paths = _advanced(paths, position, found, () if found else here) or paths[:1]
     paths.sort(key=_rank)
-    best = min(paths[:BEAM], key=lambda path: path[0] + (_CHUNK if path[4] >= 0 else 0))
+    best = min(paths[:BEAM], key=lambda path: path[0] + (0 if path[4] == -1 else _CHUNK))
     chosen, trail = list(fixed.values()), best[5]
     while trail is not None:
         chosen.append(trail[0])
@@ -144,6 +144,6 @@ def _advanced(
             )
             # METEOR adds the distance to the paths that do without the match.
             rank += match.distance
-        rank = rank if end < 0 else rank + _CHUNK
+        rank = rank if end == -1 else rank + _CHUNK
         following.append((rank, used, reference_used, position + 1, -1, trail))
     return following

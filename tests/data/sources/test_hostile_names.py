@@ -196,14 +196,13 @@ def test_files_of_web_servers_are_read_whole_and_in_parts(tmp_path):
         assert "sends no parts" in message_of(file.read, 10)
 
 
-def test_a_part_is_as_long_as_asked_for_and_bounded(monkeypatch):
+def test_a_part_is_as_long_as_asked_for_and_bounded():
     content = bytes(range(200))
     with serving({"/a": content, "/list.txt": b""}) as (address, _):
         files = http.HttpFiles()
-        monkeypatch.setattr(http, "_LARGEST_PART", 20)
         assert files.part(f"{address}/a", 150, 170) == content[150:170]
-        assert message_of(files.part, f"{address}/a", 150, 171) == (
-            f"'{address}/a' claims 21 bytes in one part; download the file"
+        assert message_of(files.part, f"{address}/a", 150, 151 + (1 << 30)) == (
+            f"'{address}/a' claims 1,073,741,825 bytes in one part; download the file"
         )
         with pytest.raises(OSError, match=r"^10 of 20 bytes came$"):
             files.part(f"{address}/a", 190, 210)

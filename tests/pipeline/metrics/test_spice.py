@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from a2cap.data.files.cache import write_entry
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics import spice
 from a2cap.pipeline.metrics.java import JavaError, find_java
@@ -91,7 +92,10 @@ def test_each_caption_is_parsed_once_and_references_are_cached(parser):
 def test_an_interrupted_parse_is_resumed(parser, monkeypatch):
     monkeypatch.setattr(spice, "_PARSE_BATCH", 1)
     monkeypatch.setattr(spice, "_SAVE_EVERY", 2)
-    references = [["one", "two", "three"]]
+    references, written = [["one", "two", "three"]], []
+    monkeypatch.setattr(
+        spice, "write_entry", lambda *entry: written.append(entry) or write_entry(*entry)
+    )
 
     def stop(line):
         if "three" in line[0]:
@@ -105,6 +109,7 @@ def test_an_interrupted_parse_is_resumed(parser, monkeypatch):
     assert parser.parsed == ["one", "two"]
     spice_values(["one"], references, advance=print)
     assert parser.parsed == ["one", "two", "three"]
+    assert len(written) == 2
 
 
 def test_parts_are_averaged_over_the_images_that_have_them(parser, monkeypatch):
