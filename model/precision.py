@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from a2cap.model.replacement import linear_cast, replaced
+from a2cap.model.replaced_parameters import linear_cast, replaced
 
 Precision = Literal["float32", "bfloat16"]
 

@@ -24,7 +24,7 @@ from a2cap.model.alignment import (
 )
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.over_regions import attend
-from a2cap.model.replacement import frozen
+from a2cap.model.replaced_parameters import frozen
 
 
 @dataclass

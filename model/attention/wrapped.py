@@ -23,7 +23,7 @@ from a2cap.model.alignment import (
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.errors import ModelError
-from a2cap.model.replacement import frozen
+from a2cap.model.replaced_parameters import frozen
 
 
 class AlignedMultiheadAttention(nn.Module):

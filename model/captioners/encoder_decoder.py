@@ -40,7 +40,7 @@ from a2cap.model.captioner import (
 )
 from a2cap.model.captioners.settings import CaptionerSettings
 from a2cap.model.errors import ModelError
-from a2cap.model.replacement import frozen
+from a2cap.model.replaced_parameters import frozen
 
 BOX_VALUES = 5
 """Values per box: x1, y1, x2, y2 in [0, 1] of the image's sides, and the box's area share."""

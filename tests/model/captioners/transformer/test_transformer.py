@@ -5,7 +5,7 @@ from a2cap.model.captioner import SpecialTokens, decoder_input
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import ModelError
-from a2cap.model.replacement import frozen
+from a2cap.model.replaced_parameters import frozen
 from tests.data.messages import message_of
 
 
