@@ -34,9 +34,9 @@ from a2cap.data.image_ids import image_id
 from a2cap.data.regions import Regions, cell_boxes, is_grid
 from a2cap.extract.detector.input import Pixels
 from a2cap.images import AnyImage, as_pixels, path_of
+from a2cap.model.adapting.adapted_losses import adapted_losses
 from a2cap.model.adapting.cross_attention import adapt_layers
 from a2cap.model.adapting.generation import GeneratedCaption, generate_captions
-from a2cap.model.adapting.passes import adapted_losses
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.errors import ModelError
