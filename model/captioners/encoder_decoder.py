@@ -23,7 +23,7 @@ from a2cap.model.alignment import (
     padding_bias,
     uniform_average,
 )
-from a2cap.model.attention.rivals import ProphetAttention, supervision_penalty
+from a2cap.model.attention.supervised_attention import ProphetAttention, supervision_penalty
 from a2cap.model.captioner import (
     PLAIN,
     CaptionerConfig,

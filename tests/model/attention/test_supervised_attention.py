@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.model.attention.rivals import ProphetAttention, mean_attention
+from a2cap.model.attention.supervised_attention import ProphetAttention, mean_attention
 from a2cap.model.captioner import Teaching
 from a2cap.model.errors import ModelError
 from a2cap.model.losses import two_losses
