@@ -23,7 +23,7 @@ from a2cap.model.alignment import (
     scaled_product,
 )
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.attention.over_regions import attend
+from a2cap.model.attention.region_attention import attend
 from a2cap.model.replaced_parameters import frozen
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from a2cap.model.alignment import Alignment, DecoderPass, RegionProjection, scaled_product
 from a2cap.model.attention.multi_head import merge_heads, split_heads
-from a2cap.model.attention.over_regions import attend
+from a2cap.model.attention.region_attention import attend
 from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig

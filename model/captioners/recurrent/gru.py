@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from a2cap.model.alignment import AlignedAttention, DecoderPass
-from a2cap.model.attention.over_regions import SingleHeadAttention
+from a2cap.model.attention.region_attention import SingleHeadAttention
 from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent.gru_config import GruConfig

@@ -11,7 +11,7 @@ from a2cap.model.alignment import (
     RegionProjection,
     at_least_float32,
 )
-from a2cap.model.attention.over_regions import SingleHeadAttention
+from a2cap.model.attention.region_attention import SingleHeadAttention
 from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
 

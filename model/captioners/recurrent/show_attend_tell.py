@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from a2cap.model.alignment import DecoderPass
 from a2cap.model.attention.hard import LocationLosses, Locations
-from a2cap.model.attention.over_regions import SingleHeadAttention
+from a2cap.model.attention.region_attention import SingleHeadAttention
 from a2cap.model.captioner import Memory, ScoredCaptions, SpecialTokens, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent.recurrent_decoder import (
