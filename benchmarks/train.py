@@ -25,7 +25,7 @@ from a2cap.model.captioners.transformer.transformer_config import TransformerCon
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
-from a2cap.model.precision import mixed_precision
+from a2cap.model.mixed_precision import mixed_precision
 from benchmarks.measure import Form
 
 A2, PLAIN, MIXED = "a2", "plain", "a2, bf16"

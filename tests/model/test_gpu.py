@@ -16,7 +16,7 @@ from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.decoding.sampling import sample_captions
 from a2cap.model.losses import two_losses
-from a2cap.model.precision import mixed_precision
+from a2cap.model.mixed_precision import mixed_precision
 from a2cap.model.self_critical.rollouts import generate_rollouts, self_critical_loss
 from tests.kernels import fake_gpu
 

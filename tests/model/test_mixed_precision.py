@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from a2cap.model.losses import two_losses
-from a2cap.model.precision import mixed_precision
+from a2cap.model.mixed_precision import mixed_precision
 
 CPU = torch.device("cpu")
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
