@@ -24,7 +24,7 @@ import click
 import torch
 
 from a2cap.data.files.sealed_folder import installed_versions
-from a2cap.extract.detector.precision import has_bfloat16
+from a2cap.extract.detector.proposal_precision import has_bfloat16
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.demo import run_demo
 from benchmarks import extract, self_critical, train

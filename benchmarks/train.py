@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from a2cap.extract.detector.precision import has_bfloat16
+from a2cap.extract.detector.proposal_precision import has_bfloat16
 from a2cap.model.alignment import AlignedAttention, DecoderPass
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input

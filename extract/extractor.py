@@ -25,7 +25,7 @@ from a2cap.extract.detector.input import (
     check_boxes,
     scaled_batch,
 )
-from a2cap.extract.detector.precision import (
+from a2cap.extract.detector.proposal_precision import (
     MixedPrecision,
     exact_precision,
     resolve_precision,

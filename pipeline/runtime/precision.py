@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from a2cap.extract.detector.precision import has_bfloat16
+from a2cap.extract.detector.proposal_precision import has_bfloat16
 from a2cap.model.mixed_precision import mixed_precision
 from a2cap.pipeline.runtime.config import Precision
 

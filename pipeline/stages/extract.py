@@ -53,7 +53,7 @@ class Extract(Stage):
         """The section with the precision that `auto` is on this processor."""
         precision = self.extract.precision_in_key
         if precision == "auto":
-            from a2cap.extract.detector.precision import resolve_precision  # imports torch
+            from a2cap.extract.detector.proposal_precision import resolve_precision  # imports torch
             from a2cap.pipeline.runtime.device import prepare_device
 
             precision = resolve_precision(self.extract, prepare_device(self.runtime))

@@ -9,7 +9,7 @@ from a2cap.extract import extractor
 from a2cap.extract.detector import precision, proposals
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
-from a2cap.extract.detector.precision import MixedPrecision
+from a2cap.extract.detector.proposal_precision import MixedPrecision
 from tests.extract.tiny import CONFIG, TINY
 from tests.kernels import fake_gpu
 

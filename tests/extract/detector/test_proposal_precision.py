@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from a2cap.extract.detector import precision
-from a2cap.extract.detector.precision import MixedPrecision, has_bfloat16, resolve_precision
+from a2cap.extract.detector.proposal_precision import (
+    MixedPrecision,
+    has_bfloat16,
+    resolve_precision,
+)
 from a2cap.extract.detector.regions import RegionSelection
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG, relative
