@@ -31,7 +31,7 @@ from a2cap.extract.image import read_image
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.runtime.config import Precision
-from a2cap.pipeline.runtime.precision import matrix_precision
+from a2cap.pipeline.runtime.training_precision import matrix_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer

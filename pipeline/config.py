@@ -73,7 +73,7 @@ class Config(Section):
         chosen = {name: one for name, one in sections.items() if one.precision == "auto"}
         if not chosen:
             return self
-        from a2cap.pipeline.runtime.precision import resolve_precision  # imports torch
+        from a2cap.pipeline.runtime.training_precision import resolve_precision  # imports torch
 
         precision = resolve_precision("auto", self.runtime.device)
         for name, section in chosen.items():

@@ -23,7 +23,7 @@ from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.runtime.distributed import RankError, Ranks
 from a2cap.pipeline.runtime.gradients import GradientSum
-from a2cap.pipeline.runtime.precision import (
+from a2cap.pipeline.runtime.training_precision import (
     deterministic_operations,
     matrix_precision,
     warn_about_emulation,

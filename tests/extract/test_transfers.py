@@ -6,7 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from a2cap.extract import extractor
-from a2cap.extract.detector import precision, proposals
+from a2cap.extract.detector import proposal_precision, proposals
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.proposal_precision import MixedPrecision
@@ -43,7 +43,7 @@ def fake_operators(monkeypatch):
     # parameters are made where they are used
     monkeypatch.setattr(torch.nn.Module, "to", lambda module, *_, **__: module)
     monkeypatch.setattr(torch, "from_numpy", from_array)
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(extractor, "MixedPrecision", RoughPrecision)
     monkeypatch.setattr(proposals, "nms", lambda boxes, scores, **_: scores.argsort())
     proposals._anchors_on.cache_clear()

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.extract.detector import precision
+from a2cap.extract.detector import proposal_precision
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.status import UnfinishedStageError
@@ -178,7 +178,9 @@ def test_the_key_has_the_precision_that_the_processor_computes(
 ):
     made = []
     for has_bfloat16 in (False, True):
-        monkeypatch.setattr(precision, "has_bfloat16", lambda device, has=has_bfloat16: has)
+        monkeypatch.setattr(
+            proposal_precision, "has_bfloat16", lambda device, has=has_bfloat16: has
+        )
         with experiment.open("extract.precision=auto", *settings) as opened:
             made.append(opened.stage("extract").made_from)
     assert [one.fields["extract"]["precision"] for one in made] == [exact, mixed]

@@ -34,7 +34,7 @@ from a2cap.pipeline.engine.artifact_names import (
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
-from a2cap.pipeline.runtime.precision import forward_precision
+from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.task import CaptionValidation, caption_task, training_batches

@@ -33,7 +33,7 @@ from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
-from a2cap.pipeline.runtime.precision import forward_precision
+from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
 from a2cap.pipeline.training.detector.validation import (

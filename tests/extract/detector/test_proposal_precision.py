@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.extract.detector import precision
+from a2cap.extract.detector import proposal_precision
 from a2cap.extract.detector.proposal_precision import (
     MixedPrecision,
     has_bfloat16,
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 def uncompiled(monkeypatch):
     """Leave out compiling, which takes seconds and is tested by itself."""
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+    monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device: True)
 
 
 @pytest.mark.slow
@@ -80,13 +80,13 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
 def test_the_precision_follows_from_the_kind_of_processor(monkeypatch, fields, fast, slow):
     config = EXACT.model_copy(update=fields)
     for is_fast, expected in ((True, fast), (False, slow)):
-        monkeypatch.setattr(precision, "has_bfloat16", lambda device, found=is_fast: found)
+        monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device, found=is_fast: found)
         assert resolve_precision(config, CPU) == expected
 
 
 @pytest.mark.parametrize("asked", [MIXED, AUTO])
 def test_mixed_warns_where_bfloat16_is_emulated(detector, monkeypatch, caplog, asked):
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
+    monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device: False)
     extractor = Extractor(detector, config=asked)
     message = "cpu emulates bfloat16, many times slower: extract.precision=mixed; set it to auto"
     is_mixed = asked is MIXED

@@ -21,7 +21,7 @@ from a2cap.model.captioners.transformer.transformer_config import TransformerCon
 from a2cap.model.losses import two_losses
 from a2cap.pipeline.captioning.model_description import ModelDescription
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
-from a2cap.pipeline.runtime.precision import forward_precision
+from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import (
     CrossEntropyOptimizer,

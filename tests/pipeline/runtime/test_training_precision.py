@@ -6,8 +6,8 @@ import yaml
 
 from a2cap.pipeline.config import load_config
 from a2cap.pipeline.engine.explain import key_fields
-from a2cap.pipeline.runtime import precision as precision_module
-from a2cap.pipeline.runtime.precision import (
+from a2cap.pipeline.runtime import training_precision as precision_module
+from a2cap.pipeline.runtime.training_precision import (
     deterministic_operations,
     forward_precision,
     matrix_precision,
