@@ -88,17 +88,17 @@ class SelfAttention(nn.Module):
         added: Tensor = self.output(merge_heads(attended))
         return added
 
-    def step(self, states: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
+    def step(self, states: Tensor, kv_cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend from the next token of each row to that row's tokens, itself included.
 
-        states: (N, 1, D); cache: (N, 2, H, t, d), keys and values of the t tokens before, None at
-        the first. Returns (N, 1, D) and the extended cache; the given one is left as it is.
+        states: (N, 1, D); kv_cache: (N, 2, H, t, d), keys and values of the t tokens before, None
+        at the first. Returns (N, 1, D) and the extended cache; the given one is left as it is.
         """
         parts = self.query_key_value(states).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         queries, added = parts[:, :, 0], parts[:, :, 1:].transpose(1, 2)  # one token: t = 1
-        cache = added if cache is None else torch.cat((cache, added), dim=3)
-        attended = self._attend(queries, *cache.unbind(dim=1))
-        return self.output(merge_heads(attended)), cache
+        kv_cache = added if kv_cache is None else torch.cat((kv_cache, added), dim=3)
+        attended = self._attend(queries, *kv_cache.unbind(dim=1))
+        return self.output(merge_heads(attended)), kv_cache
 
     def _attend(
         self,

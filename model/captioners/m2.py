@@ -220,7 +220,7 @@ class MeshedDecoder(nn.Module):
         return tuple(found)
 
     def start(self, memory: Memory) -> Tensors:
-        """Return the empty caches before the first token."""
+        """Return the empty KV caches before the first token."""
         return ()
 
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
@@ -237,17 +237,17 @@ class MeshedDecoder(nn.Module):
     def step(
         self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
     ) -> tuple[DecoderOutput, Tensors]:
-        """Decode the next token of each row; tensors: the cache of each layer in turn."""
+        """Decode the next token of each row; tensors: the KV cache of each layer in turn."""
         states = self._embed(tokens[:, None], tensors[0].shape[3] if tensors else 0)
         attention: list[AlignedAttention] = []
         extended: list[Tensor] = []
         for number, layer in enumerate(self._layers()):
-            cache = tensors[number] if tensors else None
-            attended, cache = layer.self_attention.step(states, cache)
+            kv_cache = tensors[number] if tensors else None
+            attended, kv_cache = layer.self_attention.step(states, kv_cache)
             states = layer.add_self_attended(states, attended)
             states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
             attention += weights
-            extended.append(cache)
+            extended.append(kv_cache)
         return DecoderOutput(states.squeeze(1), tuple(attention)), tuple(extended)
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:

@@ -83,11 +83,11 @@ class DecoderLayer(nn.Module):
         read = block_input(states, self.self_attention_norm, pre=self.pre)
         return self._add_self_attended(states, self.self_attention(read))
 
-    def self_attend_step(self, states: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
+    def self_attend_step(self, states: Tensor, kv_cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend from the next token of each row to those before it; (N, 1, D) -> (N, 1, D)."""
         read = block_input(states, self.self_attention_norm, pre=self.pre)
-        attended, cache = self.self_attention.step(read, cache)
-        return self._add_self_attended(states, attended), cache
+        attended, kv_cache = self.self_attention.step(read, kv_cache)
+        return self._add_self_attended(states, attended), kv_cache
 
     def cross_attend(
         self, states: Tensor, regions: RegionProjection, decoder_pass: DecoderPass
@@ -136,7 +136,7 @@ class CaptionDecoder(nn.Module):
         return tuple(attention.project_mask_keys(states) for attention in attentions)
 
     def start(self, memory: Memory) -> Tensors:
-        """Return the empty caches before the first token."""
+        """Return the empty KV caches before the first token."""
         return ()
 
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
@@ -152,15 +152,15 @@ class CaptionDecoder(nn.Module):
     def step(
         self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
     ) -> tuple[DecoderOutput, Tensors]:
-        """Decode the next token of each row; tensors: the cache of each layer in turn."""
+        """Decode the next token of each row; tensors: the KV cache of each layer in turn."""
         position = tensors[0].shape[3] if tensors else 0
         states: Tensor = self.embedding(tokens[:, None], first_position=position)
         extended: list[Tensor] = []
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self._layers()):
-            states, cache = layer.self_attend_step(states, tensors[number] if tensors else None)
+            states, kv_cache = layer.self_attend_step(states, tensors[number] if tensors else None)
             states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
-            extended.append(cache)
+            extended.append(kv_cache)
             attention.append(weights)
         return DecoderOutput(self.norm(states).squeeze(1), tuple(attention)), tuple(extended)
 
