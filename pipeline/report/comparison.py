@@ -133,7 +133,7 @@ def write_comparison(
             "comparison.html",
             comparison=comparison,
             min_change=MIN_CHANGE,
-            heads=["metric", "A", "B", "difference", "95 %", "B is better in"],
+            heads=["metric", "A", "B", "B − A", "95 %", "B is better in"],
             cited=[row.cells for row in cited],
             others=[row.cells for row in comparison.metrics if row not in cited],
             settings={name: " → ".join(pair) for name, pair in comparison.settings.items()},

@@ -160,6 +160,21 @@ def open_page(browser: "Browser") -> Iterator[Callable[..., "Page"]]:
     assert complaints == []
 
 
+@pytest.fixture
+def faults_of() -> "Callable[[Page], list[str]]":
+    """Return what axe would find in a page with open folds, light and dark."""
+    script = (Path(__file__).parent / "report" / "faults.js").read_text()
+
+    def find(page: "Page") -> list[str]:
+        found: list[str] = []
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            found += page.evaluate(script)
+        return found
+
+    return find
+
+
 Together = Callable[[int, Callable[[Ranks], Any]], list[Any]]
 
 

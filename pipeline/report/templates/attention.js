@@ -1,31 +1,20 @@
-"use strict";
 // The image of a card, and the attention to its regions or cells at each word of the caption.
 
 const FIXED_POINT = 16384;
 const TOP_REGIONS = 5; // regions in the table and with a label
 const OVERLAY_WIDTH = 320; // pixels, as many as a thumbnail has
-const DIMMED = 0.75; // opacity over what is not attended, if the peak is PEAK times even or more
+const DIMMED = 0.7; // opacity over what is not attended, if the peak is PEAK times even or more
 const SPREAD = 1.5; // times even: below, nothing stands out
 const PEAK = 4; // times even: a weaker peak dims less, in proportion
-const MAP = 0.7; // opacity of the map over a grid: white is attended
 const MAP_POINTS = 64; // to which a grid is interpolated
 const STEP = 800; // milliseconds of a word while the words are played
 const KINDS = ["original α", "aligned αᵃ"];
 
-const byId = (id) => document.getElementById(id);
 const percent = (share) => `${Math.round(100 * share)} %`;
 const range = (count) => [...Array(count).keys()];
 const isEven = (row) => Math.max(...row) * row.length < SPREAD;
 const topRegions = (row) => range(row.length).sort((a, b) => row[b] - row[a]).slice(0, TOP_REGIONS);
 const nameOf = (detail, index) => detail.names[index] || `region ${index + 1}`;
-
-function addText(parent, tag, text, kind) {
-  const element = document.createElement(tag);
-  element.textContent = text;
-  if (kind) element.className = kind;
-  parent.append(element);
-  return element;
-}
 
 function shares(row) {
   const sum = row.reduce((a, b) => a + b, 0) || 1;
@@ -41,7 +30,7 @@ function unpack(text, width) {
   );
 }
 
-// Layer and head that the page shows, from 0; without a head all of the layer's, without a layer the mean.
+// Layer and head that the page shows, from 0; the mean over what is not chosen.
 const chosenHead = () => (byId("head")?.value ?? "").split(".").filter(Boolean).map((number) => number - 1);
 const headName = ([layer, head]) => `layer ${layer + 1}` + (head === undefined ? "" : `, head ${head + 1}`);
 
@@ -68,22 +57,24 @@ function attentionOf({ attention, regions }) {
   };
 }
 
-// Dims what is not attended: in each pixel the region with the largest share of those that cover it.
-// An even share is as dark as none.
-function dimRegions(context, scale, detail, row, largest) {
+// Dims what is not attended; an even share is as dark as none. Of the regions that cover a pixel, the
+// largest share counts; the cells of a grid are interpolated.
+function dim(context, scale, { boxes, grid, width, height }, row, largest) {
   const even = 1 / row.length;
   const depth = DIMMED * Math.min(1, (largest / even - 1) / (Math.min(PEAK, row.length) - 1));
   const light = row.map((share) => Math.max(0, (share - even) / (largest - even)));
-  const paint = ([x1, y1, x2, y2], seen) => {
-    const area = [x1 * scale, y1 * scale, (x2 - x1) * scale, (y2 - y1) * scale];
+  const clear = (box, seen) => {
+    const [x1, y1, x2, y2] = box.map((value) => value * scale), area = [x1, y1, x2 - x1, y2 - y1];
     context.clearRect(...area);
     context.fillStyle = `rgb(0 0 0 / ${depth * (1 - seen)})`;
     context.fillRect(...area);
+    return area;
   };
-  paint([0, 0, detail.width, detail.height], 0);
+  clear([0, 0, width, height], 0);
+  if (grid) return context.drawImage(smoothMap(grid.side, light, depth), ...clear(grid.area, 1));
   // Ascending, so that the largest share is the last word in each pixel.
   for (const index of range(row.length).filter((i) => light[i] > 0).sort((a, b) => light[a] - light[b])) {
-    paint(detail.boxes[index], light[index]);
+    clear(boxes[index], light[index]);
   }
 }
 
@@ -96,24 +87,14 @@ const smooth = (line) =>
   });
 const turned = (rows) => rows[0].map((_, i) => rows.map((row) => row[i]));
 
-// Draws attention over a grid as in Show, Attend and Tell (Xu et al. 2015): white is attended.
-function mapGrid(context, scale, { grid }, row, largest) {
-  const cells = range(grid.side).map((y) => row.slice(y * grid.side, (y + 1) * grid.side));
+function smoothMap(side, light, depth) {
+  const cells = range(side).map((y) => light.slice(y * side, (y + 1) * side));
   const points = turned(turned(cells.map(smooth)).map(smooth)).flat();
-  const map = new ImageData(MAP_POINTS, MAP_POINTS);
-  points.forEach((value, i) => map.data.fill((255 * value) / largest, 4 * i, 4 * i + 3));
-  for (let i = 3; i < map.data.length; i += 4) map.data[i] = 255;
-  const small = document.createElement("canvas");
-  small.width = small.height = MAP_POINTS;
-  small.getContext("2d").putImageData(map, 0, 0);
-  const [x1, y1, x2, y2] = grid.area.map((value) => value * scale);
-  const { width, height } = context.canvas;
-  context.globalAlpha = MAP;
-  context.imageSmoothingQuality = "high";
-  context.fillRect(0, 0, width, height); // a crop leaves a margin, which is not attended
-  context.clearRect(x1, y1, x2 - x1, y2 - y1);
-  context.drawImage(small, x1, y1, x2 - x1, y2 - y1);
-  context.globalAlpha = 1;
+  const map = document.createElement("canvas"), pixels = new ImageData(MAP_POINTS, MAP_POINTS);
+  points.forEach((value, i) => (pixels.data[4 * i + 3] = 255 * depth * (1 - value)));
+  map.width = map.height = MAP_POINTS;
+  map.getContext("2d").putImageData(pixels, 0, 0);
+  return map;
 }
 
 function addBox(svg, [x1, y1, x2, y2], attributes) {
@@ -133,8 +114,8 @@ function addLabel(card, detail, [x1, y1, x2], text, kind) {
   label.style.top = `${(100 * y1) / detail.height}%`;
 }
 
-// Draws the boxes, the largest first: later ones are on top, and small ones must be reachable. The
-// pointer and the arrow keys choose one, which `tell` is given as text.
+// Draws the boxes, small ones on top, so that all can be reached. The pointer and the arrow keys choose
+// one, which `tell` is given as text.
 function addRegions(card, detail, tell) {
   const svg = card.querySelector(".regions"), count = detail.boxes.length;
   const areas = detail.boxes.map(([x1, y1, x2, y2]) => (x2 - x1) * (y2 - y1));
@@ -247,12 +228,10 @@ function addImage(card, detail, { src = detail.thumbnail, alt = "" } = {}) {
     words.forEach((word, i) => word.classList.toggle("shown", i === at));
     context.clearRect(0, 0, canvas.width, canvas.height);
     for (const old of card.querySelectorAll(".top")) old.matches("rect") ? old.classList.remove("top") : old.remove();
-    card.classList.toggle("attending", at !== null);
     if (at === null) return tell("");
     const rows = found.shares.map((all) => all[at]), row = rows[kind];
-    const paint = detail.grid ? mapGrid : dimRegions;
     // Both kinds have one scale.
-    if (!isEven(row)) paint(context, canvas.width / detail.width, detail, row, Math.max(...rows.flat()));
+    if (!isEven(row)) dim(context, canvas.width / detail.width, detail, row, Math.max(...rows.flat()));
     if (!detail.grid) {
       for (const index of topRegions(row)) {
         part(`[data-region="${index}"]`).classList.add("top");
@@ -352,11 +331,3 @@ function addZoom(card) {
     card.scrollIntoView({ block: "nearest" });
   });
 }
-
-document.addEventListener("click", ({ target }) => {
-  if (!target.matches(".copy")) return;
-  const text = target.previousElementSibling;
-  getSelection().selectAllChildren(text);
-  // A page from disk may lack the clipboard; the text is then selected, to be copied by keys.
-  navigator.clipboard?.writeText(text.textContent).then(() => (target.textContent = "Copied"), () => {});
-});

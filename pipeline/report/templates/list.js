@@ -61,8 +61,8 @@ function showCount(shown, all) {
   byId("count").value = `${shown.toLocaleString("en")}${of} images`;
 }
 
-// Keeps the values of a form's controls in the address, so that a view can be bookmarked and sent.
-// Returns a function to call after a change by program.
+// Keeps the values of a form's controls in the address, so that a view can be sent. Returns a function
+// to call after a change by program.
 function keepInAddress(form, update) {
   const controls = [...form.querySelectorAll("input, select")];
   const valueOf = (control) => (control.type === "checkbox" ? String(control.checked) : control.value);
@@ -109,7 +109,7 @@ function keepInAddress(form, update) {
 function asCsv(rows) {
   // A spreadsheet would run a text that begins like a formula.
   const cell = (value) => {
-    const text = Array.isArray(value) ? value.join(" | ") : String(value ?? "");
+    const text = [value ?? ""].flat().join(" | ");
     const safe = typeof value !== "number" && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
     return `"${safe.replaceAll('"', '""')}"`;
   };
@@ -117,14 +117,6 @@ function asCsv(rows) {
   return [names, ...rows.map((row) => names.map((name) => row[name]))]
     .map((line) => line.map(cell).join(",") + "\r\n")
     .join("");
-}
-
-function download(name, type, text) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(link.href);
 }
 
 // "/" focuses the search; submitting the form would reload the page.

@@ -63,7 +63,7 @@
     part(".score").style.setProperty("--share", Math.min((value ?? 0) / 2, 1));
     part(".score b").textContent = score(value);
     part(".score span").textContent = data.metrics[mainMetric];
-    data.metrics.forEach((name, i) => i === mainMetric || addNamed(name, score(item.scores[i])));
+    data.metrics.forEach((name, i) => i === mainMetric || item.scores[i] === null || addNamed(name, score(item.scores[i])));
     if (item.grounding) {
       const [original, aligned, uniform] = item.grounding;
       const both = original === aligned ? score(original) : `α ${score(original)}, αᵃ ${score(aligned)}`;
@@ -88,7 +88,7 @@
     const [hero, ...typical] = take("typical", 3, values.typical, 1);
     hero?.classList.add("hero");
     byId("first").append(...[hero, typical[0], ...best, typical[1], ...worst].filter(Boolean));
-    byId("first").hidden = !byId("first").children.length;
+    for (const id of ["first", "hint"]) byId(id).hidden = !hero;
   }
 
   // Each returns true for the items that its control lets through.
@@ -156,10 +156,10 @@
   }
 
   const rows = () =>
-    found.map((item) => ({
-      id: item.id,
-      caption: item.caption,
-      references: item.references,
+    found.map(({ id, caption, references, ...item }) => ({
+      id,
+      caption,
+      references,
       ...Object.fromEntries(data.metrics.map((name, i) => [name, item.scores[i]])),
     }));
   byId("csv").addEventListener("click", () => download("captions.csv", "text/csv", asCsv(rows())));
@@ -173,6 +173,14 @@
   for (const command of root ? document.querySelectorAll("code") : []) {
     command.textContent = command.textContent.replace("-c config.yaml", () => `-c ${quoted(`${root}${below}/config.yaml`)} --artifacts ${quoted(root)}`);
   }
+
+  document.addEventListener("click", ({ target }) => {
+    if (!target.matches(".copy")) return;
+    const text = target.previousElementSibling;
+    getSelection().selectAllChildren(text);
+    // A page from disk may lack the clipboard; the text is then selected, to be copied by keys.
+    navigator.clipboard?.writeText(text.textContent).then(() => (target.textContent = "Copied"), () => {});
+  });
 
   byId("truth-label").hidden = ![...details.values()].some((script) => !script.textContent.includes('"truth":null'));
   offerHeads();

@@ -269,7 +269,7 @@ def test_a_human_reference_is_a_third_candidate_whose_pairs_are_tallied_apart(im
 
 @pytest.mark.slow
 @pytest.mark.chromium
-def test_the_page_saves_the_answers_as_a_sheet(key, open_page, tmp_path):
+def test_the_page_saves_the_answers_as_a_sheet(key, open_page, faults_of, tmp_path):
     page = open_page(tmp_path / "sheet" / "sheet.html", width=360)
     assert page.inner_text("#left") == "60 questions are left"
     for input_ in page.query_selector_all('input[value="right"]'):
@@ -282,3 +282,4 @@ def test_the_page_saves_the_answers_as_a_sheet(key, open_page, tmp_path):
     right = sum(not item.first_is_left for item in key.items) / 20
     assert {row.first for row in found} == {right}
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert faults_of(page) == []

@@ -2,6 +2,7 @@
 // equal ids, focus that is not seen.
 () => {
   const faults = [];
+  for (const fold of document.querySelectorAll("details")) fold.open = true;
   // What is not drawn yet has no colours.
   for (const card of document.querySelectorAll(".card, .pair")) card.style.contentVisibility = "visible";
   const seen = [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility({ visibilityProperty: true }));

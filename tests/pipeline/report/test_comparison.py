@@ -131,7 +131,9 @@ def test_the_title_is_what_differs(settings, expected):
 
 @pytest.mark.slow
 @pytest.mark.chromium
-def test_images_of_both_reports_are_shown_side_by_side_with_both_attentions(tmp_path, open_page):
+def test_images_of_both_reports_are_shown_side_by_side_with_both_attentions(
+    tmp_path, open_page, faults_of
+):
     rows = np.array([[0.2, 0.7, 0.1], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]], dtype=np.float32)
     attention = CaptionAttention(rows, rows[::-1], rows)
     reports = tmp_path / "first.html", tmp_path / "second.html"
@@ -150,6 +152,7 @@ def test_images_of_both_reports_are_shown_side_by_side_with_both_attentions(tmp_
     alone = page.locator(".pair").nth(1).locator(".card")  # only the second report embeds image 3
     assert [side.locator(".image").is_visible() for side in alone.all()] == [True, True]
     assert [side.locator(".word").count() for side in alone.all()] == [0, 3]
+    assert faults_of(page) == []
 
 
 @pytest.mark.slow

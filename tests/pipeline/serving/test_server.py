@@ -387,7 +387,7 @@ def test_the_command_prints_its_address_and_stops_quietly(model, scene):
 @pytest.mark.slow
 @pytest.mark.chromium
 def test_dropped_images_show_their_captions_and_the_attention_of_their_words(
-    server, browser, scene, tmp_path
+    server, browser, faults_of, scene, tmp_path
 ):
     other = shutil.copyfile(scene, tmp_path / "<img src=x onerror=alert(1)>.png")
     page = browser.new_page(viewport={"width": 360, "height": 800})
@@ -420,5 +420,6 @@ def test_dropped_images_show_their_captions_and_the_attention_of_their_words(
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"<script>"})
     page.wait_for_selector(".large:has-text('is not in a supported format')", timeout=600_000)
+    assert faults_of(page) == []
     page.close()
     assert complaints == []
