@@ -26,7 +26,7 @@ ORDER = (
     ("pipeline/__main__",),
     ("pipeline/cli",),
     ("pipeline/demo", "pipeline/sweep"),
-    ("pipeline/doctor",),
+    ("pipeline/upkeep",),
     ("pipeline/experiment", "pipeline/runs"),
     ("pipeline/stages",),
     ("pipeline/config",),

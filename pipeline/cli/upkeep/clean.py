@@ -4,7 +4,7 @@ import click
 
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import format_bytes
-from a2cap.pipeline.doctor.clean import (
+from a2cap.pipeline.upkeep.clean import (
     LEFTOVER,
     RemovableItem,
     find_removable,

@@ -7,8 +7,8 @@ import click
 
 from a2cap.pipeline.cli.commands import EXIT_ERROR
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
-from a2cap.pipeline.doctor.machine import describe_machine
 from a2cap.pipeline.stages.checks import check_stages
+from a2cap.pipeline.upkeep.machine import describe_machine
 
 
 @click.command()

@@ -6,8 +6,8 @@ import click
 
 from a2cap.pipeline.cli.commands import EXIT_ERROR
 from a2cap.pipeline.cli.options import PATH, artifacts_option, log, verbose_option
-from a2cap.pipeline.doctor.verify import VerifiedItem
-from a2cap.pipeline.doctor.verify import verify as verify_items
+from a2cap.pipeline.upkeep.verify import VerifiedItem
+from a2cap.pipeline.upkeep.verify import verify as verify_items
 
 
 @click.command()

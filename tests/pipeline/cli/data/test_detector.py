@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from a2cap.data.features.store import FeatureStore
-from a2cap.pipeline.doctor.verify import verify
 from a2cap.pipeline.training.checkpoints import Checkpoints
+from a2cap.pipeline.upkeep.verify import verify
 from tests.experiments import a2, settings
 
 

@@ -17,7 +17,6 @@ from a2cap.data.files.atomic import rename_durably
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import MadeFrom, read_manifest
 from a2cap.pipeline.config import Config
-from a2cap.pipeline.doctor.verify import STAGES, is_key
 from a2cap.pipeline.engine.artifact_names import CAPTIONER, FURTHER_MODEL, TRAIN_DETECTOR
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.lock import is_locked, is_read, lock_folder, lock_holder, stage_lock
@@ -25,6 +24,7 @@ from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.files import captioner_digest
+from a2cap.pipeline.upkeep.verify import STAGES, is_key
 
 RESULT, UNFINISHED, LEFTOVER = "result", "unfinished", "leftover"
 

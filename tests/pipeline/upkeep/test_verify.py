@@ -8,7 +8,7 @@ import pytest
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.pipeline.doctor.verify import STAGES, verify
+from a2cap.pipeline.upkeep.verify import STAGES, verify
 from tests.data.messages import message_of
 from tests.experiments import a2
 
