@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.judging.sheet import ANSWERS, CRITERIA, Key
+from a2cap.pipeline.human_evaluation.sheet import ANSWERS, CRITERIA, Key
 from a2cap.pipeline.metrics.bootstrap import interval, resample
 
 Counts = NDArray[np.float64]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2cap.pipeline.judging.sheet import ANSWERS, CRITERIA, Key, write_sheet
-from a2cap.pipeline.judging.tally import fleiss_kappa, tally
+from a2cap.pipeline.human_evaluation.sheet import ANSWERS, CRITERIA, Key, write_sheet
+from a2cap.pipeline.human_evaluation.tally import fleiss_kappa, tally
 from tests.data.messages import message_of
 from tests.experiments import a2
 
