@@ -16,7 +16,7 @@ from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.training.captioner.config import ScstConfig
-from a2cap.pipeline.training.continuation import continued
+from a2cap.pipeline.training.extended_training import continued
 
 
 @dataclass(frozen=True)

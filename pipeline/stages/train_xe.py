@@ -19,7 +19,7 @@ from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.training.captioner.config import TrainConfig
-from a2cap.pipeline.training.continuation import continued
+from a2cap.pipeline.training.extended_training import continued
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.task import CaptionValidation, caption_task, training_batches
-from a2cap.pipeline.training.continuation import read_epochs
+from a2cap.pipeline.training.extended_training import read_epochs
 from a2cap.pipeline.training.loop import Optimizer, run_training
 from a2cap.pipeline.training.resume import derived_seed
 from a2cap.pipeline.training.task import TrainingRun

@@ -12,8 +12,8 @@ from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import prepare
 from a2cap.pipeline.training.captioner.config import TrainConfig
-from a2cap.pipeline.training.continuation import continued, copy_training, last_epoch
 from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.extended_training import continued, copy_training, last_epoch
 from tests.pipeline.training.runs import assert_equal_results, events, outcome
 
 SCORES = [0.1, 0.3, 0.2, 0.3, 0.4]
