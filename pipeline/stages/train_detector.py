@@ -92,7 +92,7 @@ class TrainDetector(Stage):
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the detector; return the images that cannot be used."""
         from a2cap.pipeline.training.detector.train import train_detector
-        from a2cap.pipeline.training.task import TrainingRun
+        from a2cap.pipeline.training.training_run import TrainingRun
 
         run = TrainingRun(folder, inputs, events, self.runtime)
         data = train_detector(self.detector, run)

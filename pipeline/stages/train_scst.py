@@ -61,7 +61,7 @@ class TrainScst(Stage):
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner further."""
         from a2cap.pipeline.training.captioner.self_critical import refine_captioner
-        from a2cap.pipeline.training.task import TrainingRun
+        from a2cap.pipeline.training.training_run import TrainingRun
 
         refine_captioner(self.scst, TrainingRun(folder, inputs, events, self.runtime))
         return []

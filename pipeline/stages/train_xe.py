@@ -79,7 +79,7 @@ class TrainXe(Stage):
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner."""
         from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
-        from a2cap.pipeline.training.task import TrainingRun
+        from a2cap.pipeline.training.training_run import TrainingRun
 
         run = TrainingRun(folder, inputs, events, self.runtime)
         train_captioner(self.train, self.model, run)

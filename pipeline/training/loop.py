@@ -31,7 +31,7 @@ from a2cap.pipeline.runtime.training_precision import (
 from a2cap.pipeline.training.average import WeightAverage
 from a2cap.pipeline.training.config import TrainingConfig
 from a2cap.pipeline.training.resume import Position, SavedTraining
-from a2cap.pipeline.training.task import (
+from a2cap.pipeline.training.training_run import (
     Batches,
     Part,
     TrainingRecord,

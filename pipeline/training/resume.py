@@ -21,7 +21,7 @@ from a2cap.pipeline.training.checkpoints import (
     seed_rngs,
 )
 from a2cap.pipeline.training.config import TrainingConfig
-from a2cap.pipeline.training.task import TrainingRun
+from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 

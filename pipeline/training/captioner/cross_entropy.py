@@ -37,7 +37,7 @@ from a2cap.pipeline.training.captioner.data import read_training_data, require_k
 from a2cap.pipeline.training.captioner.supervision import NamedRegions
 from a2cap.pipeline.training.captioner.task import CaptionValidation, caption_task, training_batches
 from a2cap.pipeline.training.loop import Optimizer, run_training
-from a2cap.pipeline.training.task import TrainingRun
+from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ from a2cap.pipeline.training.captioner.task import CaptionValidation, caption_ta
 from a2cap.pipeline.training.extended_training import read_epochs
 from a2cap.pipeline.training.loop import Optimizer, run_training
 from a2cap.pipeline.training.resume import derived_seed
-from a2cap.pipeline.training.task import TrainingRun
+from a2cap.pipeline.training.training_run import TrainingRun
 
 
 def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:

@@ -27,7 +27,7 @@ from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner.config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.data import TrainingData
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask
-from a2cap.pipeline.training.task import Batches
+from a2cap.pipeline.training.training_run import Batches
 
 logger = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from a2cap.pipeline.training.detector.validation import (
 )
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
 from a2cap.pipeline.training.resume import derived_seed
-from a2cap.pipeline.training.task import Batches, TrainingRun
+from a2cap.pipeline.training.training_run import Batches, TrainingRun
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner import cross_entropy, self_critical
 from a2cap.pipeline.training.checkpoints import Checkpoint, Checkpoints
 from a2cap.pipeline.training.detector.train import train_detector
-from a2cap.pipeline.training.task import TrainingRun
+from a2cap.pipeline.training.training_run import TrainingRun
 from tests.pipeline.conftest import Labelled
 
 SMALL = ("train.epochs=2", "train.batch_size=6", "train.checkpoint_every=4")

@@ -19,7 +19,7 @@ from a2cap.pipeline.training.detector.train import (
     mirrored,
     new_detector,
 )
-from a2cap.pipeline.training.task import Batches
+from a2cap.pipeline.training.training_run import Batches
 
 SEED = 3
 
