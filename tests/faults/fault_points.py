@@ -84,7 +84,7 @@ _ANY_TRAINING = (
 
 _CAPTIONER_TRAINING = (
     *_ANY_TRAINING,
-    Point("a2cap.pipeline.training.captioner.task:CaptionValidation.figures"),
+    Point("a2cap.pipeline.training.captioner.caption_validation:CaptionValidation.figures"),
     Point("a2cap.pipeline.captioning.saved_captioner:save_model"),
     Point("shutil:copyfile", writes=1),
 )

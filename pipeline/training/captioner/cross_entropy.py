@@ -32,10 +32,14 @@ from a2cap.pipeline.captioning.saved_captioner import (
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
+from a2cap.pipeline.training.captioner.caption_validation import (
+    CaptionValidation,
+    caption_task,
+    training_batches,
+)
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions
 from a2cap.pipeline.training.captioner.supervision import NamedRegions
-from a2cap.pipeline.training.captioner.task import CaptionValidation, caption_task, training_batches
 from a2cap.pipeline.training.loop import Optimizer, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
 

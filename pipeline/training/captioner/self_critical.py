@@ -35,9 +35,13 @@ from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
+from a2cap.pipeline.training.captioner.caption_validation import (
+    CaptionValidation,
+    caption_task,
+    training_batches,
+)
 from a2cap.pipeline.training.captioner.config import ScstConfig
 from a2cap.pipeline.training.captioner.data import read_training_data
-from a2cap.pipeline.training.captioner.task import CaptionValidation, caption_task, training_batches
 from a2cap.pipeline.training.extended_training import read_epochs
 from a2cap.pipeline.training.loop import Optimizer, run_training
 from a2cap.pipeline.training.resume import derived_seed
