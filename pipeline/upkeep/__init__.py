@@ -1,1 +1,1 @@
-"""Checks: preflight before a run, integrity of results, and cleaning of artifacts."""
+"""Upkeep: what the machine has, integrity of results, and cleaning of artifacts."""

@@ -1,4 +1,4 @@
-"""Training task of a captioner: batches of images with captions, validated by CIDEr."""
+"""Validation of a captioner in training by CIDEr, and the batches that it is trained on."""
 
 import logging
 import math

@@ -15,7 +15,7 @@ from a2cap.data.errors import A2Error
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.data.scenes.objects import OBJECT_CATEGORIES
 from a2cap.pipeline.training import loop
-from a2cap.pipeline.training.captioner import cross_entropy, task
+from a2cap.pipeline.training.captioner import caption_validation, cross_entropy
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.checkpoints import Checkpoints
@@ -145,7 +145,7 @@ def test_another_seed_trains_another_network(training, tmp_path, kind):
 def scored(monkeypatch, *scores):
     """Make validation return these CIDErs, one per epoch."""
     left = list(scores)
-    monkeypatch.setattr(task, "corpus_score", lambda *given: left.pop(0))
+    monkeypatch.setattr(caption_validation, "corpus_score", lambda *given: left.pop(0))
 
 
 @pytest.mark.parametrize("last", [0.4, pytest.param(0.7, marks=pytest.mark.slow)])
@@ -191,7 +191,7 @@ def test_max_validation_images_limits_the_decoded_images(train, tmp_path, monkey
         asked.append((sorted(candidates), sorted(references)))
         return 0.5
 
-    monkeypatch.setattr(task, "corpus_score", score)
+    monkeypatch.setattr(caption_validation, "corpus_score", score)
     train(tmp_path / "some", "train.max_validation_images=2", "train.epochs=1")
     first = read_training_data(train.features, train.captions).validation[:2]
     assert asked == [(sorted(first), sorted(first))]

@@ -16,7 +16,7 @@ from a2cap.data.regions import Regions, cell_boxes
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.pipeline.training.captioner import task
+from a2cap.pipeline.training.captioner import caption_validation
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions
 from tests.data.messages import message_of
@@ -82,7 +82,7 @@ def test_images_skipped_by_extraction_are_not_used(train, tmp_path, monkeypatch)
         return 0.5
 
     monkeypatch.setattr(CrossEntropyOptimizer, "step", step)
-    monkeypatch.setattr(task, "corpus_score", score)
+    monkeypatch.setattr(caption_validation, "corpus_score", score)
     replace(train, features=features)(tmp_path / "model", "train.epochs=1")
     assert seen == set(data.captions.image_ids("train")) - left_out
     assert validated == set(data.validation) - left_out
