@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from a2cap.data.errors import InputError
 from a2cap.data.tokenizers import Tokenizer
+from a2cap.pipeline.metrics.all_metrics import Scores
+from a2cap.pipeline.metrics.all_metrics import score as score_tokens
 from a2cap.pipeline.metrics.cider import Idf
-from a2cap.pipeline.metrics.score import Scores
-from a2cap.pipeline.metrics.score import score as score_tokens
 from a2cap.pipeline.metrics.spice import NOT_REQUESTED
 from a2cap.pipeline.metrics.tokenization import tokenize
 

@@ -19,7 +19,7 @@ import numpy as np
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.scenes.scene import draw, make_scene, raw_text
 from a2cap.pipeline.captioning.decoding import Beam
-from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Evaluation, write_report
 from benchmarks.measure import print_machine, print_table

@@ -30,7 +30,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
     load_model,
 )
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
-from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.metrics.all_metrics import cider
 from a2cap.pipeline.metrics.truth import TRUTH, truth_counts, truth_values
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from benchmarks.coco_world import NOUN_OF

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
-from a2cap.pipeline.metrics.score import ENGLISH_ONLY, Scores, shown_name, unpenalised_line
+from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, Scores, shown_name, unpenalised_line
 from a2cap.pipeline.report.comparison import Difference
 from a2cap.pipeline.report.summary import in_order
 

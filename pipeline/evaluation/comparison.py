@@ -14,9 +14,9 @@ import numpy as np
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
+from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
-from a2cap.pipeline.metrics.score import Scores
 from a2cap.pipeline.metrics.truth import LOWER_IS_BETTER
 from a2cap.pipeline.metrics.word_groups import GroupCounts, GroupScore, group_values
 from a2cap.pipeline.report.comparison import Comparison, Difference, ImageComparison

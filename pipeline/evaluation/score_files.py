@@ -23,9 +23,9 @@ from a2cap.pipeline.evaluation.results import (
     require_same_images,
 )
 from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf
-from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.word_groups import score_word_groups

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.metrics.score import shown_name
+from a2cap.pipeline.metrics.all_metrics import shown_name
 from a2cap.pipeline.report.html import read_cards, write_page
 from a2cap.pipeline.report.image_card import plain_cards
 from a2cap.pipeline.report.summary import CITED, in_order

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
-from a2cap.pipeline.metrics.score import Scores, shown_name
+from a2cap.pipeline.metrics.all_metrics import Scores, shown_name
 from a2cap.pipeline.metrics.word_groups import GroupScore, WordGroupScores
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import ImageCard

@@ -7,8 +7,8 @@ import pytest
 
 from a2cap import rewards
 from a2cap.pipeline.metrics import cider
+from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
-from a2cap.pipeline.metrics.score import score
 from tests.data.messages import message_of
 
 COMPLETIONS = ["a red dog runs", "a cat", "two red dogs", "Cats!"]

@@ -19,8 +19,8 @@ from a2cap.model.decoding.config import DecodingConfig
 from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.model_description import ModelDescription
+from a2cap.pipeline.metrics.all_metrics import corpus_score
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
-from a2cap.pipeline.metrics.score import corpus_score
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Ranks

@@ -11,8 +11,8 @@ from a2cap.data.scenes.objects import SceneObject
 from a2cap.data.scenes.truth import judge_captions
 from a2cap.pipeline.evaluation.comparison import compare_runs
 from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.metrics.all_metrics import Scores, score
 from a2cap.pipeline.metrics.bleu import bleu_values
-from a2cap.pipeline.metrics.score import Scores, score
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Evaluation
 from tests.data.messages import message_of

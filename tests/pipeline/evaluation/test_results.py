@@ -14,7 +14,7 @@ from a2cap.pipeline.evaluation.results import (
     require_same_images,
     write_results,
 )
-from a2cap.pipeline.metrics.score import score
+from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.tokenization import tokenize
 from tests.data.messages import message_of, written
 

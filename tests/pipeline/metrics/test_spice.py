@@ -11,8 +11,8 @@ import pytest
 from a2cap.data.files.cache import write_entry
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.metrics import spice
+from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.java import JavaError, find_java
-from a2cap.pipeline.metrics.score import score
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_obstacle, spice_values
 from tests.data.messages import message_of
 

@@ -17,7 +17,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.scenes.truth import Judgement, Statement
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
-from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.html import embedded
 from a2cap.pipeline.report.image_card import FIXED_POINT, ImageCard, telling_word, thumbnail

@@ -19,7 +19,7 @@ from a2cap.data.regions import cell_boxes
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.metrics.score import Scores
+from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Baseline, write_report
 from tests.pipeline.report.evaluations import card, evaluation, padded

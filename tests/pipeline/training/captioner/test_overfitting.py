@@ -11,7 +11,7 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
-from a2cap.pipeline.metrics.score import cider
+from a2cap.pipeline.metrics.all_metrics import cider
 from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from a2cap.pipeline.metrics import score as module
+from a2cap.pipeline.metrics.all_metrics import METRICS, cider, corpus_score, score
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
-from a2cap.pipeline.metrics.score import METRICS, cider, corpus_score, score
 from tests.data.messages import message_of
 from tests.pipeline.metrics import captions
 
