@@ -43,10 +43,10 @@ from a2cap.pipeline.engine.artifact_names import (
 from a2cap.pipeline.engine.prepared_stage import EventLog, Input
 from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.evaluation.metrics_file import read_baseline
 from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import write_results
 from a2cap.pipeline.evaluation.score_files import score_evaluation, write_evaluation
-from a2cap.pipeline.evaluation.scores import read_baseline
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
 from a2cap.pipeline.report.report import worst_typical_best

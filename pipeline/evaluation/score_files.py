@@ -16,13 +16,13 @@ from a2cap.data.image_ids import find_images
 from a2cap.data.scenes.truth import Scenes, judge_captions, read_scenes
 from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
+from a2cap.pipeline.evaluation.metrics_file import write_scores
 from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
     read_results,
     require_same_images,
 )
-from a2cap.pipeline.evaluation.scores import write_scores
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf

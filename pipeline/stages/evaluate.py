@@ -140,7 +140,7 @@ class Evaluate(Stage):
         path = self.evaluate.baseline
         if path is None:
             return "none"
-        from a2cap.pipeline.evaluation.scores import read_baseline
+        from a2cap.pipeline.evaluation.metrics_file import read_baseline
 
         metrics = read_baseline(require_file(path, "evaluate.baseline")).metrics
         return f"{path}, {len(metrics)} metrics"

@@ -123,7 +123,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.pipeline.evaluation.results:write_results", writes=0),
         Point("a2cap.pipeline.metrics.meteor.meteor:meteor_statistics"),
         Point("a2cap.data.captions.attention_file:write_attention", writes=0),
-        Point("a2cap.pipeline.evaluation.scores:write_scores"),
+        Point("a2cap.pipeline.evaluation.metrics_file:write_scores"),
         Point("a2cap.pipeline.report.report:write_report", writes=0),
     ),
     "train-detector": (

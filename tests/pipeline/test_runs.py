@@ -12,7 +12,7 @@ from a2cap.pipeline import runs
 from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.prepared_stage import StagePaths
-from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.evaluation.metrics_file import write_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.report.report import Evaluation
 from a2cap.pipeline.runs import find_result, find_trainings, read_runs, title_of

@@ -10,7 +10,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.scenes.objects import SceneObject
 from a2cap.data.scenes.truth import judge_captions
 from a2cap.pipeline.evaluation.comparison import compare_runs
-from a2cap.pipeline.evaluation.scores import write_scores
+from a2cap.pipeline.evaluation.metrics_file import write_scores
 from a2cap.pipeline.metrics.all_metrics import Scores, score
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.word_groups import score_word_groups

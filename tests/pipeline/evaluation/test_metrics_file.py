@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from a2cap.pipeline.evaluation.scores import read_baseline, write_scores
+from a2cap.pipeline.evaluation.metrics_file import read_baseline, write_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Evaluation
