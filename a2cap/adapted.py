@@ -45,7 +45,7 @@ from a2cap.pipeline.captioning.attention import join_steps, of_image
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.subwords import average_tokens, merge_tokens
 from a2cap.pipeline.config import config_from
-from a2cap.pipeline.evaluation.score_files import score_evaluation, write_evaluation
+from a2cap.pipeline.evaluation.score_captions import score_evaluation, write_evaluation
 from a2cap.pipeline.metrics.spice import NOT_REQUESTED
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.report.image_card import ImageCard

@@ -46,7 +46,7 @@ from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.metrics_file import read_baseline
 from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import write_results
-from a2cap.pipeline.evaluation.score_files import score_evaluation, write_evaluation
+from a2cap.pipeline.evaluation.score_captions import score_evaluation, write_evaluation
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
 from a2cap.pipeline.report.report import worst_typical_best

@@ -10,7 +10,7 @@ from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_exist
 from a2cap.pipeline.cli.scores import has_spice, print_differences, print_summary
 from a2cap.pipeline.evaluation.comparison import compare_scores
 from a2cap.pipeline.evaluation.results import missing_captions
-from a2cap.pipeline.evaluation.score_files import (
+from a2cap.pipeline.evaluation.score_captions import (
     ScoredFiles,
     image_cards,
     require_unscored,
