@@ -7,7 +7,7 @@ import click
 
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.cli.scores import print_evaluation
+from a2cap.pipeline.cli.print_scores import print_evaluation
 from a2cap.pipeline.engine.artifact_names import EVALUATE
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment

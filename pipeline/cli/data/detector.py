@@ -7,7 +7,7 @@ import click
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
 from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option, log
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.cli.scores import print_detector
+from a2cap.pipeline.cli.print_scores import print_detector
 from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
 from a2cap.pipeline.training.detector.validation import evaluate_detector
 

@@ -10,7 +10,7 @@ import click
 import a2cap
 from a2cap.pipeline.cli.options import FOLDER, log, set_option, verbose_option
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.cli.scores import print_evaluation
+from a2cap.pipeline.cli.print_scores import print_evaluation
 from a2cap.pipeline.demo import Demo, run_demo
 from a2cap.pipeline.engine.artifact_names import REPORT
 

@@ -9,7 +9,7 @@ import click
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.pipeline.cli.options import FILE, FOLDER
-from a2cap.pipeline.cli.scores import print_differences
+from a2cap.pipeline.cli.print_scores import print_differences
 from a2cap.pipeline.engine.artifact_names import REPORT
 from a2cap.pipeline.evaluation.comparison import compare_runs
 from a2cap.pipeline.report.comparison import write_comparison

@@ -7,7 +7,7 @@ import click
 from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
-from a2cap.pipeline.cli.scores import has_spice, print_differences, print_summary
+from a2cap.pipeline.cli.print_scores import has_spice, print_differences, print_summary
 from a2cap.pipeline.evaluation.comparison import compare_scores
 from a2cap.pipeline.evaluation.results import missing_captions
 from a2cap.pipeline.evaluation.score_captions import (
