@@ -249,7 +249,7 @@ def test_every_box_of_the_order_exists():
 def test_an_import_against_the_order_is_found():
     upward = [
         *[(sorted(low)[0], sorted(high)[0]) for high, low in pairwise(ORDER[:-1])],
-        ("pipeline/evaluation/evaluate", "pipeline/stages/evaluate"),
+        ("pipeline/evaluation/evaluate_captioner", "pipeline/stages/evaluate"),
         ("pipeline/training/captioner/data", "pipeline/training/detector/data"),
         ("data/features/store", "data/batches/loader"),
     ]

@@ -111,7 +111,7 @@ class Evaluate(Stage):
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Caption, score and report."""
         # imported late, with torch: `a2 status` declares stages too
-        from a2cap.pipeline.evaluation.evaluate import evaluate_captioner
+        from a2cap.pipeline.evaluation.evaluate_captioner import evaluate_captioner
 
         return evaluate_captioner(
             self.evaluate,

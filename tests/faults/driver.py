@@ -57,7 +57,7 @@ SHARES: Mapping[str, float] = {
 LATE_IMPORTS = (
     *sorted({point.target.partition(":")[0] for points in POINTS.values() for point in points}),
     "a2cap.pipeline.training.detector.train",
-    "a2cap.pipeline.evaluation.evaluate",
+    "a2cap.pipeline.evaluation.evaluate_captioner",
     "pycocoevalcap.bleu.bleu",
     "pycocoevalcap.cider.cider",
     "pycocoevalcap.rouge.rouge",

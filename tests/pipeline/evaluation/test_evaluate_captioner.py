@@ -23,7 +23,11 @@ from a2cap.pipeline.engine.prepared_stage import EventLog, Input
 from a2cap.pipeline.evaluation import evaluate as evaluation
 from a2cap.pipeline.evaluation import score_files
 from a2cap.pipeline.evaluation.config import EvaluateConfig
-from a2cap.pipeline.evaluation.evaluate import evaluate_captioner, read_split, with_existing_split
+from a2cap.pipeline.evaluation.evaluate_captioner import (
+    evaluate_captioner,
+    read_split,
+    with_existing_split,
+)
 from a2cap.pipeline.evaluation.score_captions import ScoredFiles
 from a2cap.pipeline.metrics import score as metrics
 from a2cap.pipeline.runtime.config import RuntimeConfig
