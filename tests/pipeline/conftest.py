@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.metrics import java, score
+from a2cap.pipeline.metrics import all_metrics, java
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from tests.experiments import (
@@ -60,7 +60,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def without_meteor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Score without METEOR, which takes seconds to start."""
-    monkeypatch.setattr(score, "_SLOW", {})
+    monkeypatch.setattr(all_metrics, "_SLOW", {})
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.prepared_stage import EventLog, Input
-from a2cap.pipeline.evaluation import evaluate as evaluation
-from a2cap.pipeline.evaluation import score_files
+from a2cap.pipeline.evaluation import evaluate_captioner as evaluation
+from a2cap.pipeline.evaluation import score_captions
 from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.evaluate_captioner import (
     evaluate_captioner,
@@ -29,7 +29,7 @@ from a2cap.pipeline.evaluation.evaluate_captioner import (
     with_existing_split,
 )
 from a2cap.pipeline.evaluation.score_captions import ScoredFiles
-from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from tests.data.messages import message_of
 
@@ -48,7 +48,7 @@ def inputs(experiment):
 def without_jvm(monkeypatch):
     """Score without METEOR, and with the identity as tokeniser."""
     monkeypatch.setattr(metrics, "_SLOW", {})
-    monkeypatch.setattr(score_files, "tokenize", lambda captions, _: dict(captions))
+    monkeypatch.setattr(score_captions, "tokenize", lambda captions, _: dict(captions))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics import all_metrics as metrics
 from tests.experiments import TRANSIENT, a2
 from tests.pipeline.faults.mounts import SmallDisk
 

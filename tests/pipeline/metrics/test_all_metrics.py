@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from a2cap.pipeline.metrics import score as module
+from a2cap.pipeline.metrics import all_metrics as module
 from a2cap.pipeline.metrics.all_metrics import METRICS, cider, corpus_score, score
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.cider import CorpusFrequencies

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from a2cap.data.files.cache import write_entry
-from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.metrics import spice
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.java import JavaError, find_java

@@ -10,9 +10,9 @@ from PIL import Image
 from a2cap.data.files.json_file import read_json
 from a2cap.data.scenes.generate import coco_captions, instances
 from a2cap.data.scenes.scene import make_scene
-from a2cap.pipeline.evaluation import score_files as evaluation
+from a2cap.pipeline.evaluation import score_captions as evaluation
 from a2cap.pipeline.evaluation.results import read_references, read_results, require_same_images
-from a2cap.pipeline.metrics import score as metrics
+from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
 from tests.data.messages import message_of, written
 from tests.experiments import a2
