@@ -13,6 +13,7 @@ from a2cap.data.scenes.scene import make_scene
 from a2cap.pipeline.evaluation import score_captions as evaluation
 from a2cap.pipeline.evaluation.results import read_references, read_results, require_same_images
 from a2cap.pipeline.metrics import all_metrics as metrics
+from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
 from tests.data.messages import message_of, written
 from tests.experiments import a2
@@ -127,7 +128,7 @@ def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
 
 def test_cider_by_the_frequencies_of_coco_is_stated(a2_evaluate, files, tmp_path, monkeypatch):
     frequencies = CorpusFrequencies.count({str(n): ["a dog"] for n in range(9)})
-    monkeypatch.setattr(metrics, "coco_frequencies", lambda: frequencies)
+    monkeypatch.setattr(cider, "coco_frequencies", lambda: frequencies)
     captions = {1: CAPTIONS[1]}
     answer = a2_evaluate(*files(captions, {1: REFERENCES[1]}), "--idf", "coco")
     assert (answer.exit_code, answer.stderr) == (0, "")

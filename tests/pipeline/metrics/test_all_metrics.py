@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from a2cap.pipeline.metrics import all_metrics as module
+from a2cap.pipeline.metrics import cider as cider_module
 from a2cap.pipeline.metrics.all_metrics import METRICS, cider, corpus_score, score
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
@@ -113,7 +113,7 @@ def test_one_image_has_no_cider_and_no_intervals():
 
 def test_frequencies_of_coco_give_few_images_a_cider(monkeypatch):
     tokens = {str(n): ["a dog"] for n in range(9)} | {"9": ["a red cat"]}
-    monkeypatch.setattr(module, "coco_frequencies", lambda: CorpusFrequencies.count(tokens))
+    monkeypatch.setattr(cider_module, "coco_frequencies", lambda: CorpusFrequencies.count(tokens))
     one = score({"1": "a red cat"}, {"1": ["a red cat"]}, idf="coco")
     assert one.metrics["CIDEr"] == pytest.approx(7.5)  # three of four orders match
     assert (one.not_run.keys(), one.warnings) == ({"SPICE"}, [])
