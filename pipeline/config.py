@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from a2cap.data.config import DataConfig, PreprocessConfig, Section
+from a2cap.data.data_config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.config import ExtractConfig

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from a2cap.data.config import Section
+from a2cap.data.data_config import Section
 
 Precision = Literal["fp32", "tf32", "bf16", "auto"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.word_groups import read_word_groups
-from a2cap.data.config import DataConfig
+from a2cap.data.data_config import DataConfig
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.captioning.model_description import require_compatible, require_vocabulary

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from a2cap.data.config import DataConfig
+from a2cap.data.data_config import DataConfig
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem

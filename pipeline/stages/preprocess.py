@@ -10,7 +10,7 @@ from a2cap.data.annotations.read import Annotations, Caption, check_skip_limit
 from a2cap.data.annotations.tables import caption_files
 from a2cap.data.captions.presets import count_words
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.config import DataConfig, PreprocessConfig
+from a2cap.data.data_config import DataConfig, PreprocessConfig
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
 from a2cap.data.files.paths import require_file

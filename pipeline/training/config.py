@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from a2cap.data.config import Section
+from a2cap.data.data_config import Section
 from a2cap.pipeline.runtime.config import Precision
 
 Count = Annotated[int, Field(ge=1, le=10**9)]

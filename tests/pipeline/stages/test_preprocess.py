@@ -10,7 +10,7 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.config import PreprocessConfig
+from a2cap.data.data_config import PreprocessConfig
 from a2cap.pipeline.engine.artifact_names import REFERENCES
 from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.metrics.tokenization import tokenize
