@@ -24,12 +24,12 @@ from torchvision.ops import nms
 from torchvision.ops import roi_pool as torchvisions_roi_pool
 
 from a2cap.data.regions import Regions
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import Boxes
 from a2cap.extract.detector.pooled_cells import pool_from_tables
 from a2cap.extract.detector.regions import CLASS_OVERLAP, select_regions
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
 from benchmarks.measure import Form, Timing, interleaved

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.config import LITE
+from a2cap.extract.extract_config import LITE
 
 _SIZES = dict(zip(LITE, ((1.0, 1.0, 224), (1.0, 1.1, 240), (1.1, 1.2, 260)), strict=True))
 """Factors of width and depth, and pixels of a side."""

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
-from a2cap.extract.config import ExtractConfig, stated_settings
 from a2cap.extract.detector.detector import Detector, Precision, fuse
 from a2cap.extract.detector.input import (
     Boxes,
@@ -33,6 +32,7 @@ from a2cap.extract.detector.proposal_precision import (
 )
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.regions import DetectedRegions, RegionSelection
+from a2cap.extract.extract_config import ExtractConfig, stated_settings
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, load_grid_weights
 from a2cap.extract.weights.load import load_detector, save_detector

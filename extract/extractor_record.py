@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from a2cap.data.errors import InputError
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 
 if TYPE_CHECKING:
     import torch

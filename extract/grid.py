@@ -20,11 +20,11 @@ from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors
 from a2cap.data.regions import NO_CLASS, Regions, cell_boxes
-from a2cap.extract.config import LITE, ExtractConfig, GridBackbone
 from a2cap.extract.detector.input import Boxes, check_boxes, rounded_blob, rounded_size
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.roi_pool import roi_align
 from a2cap.extract.efficientnet_lite import STRIDE, EfficientNetLite
+from a2cap.extract.extract_config import LITE, ExtractConfig, GridBackbone
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.libraries import torchvision_module
 from a2cap.extract.timm_backbone import PREFIX as TIMM

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from a2cap.data.data_config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.model.captioners.kinds import KINDS, find_settings
 from a2cap.model.captioners.model_config import KIND_ERROR, MAY_IMPORT, ModelConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig

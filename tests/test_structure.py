@@ -42,7 +42,7 @@ ORDER = (
     ("extract/grid", "extract/training"),
     ("extract/weights", "extract/detectron2_backend"),
     ("extract/detector", "extract/efficientnet_lite", "extract/image", "extract/extractor_record"),
-    ("extract/config",),
+    ("extract/extract_config",),
     ("model/adapting", "model/erasure", "model/self_critical", "model/scheduled_sampling"),
     ("model/captioners", "model/decoding", "model/faithfulness", "model/losses"),
     ("model/attention", "model/captioner"),

@@ -17,10 +17,10 @@ from torch import Tensor
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors, skip_init
-from a2cap.extract.config import META_KEY
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import BLOCKS, Architecture
+from a2cap.extract.extract_config import META_KEY
 from a2cap.extract.weights.caffemodel import load_caffemodel
 from a2cap.extract.weights.layouts import make_canonical
 from a2cap.extract.weights.pickles import load_pickle

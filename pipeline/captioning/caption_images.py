@@ -14,8 +14,8 @@ from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.regions import Regions, top_scoring
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.input import Pixels
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image

@@ -18,7 +18,7 @@ from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import InputError, WeightsError
 from a2cap.data.files.atomic import rename_durably
 from a2cap.data.files.json_file import read_json
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.weights.pickles import load_arrays
 from a2cap.extract.weights.torch_files import load_torch_file

@@ -21,7 +21,7 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.store import seal_shards
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import decode_image
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS

@@ -22,7 +22,7 @@ from a2cap.data.files.atomic import write_durably
 from a2cap.data.sources.location import is_url
 from a2cap.data.sources.open_source import open_source
 from a2cap.data.sources.source import ImageSource, SourceItem
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.pipeline.runtime.config import RuntimeConfig
 
 logger = logging.getLogger(__name__)

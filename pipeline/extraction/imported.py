@@ -13,7 +13,7 @@ from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
 from a2cap.data.image_ids import find_images, image_id, sample_ids
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor_record import CODE_VERSION, ExtractorRecord
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.inputs import Inputs

@@ -20,10 +20,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.tensors import skip_init
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import CHUNK_OF_GPU, Detector
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.grid import grid_width
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.model_config import ModelConfig

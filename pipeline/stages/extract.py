@@ -13,7 +13,7 @@ from a2cap.data.data_config import DataConfig
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor_record import CODE_VERSION as RECORDED_VERSION
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.engine.artifact_names import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS

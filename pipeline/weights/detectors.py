@@ -16,7 +16,7 @@ from a2cap.data.errors import A2Error, WeightsError
 from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_file
-from a2cap.extract.config import LITE, META_KEY, ExtractConfig, stated_settings
+from a2cap.extract.extract_config import LITE, META_KEY, ExtractConfig, stated_settings
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "

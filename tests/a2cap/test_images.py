@@ -7,7 +7,7 @@ from PIL import Image
 
 import a2cap
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.image import read_image
 from a2cap.images import as_boxes, as_pixels

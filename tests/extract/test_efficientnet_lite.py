@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from a2cap.data.errors import InputError, WeightsError
-from a2cap.extract.config import LITE, ExtractConfig
 from a2cap.extract.efficientnet_lite import EfficientNetLite
+from a2cap.extract.extract_config import LITE, ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import GridExtractor, grid_width
 from a2cap.pipeline.config import config_from

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.extractor_record import CODE_VERSION, ExtractorRecord
 from a2cap.extract.weights.load import load_detector, save_detector

@@ -10,8 +10,8 @@ from PIL import Image
 
 from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.regions import is_grid
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.input import rounded_size
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, grid_width, load_grid_weights

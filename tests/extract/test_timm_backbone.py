@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from a2cap.data.errors import ConfigError, WeightsError
 from a2cap.extract import timm_backbone
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import grid_width
 from tests.data.messages import message_of

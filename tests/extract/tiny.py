@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from a2cap.data.detection.labels import LabelledImage
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import DetectorMeta, custom_meta
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extract_config import ExtractConfig
 
 TINY = Architecture(
     depth=18,

@@ -16,7 +16,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import NO_CLASS, cell_boxes
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.grid import GridExtractor
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.kinds import make_captioner

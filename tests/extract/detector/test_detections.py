@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import caffe_meta, detectron2_meta
 from a2cap.extract.detector.detections import (
     DetectionRule,
@@ -13,6 +12,7 @@ from a2cap.extract.detector.detections import (
     refined_boxes,
 )
 from a2cap.extract.detector.input import ScaledSize, scaled_batch
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import Extractor
 from tests.extract.formulas import iou
 

@@ -6,10 +6,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.config import META_KEY
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extract_config import META_KEY
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.weights.load import (
     architecture_of,

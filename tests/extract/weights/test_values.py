@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.config import META_KEY
+from a2cap.extract.extract_config import META_KEY
 from a2cap.extract.grid import load_grid_weights
 from a2cap.extract.weights.initial import initialise_from, random_detector
 from a2cap.extract.weights.load import load_detector

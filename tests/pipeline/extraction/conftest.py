@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from a2cap.data.features.store import FeatureStore
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.pipeline.engine.inputs import Input, Inputs, file_state
 from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.engine.shard_stripe import Stripe

@@ -25,7 +25,7 @@ from PIL import Image
 
 from a2cap.data.errors import ConfigError
 from a2cap.data.regions import Regions
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner, caption_files
 from a2cap.pipeline.captioning.config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam

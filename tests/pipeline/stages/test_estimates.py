@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from a2cap.extract.config import ExtractConfig
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.weights.initial import random_detector
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.pipeline.config import load_config

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from a2cap.extract.config import ExtractConfig
+from a2cap.extract.extract_config import ExtractConfig
 
 
 def test_defaults_are_the_published_extractor():
