@@ -22,7 +22,7 @@ from a2cap.data.batches.loader import image_batches
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.regions import cell_boxes
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.saved_captioner import (
     load_model,

@@ -23,7 +23,7 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.beam_search import Hypothesis, beam_search
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.mixed_precision import mixed_precision
 from benchmarks.measure import Form

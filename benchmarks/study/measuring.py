@@ -21,7 +21,7 @@ from a2cap.data.scenes.objects import PLURALS
 from a2cap.data.scenes.truth import judge_captions, read_scenes
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.trainings import read_run
 from a2cap.pipeline.captioning.decoding import caption_batches

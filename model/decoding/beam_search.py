@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.captioner import Captioner, Memory
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 
 _BLOCK = 128
 """Scores per block of the two-stage top-k on a CPU."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from a2cap.model.captioner import Captioner, Memory, decoder_input
 from a2cap.model.decoding.beam_search import Hypothesis, have_all_ended
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.errors import ModelError
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from a2cap.model.captioner import Captioner, Memory
 from a2cap.model.decoding.beam_search import beam_search
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sample_captions
 from a2cap.model.errors import ModelError
 

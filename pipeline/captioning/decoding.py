@@ -10,7 +10,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.beam_search import beam_search
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sampled_hypotheses
 from a2cap.pipeline.runtime.device import require_double
 

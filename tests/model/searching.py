@@ -4,7 +4,7 @@ import torch
 
 from a2cap.model.captioner import DecoderState, StepOutput
 from a2cap.model.decoding.beam_search import beam_search
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 
 
 def search(captioner, memory, *, forbidden=None, **settings):

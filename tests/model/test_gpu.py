@@ -13,7 +13,7 @@ from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.beam_search import beam_search
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sample_captions
 from a2cap.model.losses import two_losses
 from a2cap.model.mixed_precision import mixed_precision

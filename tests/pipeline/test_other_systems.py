@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from a2cap.data.errors import ConfigError
 from a2cap.model.decoding.beam_search import beam_search
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.losses import two_losses
 from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device, require_double

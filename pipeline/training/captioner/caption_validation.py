@@ -15,7 +15,7 @@ from a2cap.data.batches.loader import Share, image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.errors import InputError
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.model_description import ModelDescription

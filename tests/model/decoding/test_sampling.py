@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import (
     sample_captions,
     sample_tokens,

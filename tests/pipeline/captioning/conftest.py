@@ -5,7 +5,7 @@ import torch
 
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.features.store import FeatureStore
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 
 

@@ -10,7 +10,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.beam_search import beam_search
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches, collapse_repeats
 
 CPU = torch.device("cpu")

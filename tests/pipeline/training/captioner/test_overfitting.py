@@ -9,7 +9,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.metrics.all_metrics import cider
 from a2cap.pipeline.training.captioner.config import TrainConfig

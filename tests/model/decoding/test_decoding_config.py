@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from a2cap.model.decoding.config import DecodingConfig
+from a2cap.model.decoding.decoding_config import DecodingConfig
 
 
 def test_defaults_are_the_papers_search():
