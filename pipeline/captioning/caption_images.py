@@ -20,7 +20,7 @@ from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention import attention_of_captions
-from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights

@@ -9,7 +9,7 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.image_ids import sample_ids
 from a2cap.extract.extractor_record import ExtractorRecord
-from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import load_captioner

@@ -23,7 +23,7 @@ from a2cap.data.annotations.instances import read_instances
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.image_ids import image_id
 from a2cap.pipeline.captioning.caption_images import caption_files
-from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.engine.progress import track

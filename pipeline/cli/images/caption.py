@@ -17,7 +17,7 @@ from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import list_images
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, attention_by, caption_files
 from a2cap.pipeline.captioning.caption_output import caption_line, caption_output
-from a2cap.pipeline.captioning.config import ANIMATED, Style
+from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option

@@ -17,7 +17,7 @@ from a2cap.data.batches.collate import collate
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
 from a2cap.pipeline.captioning.caption_images import ImageCaptioner, caption_files
-from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.config import RuntimeConfig

@@ -27,7 +27,7 @@ from a2cap.data.errors import ConfigError
 from a2cap.data.regions import Regions
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner, caption_files
-from a2cap.pipeline.captioning.config import CaptioningConfig
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.runtime.config import RuntimeConfig
