@@ -42,7 +42,7 @@ from a2cap.pipeline.engine.artifact_names import (
 )
 from a2cap.pipeline.engine.prepared_stage import EventLog, Input
 from a2cap.pipeline.engine.progress import advance_after_each, track
-from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.evaluation.metrics_file import read_baseline
 from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import write_results

@@ -30,7 +30,7 @@ from a2cap.pipeline.engine.artifact_names import (
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
-from a2cap.pipeline.evaluation.config import EvaluateConfig
+from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.runtime.config import RuntimeConfig

@@ -22,12 +22,12 @@ from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.prepared_stage import EventLog, Input
 from a2cap.pipeline.evaluation import evaluate_captioner as evaluation
 from a2cap.pipeline.evaluation import score_captions
-from a2cap.pipeline.evaluation.config import EvaluateConfig
 from a2cap.pipeline.evaluation.evaluate_captioner import (
     evaluate_captioner,
     read_split,
     with_existing_split,
 )
+from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.evaluation.score_captions import ScoredFiles
 from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.runtime.config import RuntimeConfig
