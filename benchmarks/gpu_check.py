@@ -30,7 +30,7 @@ from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.pipeline.runtime.config import Precision
+from a2cap.pipeline.runtime.runtime_config import Precision
 from a2cap.pipeline.runtime.training_precision import matrix_precision
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer

@@ -26,7 +26,7 @@ from a2cap.model.captioners.model_config import KIND_ERROR, MAY_IMPORT, ModelCon
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import KindError
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.recipes import with_recipe
 from a2cap.pipeline.training.detector.config import DetectorConfig

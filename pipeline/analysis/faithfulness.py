@@ -28,8 +28,8 @@ from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.all_metrics import METRICS
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device, require_double
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
 ERASURE = "erasure.csv"

@@ -25,8 +25,8 @@ from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED
 
 logger = logging.getLogger(__name__)

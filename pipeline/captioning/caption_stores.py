@@ -15,8 +15,8 @@ from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
 from a2cap.pipeline.engine.artifact_names import FEATURES
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 

@@ -50,8 +50,8 @@ from a2cap.pipeline.evaluation.score_captions import score_evaluation, write_eva
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
 from a2cap.pipeline.report.report import worst_typical_best
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 

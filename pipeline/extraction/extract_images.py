@@ -40,8 +40,8 @@ from a2cap.pipeline.extraction.images import (
     shards_of,
 )
 from a2cap.pipeline.extraction.shard_folder import fill_shard, remove_working_folder
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 

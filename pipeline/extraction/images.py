@@ -23,7 +23,7 @@ from a2cap.data.sources.location import is_url
 from a2cap.data.sources.open_source import open_source
 from a2cap.data.sources.source import ImageSource, SourceItem
 from a2cap.extract.extract_config import ExtractConfig
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import torch
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.launch import launch
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 
 def prepare_device(runtime: RuntimeConfig) -> torch.device:

@@ -13,8 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.launch import launch
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

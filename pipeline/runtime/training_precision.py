@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from a2cap.extract.detector.proposal_precision import has_bfloat16
 from a2cap.model.mixed_precision import mixed_precision
-from a2cap.pipeline.runtime.config import Precision
+from a2cap.pipeline.runtime.runtime_config import Precision
 
 logger = logging.getLogger(__name__)
 

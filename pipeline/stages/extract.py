@@ -24,7 +24,7 @@ from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.images import SHARD_SIZE, ExtractionInputs, given_boxes
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan, known
 from a2cap.pipeline.stages.files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from a2cap.data.data_config import Section
-from a2cap.pipeline.runtime.config import Precision
+from a2cap.pipeline.runtime.runtime_config import Precision
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what every generator of random numbers accepts

@@ -17,8 +17,8 @@ from a2cap.data.files.atomic import write_durably
 from a2cap.pipeline.engine.artifact_names import EPOCHS, TENSORBOARD
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.config import TrainingConfig
 
 

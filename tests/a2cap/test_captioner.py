@@ -27,7 +27,7 @@ from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 from tests.experiments import detecting
 

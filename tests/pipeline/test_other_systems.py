@@ -14,8 +14,8 @@ from a2cap.data.errors import ConfigError
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.losses import two_losses
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device, require_double
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 from tests.model.kinds import FEATURE_WIDTH, KINDS, make
 

@@ -22,8 +22,8 @@ from a2cap.pipeline.captioning.model_description import ModelDescription
 from a2cap.pipeline.metrics.all_metrics import corpus_score
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import metric_tokens
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.data import TrainingData
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask

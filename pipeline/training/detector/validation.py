@@ -24,9 +24,9 @@ from a2cap.extract.training.trainable import TrainableDetector
 from a2cap.extract.weights.load import load_detector
 from a2cap.pipeline.engine.artifact_names import DETECTOR_NAMES
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.training.detector.data import read_validation_data

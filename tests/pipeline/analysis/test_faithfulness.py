@@ -18,7 +18,7 @@ from a2cap.pipeline.analysis.faithfulness import (
 )
 from a2cap.pipeline.analysis.trainings import read_run, trainings_in
 from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 from tests.experiments import a2
 

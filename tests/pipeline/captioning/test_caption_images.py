@@ -20,7 +20,7 @@ from a2cap.pipeline.captioning.caption_images import ImageCaptioner, caption_fil
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED
 from tests.experiments import detecting
 

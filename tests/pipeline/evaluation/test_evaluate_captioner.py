@@ -30,7 +30,7 @@ from a2cap.pipeline.evaluation.evaluate_captioner import (
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.evaluation.score_captions import ScoredFiles
 from a2cap.pipeline.metrics import all_metrics as metrics
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 
 RUNTIME = RuntimeConfig(device="cpu", threads=1)

@@ -11,7 +11,7 @@ from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.extract_images import extract_images, extract_stripe, fill_here
 from a2cap.pipeline.extraction.images import ExtractionInputs, ImageFiles
-from a2cap.pipeline.runtime.config import RuntimeConfig
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 GIVEN = ExtractConfig(
     weights="w", boxes="given", min_side=96, max_side=96, roi_size=7, precision="exact"

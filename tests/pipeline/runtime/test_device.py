@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 
 @pytest.fixture

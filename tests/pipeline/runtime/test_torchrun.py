@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.launch import Launch, launch
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import Announcement, RankGroup, connected
 
 STARTED = {

@@ -16,8 +16,8 @@ from a2cap.pipeline.config import load_config
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.interruption import Interrupted
-from a2cap.pipeline.runtime.config import RuntimeConfig
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner import cross_entropy, self_critical
 from a2cap.pipeline.training.checkpoints import Checkpoint, Checkpoints
 from a2cap.pipeline.training.detector.train import train_detector
