@@ -32,9 +32,9 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.runtime.runtime_config import Precision
 from a2cap.pipeline.runtime.training_precision import matrix_precision
-from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
+from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
 from a2cap.pipeline.training.loop import Optimizer
 from benchmarks import extract, self_critical, train

@@ -27,8 +27,8 @@ from a2cap.model.captioners.transformer.transformer_config import TransformerCon
 from a2cap.model.errors import KindError
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.captioner.recipes import with_recipe
+from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.detector.config import DetectorConfig
 from a2cap.pipeline.weights.detectors import with_stated_settings
 

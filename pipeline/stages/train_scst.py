@@ -15,7 +15,7 @@ from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.stage import Stage
-from a2cap.pipeline.training.captioner.config import ScstConfig
+from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.extended_training import continued
 
 

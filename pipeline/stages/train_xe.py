@@ -18,7 +18,7 @@ from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
-from a2cap.pipeline.training.captioner.config import TrainConfig
+from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.extended_training import continued
 
 

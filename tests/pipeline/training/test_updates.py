@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from a2cap.pipeline.runtime.distributed import SINGLE
-from a2cap.pipeline.training.captioner.config import TrainConfig
+from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.loop import Optimizer
 
 

@@ -9,7 +9,7 @@ from a2cap.data.errors import InputError
 from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import self_critical
 from a2cap.pipeline.training.captioner.caption_validation import CaptionValidation
-from a2cap.pipeline.training.captioner.config import ScstConfig, TrainConfig
+from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from tests.pipeline.training.runs import metrics
 
 

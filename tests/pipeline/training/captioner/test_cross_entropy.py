@@ -22,7 +22,6 @@ from a2cap.model.losses import two_losses
 from a2cap.pipeline.captioning.model_description import ModelDescription
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.runtime.training_precision import forward_precision
-from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import (
     CrossEntropyOptimizer,
     learning_rate,
@@ -30,6 +29,7 @@ from a2cap.pipeline.training.captioner.cross_entropy import (
     start_from,
     warn_of_another_extractor,
 )
+from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from tests.model.kinds import FEATURE_WIDTH, KINDS, make
 
 CONSTANT = TrainConfig(schedule="constant", lr=0.01, clip_norm=None)

@@ -12,8 +12,8 @@ from a2cap.model.captioners.transformer.transformer_config import TransformerCon
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.metrics.all_metrics import cider
-from a2cap.pipeline.training.captioner.config import TrainConfig
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
+from a2cap.pipeline.training.captioner.train_config import TrainConfig
 
 WORDS = ("a", "red", "blue", "cat", "dog", "on", "under", "the", "big", "small", "table", "tree")
 VOCABULARY = Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", *WORDS), "karpathy")
