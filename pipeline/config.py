@@ -29,7 +29,7 @@ from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.recipes import with_recipe
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
-from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from a2cap.pipeline.weights.detectors import with_stated_settings
 
 _MOST_PROBLEMS = 20

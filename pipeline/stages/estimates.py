@@ -32,7 +32,7 @@ from a2cap.pipeline.engine.artifact_names import PREPROCESS, VOCABULARY
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.stages.checks import Check, Plan, known
 from a2cap.pipeline.stages.preprocess import make_vocabulary
-from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from a2cap.pipeline.weights.detectors import weights_file
 
 PUBLISHED_WIDTH = 2048  # for weights without a width in their header

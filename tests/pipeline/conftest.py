@@ -18,7 +18,7 @@ from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import all_metrics, java
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from tests.experiments import (
     DETECTOR,
     CopiedExperiment,

@@ -11,7 +11,7 @@ from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images
-from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 
 _FILES = ("labels", "ids", "validation_labels", "validation_ids")
 _VISUAL_GENOME_FILES = ("attributes", "object_names", "attribute_names")

@@ -22,7 +22,7 @@ from a2cap.pipeline.stages.estimates import (
     training_disk,
     training_tokens,
 )
-from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from tests.model.kinds import KINDS
 
 GIB = 2**30

@@ -12,7 +12,7 @@ from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import prepare
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
-from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from a2cap.pipeline.training.extended_training import continued, copy_training, last_epoch
 from tests.pipeline.training.runs import assert_equal_results, events, outcome
 

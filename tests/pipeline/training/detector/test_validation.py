@@ -14,7 +14,7 @@ from a2cap.data.detection.labels import DetectionData, Label, labelled_image
 from a2cap.data.errors import ConfigError
 from a2cap.extract.detector.detections import Detections
 from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
-from a2cap.pipeline.training.detector.config import DetectorConfig
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from a2cap.pipeline.training.detector.validation import attribute_accuracy, family_ids
 from tests.data.messages import message_of
 
