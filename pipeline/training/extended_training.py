@@ -16,7 +16,7 @@ from a2cap.pipeline.engine.artifact_names import CHECKPOINTS, EPOCHS, TENSORBOAR
 from a2cap.pipeline.engine.explain import finished_results
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
-from a2cap.pipeline.training.config import TrainingConfig
+from a2cap.pipeline.training.training_config import TrainingConfig
 
 LENGTH_FIELDS = ("epochs", "patience", "checkpoint_every")
 """Fields that no update depends on; the rate of a detector depends on `epochs`."""

@@ -29,8 +29,8 @@ from a2cap.pipeline.runtime.training_precision import (
     warn_about_emulation,
 )
 from a2cap.pipeline.training.average import WeightAverage
-from a2cap.pipeline.training.config import TrainingConfig
 from a2cap.pipeline.training.resume import Position, SavedTraining
+from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_run import (
     Batches,
     Part,

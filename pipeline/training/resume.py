@@ -20,7 +20,7 @@ from a2cap.pipeline.training.checkpoints import (
     rng_states,
     seed_rngs,
 )
-from a2cap.pipeline.training.config import TrainingConfig
+from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)

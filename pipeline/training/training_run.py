@@ -19,7 +19,7 @@ from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.training.config import TrainingConfig
+from a2cap.pipeline.training.training_config import TrainingConfig
 
 
 class BatchPart(Protocol):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from a2cap.pipeline.training.config import Count, TrainingConfig
+from a2cap.pipeline.training.training_config import Count, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 

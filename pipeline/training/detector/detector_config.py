@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from a2cap.pipeline.training.config import Count, TrainingConfig
+from a2cap.pipeline.training.training_config import Count, TrainingConfig
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[float, Field(gt=0)]
