@@ -18,7 +18,7 @@ from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.proposals import ScoredAnchors, best_proposals
 from a2cap.extract.detector.resnet import EPSILON, STRIDE, FrozenBatchNorm
 from a2cap.extract.training.batch import LabelledBatch
-from a2cap.extract.training.losses import (
+from a2cap.extract.training.detector_losses import (
     AttributeLoss,
     DetectorLosses,
     Samples,

@@ -24,7 +24,7 @@ from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.image import read_image
 from a2cap.extract.training.batch import LabelledBatch, labelled_batch
-from a2cap.extract.training.losses import AttributeLoss
+from a2cap.extract.training.detector_losses import AttributeLoss
 from a2cap.extract.training.trainable import Sampling, TrainableDetector
 from a2cap.extract.weights.imagenet import resnet_tensors
 from a2cap.extract.weights.initial import initialise_from, random_detector

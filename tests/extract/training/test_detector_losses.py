@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.extract.training.losses import (
+from a2cap.extract.training.detector_losses import (
     AttributeLoss,
     DetectorLosses,
     Samples,
