@@ -27,7 +27,7 @@ from a2cap.data.regions import Regions
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import Boxes
 from a2cap.extract.detector.pooled_cells import pool_from_tables
-from a2cap.extract.detector.regions import CLASS_OVERLAP, select_regions
+from a2cap.extract.detector.region_selection import CLASS_OVERLAP, select_regions
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import Extractor
@@ -141,7 +141,7 @@ def torchvisions_pool(
 
 def plain_form(extractor: Extractor, path: Path) -> Regions:
     """Extract an image with the reference implementations' selection."""
-    with patch("a2cap.extract.detector.regions.select_regions", plain_selection):
+    with patch("a2cap.extract.detector.region_selection.select_regions", plain_selection):
         return _extract(extractor, path)
 
 

@@ -31,7 +31,7 @@ from a2cap.extract.detector.proposal_precision import (
     warn_about_emulation,
 )
 from a2cap.extract.detector.proposals import batch_rois
-from a2cap.extract.detector.regions import DetectedRegions, RegionSelection
+from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
 from a2cap.extract.extract_config import ExtractConfig, stated_settings
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, load_grid_weights

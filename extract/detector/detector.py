@@ -15,7 +15,7 @@ from a2cap.extract.detector.heads import RegionHeads
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.pooled_cells import PooledCells
 from a2cap.extract.detector.proposals import ProposalGenerator, batch_rois
-from a2cap.extract.detector.regions import DetectedRegions, RegionSelection
+from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone, NormalizedConvolution
 from a2cap.extract.detector.roi_pool import can_use_tables, pooled_cells, roi_align, roi_pool
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from a2cap.extract.detector.detector import Detector, chunk_on, probabilities, rows_of
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.proposals import batch_rois
-from a2cap.extract.detector.regions import DetectedRegions, RegionSelection
+from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
 from a2cap.extract.extract_config import ExtractConfig
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from a2cap.extract.detector.anchors import anchor_grid, caffe_anchors
 from a2cap.extract.detector.conventions import CAFFE_MEAN, caffe_meta
 from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
 from a2cap.extract.detector.proposals import select_proposals
-from a2cap.extract.detector.regions import select_regions
+from a2cap.extract.detector.region_selection import select_regions
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG
 

@@ -8,7 +8,7 @@ import torch
 from a2cap.extract.detector.detector import Detector, fuse
 from a2cap.extract.detector.input import scaled_batch
 from a2cap.extract.detector.proposal_precision import exact_precision
-from a2cap.extract.detector.regions import RegionSelection
+from a2cap.extract.detector.region_selection import RegionSelection
 from a2cap.extract.detector.resnet import FrozenBatchNorm
 from tests.extract.tiny import relative
 

@@ -13,7 +13,7 @@ from a2cap.extract.detector.proposal_precision import (
     has_bfloat16,
     resolve_precision,
 )
-from a2cap.extract.detector.regions import RegionSelection
+from a2cap.extract.detector.region_selection import RegionSelection
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG, relative
 
