@@ -30,7 +30,7 @@ class ExtractConfig(Section):
     """Configuration of an extractor: how an image becomes regions."""
 
     weights: str | None = None
-    """File of the detector's weights in a known layout (see `a2cap.extract.weights.layouts`), name
+    """File of the detector's weights in a known layout (see `a2cap.extract.weights.checkpoint_layouts`), name
     of a bundled (`scenes`) or downloaded detector (`a2 weights fetch`), or `efficientnet-lite2` for
     the cells of a network with ImageNet weights. There is no default: features of unknown weights
     are useless, and do not show it."""

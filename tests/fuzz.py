@@ -42,7 +42,7 @@ from tests.data.annotations.documents import GOOD, karpathy
 from tests.data.features.stores import write_store
 from tests.data.sources.samples import jpeg, tar_bytes, write_arrow, write_parquet
 from tests.extract.tiny import TINY
-from tests.extract.weights.test_layouts import write_airsplay, write_caffemodel
+from tests.extract.weights.test_checkpoint_layouts import write_airsplay, write_caffemodel
 from tests.pipeline.captioning.test_published import M2_WORDS, m2_tensors, vocabulary_file
 from tests.random_detector import random_detector
 

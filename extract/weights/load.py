@@ -1,6 +1,6 @@
 """Detector weights on disk: canonical safetensors, and public files converted to them.
 
-Canonical tensors are defined in `a2cap.extract.weights.layouts`; their `DetectorMeta` is JSON in
+Canonical tensors are defined in `a2cap.extract.weights.checkpoint_layouts`; their `DetectorMeta` is JSON in
 the file's metadata. Sizes are read from the tensors' shapes, the format from the first bytes.
 """
 
@@ -22,7 +22,7 @@ from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import BLOCKS, Architecture
 from a2cap.extract.extract_config import META_KEY
 from a2cap.extract.weights.caffemodel import load_caffemodel
-from a2cap.extract.weights.layouts import make_canonical
+from a2cap.extract.weights.checkpoint_layouts import make_canonical
 from a2cap.extract.weights.pickles import load_pickle
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values

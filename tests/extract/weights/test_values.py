@@ -86,7 +86,7 @@ def test_a_stored_mean_is_honoured_aloud(detector, tmp_path, caplog):
     assert loaded.meta.mean == (103.5, 116.25, 123.75)
     assert caplog.record_tuples == [
         (
-            "a2cap.extract.weights.layouts",
+            "a2cap.extract.weights.checkpoint_layouts",
             logging.WARNING,
             "weights 'a.pth' subtract 103.5 116.25 123.75, stored with them, "
             "instead of their layout's 102.98 115.947 122.772",

@@ -18,7 +18,7 @@ from a2cap.extract.detector.conventions import as_anchors, detectron2_meta
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.weights import layouts
 from a2cap.extract.weights import load as weights
-from a2cap.extract.weights.layouts import make_canonical
+from a2cap.extract.weights.checkpoint_layouts import make_canonical
 from a2cap.extract.weights.load import assemble_detector, load_detector
 from tests.extract.tiny import CONFIG
 
