@@ -12,7 +12,9 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.pipeline.metrics.meteor.alignment import (
+from a2cap.pipeline.metrics.meteor.normalization import normalized_words
+from a2cap.pipeline.metrics.meteor.paraphrases import paraphrases_of
+from a2cap.pipeline.metrics.meteor.word_alignment import (
     EXACT,
     PARAPHRASE,
     STEM,
@@ -21,8 +23,6 @@ from a2cap.pipeline.metrics.meteor.alignment import (
     align,
     new_match,
 )
-from a2cap.pipeline.metrics.meteor.normalization import normalized_words
-from a2cap.pipeline.metrics.meteor.paraphrases import paraphrases_of
 from a2cap.pipeline.metrics.meteor.words import Word, words
 from a2cap.pipeline.metrics.ngrams import Floats
 

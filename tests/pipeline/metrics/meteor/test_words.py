@@ -2,9 +2,9 @@
 
 import pytest
 
-from a2cap.pipeline.metrics.meteor.alignment import EXACT, PARAPHRASE, STEM, align, new_match
 from a2cap.pipeline.metrics.meteor.normalization import normalized_words
 from a2cap.pipeline.metrics.meteor.paraphrases import ParaphraseTable, _trie
+from a2cap.pipeline.metrics.meteor.word_alignment import EXACT, PARAPHRASE, STEM, align, new_match
 from a2cap.pipeline.metrics.meteor.words import java_hash, stem, words
 
 STEMS = {
