@@ -24,9 +24,9 @@ from a2cap.data.batches.loader import epoch_batches
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
+from a2cap.pipeline.training.captioner.training_data import read_training_data
 from benchmarks.measure import Cost, measured, print_machine, print_table
 from benchmarks.preprocess import random_regions
 

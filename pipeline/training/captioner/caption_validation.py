@@ -24,8 +24,8 @@ from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.training.captioner.data import TrainingData
 from a2cap.pipeline.training.captioner.train_config import CaptionerTrainingConfig
+from a2cap.pipeline.training.captioner.training_data import TrainingData
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask
 from a2cap.pipeline.training.training_run import Batches
 

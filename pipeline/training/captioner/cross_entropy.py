@@ -37,9 +37,12 @@ from a2cap.pipeline.training.captioner.caption_validation import (
     caption_task,
     training_batches,
 )
-from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions
 from a2cap.pipeline.training.captioner.supervision import NamedRegions
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
+from a2cap.pipeline.training.captioner.training_data import (
+    read_training_data,
+    require_kind_of_regions,
+)
 from a2cap.pipeline.training.loop import Optimizer, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
 

@@ -40,8 +40,8 @@ from a2cap.pipeline.training.captioner.caption_validation import (
     caption_task,
     training_batches,
 )
-from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
+from a2cap.pipeline.training.captioner.training_data import read_training_data
 from a2cap.pipeline.training.extended_training import read_epochs
 from a2cap.pipeline.training.loop import Optimizer, run_training
 from a2cap.pipeline.training.resume import derived_seed

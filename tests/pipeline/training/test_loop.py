@@ -17,7 +17,7 @@ from a2cap.data.scenes.objects import OBJECT_CATEGORIES
 from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import caption_validation, cross_entropy
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
-from a2cap.pipeline.training.captioner.data import read_training_data
+from a2cap.pipeline.training.captioner.training_data import read_training_data
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector.train import DetectorOptimizer
 from tests.data.messages import message_of

@@ -20,8 +20,8 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.engine.explain import key_fields
-from a2cap.pipeline.training.captioner.data import read_training_data
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
+from a2cap.pipeline.training.captioner.training_data import read_training_data
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import SMALL_SCST, assert_equal_results, copied_artifacts, metrics
 

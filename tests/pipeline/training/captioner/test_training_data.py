@@ -18,7 +18,10 @@ from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.training.captioner import caption_validation
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
-from a2cap.pipeline.training.captioner.data import read_training_data, require_kind_of_regions
+from a2cap.pipeline.training.captioner.training_data import (
+    read_training_data,
+    require_kind_of_regions,
+)
 from tests.data.messages import message_of
 
 
