@@ -250,7 +250,7 @@ def test_an_import_against_the_order_is_found():
     upward = [
         *[(sorted(low)[0], sorted(high)[0]) for high, low in pairwise(ORDER[:-1])],
         ("pipeline/evaluation/evaluate_captioner", "pipeline/stages/evaluate"),
-        ("pipeline/training/captioner/training_data", "pipeline/training/detector/data"),
+        ("pipeline/training/captioner/training_data", "pipeline/training/detector/labelled_images"),
         ("data/features/store", "data/batches/loader"),
     ]
     for module, other in upward:

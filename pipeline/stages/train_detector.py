@@ -21,8 +21,8 @@ from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
 from a2cap.pipeline.stages.files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
-from a2cap.pipeline.training.detector.data import image_files, input_files
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
+from a2cap.pipeline.training.detector.labelled_images import image_files, input_files
 from a2cap.pipeline.training.extended_training import continued
 
 _PATHS = {

@@ -130,7 +130,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         *_ANY_TRAINING,
         Point("a2cap.extract.weights.load:save_detector", writes=1),
         Point("a2cap.extract.image:read_image"),
-        Point("a2cap.pipeline.training.detector.data:read_detector_data"),
+        Point("a2cap.pipeline.training.detector.labelled_images:read_detector_data"),
         Point("a2cap.pipeline.training.detector.train:DetectorOptimizer.step"),
         Point("a2cap.pipeline.training.detector.validation:DetectorValidation.figures"),
         Point("a2cap.pipeline.training.detector.validation:detector_figures"),

@@ -34,8 +34,8 @@ from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, DET
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
-from a2cap.pipeline.training.detector.data import DetectorData, read_detector_data
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
+from a2cap.pipeline.training.detector.labelled_images import DetectorData, read_detector_data
 from a2cap.pipeline.training.detector.validation import (
     DetectorValidation,
     detector_figures,

@@ -28,8 +28,8 @@ from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.detector.average_precision import detection_metrics, proposal_recall
-from a2cap.pipeline.training.detector.data import read_validation_data
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
+from a2cap.pipeline.training.detector.labelled_images import read_validation_data
 from a2cap.pipeline.weights.detectors import resolve_weights
 
 _OVERLAP = 0.5  # from which a detection has found a box

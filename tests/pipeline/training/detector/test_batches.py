@@ -11,7 +11,7 @@ from a2cap.data.batches.sampling import is_mirrored
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import InputError
 from a2cap.extract.image import read_image
-from a2cap.pipeline.training.detector.data import read_detector_data
+from a2cap.pipeline.training.detector.labelled_images import read_detector_data
 from a2cap.pipeline.training.detector.train import (
     DetectorDataset,
     LabelledItem,

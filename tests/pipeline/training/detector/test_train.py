@@ -21,7 +21,7 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.gradients import GradientSum
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector import train as detector_training
-from a2cap.pipeline.training.detector.data import read_detector_data
+from a2cap.pipeline.training.detector.labelled_images import read_detector_data
 from a2cap.pipeline.training.detector.train import (
     DetectorDataset,
     DetectorOptimizer,

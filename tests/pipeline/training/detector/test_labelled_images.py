@@ -9,13 +9,13 @@ from PIL import ExifTags, Image
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.training.detector.data import (
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig
+from a2cap.pipeline.training.detector.labelled_images import (
     image_files,
     input_files,
     read_detector_data,
     read_validation_data,
 )
-from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from tests.data.messages import message_of
 
 CONFIGS = Path(__file__).parents[4] / "configs"
