@@ -9,7 +9,7 @@ import click
 
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
 from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, Scores, shown_name, unpenalised_line
-from a2cap.pipeline.report.comparison import Difference
+from a2cap.pipeline.report.comparison_page import Difference
 from a2cap.pipeline.report.summary import in_order
 
 _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"

@@ -19,7 +19,7 @@ from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resampl
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.truth import LOWER_IS_BETTER
 from a2cap.pipeline.metrics.word_groups import GroupCounts, GroupScore, group_values
-from a2cap.pipeline.report.comparison import Comparison, Difference, ImageComparison
+from a2cap.pipeline.report.comparison_page import Comparison, Difference, ImageComparison
 from a2cap.pipeline.report.summary import in_order
 
 _GROUP_PREFIX = "words: "

@@ -12,7 +12,7 @@ from a2cap.pipeline.cli.options import FILE, FOLDER
 from a2cap.pipeline.cli.print_scores import print_differences
 from a2cap.pipeline.engine.artifact_names import REPORT
 from a2cap.pipeline.evaluation.comparison import compare_runs
-from a2cap.pipeline.report.comparison import write_comparison
+from a2cap.pipeline.report.comparison_page import write_comparison
 from a2cap.pipeline.runs import find_result, title_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.pipeline.report.comparison import (
+from a2cap.pipeline.report.comparison_page import (
     Comparison,
     Difference,
     ImageComparison,
