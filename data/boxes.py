@@ -9,8 +9,8 @@ def box_iou(boxes: NDArray[np.floating], others: NDArray[np.floating]) -> NDArra
 
     The IoU of two boxes without area is 0.
     """
-    # float64: float32 areas of large boxes are inexact. extract/detector/region_selection.py has its own
-    # IoU, because caffe counts a box's last pixel.
+    # float64: float32 areas of large boxes are inexact. extract/detector/region_selection.py has
+    # its own IoU, because caffe counts a box's last pixel.
     one, other = boxes[:, None].astype(float), others[None].astype(float)
     sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
     shared = sides.clip(min=0).prod(axis=-1)

@@ -30,10 +30,10 @@ class ExtractConfig(Section):
     """Configuration of an extractor: how an image becomes regions."""
 
     weights: str | None = None
-    """File of the detector's weights in a known layout (see `a2cap.extract.weights.checkpoint_layouts`), name
-    of a bundled (`scenes`) or downloaded detector (`a2 weights fetch`), or `efficientnet-lite2` for
-    the cells of a network with ImageNet weights. There is no default: features of unknown weights
-    are useless, and do not show it."""
+    """File of the detector's weights in a known layout (see
+    `a2cap.extract.weights.checkpoint_layouts`), name of a bundled (`scenes`) or downloaded detector
+    (`a2 weights fetch`), or `efficientnet-lite2` for the cells of a network with ImageNet weights.
+    There is no default: features of unknown weights are useless, and do not show it."""
     procedure: Literal["weights", "caffe", "detectron2"] = "weights"
     """Rules for resizing, clipping, dropping and suppressing: those stored with the weights, or
     another extractor's. Anchors, pooling and strides always are those of the weights."""

@@ -1,8 +1,8 @@
 """Object detection: objects in images, each with a class, a score and a box.
 
-Features belong to the boxes of proposals (`a2cap.extract.detector.region_selection`). Detections have
-boxes refined by class and suppressed within it (Ren et al. 2015, section 3.3), by which detectors
-are evaluated.
+Features belong to the boxes of proposals (`a2cap.extract.detector.region_selection`). Detections
+have boxes refined by class and suppressed within it (Ren et al. 2015, section 3.3), by which
+detectors are evaluated.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,8 @@
 """Detector weights on disk: canonical safetensors, and public files converted to them.
 
-Canonical tensors are defined in `a2cap.extract.weights.checkpoint_layouts`; their `DetectorMeta` is JSON in
-the file's metadata. Sizes are read from the tensors' shapes, the format from the first bytes.
+Canonical tensors are defined in `a2cap.extract.weights.checkpoint_layouts`; their `DetectorMeta` is
+JSON in the file's metadata. Sizes are read from the tensors' shapes, the format from the first
+bytes.
 """
 
 import re

@@ -16,7 +16,7 @@ from a2cap.data.errors import WeightsError
 from a2cap.extract.detector.anchors import caffe_anchors, detectron2_anchors
 from a2cap.extract.detector.conventions import as_anchors, detectron2_meta
 from a2cap.extract.extractor import Extractor
-from a2cap.extract.weights import layouts
+from a2cap.extract.weights import checkpoint_layouts as layouts
 from a2cap.extract.weights import load as weights
 from a2cap.extract.weights.checkpoint_layouts import make_canonical
 from a2cap.extract.weights.load import assemble_detector, load_detector
