@@ -127,7 +127,7 @@ def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
 
 
 def test_cider_by_the_frequencies_of_coco_is_stated(a2_evaluate, files, tmp_path, monkeypatch):
-    frequencies = CorpusFrequencies.count({str(n): ["a dog"] for n in range(9)})
+    frequencies = CorpusFrequencies.count([["a dog"]] * 9)
     monkeypatch.setattr(cider, "coco_frequencies", lambda: frequencies)
     captions = {1: CAPTIONS[1]}
     answer = a2_evaluate(*files(captions, {1: REFERENCES[1]}), "--idf", "coco")

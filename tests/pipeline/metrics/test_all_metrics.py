@@ -112,8 +112,8 @@ def test_one_image_has_no_cider_and_no_intervals():
 
 
 def test_frequencies_of_coco_give_few_images_a_cider(monkeypatch):
-    tokens = {str(n): ["a dog"] for n in range(9)} | {"9": ["a red cat"]}
-    monkeypatch.setattr(cider_module, "coco_frequencies", lambda: CorpusFrequencies.count(tokens))
+    frequencies = CorpusFrequencies.count([["a dog"]] * 9 + [["a red cat"]])
+    monkeypatch.setattr(cider_module, "coco_frequencies", lambda: frequencies)
     one = score({"1": "a red cat"}, {"1": ["a red cat"]}, idf="coco")
     assert one.metrics["CIDEr"] == pytest.approx(7.5)  # three of four orders match
     assert (one.not_run.keys(), one.warnings) == ({"SPICE"}, [])
