@@ -4,7 +4,7 @@ Captions are COCO results (a list of `{"image_id": 42, "caption": "a dog"}`), th
 lines, `{"42": "a dog"}`, a CSV or Flickr token file, or a text with a caption on each line, in the
 order of the references. References are COCO captions (`images` and `annotations`), the test split
 of annotations that name their splits (Karpathy layout, captions.jsonl), a CSV or Flickr token file,
-or the `references.json` of the preprocess stage.
+`{"42": ["A dog."]}`, or the `references.json` of the preprocess stage, the same with tokens.
 """
 
 import json
@@ -12,6 +12,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from a2cap.data.annotations.raw_image import RawImage
@@ -221,11 +222,14 @@ def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
         return _test_split(path), False
     if isinstance(document, dict) and document and _are_sentences(document.values()):
         name = repr(str(path))
-        tokens = {
-            _image_id(key, name): [_caption(text, f"{key!r} of {name}") for text in sentences]
+        found = {
+            _image_id(key, name): [
+                _caption(text, f"{key!r} of {name}")
+                for text in ([sentences] if isinstance(sentences, str) else sentences)
+            ]
             for key, sentences in document.items()
         }
-        return tokens, True
+        return found, _are_tokens(list(chain(*found.values())))
     raise InputError(
         f"no references in {str(path)!r}: unknown layout; "
         "give COCO captions, a Karpathy file, or a references.json"
@@ -234,9 +238,16 @@ def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
 
 def _are_sentences(values: Iterable[object]) -> bool:
     return all(
-        isinstance(group, list) and group and all(isinstance(s, str) for s in group)
+        isinstance(group, str)
+        or (isinstance(group, list) and group and all(isinstance(s, str) for s in group))
         for group in values
     )
+
+
+def _are_tokens(texts: Sequence[str]) -> bool:
+    """Return False for captions as people write them: with capitals, or most with a full stop."""
+    ended = sum(text.endswith(".") for text in texts)
+    return 2 * ended <= len(texts) and all(text == text.lower() for text in texts)
 
 
 def _table_references(path: Path) -> dict[str, list[str]]:

@@ -155,12 +155,13 @@ def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
     assert read_reference_tokens(path) == read_references(path)
 
 
-@pytest.mark.slow
-def test_other_references_are_tokenised(tmp_path):
-    assert read_reference_tokens(written(tmp_path, COCO)) == {
-        "000000000042": ["a dog", "a dog runs"],
-        "000000000007": ["a cat"],
-    }
+@pytest.mark.parametrize(
+    "content", [COCO, {"42": ["A dog.", "A dog runs."], "7": "A cat."}, {"7": "a cat."}]
+)
+def test_other_references_are_tokenised(tmp_path, content):
+    found = {"000000000042": ["a dog", "a dog runs"], "000000000007": ["a cat"]}
+    tokens = read_reference_tokens(written(tmp_path, content))
+    assert tokens == {image_id: found[image_id] for image_id in tokens}
 
 
 def test_skipped_references_are_logged(tmp_path, caplog):
@@ -175,6 +176,11 @@ def test_skipped_references_are_logged(tmp_path, caplog):
     [
         (["a dog"], "no references in {path}: unknown layout; " + COMMON_LAYOUTS),
         ({"42": []}, "no references in {path}: unknown layout; " + COMMON_LAYOUTS),
+        (
+            {"42": "['a dog', 'a cat']"},
+            "caption in '42' of {path} is a list that was written as text: "
+            "\"['a dog', 'a cat']\"; write one caption, or the list itself",
+        ),
         (
             {**COCO, "images": COCO["images"][:1]},
             "annotations[1] of {path} names image '000000000007', which 'images' lacks; add it",
