@@ -7,7 +7,7 @@ from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.all_metrics import score as score_tokens
 from a2cap.pipeline.metrics.cider import Idf
-from a2cap.pipeline.metrics.spice import NOT_REQUESTED
+from a2cap.pipeline.metrics.spice import NEEDS
 from a2cap.pipeline.metrics.tokenization import tokenize
 
 
@@ -60,7 +60,7 @@ def score(
     candidates = tokenize({name: [caption] for name, caption in captions.items()}, tokenizer)
     tokens = tokenize(references, tokenizer)
     needs_spice = metrics is not None and not {"SPICE", "SPIDEr"}.isdisjoint(metrics)
-    no_spice = None if needs_spice else NOT_REQUESTED
+    no_spice = None if needs_spice else f"name it in metrics; {NEEDS}"
     return score_tokens(
         candidates, tokens, metrics=metrics, no_spice=no_spice, tokenizer=tokenizer, idf=idf
     )

@@ -26,7 +26,7 @@ from a2cap.pipeline.evaluation.results import (
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf
-from a2cap.pipeline.metrics.spice import spice_obstacle
+from a2cap.pipeline.metrics.spice import NEEDS, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.image_card import ImageCard, plain_cards
@@ -73,7 +73,7 @@ class ScoredFiles:
             {image_id: tokens[image_id][: self.most] for image_id in captions},
             tokenizer=self.tokenizer,
             idf=self.idf,
-            no_spice=spice_obstacle() if self.spice else "it was not asked for; add --spice",
+            no_spice=spice_obstacle() if self.spice else f"add --spice; {NEEDS}",
             groups=groups,
             scenes=scenes,
             shown={image_id: raw[image_id] for image_id in captions},

@@ -60,6 +60,7 @@ def spice_jars() -> list[Path]:
 
 
 NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
+NEEDS = 'it needs Java: "pip install a2cap[spice]", then "a2 weights fetch spice"'
 
 
 def spice_obstacle(*, requested: bool = True) -> str | None:
