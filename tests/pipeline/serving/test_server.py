@@ -419,7 +419,7 @@ def test_dropped_images_show_their_captions_and_the_attention_of_their_words(
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"<script>"})
-    page.wait_for_selector(".large:has-text('is not in a supported format')", timeout=600_000)
+    page.wait_for_selector(".large:has-text('x.png is not in a supported format')", timeout=600_000)
     assert faults_of(page) == []
     page.close()
     assert complaints == []
