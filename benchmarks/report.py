@@ -98,7 +98,7 @@ def open_in_chromium(path: Path, rounds: int) -> list[list[str]]:
             page = browser.new_page()
             metrics = page.context.new_cdp_session(page)
             metrics.send("Performance.enable")
-            page.goto(path.as_uri())
+            page.goto(path.as_uri(), timeout=0)
             spent = {
                 one["name"]: one["value"]
                 for one in metrics.send("Performance.getMetrics")["metrics"]
