@@ -31,7 +31,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
 )
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.all_metrics import cider
-from a2cap.pipeline.metrics.truth import TRUTH, truth_counts, truth_values
+from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts, truth_values
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from benchmarks.coco_world import NOUN_OF
 from benchmarks.study.grounding import (

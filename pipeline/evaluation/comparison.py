@@ -17,7 +17,7 @@ from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
-from a2cap.pipeline.metrics.truth import LOWER_IS_BETTER
+from a2cap.pipeline.metrics.scene_truth import LOWER_IS_BETTER
 from a2cap.pipeline.metrics.word_groups import GroupCounts, GroupScore, group_values
 from a2cap.pipeline.report.comparison_page import Comparison, Difference, ImageComparison
 from a2cap.pipeline.report.summary import in_order

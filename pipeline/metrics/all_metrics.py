@@ -22,9 +22,9 @@ from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, frequencies_of
 from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics
 from a2cap.pipeline.metrics.ngrams import Floats, count_pairs
 from a2cap.pipeline.metrics.rouge import rouge_values
+from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts
 from a2cap.pipeline.metrics.spice import NOT_REQUESTED, PARTS, spice_values
 from a2cap.pipeline.metrics.tokenization import metric_tokens
-from a2cap.pipeline.metrics.truth import TRUTH, truth_counts
 
 if TYPE_CHECKING:
     from a2cap.data.scenes.truth import Judgement

@@ -13,7 +13,7 @@ import numpy as np
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.meteor.meteor import meteor_values
 from a2cap.pipeline.metrics.ngrams import Floats
-from a2cap.pipeline.metrics.truth import TRUTH, truth_values
+from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_values
 
 RESAMPLES = 1000
 """With 1,000, each end of a 95 % interval depends on 25 resamples."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.metrics.all_metrics import METRICS, Scores, shown_name
-from a2cap.pipeline.metrics.truth import TRUTH
+from a2cap.pipeline.metrics.scene_truth import TRUTH
 from a2cap.pipeline.metrics.word_groups import GroupScore
 
 _BINS = 32

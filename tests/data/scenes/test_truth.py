@@ -9,7 +9,7 @@ from a2cap.data.scenes.generate import instances
 from a2cap.data.scenes.objects import COLOURS, OBJECT_CATEGORIES, PLURALS, SceneObject
 from a2cap.data.scenes.scene import Scene, make_scene
 from a2cap.data.scenes.truth import Statement, judge, read_scenes
-from a2cap.pipeline.metrics.truth import FAMILIES
+from a2cap.pipeline.metrics.scene_truth import FAMILIES
 from tests.data.messages import message_of
 
 OPPOSITES = {"left": "right", "above": "below", "largest": "smallest", "larger": "smaller"}

@@ -7,7 +7,7 @@ from a2cap.data.scenes.objects import SceneObject
 from a2cap.data.scenes.truth import judge_captions
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.bootstrap import resample
-from a2cap.pipeline.metrics.truth import TRUTH, truth_counts, truth_values
+from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts, truth_values
 from tests.data.messages import message_of
 
 BALL = SceneObject("ball", "red", "small", "plain", (10, 10, 30, 30))
