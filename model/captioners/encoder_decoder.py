@@ -38,7 +38,7 @@ from a2cap.model.captioner import (
     decoder_input,
     token_positions,
 )
-from a2cap.model.captioners.settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.errors import ModelError
 from a2cap.model.replaced_parameters import frozen
 

@@ -20,13 +20,13 @@ from importlib.metadata import PackageNotFoundError, entry_points, packages_dist
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
 from a2cap.model.captioners.recurrent.nic_config import NicConfig
 from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
-from a2cap.model.captioners.settings import CaptionerSettings
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import KindError
@@ -99,7 +99,7 @@ def find_settings(kind: str, *, may_import: bool) -> tuple[str, type[CaptionerSe
     if not (isinstance(settings, type) and issubclass(settings, CaptionerSettings)):
         raise KindError(
             f"{path!r} has no settings: set its attribute `settings` to a subclass of "
-            "a2cap.model.captioners.settings.CaptionerSettings"
+            "a2cap.model.captioners.captioner_settings.CaptionerSettings"
         )
     return path, settings
 

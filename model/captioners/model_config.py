@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError, ValidationInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.kinds import find_settings
-from a2cap.model.captioners.settings import CaptionerSettings
 from a2cap.model.errors import KindError
 
 MAY_IMPORT = {"may_import": True}

@@ -130,7 +130,7 @@ def test_a_folder_imports_no_code_that_the_user_does_not_name(copy, foreign, tmp
         (
             "a2cap.model.captioners.encoder_decoder:EncoderDecoder",
             "'a2cap.model.captioners.encoder_decoder:EncoderDecoder' has no settings: set its "
-            "attribute `settings` to a subclass of a2cap.model.captioners.settings."
+            "attribute `settings` to a subclass of a2cap.model.captioners.captioner_settings."
             "CaptionerSettings",
         ),
     ],

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
-from a2cap.model.captioners.settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
 
 
 class GruConfig(CaptionerSettings):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.captioners.settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
 
 
 def _none(alignment: AlignmentConfig) -> AlignmentConfig:

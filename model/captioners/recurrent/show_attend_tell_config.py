@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
 from a2cap.model.attention.hard_config import HardAttentionConfig
-from a2cap.model.captioners.settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
 
 
 class ShowAttendTellConfig(CaptionerSettings):

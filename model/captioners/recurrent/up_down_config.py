@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
-from a2cap.model.captioners.settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
 
 
 class UpDownConfig(CaptionerSettings):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.settings import LayeredSettings
+from a2cap.model.captioners.captioner_settings import LayeredSettings
 
 
 class TransformerConfig(LayeredSettings):
