@@ -18,7 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from transformers.models.blip.modeling_blip_text import BlipTextSelfAttention
 from transformers.models.trocr.modeling_trocr import TrOCRAttention
 
-from a2cap.model.adapting.adapted import AdaptedAttention, CrossInputs
+from a2cap.model.adapting.adapted_attention import AdaptedAttention, CrossInputs
 from a2cap.model.alignment import AlignedAttention, BilinearMask, padding_bias, scaled_product
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.multi_head import merge_heads, split_heads

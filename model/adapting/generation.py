@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from a2cap.model.adapting.adapted import Recorded, recording
+from a2cap.model.adapting.adapted_attention import Recorded, recording
 from a2cap.model.adapting.cross_attention import AdaptedLayers
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioner import StepAttention, average_attention

@@ -10,7 +10,7 @@ from torch import nn
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
-from a2cap.model.adapting.adapted import recording  # noqa: E402
+from a2cap.model.adapting.adapted_attention import recording  # noqa: E402
 from a2cap.model.adapting.adapted_losses import adapted_losses  # noqa: E402
 from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
