@@ -35,7 +35,7 @@ from a2cap.pipeline.runtime.torchrun import RankGroup
 from a2cap.pipeline.stages.checks import require_runnable
 from a2cap.pipeline.stages.evaluate import Evaluate
 from a2cap.pipeline.stages.extract import Extract, ImportFeatures
-from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.preprocess import Preprocess
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.stages.train_detector import TrainDetector

@@ -21,7 +21,7 @@ from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.status import Status
 from a2cap.pipeline.runtime.memory import available_memory
-from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.input_files import ExperimentFiles
 
 if TYPE_CHECKING:
     import torch

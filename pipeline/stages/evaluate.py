@@ -35,7 +35,7 @@ from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan
-from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.weights.captioners import captioner_folder
 

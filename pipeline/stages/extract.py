@@ -26,7 +26,7 @@ from a2cap.pipeline.extraction.images import SHARD_SIZE, ExtractionInputs, given
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, Plan, known
-from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.weights.detectors import settings_of_weights, weights_file
 

@@ -29,7 +29,7 @@ from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages.checks import Check, Plan
-from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
 
 

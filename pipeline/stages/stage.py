@@ -10,7 +10,7 @@ from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.stages.checks import Check, Plan
-from a2cap.pipeline.stages.files import ExperimentFiles
+from a2cap.pipeline.stages.input_files import ExperimentFiles
 
 
 class Stage(ABC):

@@ -23,7 +23,7 @@ from a2cap.pipeline.engine.lock import is_locked, is_read, lock_folder, lock_hol
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.files import captioner_digest
+from a2cap.pipeline.stages.input_files import captioner_digest
 from a2cap.pipeline.upkeep.verify import STAGES, is_key
 
 RESULT, UNFINISHED, LEFTOVER = "result", "unfinished", "leftover"

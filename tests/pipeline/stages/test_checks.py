@@ -137,7 +137,7 @@ def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch):
     def refuse(path, **how):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("a2cap.pipeline.stages.files.read_annotations", refuse)
+    monkeypatch.setattr("a2cap.pipeline.stages.input_files.read_annotations", refuse)
     opened = new("extract.boxes=detect")
     path = str(opened.config.data.annotations)
     assert problems(opened, "preprocess") == [

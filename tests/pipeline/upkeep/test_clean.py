@@ -12,7 +12,7 @@ from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.engine.lock import is_read, lock_folder, reading, stage_lock
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.files import captioner_digest
+from a2cap.pipeline.stages.input_files import captioner_digest
 from a2cap.pipeline.upkeep.clean import find_removable, remove_item, select_items
 from a2cap.pipeline.upkeep.verify import verify
 from tests.experiments import CopiedExperiment, a2
