@@ -2,16 +2,17 @@
 
 A record is a safetensors buffer, which cannot contain code, followed by its XXH3 checksum, because
 LMDB itself does not detect a flipped bit. XXH3 reads memory 50 times as fast as zlib's crc32.
+The buffer is written and read here, because the package safetensors copies it, and a copy of 150 kB
+takes several times as long as its checksum.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Literal
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
-from xxhash import xxh3_64_digest
+from xxhash import xxh3_64, xxh3_64_digest
 
 from a2cap.data.errors import StoreError
 from a2cap.data.image_ids import LONGEST_ID
@@ -24,6 +25,12 @@ Record = tuple[memoryview, memoryview]
 
 CHECKSUM_SIZE = 8
 """Bytes of the checksum at the end of a record."""
+_DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "I32": np.dtype("<i4"),
+    "F16": np.dtype("<f2"),
+}
+"""Types of a record by their names in safetensors, in the order of their arrays."""
 _LARGEST_FLOAT16 = 65504.0
 _SUSPECT = {"float16": (np.uint16, 0x7FFF, 0x7BFF), "float32": (np.uint32, 0x7FFFFFFF, 0x7F800000)}
 """Integer type, bits of the magnitude, and the smallest of magnitudes that are looked at closely:
@@ -66,18 +73,18 @@ def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> b
         arrays["attribute_ids"] = _contiguous(regions.attribute_ids, "int32")
     if regions.attribute_scores is not None:
         arrays["attribute_scores"] = _contiguous(regions.attribute_scores, "float32")
-    body = save(arrays)
-    return body + xxh3_64_digest(body)
+    return _packed(arrays)
 
 
-def decode_regions(value: bytes, image_id: str) -> Regions:
-    """Decode a record; features keep their stored dtype.
+def decode_regions(value: bytes | bytearray, image_id: str) -> Regions:
+    """Decode a record; features keep their stored dtype, arrays share the memory of a bytearray.
 
     Raises StoreError, naming the image, for a wrong checksum or another content.
     """
     check_record(value, image_id)
     try:
-        arrays = load(value[:-CHECKSUM_SIZE])
+        # arrays are writable; those of immutable bytes would not be
+        arrays = _unpacked(memoryview(bytearray(value) if isinstance(value, bytes) else value))
         width, height = (int(side) for side in arrays["size"])
         required = {name: arrays[name] for name in ("boxes", "features", "scores", "class_ids")}
         return Regions(
@@ -87,14 +94,47 @@ def decode_regions(value: bytes, image_id: str) -> Regions:
             width=width,
             height=height,
         )
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise StoreError(
             f"record of image {image_id!r} is not of this version: {error}; "
             'run "a2 extract --force"'
         ) from error
 
 
-def check_record(value: bytes | memoryview, image_id: str) -> None:
+def _packed(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
+    """Return what `safetensors.numpy.save` does, and its checksum."""
+    names = {dtype: name for name, dtype in _DTYPES.items()}
+    order = [*_DTYPES.values()]
+    header, end = {}, 0
+    ordered = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype), name))
+    for name in ordered:
+        array, start = arrays[name], end
+        end += array.nbytes
+        dtype, shape = names[array.dtype], array.shape
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # arrays start at a multiple of 8 bytes
+    parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text]
+    parts += [arrays[name].data for name in ordered]
+    checksum = xxh3_64()
+    for part in parts:
+        checksum.update(part)
+    return b"".join([*parts, checksum.digest()])
+
+
+def _unpacked(record: memoryview) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a record, in its memory."""
+    start = 8 + int.from_bytes(record[:8], "little")
+    header = json.loads(bytes(record[8:start]))
+    data, found = record[start:-CHECKSUM_SIZE], {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        flat = np.frombuffer(data[first:last], _DTYPES[entry["dtype"]])
+        found[name] = flat.reshape(entry["shape"])
+    return found
+
+
+def check_record(value: bytes | bytearray | memoryview, image_id: str) -> None:
     """Raise StoreError, naming the image, unless a record matches its checksum."""
     body, checksum = memoryview(value)[:-CHECKSUM_SIZE], bytes(value[-CHECKSUM_SIZE:])
     found = xxh3_64_digest(body)

@@ -33,11 +33,12 @@ class LmdbFile:
         self._environment: lmdb.Environment | None = None
         self._process = os.getpid()
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes) -> bytearray | None:
         """Return the value of a key, None if it is missing."""
         with self._transaction() as transaction:
             value = transaction.get(key)
-            return None if value is None else bytes(value)  # valid after the transaction
+            # valid after the transaction; arrays in it are writable
+            return None if value is None else bytearray(value)
 
     def __contains__(self, key: bytes) -> bool:
         with self._transaction() as transaction, transaction.cursor() as cursor:

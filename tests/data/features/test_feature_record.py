@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 from xxhash import xxh3_64_digest
 
 from a2cap.data.features.feature_record import (
+    CHECKSUM_SIZE,
     check_record,
     decode_regions,
     encode_regions,
@@ -154,6 +155,14 @@ def test_a_truncated_record_is_refused(length):
     record = encode_regions(make_regions(), "float16", "42")
     # four zero bytes are the checksum of nothing, so the shortest cuts need the second check
     assert refusal(decode_regions, record[:length], "42").startswith("record of image '42' is")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("missing", [(), ("attribute_ids", "attribute_scores")], ids=len)
+def test_a_record_is_what_safetensors_writes(dtype, missing):
+    value = encode_regions(replace(make_regions(), **dict.fromkeys(missing)), dtype)
+    body = save(load(value[:-CHECKSUM_SIZE]))
+    assert value == body + xxh3_64_digest(body)
 
 
 @pytest.mark.parametrize(
