@@ -69,7 +69,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _resolve_precision(self) -> Self:
-        sections = {name: getattr(self, name) for name in ("train", "scst", "detector")}
+        sections = {name: getattr(self, name) for name in ("train", "scst", "detector", "evaluate")}
         chosen = {name: one for name, one in sections.items() if one.precision == "auto"}
         if not chosen:
             return self

@@ -146,6 +146,7 @@ class ImageCaptioner:
             self._loaded.vocabulary,
             self._decoding,
             device=self._device,
+            precision=self._decoding.precision,
         )
         return [
             CaptionedImage(beams, regions)

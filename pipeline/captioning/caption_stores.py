@@ -86,7 +86,12 @@ def caption_sets(
                     workers=runtime.workers,
                 )
                 for identity, beams in caption_batches(
-                    loaded.captioner, batches, loaded.vocabulary, config, device=device
+                    loaded.captioner,
+                    batches,
+                    loaded.vocabulary,
+                    config,
+                    device=device,
+                    precision=config.precision,
                 ):
                     captions[name][identity] = best_nonempty(beams)
                     progress.advance(1)

@@ -20,5 +20,9 @@ class CaptioningConfig(DecodingConfig):
     ensemble_average: Literal["probabilities", "log_probabilities"] = "probabilities"
     """Quantity that an ensemble averages; log_probabilities is M2's, the A2 paper does not say."""
 
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """fp32, or bf16: linear layers in bfloat16, attention and probabilities in float32, so that a
+    close second caption may win. auto: bf16 where the kind of processor has it, as in training."""
+
     batch_size: Annotated[int, Field(ge=1, le=10**6)] = 50
     """Images decoded together."""

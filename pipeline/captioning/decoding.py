@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import torch
+from torch import nn
 
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
@@ -13,6 +14,8 @@ from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sampled_hypotheses
 from a2cap.pipeline.runtime.device import require_double
+from a2cap.pipeline.runtime.runtime_config import Precision
+from a2cap.pipeline.runtime.training_precision import forward_precision
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,22 @@ def caption_batches(
     config: DecodingConfig,
     *,
     device: torch.device,
+    precision: Precision = "fp32",
 ) -> Iterator[tuple[str, list[Beam]]]:
     """Yield (image id, beams with the best first) of each image, in the order of the batches."""
     if config.method == "sampling":
         require_double(device, "sampling")
+    network = captioner if isinstance(captioner, nn.Module) else None
     generator = torch.Generator(device).manual_seed(config.seed)
     for batch in batches:
         on_device = batch.to(device)
-        memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
-        if config.method == "sampling":
-            found = sampled_hypotheses(captioner, memory, config, generator=generator)
-        else:
-            found = beam_search(captioner, memory, config)
+        # not around the yield: the caller may compute in between
+        with forward_precision(precision, device, network):
+            memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
+            if config.method == "sampling":
+                found = sampled_hypotheses(captioner, memory, config, generator=generator)
+            else:
+                found = beam_search(captioner, memory, config)
         for image_id, hypotheses in zip(batch.image_ids, found, strict=True):
             captions = [vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
             if config.collapse_repeats:

@@ -140,7 +140,12 @@ class _Captioning:
         """Return the beams of each image, best first."""
         model, batches = self.model, self.batches(image_ids)
         decoded = caption_batches(
-            model.captioner, batches, model.vocabulary, self.config, device=self.device
+            model.captioner,
+            batches,
+            model.vocabulary,
+            self.config,
+            device=self.device,
+            precision=self.config.precision,
         )
         with track("caption", total=len(image_ids), events=self.events) as progress:
             return dict(advance_after_each(decoded, progress.advance))

@@ -125,3 +125,21 @@ def test_decoding_leaves_gradients_enabled(image_ids, decoded, captioner, store)
     assert torch.is_grad_enabled()
     [batch] = image_batches(store.path, image_ids[:2], batch_size=2)
     assert captioner.encode(batch.features, batch.boxes, batch.region_mask).states.requires_grad
+
+
+def test_bfloat16_rounds_the_scores_and_leaves_the_captioner_as_it_was(decoded, image_ids):
+    exact, rounded, again = (
+        decoded(image_ids, beam_size=1, precision=precision)
+        for precision in ("fp32", "bf16", "fp32")
+    )
+    assert again == exact
+    assert rounded != exact
+    for (_, (expected,)), (_, (found,)) in zip(exact, rounded, strict=True):
+        if found.caption == expected.caption:
+            assert found.score == pytest.approx(expected.score, rel=0.05)
+    alike = [
+        one
+        for one, other in zip(exact, rounded, strict=True)
+        if one[1][0].caption == other[1][0].caption
+    ]
+    assert len(alike) > len(exact) / 2
