@@ -15,19 +15,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import torch
 
 from a2cap.data.files.sealed_folder import installed_versions
 from a2cap.extract.detector.proposal_precision import has_bfloat16
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.demo import run_demo
-from benchmarks import extract, self_critical, train
+from benchmarks import extract, self_critical, store, train
+from benchmarks.bart import Bart, bart_gradients, bart_search, mixed_bart_gradients
 from benchmarks.measure import (
     Form,
     Timing,
@@ -49,6 +52,7 @@ SCENES = 20_000
 """Number of scenes whose time is reported; the goal is five minutes on two cores."""
 
 FP32, BF16, MEMORY = "fp32 matrix products", "bf16 matrix products", "memory bandwidth"
+TRANSFORMERS, ARRAYS = "transformers", "HDF5 arrays"
 Peaks = Mapping[str, float]
 """Operations or bytes per second, by name."""
 
@@ -57,8 +61,9 @@ Peaks = Mapping[str, float]
 class Figure:
     """A measured time; `what` is the start of its row on a page, if it has one.
 
-    ratio: how many times as fast as `reference`; share: of the peak named `peak`. Both are None
-    where there is nothing to compare with.
+    ratio: how many times as fast as `reference`, a plain form of the same; share: of the peak named
+    `peak`. Both are None where there is nothing to compare with. others: how many times as fast as
+    what people would use instead, by its name.
     """
 
     what: str
@@ -67,6 +72,7 @@ class Figure:
     reference: str = ""
     share: float | None = None
     peak: str = ""
+    others: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -76,6 +82,8 @@ class Figure:
             compared.append(f"{_two_digits(self.ratio)} times as fast as {self.reference}")
         if self.share is not None:
             compared.append(f"{self.share:.0%} of {self.peak}")
+        for name, times in self.others.items():
+            compared.append(f"{_two_digits(times)} times as fast as {name}")
         return ": ".join(filter(None, [duration(self.seconds), ", ".join(compared)]))
 
 
@@ -173,6 +181,93 @@ def _compared(
     return Figure(what, seconds, plain.median / seconds, reference, share, FP32)
 
 
+def alternatives(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
+    """Return an update and beam search of captioners as large as BART of `transformers`."""
+    sizes = train.QUICK if quick else train.Sizes()
+    config = train.SMALL if quick else TransformerConfig()
+    none = AlignmentConfig(fusion="none")
+    captioner = train.new_captioner(config, sizes)
+    plain = train.new_captioner(config.model_copy(update={"alignment": none}), sizes)
+    bart = Bart(config, sizes)
+    computed: dict[str, tuple[Any, Any, Any]] = {
+        "fp32": (train.a2_gradients, bart_gradients, train.search)
+    }
+    # emulated bfloat16 takes minutes per round
+    if has_bfloat16(torch.device("cpu")):
+        computed["bf16"] = train.mixed_gradients, mixed_bart_gradients, train.mixed_search
+    found = []
+    for name, mean, deviation in (
+        ("COCO's lengths", sizes.mean, sizes.deviation),
+        (f"{sizes.tokens} tokens each", float(sizes.tokens), 0.0),
+    ):
+        batch = train.make_batch(replace(sizes, mean=mean, deviation=deviation))
+        for precision, (ours, theirs, _) in computed.items():
+            forms: dict[str, Form] = {
+                "both losses": partial(train.training_step(captioner.train(), ours), batch),
+                "one loss": partial(train.training_step(plain.train(), ours), batch),
+                TRANSFORMERS: partial(train.training_step(bart.train(), theirs), batch),
+            }
+            title = f"update on {batch.captions[..., 0].numel()} captions, {name}, {precision}"
+            found += _beside(title, forms, rounds=rounds)
+    for images in (sizes.images, sizes.images if quick else 5 * sizes.images):
+        batch = train.make_batch(replace(sizes, images=images))
+        for precision, (_, _, searched) in computed.items():
+            dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+            forms = {
+                "aligned": partial(searched, captioner.eval(), batch),
+                "not aligned": partial(searched, plain.eval(), batch),
+                TRANSFORMERS: partial(bart_search, bart.eval().to(dtype), batch),
+            }
+            found += _beside(f"beam search of {images} images, {precision}", forms, rounds=rounds)
+            bart.float()
+    return found
+
+
+def _beside(title: str, forms: dict[str, Form], *, rounds: int) -> list[Figure]:
+    """Time forms, the last of which is the alternative to the others."""
+    timings = interleaved(forms, rounds=rounds)
+    name, other = timings.popitem()
+    return [
+        Figure(f"{title}, {form}", one.median, others={name: other.median / one.median})
+        for form, one in timings.items()
+    ]
+
+
+def storing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
+    """Return writing and reading of a feature store."""
+    images = store.make_images(20 if quick else 1000)
+    order = [str(one) for one in np.random.default_rng(1).permutation([*images])]
+    size = sum(regions.features.nbytes for regions in images.values())
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "written"
+
+        def empty() -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+
+        forms: dict[str, Form] = {
+            "write": partial(store.write_store, folder, images),
+            ARRAYS: partial(store.write_arrays, folder, images),
+        }
+        written = interleaved(forms, rounds=rounds, before=empty)
+        for form in forms.values():
+            form()
+        forms = {
+            "read": partial(store.read_store, folder, order),
+            ARRAYS: partial(store.read_arrays, folder, order),
+        }
+        read = interleaved(forms, rounds=rounds)
+    found = []
+    for what, timings in (("write", written), ("read", read)):
+        seconds, others = timings[what].median, timings[ARRAYS].median
+        share = size / seconds / peaks[MEMORY]
+        title = f"{what} features of {len(images):,} images"
+        found.append(
+            Figure(title, seconds, share=share, peak=MEMORY, others={ARRAYS: others / seconds})
+        )
+    return found
+
+
 def sampling(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     """Return a self-critical step and its reward."""
     sizes = self_critical.QUICK if quick else self_critical.Sizes()
@@ -249,6 +344,8 @@ def demo(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
 GROUPS: dict[str, Callable[..., list[Figure]]] = {
     "training": training,
     "alignment": alignment,
+    "alternatives": alternatives,
+    "store": storing,
     "sampling": sampling,
     "extraction": extraction,
     "scenes": drawing,
@@ -272,17 +369,31 @@ def moved(before: Sequence[Mapping[str, Any]], now: Sequence[Figure]) -> list[st
 
 
 def with_results(page: str, results: Mapping[str, Any], *, short: bool) -> str:
-    """Return a page with the figures of its rows, and the machine; short: the times alone."""
+    """Return a page with the figures of its rows, and the machine.
+
+    short: the times alone, and each alternative in the column of its name or in `others`.
+    """
     about = ", ".join(results["machine"][:5])
     page = re.sub(
         r"^(By `make bench`.*? on ).*:$", lambda found: f"{found[1]}{about}:", page, flags=re.M
     )
-    for entry in results["figures"]:
-        figure = Figure(**entry)
-        text = duration(figure.seconds) if short else figure.text
-        row = re.compile(rf"^(\| {re.escape(figure.what)}[^|]*\|).*\|$", re.M)
-        page = row.sub(lambda found, text=text: f"{found[1]} {text} |", page)  # type: ignore[misc]
-    return page
+    figures, names, lines = [Figure(**entry) for entry in results["figures"]], [""], []
+    for line in page.split("\n"):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        names = cells if cells[0] == "what" else names
+        written = line
+        for figure in figures:
+            if line.startswith(f"| {figure.what}"):
+                cells[1] = duration(figure.seconds) if short else figure.text
+                for name, times in figure.others.items():
+                    text = f"{_two_digits(times)} ×"
+                    if name in names:
+                        cells[names.index(name)] = text
+                    elif "others" in names:
+                        cells[names.index("others")] = f"{name}: {text}"
+                written = f"| {' | '.join(cells)} |"
+        lines.append(written)
+    return "\n".join(lines)
 
 
 def _commit() -> str:

@@ -7,10 +7,10 @@ has no KV cache: each step runs teacher forcing over the prefix. The results are
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Sizes:
     deviation: float = 2.3
     regions: int = 50
     feature_width: int = 2048
-    vocabulary: int = 10_000
+    vocabulary: int = 10_201
 
 
 QUICK = Sizes(2, 2, tokens=5, regions=6, feature_width=16, vocabulary=50)
@@ -104,7 +104,7 @@ def a2_gradients(captioner: EncoderDecoder, batch: Batch) -> None:
 
 def mixed_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
     """Compute the same gradients with the linear layers in bfloat16."""
-    with mixed_precision("bfloat16", torch.device("cpu")):
+    with mixed_precision("bfloat16", torch.device("cpu"), captioner):
         memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
         losses = two_losses(captioner, memory, batch.captions)
     torch.autograd.backward(losses.total())
@@ -151,7 +151,20 @@ def _plain_forward(
     return log_probs.gather(-1, batch.captions[..., None])[..., 0], decoded.attention
 
 
-AnyCaptioner = TypeVar("AnyCaptioner", bound=EncoderDecoder)
+class Trained(Protocol):
+    """What an update needs of a captioner, of a2 or not."""
+
+    def zero_grad(self) -> None:
+        """Delete the gradients."""
+
+    def caption_parameters(self) -> Iterator[nn.Parameter]:
+        """Return theta."""
+
+    def mask_parameters(self) -> Iterator[nn.Parameter]:
+        """Return theta_m."""
+
+
+AnyCaptioner = TypeVar("AnyCaptioner", bound=Trained)
 Gradients = Callable[[AnyCaptioner, Batch], None]
 EXACT: Mapping[str, Gradients[TransformerCaptioner]] = {A2: a2_gradients, PLAIN: plain_gradients}
 
@@ -240,6 +253,12 @@ def search(captioner: Captioner, batch: Batch) -> list[list[Hypothesis]]:
     with torch.inference_mode():
         memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
         return beam_search(captioner, memory, config, forbidden=range(4))
+
+
+def mixed_search(captioner: TransformerCaptioner, batch: Batch) -> list[list[Hypothesis]]:
+    """Search with the linear layers in bfloat16."""
+    with mixed_precision("bfloat16", torch.device("cpu"), captioner):
+        return search(captioner, batch)
 
 
 def search_forms(

@@ -38,6 +38,15 @@ def test_rows_and_machine_of_a_page_follow_the_results(short, text):
     )
 
 
+def test_alternatives_are_in_the_text_and_in_the_column_of_their_name():
+    figure = Figure("step", 0.5, others={"transformers": 1.62, "HDF5": 0.8})
+    assert figure.text == "500 ms: 1.6 times as fast as transformers, 0.8 times as fast as HDF5"
+    page = "| what | a2 | transformers | others |\n|---|---|---|---|\n| step | – | – | – |"
+    results = {"machine": [], "figures": [vars(figure)]}
+    written = with_results(page, results, short=True)
+    assert written.splitlines()[-1] == "| step | 500 ms | 1.6 × | HDF5: 0.8 × |"
+
+
 @pytest.mark.parametrize("page", bench.PAGES, ids=lambda page: page.name)
 def test_the_pages_have_the_committed_results(page):
     path = bench.RESULTS / "cpu.json"
@@ -49,7 +58,7 @@ def test_the_pages_have_the_committed_results(page):
 
 @pytest.mark.slow
 def test_the_quick_form_writes_figures_with_ratios_and_peaks(tmp_path):
-    groups = ("training", "alignment", "sampling", "extraction", "scenes")
+    groups = ("training", "alignment", "alternatives", "store", "sampling", "extraction", "scenes")
     options = [word for name in groups for word in ("--only", name)]
     output = tmp_path / "results" / "cpu.json"
     ran = CliRunner().invoke(bench.main, ["--quick", *options, "--output", str(output)])
