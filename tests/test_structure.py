@@ -176,6 +176,7 @@ def modules():
     return {named(path.with_suffix("")): path for path in SOURCE if path.name != "__init__.py"}
 
 
+@cache
 def imported_names(path):
     """Return the dotted names that a module imports, wherever in it."""
     names = set()

@@ -133,6 +133,7 @@ def test_states_that_are_no_grid_have_no_attention(caplog):
     assert "the encoder's states are not a square grid" in caplog.text
 
 
+@pytest.mark.slow
 def test_misuse_is_one_clear_line(tmp_path):
     model = build("gpt2")
     assert message_of(a2cap.adapt, tmp_path, error=ConfigError) == (

@@ -18,6 +18,7 @@ CAPTIONS = (
 )
 
 
+@pytest.mark.slow
 def write_photos(folder, names):
     (folder / "images").mkdir()
     for name in names:

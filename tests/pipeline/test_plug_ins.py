@@ -156,7 +156,7 @@ def test_a_class_without_a_file_is_no_kind(tmp_path, monkeypatch):
 
 
 def test_a_kind_of_any_length_or_with_any_character_is_one_short_line():
-    for kind in ("x" * 10**7, "a." * 10**6 + "b:C", "a:b\\n", "os:system\\nos:system", "../x:Y"):
+    for kind in ("x" * 10**5, "a." * 10**4 + "b:C", "a:b\\n", "os:system\\nos:system", "../x:Y"):
         message = message_of(load_config, None, [f'model.kind="{kind}"'], error=ConfigError)
         _, *lines = message.splitlines()
         assert len(lines) == 1

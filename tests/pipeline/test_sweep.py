@@ -88,6 +88,7 @@ def test_a_wrong_value_is_an_error_before_anything_runs(monkeypatch):
     assert "model.alignment.fusion: " in answer.stderr
 
 
+@pytest.mark.slow
 def test_finished_combinations_are_kept_and_a_dry_run_runs_nothing(copy):
     before = copy.finished()
     seeds = settings("train.seed=0,1")

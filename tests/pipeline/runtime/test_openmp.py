@@ -17,6 +17,7 @@ def test_idle_threads_sleep_by_default():
     assert environment == {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_set_by_the_user_is_kept(name):
     environment = {name: "7"}

