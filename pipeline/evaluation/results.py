@@ -220,16 +220,15 @@ def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
         return _coco_captions(document["images"], document["annotations"], repr(str(path))), False
     if isinstance(document, dict) and "images" in document:
         return _test_split(path), False
-    if isinstance(document, dict) and document and _are_sentences(document.values()):
+    if isinstance(document, dict) and document:
         name = repr(str(path))
-        found = {
-            _image_id(key, name): [
-                _caption(text, f"{key!r} of {name}")
-                for text in ([sentences] if isinstance(sentences, str) else sentences)
-            ]
-            for key, sentences in document.items()
-        }
-        return found, _are_tokens(list(chain(*found.values())))
+        groups = {key: [v] if isinstance(v, str) else v for key, v in document.items()}
+        if _are_sentences(groups.values()):
+            found = {
+                _image_id(key, name): [_caption(text, f"{key!r} of {name}") for text in texts]
+                for key, texts in groups.items()
+            }
+            return found, _are_tokens(list(chain(*found.values())))
     raise InputError(
         f"no references in {str(path)!r}: unknown layout; "
         "give COCO captions, a Karpathy file, or a references.json"
@@ -238,8 +237,7 @@ def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
 
 def _are_sentences(values: Iterable[object]) -> bool:
     return all(
-        isinstance(group, str)
-        or (isinstance(group, list) and group and all(isinstance(s, str) for s in group))
+        isinstance(group, list) and group and all(isinstance(s, str) for s in group)
         for group in values
     )
 

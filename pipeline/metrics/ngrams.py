@@ -125,7 +125,9 @@ def count_ngrams(sentences: Sequence[str]) -> list[NgramCounts]:
     gram, keys, counted = word, np.arange(len(number)), []
     for order in range(1, MAX_N + 1):
         if order > 1:
-            keys, gram = _extended(gram, word, len(number), order)
+            last = word[order - 1 :]
+            # a shorter n-gram and its next word as one integer, renumbered to avoid overflow
+            keys, gram = np.unique(gram[: len(last)] * len(number) + last, return_inverse=True)
         inside = left[: len(gram)] >= order
         counted.append(_counts(sentence[: len(gram)][inside], gram[inside], keys))
     return counted
@@ -138,14 +140,6 @@ def document_frequency(counts: NgramCounts, image: Ints) -> Floats:
     pairs.sort()  # np.unique, which hashes, takes many times as long
     pairs = pairs[np.append(True, np.diff(pairs) > 0)[: len(pairs)]]
     return np.bincount(pairs % grams, minlength=grams).astype(np.float64)
-
-
-def _extended(gram: Ints, word: Ints, words: int, order: int) -> tuple[Ints, Ints]:
-    """Return the keys of n-grams, and the number of the n-gram that starts at each position."""
-    last = word[order - 1 :]
-    # A shorter n-gram and its next word as one integer, renumbered to avoid overflow.
-    keys, numbers = np.unique(gram[: len(last)] * words + last, return_inverse=True)
-    return keys, np.asarray(numbers)
 
 
 def _counts(sentence: Ints, gram: Ints, keys: Ints) -> NgramCounts:
