@@ -3,6 +3,7 @@
 import errno
 import signal
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
@@ -66,6 +67,13 @@ class Commands(click.Group):
         """Keep the words of the command line, which name the paths of an error."""
         ctx.meta[_WORDS] = list(args)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the command; the error for a misspelt one has a near name."""
+        near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+        if near and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"no command {args[0]!r}; did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""

@@ -62,7 +62,7 @@ _SECTIONS = {
 }
 
 _FIRST_SCREEN = """\
-a2 captions images and trains captioners whose attention is aligned with image regions.
+a2 captions images and trains captioners with attention aligned to regions.
 
   a2 extract      images -> region features
   a2 preprocess   captions -> vocabulary and token ids

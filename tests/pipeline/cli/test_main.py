@@ -60,6 +60,8 @@ def test_without_a_command_the_stages_and_a_first_command_are_printed():
     assert answer.exit_code == 0
     first, _, *stages, _, attempt, _ = answer.stdout.splitlines()
     assert first.startswith("a2 captions images and trains captioners")
+    assert max(map(len, answer.stdout.splitlines())) <= 80
+    assert "no command 'evalute'; did you mean 'evaluate'?" in a2("evalute").stderr
     assert [line.split()[:2] for line in stages] == [
         ["a2", name] for name in ("extract", "preprocess", "train", "evaluate")
     ]
