@@ -9,8 +9,9 @@ Written for transformers 5.23 (the extra `transformers`).
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.image_ids import image_id
 from a2cap.data.regions import Regions, cell_boxes, is_grid
 from a2cap.extract.detector.input import Pixels
-from a2cap.images import AnyImage, as_pixels, path_of
+from a2cap.images import AnyImage, as_pixels, listed, path_of
 from a2cap.model.adapting.adapted_losses import adapted_losses
 from a2cap.model.adapting.cross_attention import adapt_layers
 from a2cap.model.adapting.generation import GeneratedCaption, generate_captions
@@ -45,6 +46,7 @@ from a2cap.pipeline.captioning.attention import join_steps, of_image
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.subwords import average_tokens, merge_tokens
 from a2cap.pipeline.config import config_from
+from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.evaluation.score_captions import score_evaluation, write_evaluation
 from a2cap.pipeline.metrics.spice import NOT_REQUESTED
 from a2cap.pipeline.metrics.tokenization import tokenize
@@ -94,26 +96,39 @@ class AdaptedCaptioner:
         log-probabilities in nats that no length penalty changes. Attention is None where the
         encoder's states are not those of a square grid. Raises InputError for an unusable image.
         """
-        return next(self.many([image], **generation))
+        return next(self.many([image], progress=False, **generation))
 
     def many(
-        self, images: Iterable[AnyImage], *, batch_size: int = _TOGETHER, **generation: Any
+        self,
+        images: str | PathLike[str] | Iterable[AnyImage],
+        *,
+        batch_size: int = _TOGETHER,
+        progress: bool = True,
+        **generation: Any,
     ) -> Iterator[Caption]:
-        """Yield the captions of images in their order, batch_size of them decoded together."""
+        """Yield the captions of the images of a folder or an iterable, in their order.
+
+        batch_size: images that are decoded together. progress: show a bar on a terminal or in a
+        notebook.
+        """
         if self._processor is None or self._tokenizer is None:
             missing = "processor" if self._processor is None else "tokenizer"
             raise ConfigError(f"no {missing} to caption with; give a2cap.adapt(..., {missing}=...)")
-        rest = ((path_of(image), as_pixels(image)) for image in images)
+        given = listed(images)
+        total = len(given) if isinstance(given, Sized) else 0
+        rest = ((path_of(image), as_pixels(image)) for image in given)
         was_training = self.model.training
-        while group := list(islice(rest, batch_size)):
-            inputs = self._inputs([pixels for _, pixels in group])
-            self.model.eval()
-            try:
-                found = generate_captions(self.model, self._layers, inputs, **generation)
-            finally:
-                self.model.train(was_training)
-            for (path, pixels), captions in zip(group, found, strict=True):
-                yield self._caption(path, pixels, captions)
+        with track("caption", total=total, shown=progress) as work:
+            while group := list(islice(rest, batch_size)):
+                inputs = self._inputs([pixels for _, pixels in group])
+                self.model.eval()
+                try:
+                    found = generate_captions(self.model, self._layers, inputs, **generation)
+                finally:
+                    self.model.train(was_training)
+                work.advance(len(group))
+                for (path, pixels), captions in zip(group, found, strict=True):
+                    yield self._caption(path, pixels, captions)
 
     def losses(self, *, step: int = 0, **batch: Any) -> TwoLosses:
         """Compute the caption loss (Eq. 11) and the mask loss (Eq. 4) of a batch.

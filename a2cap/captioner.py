@@ -13,10 +13,9 @@ from torch import Tensor
 
 from a2cap.caption import Caption
 from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.data.image_ids import list_images
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
-from a2cap.images import AnyImage, Channels, as_boxes, as_pixels, is_image, path_of
+from a2cap.images import AnyImage, Channels, as_boxes, as_pixels, is_image, listed, path_of
 from a2cap.pipeline.captioning.caption_images import ImageCaptioner
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.config import config_from
@@ -122,22 +121,19 @@ class Captioner:
 
         batch_size: images that are decoded together; captions do not depend on it. boxes: those of
         each image. on_error: "skip" leaves out unusable images, with a warning in the log; captions
-        state their `path`. progress: show a bar on a terminal if the number of images is known.
+        state their `path`. progress: show a bar on a terminal or in a notebook.
         Captions of files read them again when they are shown, so that many fit into memory.
         """
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; give 1 or more")
         if on_error not in ("raise", "skip"):
             raise InputError(f'on_error is unknown: {on_error!r}; choose "raise" or "skip"')
-        if isinstance(images, str | PathLike):
-            folder = Path(images)
-            images = [folder / image for image in list_images(folder)]
         return self._captions(
-            images,
+            listed(images),
             boxes,
             size=batch_size,
             skip=on_error == "skip",
-            bar=progress and isinstance(images, Sized),
+            bar=progress,
             channels=channels,
         )
 
@@ -164,8 +160,8 @@ class Captioner:
                         if not skip:
                             raise type(error)(text) from error
                         logger.warning("skipped %s", text)
+                    progress.advance(1)
                 yield from self._decode(extracted)
-                progress.advance(len(group))
 
     def _extract(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> Extracted:
         pixels, path = as_pixels(image, channels=channels), path_of(image)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.image_ids import list_images
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extractor import load_extractor
@@ -53,6 +54,14 @@ def path_of(image: object) -> Path | None:
     if not os.fspath(image) or "\0" in os.fspath(image):
         raise InputError(f"no image has this name: {os.fspath(image)!r}; give a path")
     return Path(image)
+
+
+def listed(images: str | PathLike[str] | Iterable[AnyImage]) -> Iterable[AnyImage]:
+    """Return many images: the files of a folder, or the iterable itself."""
+    if not isinstance(images, str | PathLike):
+        return images
+    folder = path_of(images)
+    return [folder / image for image in list_images(folder)]
 
 
 def as_pixels(image: AnyImage, *, channels: Channels = "rgb") -> Pixels:

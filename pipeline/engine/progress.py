@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, log lines elsewhere, events inside a stage."""
+"""Progress of long work: a bar on a terminal or in a notebook, log lines, events in a stage."""
 
 import logging
 import sys
@@ -6,29 +6,31 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from html import escape
+from typing import TypeVar
 
 from a2cap.pipeline.engine.events import EventLog
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_Draw = Callable[[int, str], None]
+"""Draws a bar: items done, and the time left."""
+
 _SECONDS_BETWEEN_LINES = 15.0
+_SECONDS_BETWEEN_DRAWINGS = 0.1  # in a notebook; each is a message to the browser
 _SHARE_BEFORE_ESTIMATE = 0.1  # unless lines are due: the first items often take the longest
 
 
 @dataclass
 class TrackedWork:
-    """Work whose progress is shown and written to the stage's events."""
+    """Work whose progress is shown and written to the stage's events; total: 0 if unknown."""
 
     what: str
     total: int
     done: int
-    bar: "Progress | None"
+    draw: _Draw | None
     events: EventLog | None
     done_here: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -40,8 +42,8 @@ class TrackedWork:
         self.done += count
         self.done_here += count
         now = time.monotonic()
-        if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=self.done, left=self._left(now))
+        if self.draw is not None:
+            self.draw(self.done, self._left(now))
         elif now - self.logged >= _SECONDS_BETWEEN_LINES and self.done < self.total:
             self.logged = now
             left = self._left(now)
@@ -51,6 +53,8 @@ class TrackedWork:
 
     def _left(self, now: float) -> str:
         """Format the time left; empty before a tenth of the work and 15 seconds are over."""
+        if not self.total:
+            return ""
         # the speed is that of this run, without the work of an earlier one
         seconds, left = now - self.started, self.total - self.done
         share = self.done_here / max(left + self.done_here, 1)
@@ -71,23 +75,71 @@ def track(
 ) -> Iterator[TrackedWork]:
     """Show the progress of the block, which calls `advance(count)` on the yielded object.
 
-    shown: False on ranks other than 0, which must not draw a bar. events: of the stage that does
-    the work, which get a line now and then.
+    total: 0 if it is unknown. shown: False on ranks other than 0, which must not draw a bar.
+    events: of the stage that does the work, which get a line now and then.
     """
     with ExitStack() as drawing:
-        bar = None
+        draw = None
         if shown and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            left = TextColumn("{task.fields[left]}")
-            bar = Progress(*columns, left, console=Console(stderr=True), transient=True)
-            drawing.enter_context(bar).add_task(what, total=total, completed=done, left="")
-        tracked = TrackedWork(what, total, done, bar, events)
+            draw = drawing.enter_context(_terminal_bar(what, total, done))
+        elif shown and _is_notebook():
+            draw = drawing.enter_context(_notebook_bar(what, total, done))
+        tracked = TrackedWork(what, total, done, draw, events)
         tracked.write()
         yield tracked
         tracked.write()
+
+
+@contextmanager
+def _terminal_bar(what: str, total: int, done: int) -> Iterator[_Draw]:
+    """Draw a bar on stderr, and erase it at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    left = TextColumn("{task.fields[left]}")
+    bar = Progress(
+        *columns,
+        left,
+        console=Console(stderr=True),
+        transient=True,
+        # rich prints the program's lines above the bar, on stderr, which is not where a file is
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    with bar:
+        task = bar.add_task(what, total=total or None, completed=done, left="")
+        yield lambda done, left: bar.update(task, completed=done, left=left)
+
+
+@contextmanager
+def _notebook_bar(what: str, total: int, done: int) -> Iterator[_Draw]:
+    """Draw a bar in the output of the cell that runs, and erase it at the end."""
+    from IPython.display import display
+
+    def shown(done: int, left: str) -> dict[str, str]:
+        text = f"{what} {done}/{total or '?'} {left}"
+        value = f' value="{done}" max="{total}"' if total else ""
+        return {"text/plain": text, "text/html": f"<progress{value}></progress> {escape(text)}"}
+
+    cell = display(shown(done, ""), raw=True, display_id=True)
+    drawn = time.monotonic()
+
+    def draw(done: int, left: str) -> None:
+        nonlocal drawn
+        if time.monotonic() - drawn >= _SECONDS_BETWEEN_DRAWINGS:
+            cell.update(shown(done, left), raw=True)
+            drawn = time.monotonic()
+
+    try:
+        yield draw
+    finally:
+        cell.update({"text/plain": "", "text/html": ""}, raw=True)
+
+
+def _is_notebook() -> bool:
+    """Return True in a kernel of Jupyter, which has imported IPython."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def advance_after_each(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:

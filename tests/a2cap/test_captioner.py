@@ -122,7 +122,7 @@ def test_each_kind_of_many_images_has_the_captions_of_single_ones(detector, imag
         assert [(one.path, one.caption) for one in found] == list(zip(paths, expected, strict=True))
 
 
-def test_a_bar_shows_the_progress_if_the_number_of_images_is_known(detector, images, monkeypatch):
+def test_a_bar_shows_the_progress_of_many_images(detector, images, monkeypatch):
     shown = []
 
     def watched(what, *, total, shown: bool, done=shown):
@@ -133,7 +133,7 @@ def test_a_bar_shows_the_progress_if_the_number_of_images_is_known(detector, ima
     detector(images[:2])
     list(detector(iter(images[:1])))
     detector(images[:1], progress=False)
-    assert shown == [("caption", 2, True), ("caption", 0, False), ("caption", 1, False)]
+    assert shown == [("caption", 2, True), ("caption", 0, True), ("caption", 1, False)]
 
 
 def test_bad_images_stop_or_are_skipped(detector, images, tmp_path, caplog):

@@ -93,6 +93,17 @@ def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
     assert caplog.messages == []
 
 
+def test_work_of_unknown_length_is_counted(clock, monkeypatch, caplog):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with track("draw", total=0) as shown:
+        clock.now += 60
+        shown.advance(3)
+    assert "3/?" in terminal.getvalue() and "left" not in terminal.getvalue()
+
+
 @pytest.mark.parametrize(
     ("seconds", "count", "left"),
     [(14, 9, ""), (14, 10, "2 min 6 s left"), (15, 1, "24 min 45 s left"), (50, 100, "0 s left")],
@@ -100,14 +111,16 @@ def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
 def test_time_left_is_named_after_a_tenth_of_the_work_or_15_seconds(
     clock, monkeypatch, seconds, count, left
 ):
+    drawn = []
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     with track("draw", total=120, done=20) as shown:
+        shown.draw = lambda done, left: drawn.append((done, left))
         clock.started_with(shown)
         clock.now += seconds
         shown.advance(count)
-        assert shown.bar.tasks[0].fields["left"] == left
+    assert drawn == [(20 + count, left)]
 
 
 def test_progress_inside_a_stage_is_written_to_its_events(clock, tmp_path):
@@ -141,6 +154,50 @@ def test_each_yielded_item_advances_after_its_use():
     assert advanced == []
     assert list(items) == ["b"]
     assert advanced == [1, 1]
+
+
+def test_lines_for_a_file_are_not_printed_on_the_terminal(monkeypatch, tmp_path):
+    """As in `python program.py > captions.txt`: rich would print them above the bar."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with (tmp_path / "out").open("w+") as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        with track("draw", total=4):
+            print("a cat")
+        file.seek(0)
+        assert file.read() == "a cat\n"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Jupyter's packages
+def test_a_notebook_gets_a_bar_that_is_erased_at_the_end():
+    nbclient = pytest.importorskip("nbclient", reason="no nbclient")
+    nbformat = pytest.importorskip("nbformat", reason="no nbformat")
+    pytest.importorskip("ipykernel", reason="no ipykernel")
+    code = (
+        "import time\nfrom a2cap.pipeline.engine.progress import track\n"
+        "for total in (3, 0):\n    with track('<b>', total=total) as shown:\n"
+        "        for _ in range(2):\n            time.sleep(0.15)\n            shown.advance(1)"
+    )
+    drawn = []
+
+    class Client(nbclient.NotebookClient):
+        def process_message(self, msg, cell, cell_index):
+            if "data" in msg["content"]:
+                drawn.append(msg["content"]["data"]["text/html"])
+            return super().process_message(msg, cell, cell_index)
+
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    Client(notebook, timeout=60, kernel_name="python3").execute()
+    bar = '<progress value="{0}" max="3"></progress> &lt;b&gt; {0}/3 '
+    for done in range(3):
+        assert drawn[done].startswith(bar.format(done))
+    assert drawn[2].endswith(" left")
+    unknown = [f"<progress></progress> &lt;b&gt; {done}/? " for done in range(3)]
+    assert drawn[3:] == ["", *unknown, ""]
+    outputs = [output["data"]["text/html"] for output in notebook.cells[0].outputs]
+    assert outputs == ["", ""]
 
 
 def test_a_log_line_is_printed_above_the_bar(monkeypatch):
