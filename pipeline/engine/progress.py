@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from html import escape
-from typing import TypeVar
+from typing import Any, TypeVar
+from uuid import uuid4
 
 from a2cap.pipeline.engine.events import EventLog
 
@@ -82,8 +83,8 @@ def track(
         draw = None
         if shown and sys.stderr.isatty():
             draw = drawing.enter_context(_terminal_bar(what, total, done))
-        elif shown and _is_notebook():
-            draw = drawing.enter_context(_notebook_bar(what, total, done))
+        elif shown and (shell := _notebook()):
+            draw = drawing.enter_context(_notebook_bar(shell, what, total, done))
         tracked = TrackedWork(what, total, done, draw, events)
         tracked.write()
         yield tracked
@@ -112,34 +113,34 @@ def _terminal_bar(what: str, total: int, done: int) -> Iterator[_Draw]:
 
 
 @contextmanager
-def _notebook_bar(what: str, total: int, done: int) -> Iterator[_Draw]:
-    """Draw a bar in the output of the cell that runs, and erase it at the end."""
-    from IPython.display import display
+def _notebook_bar(shell: Any, what: str, total: int, done: int) -> Iterator[_Draw]:
+    """Draw a bar in the output of the cell that runs, and erase it at the end; shell: IPython's."""
+    cell, drawn = {"display_id": uuid4().hex}, 0.0
 
-    def shown(done: int, left: str) -> dict[str, str]:
-        text = f"{what} {done}/{total or '?'} {left}"
-        value = f' value="{done}" max="{total}"' if total else ""
-        return {"text/plain": text, "text/html": f"<progress{value}></progress> {escape(text)}"}
-
-    cell = display(shown(done, ""), raw=True, display_id=True)
-    drawn = time.monotonic()
+    def show(text: str, bar: str, *, update: bool = True) -> None:
+        data = {"text/plain": text, "text/html": f"{bar} {escape(text)}".strip()}
+        shell.display_pub.publish(data, transient=cell, update=update)
 
     def draw(done: int, left: str) -> None:
         nonlocal drawn
         if time.monotonic() - drawn >= _SECONDS_BETWEEN_DRAWINGS:
-            cell.update(shown(done, left), raw=True)
+            value = f' value="{done}" max="{total}"' if total else ""
+            text, bar = f"{what} {done}/{total or '?'} {left}", f"<progress{value}></progress>"
+            show(text.rstrip(), bar, update=drawn > 0)
             drawn = time.monotonic()
 
+    draw(done, "")
     try:
         yield draw
     finally:
-        cell.update({"text/plain": "", "text/html": ""}, raw=True)
+        show("", "")
 
 
-def _is_notebook() -> bool:
-    """Return True in a kernel of Jupyter, which has imported IPython."""
+def _notebook() -> object:
+    """Return IPython's shell in a kernel of Jupyter, which has imported it; else None."""
     ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell if hasattr(shell, "kernel") else None
 
 
 def advance_after_each(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:

@@ -190,11 +190,11 @@ def test_a_notebook_gets_a_bar_that_is_erased_at_the_end():
 
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     Client(notebook, timeout=60, kernel_name="python3").execute()
-    bar = '<progress value="{0}" max="3"></progress> &lt;b&gt; {0}/3 '
+    bar = '<progress value="{0}" max="3"></progress> &lt;b&gt; {0}/3'
     for done in range(3):
         assert drawn[done].startswith(bar.format(done))
     assert drawn[2].endswith(" left")
-    unknown = [f"<progress></progress> &lt;b&gt; {done}/? " for done in range(3)]
+    unknown = [f"<progress></progress> &lt;b&gt; {done}/?" for done in range(3)]
     assert drawn[3:] == ["", *unknown, ""]
     outputs = [output["data"]["text/html"] for output in notebook.cells[0].outputs]
     assert outputs == ["", ""]
