@@ -41,6 +41,70 @@ def tokenizer():
     return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **special)
 
 
+TEXTS = ["a dog, standing by the man's cart.", "two café tables; naïve cats", "日本 with 🍕"]
+
+
+def trained_tokenizer(kind, size, texts=TEXTS):
+    """Return byte-level BPE, as of GPT-2 and BART, or Unigram of SentencePiece, as of T5."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    options = {"vocab_size": size, "special_tokens": [*special.values()], "show_progress": False}
+    if kind == "bytes":
+        plain = Tokenizer(models.BPE())
+        plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        plain.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(**options)
+    else:
+        plain = Tokenizer(models.Unigram())
+        plain.pre_tokenizer, plain.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(**options, unk_token="<unk>")
+    plain.train_from_iterator(texts, trainer)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **special)
+
+
+@pytest.mark.parametrize("size", [70, 300])
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_are_whole_with_the_tokens_of_each(kind, size, text):
+    """A smaller vocabulary has more tokens: parts of characters, and single spaces."""
+    tokens = trained_tokenizer(kind, size)
+    ids = [1, *tokens.backend_tokenizer.encode(text).ids, 2, 0]
+    words, shares = merge_tokens(tokens, ids)
+    assert words == text.split()
+    assert ((shares > 0).sum(axis=0) == [token > 2 for token in ids]).all()
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
+    for word, row in zip(words, shares, strict=True):
+        own = np.flatnonzero(row)
+        assert tokens.decode([ids[position] for position in own]).strip() == word
+        assert (np.diff(own) == 1).all()
+
+
+class Forced(transformers.LogitsProcessor):
+    """Generate these tokens."""
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def __call__(self, input_ids, scores):
+        scores[:] = -torch.inf
+        scores[:, self.tokens[input_ids.shape[1] - 1]] = 0
+        return scores
+
+
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
+def test_every_word_of_a_caption_has_attention(kind):
+    tokens = trained_tokenizer(kind, WORDS, TEXTS[:1])
+    ids = [*tokens.backend_tokenizer.encode(TEXTS[0]).ids, 2]
+    captioner = a2cap.adapt(
+        build("gpt2"), lambda images, **_: inputs("gpt2", len(images)), tokenizer=tokens
+    )
+    found = captioner(IMAGE, max_new_tokens=len(ids), logits_processor=[Forced(ids)])
+    assert [word.text for word in found.words] == TEXTS[0].split()
+    assert all(0 < word.original.sum() <= 1.001 for word in found.words)
+    assert found.words[-1].original.shape == (16,)
+
+
 def adapted(name="gpt2", **options):
     def processor(images, **_):
         return inputs(name, len(images))
