@@ -6,4 +6,4 @@ class ModelError(ValueError):
 
 
 class KindError(ModelError):
-    """A kind of captioner that is unknown, cannot be imported, or is not trusted."""
+    """A kind of captioner, or code outside a2, that is unknown, not trusted, or not usable."""

@@ -22,9 +22,10 @@ from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.model.captioners.kinds import KINDS, find_settings
-from a2cap.model.captioners.model_config import KIND_ERROR, MAY_IMPORT, ModelConfig
+from a2cap.model.captioners.model_config import KIND_ERROR, ModelConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import KindError
+from a2cap.model.plug_ins import MAY_IMPORT
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.recipes import with_recipe
@@ -92,7 +93,7 @@ def load_config(
     """Load the YAML file `path` and apply the overrides, each `section.field=value`.
 
     A name without suffix, such as a2-gate, is a file of the package's configs if none exists here.
-    is_of_user: False for a file of a result, whose `model.kind` may not import other code.
+    is_of_user: False for a file of a result, which may not import code outside a2.
     Raises ConfigError, which lists every unknown field, wrong value and malformed override.
     """
     content = read_yaml(_bundled(path)) if path is not None else {}

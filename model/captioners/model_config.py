@@ -9,9 +9,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.kinds import find_settings
 from a2cap.model.errors import KindError
-
-MAY_IMPORT = {"may_import": True}
-"""Context of the validation of what the user wrote: its kind may be of a module to import."""
+from a2cap.model.plug_ins import MAY_IMPORT
 
 KIND_ERROR = "captioner_kind"
 """Type of the error of an unknown, untrusted or wrong kind."""

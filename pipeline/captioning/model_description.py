@@ -14,8 +14,8 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import MANIFEST, installed_versions, read_manifest
 from a2cap.extract.extractor_record import ExtractorRecord
-from a2cap.model.captioners.kinds import PlugIn
 from a2cap.model.captioners.model_config import KIND_ERROR, ModelConfig
+from a2cap.model.plug_ins import PlugIn
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.weights import captioners, detectors
 

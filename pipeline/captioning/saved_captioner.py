@@ -1,5 +1,6 @@
 """A trained captioner with its tensors, or an ensemble of several: saving and loading."""
 
+import logging
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.decoding.ensemble import Average, Ensemble
+from a2cap.model.plug_ins import plug_in_of
 from a2cap.pipeline.captioning.model_description import (
     DESCRIPTION,
     EXTRACTOR,
@@ -33,6 +35,8 @@ from a2cap.pipeline.captioning.model_description import (
 )
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.engine.explain import key_fields
+
+logger = logging.getLogger(__name__)
 
 Captioner_co = TypeVar("Captioner_co", bound=Captioner, covariant=True)
 
@@ -90,6 +94,10 @@ def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[Enco
             f"tensors cannot be used: {str(directory / TENSORS)!r} "
             f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory again"
         ) from error
+    plug_in = plug_in_of(description.model.kind)
+    if plug_in and description.plug_in and plug_in.sources != description.plug_in.sources:
+        text = "the code of %s is not that of its training; captions may differ: %s"
+        logger.warning(text, description.model.kind, directory)
     return LoadedCaptioner(captioner.to(device).eval(), vocabulary, description)
 
 

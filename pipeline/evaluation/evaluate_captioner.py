@@ -266,6 +266,7 @@ def evaluate_captioner(
         references,
         tokenizer=tokenizer,
         no_spice=no_spice,
+        metrics=config.metrics,
         groups=groups,
         scenes=scenes,
     )

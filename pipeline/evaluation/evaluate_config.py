@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from a2cap.model.plug_ins import Function
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 
 
@@ -20,6 +21,8 @@ class EvaluateConfig(CaptioningConfig):
     """Compute SPICE. Without its parser ("a2 weights fetch spice" downloads it), the other metrics
     are computed and the exit code is 3. It parses every caption: minutes for 5,000 images, less if
     the same references were parsed before."""
+    metrics: tuple[Function, ...] = ()
+    """Further metrics, Python functions as those of `scst.reward`; each value is the mean."""
     baseline: Path | None = None
     """metrics.json of another evaluation, to compare with in the report."""
     baseline_name: str = "baseline"

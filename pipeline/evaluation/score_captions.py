@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
 from a2cap.data.errors import InputError
@@ -23,6 +24,7 @@ from a2cap.pipeline.evaluation.results import (
     read_results,
     require_same_images,
 )
+from a2cap.pipeline.metrics.all_metrics import METRICS as ALL_METRICS
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf
@@ -45,6 +47,7 @@ class ScoredFiles:
     permit references without a caption. word_groups: groups of words that are scored separately.
     scenes: instances.json of generated scenes, to judge what the captions state. tokenizer: as for
     `tokenize`. idf: as for `score`. most: references of an image, the first by id; None is all.
+    metrics: further ones, `module:function`.
     """
 
     captions: Path
@@ -56,6 +59,7 @@ class ScoredFiles:
     tokenizer: Tokenizer = "karpathy"
     idf: Idf = "references"
     most: int | None = None
+    metrics: tuple[str, ...] = ()
 
     def score(self) -> Evaluation:
         """Return the scores; raise InputError if both files are of different images."""
@@ -74,6 +78,7 @@ class ScoredFiles:
             tokenizer=self.tokenizer,
             idf=self.idf,
             no_spice=spice_obstacle() if self.spice else f"add --spice; {NEEDS}",
+            metrics=self.metrics,
             groups=groups,
             scenes=scenes,
             shown={image_id: raw[image_id] for image_id in captions},
@@ -96,6 +101,7 @@ class ScoredFiles:
         """The command with its paths as they were named, to run in the same folder."""
         words = ["a2", "score", self.captions, "--references", self.references]
         words += ["--allow-missing"] * self.allow_missing + ["--spice"] * self.spice
+        words += [word for path in self.metrics for word in ("--metric", path)]
         words += ["--word-groups", self.word_groups] if self.word_groups else []
         words += ["--scenes", self.scenes] if self.scenes else []
         words += ["--tokenizer", self.tokenizer] if self.tokenizer != "karpathy" else []
@@ -111,6 +117,7 @@ def score_evaluation(
     *,
     tokenizer: Tokenizer,
     no_spice: str | None,
+    metrics: Sequence[str] = (),
     groups: WordGroups,
     scenes: Scenes | None,
     idf: Idf = "references",
@@ -121,17 +128,19 @@ def score_evaluation(
 ) -> Evaluation:
     """Score one caption per image against the tokens of its references.
 
-    shown: references as the report shows them, if not as tokens. The others: as for `score` and
+    shown: references as the report shows them, if not as tokens. metrics: further ones,
+    `module:function`. The others: as for `score` and
     `Evaluation`.
     """
     found = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
     tokens = {image_id: texts[0] for image_id, texts in found.items()}
+    options: dict[str, Any] = {"no_spice": no_spice, "tokenizer": tokenizer, "idf": idf}
     judged = None if scenes is None else judge_captions(tokens, scenes)
     return Evaluation(
         title,
         captions,
         shown or references,
-        score(tokens, references, no_spice=no_spice, judged=judged, tokenizer=tokenizer, idf=idf),
+        score(tokens, references, metrics=(*ALL_METRICS, *metrics), judged=judged, **options),
         skipped=skipped or {},
         statistics=caption_statistics(tokens),
         provenance=provenance or {},

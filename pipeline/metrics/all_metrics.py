@@ -15,6 +15,8 @@ import numpy as np
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.tokenizers import Tokenizer
+from a2cap.model.errors import KindError
+from a2cap.model.plug_ins import call_function
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
@@ -34,8 +36,8 @@ METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr",
 
 
 def shown_name(metric: str) -> str:
-    """Return a metric's name as in papers; keys are the names of the COCO server."""
-    return metric.replace("Bleu_", "BLEU-").replace("ROUGE_L", "ROUGE-L")
+    """Return a metric's name as in papers; keys are the names of the COCO server, or paths."""
+    return metric.rpartition(":")[2].replace("Bleu_", "BLEU-").replace("ROUGE_L", "ROUGE-L")
 
 
 def unpenalised_line(metrics: Mapping[str, float], unpenalised: Sequence[float]) -> list[str]:
@@ -171,7 +173,8 @@ def score(
     """Compute every metric, of one candidate per image against its references.
 
     candidates, references: tokens of the same images, from `tokenize` with this tokenizer; METEOR
-    and SPICE are left out of Unicode words. metrics: names among METRICS, by default all of them.
+    and SPICE are left out of Unicode words. metrics: names among METRICS, by default all of
+    them, or `module:function`.
     no_spice: why SPICE, which parses every caption, is left out; None to compute it. judged: the
     captions of generated scenes, from `judge_captions`. idf: source of CIDEr's document
     frequencies; coco, those of `coco_frequencies`, is for PTB tokens alone. Raises JavaError if
@@ -189,6 +192,7 @@ def score(
         not_run["CIDEr"] = ONE_IMAGE
     chosen = METRICS if metrics is None else tuple(metrics)
     found = _measure(captions, _families(chosen) - not_run.keys(), idf)
+    found |= {path: _outside(path, captions) for path in chosen if ":" in path}
     if judged is not None:
         counts = truth_counts(judged[image_id] for image_id in captions.image_ids)
         found["truth"] = _summed("truth", counts)
@@ -197,7 +201,7 @@ def score(
 
 def _families(metrics: Collection[str]) -> set[str]:
     """Return the scorers that these metrics need."""
-    if unknown := [name for name in metrics if name not in METRICS]:
+    if unknown := [name for name in metrics if name not in METRICS and ":" not in name]:
         raise InputError(f"unknown metric: {unknown[0]!r}; use some of {', '.join(METRICS)}")
     families = {"BLEU" if name.startswith("Bleu") else name for name in metrics}
     return families | ({"CIDEr", "SPICE"} if "SPIDEr" in families else set())
@@ -287,7 +291,7 @@ def _scores(
     # A family of truth without a statement has no value, here and in single images.
     names = [
         name
-        for name in (*METRICS, *TRUTH)
+        for name in (*METRICS, *(one for one in chosen if ":" in one), *TRUTH)
         if np.isfinite(overall.get(name, np.nan)) and (name in chosen or name in TRUTH)
     ]
     # An interval over one image would have no width.
@@ -319,6 +323,13 @@ def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]
         name: [value for value in column if value is not None] for name, column in found.items()
     }
     return {name: fmean(column) for name, column in present.items() if column}
+
+
+def _outside(path: str, captions: _Captions) -> _Measurement:
+    try:
+        return _averaged(path, call_function(path, *captions.texts))
+    except KindError as error:
+        raise InputError(f"metric {error}") from error
 
 
 def _meteor(captions: _Captions, advance: Advance) -> _Measurement:

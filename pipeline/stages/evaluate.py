@@ -5,7 +5,7 @@ unless `evaluate.attention` is none `attention.h5`: the attention at each token 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.data_config import DataConfig
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.model.plug_ins import plug_in_of
 from a2cap.pipeline.captioning.model_description import require_compatible, require_vocabulary
 from a2cap.pipeline.engine.artifact_names import (
     ATTENTION,
@@ -60,9 +61,12 @@ class Evaluate(Stage):
     @property
     def fields(self) -> dict[str, Any]:
         """All fields but paths, and whether SPICE can run."""
-        fields = key_fields(self.evaluate, exclude={"baseline", "ensemble"})
+        fields = key_fields(self.evaluate, exclude={"baseline", "ensemble", "metrics"})
+        found = {path: plug_in_of(path) for path in self.evaluate.metrics}
+        metrics = {path: asdict(plug_in) for path, plug_in in found.items() if plug_in}
         # else a result that lacks SPICE would stay the result once SPICE is installed
-        return {"evaluate": {**fields, "has_spice": self._no_spice is None}}
+        fields["has_spice"] = self._no_spice is None
+        return {"evaluate": fields, **({"metrics": metrics} if metrics else {})}
 
     @property
     def reads(self) -> Mapping[str, str]:

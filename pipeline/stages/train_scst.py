@@ -1,11 +1,12 @@
 """Stage train-scst: self-critical training of the captioner from train-xe."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.model.plug_ins import plug_in_of
 from a2cap.pipeline.captioning.model_description import captioner_outputs
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
@@ -32,8 +33,10 @@ class TrainScst(Stage):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """All fields of the section."""
-        return {"scst": key_fields(self.scst)}
+        """All fields of the section, and the code of the reward."""
+        plug_in = plug_in_of(self.scst.reward or "")
+        added = {} if plug_in is None else {"plug_in": asdict(plug_in)}
+        return {"scst": key_fields(self.scst), **added}
 
     @property
     def reads(self) -> Mapping[str, str]:

@@ -1,18 +1,24 @@
 """Captioners of other packages: every stage and command, keys, and what a folder may not import."""
 
 import json
+import os
+import subprocess
 import sys
+from functools import partial
 from importlib import import_module
+from statistics import fmean
 from types import ModuleType
 
 import pytest
 import yaml
 
+import a2cap
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.model.captioners.kinds import TRUST, PlugIn, plug_in_of
+from a2cap.model.plug_ins import TRUST, PlugIn, plug_in_of
 from a2cap.pipeline.captioning.model_description import load_description
 from a2cap.pipeline.config import load_config
+from a2cap.pipeline.serving.server import CaptionServer
 from tests.data.messages import message_of
 from tests.experiments import SECTIONS, a2, detecting
 from tests.plug_in import KIND, forget, import_example, write_example
@@ -24,11 +30,37 @@ NOT_TRUSTED = (
 SUBCLASS = "it must be a subclass of a2cap.model.captioners.encoder_decoder.EncoderDecoder"
 
 
+METRICS = """
+def words(captions, references):
+    assert len(references) == len(captions) and isinstance(references[0][0], str)
+    return [len(caption.split()) for caption in captions]
+
+def fail(captions, references):
+    raise OSError("no model")
+
+def few(captions, references):
+    return [1.0] * (len(captions) - 1)
+
+def text(captions, references):
+    return captions
+
+def infinite(captions, references):
+    return [float("nan")] * len(captions)
+
+number = 3
+"""
+
+
 def run_stages(copy, tmp_path):
     """Train the example by both phases on the features of an experiment, and evaluate it."""
     config = yaml.safe_load(copy.experiment.config_file.read_text())
     train = {**SECTIONS["train"], "epochs": 1}
-    new = {"model": {"kind": KIND, "width": 8}, "train": train, "scst": {"epochs": 1}}
+    (tmp_path / "my_metrics.py").write_text(METRICS)
+    functions = {
+        "scst": {"epochs": 1, "reward": "my_metrics:words"},
+        "evaluate": {**SECTIONS["evaluate"], "metrics": ["my_metrics:words"]},
+    }
+    new = {"model": {"kind": KIND, "width": 8}, "train": train, **functions}
     file = tmp_path / "my.yaml"
     file.write_text(yaml.safe_dump({**config, **new}))
     return ("-c", file, "--artifacts", copy.artifacts)
@@ -42,7 +74,7 @@ def result(copy, stage):
 
 @pytest.mark.slow
 def test_every_stage_and_command_works_and_a_changed_module_trains_again(
-    copy, tmp_path, monkeypatch
+    copy, tmp_path, monkeypatch, caplog
 ):
     module = write_example(tmp_path, monkeypatch)
     options = run_stages(copy, tmp_path)
@@ -54,7 +86,14 @@ def test_every_stage_and_command_works_and_a_changed_module_trains_again(
         "sources": read_manifest(xe).origin.fields["plug_in"]["sources"]
     }
     assert "to run" not in a2("status", *options).stdout
-    assert (result(copy, "evaluate") / "report.html").is_file()
+    evaluated = result(copy, "evaluate")
+    scores = json.loads((evaluated / "metrics.json").read_text())
+    captions = json.loads((evaluated / "captions.json").read_text())
+    mean = fmean(len(one["caption"].split()) for one in captions)
+    assert scores["metrics"]["my_metrics:words"] == pytest.approx(mean)
+    assert scores["confidence"].keys() >= {"my_metrics:words", "CIDEr"}
+    assert ">words<" in (evaluated / "report.html").read_text()
+    assert "words " in a2("compare", evaluated, evaluated).stdout
     assert a2("verify", "--data", trained).exit_code == 0
     to = ("--output", tmp_path / "analysis")
     assert a2("analyze", trained, xe, *options[:2], *to).exit_code == 0
@@ -66,8 +105,73 @@ def test_every_stage_and_command_works_and_a_changed_module_trains_again(
     assert shown["model"]["kind"] == KIND
     assert load_config(options[1]).model == load_description(trained)[0].model
 
+    (tmp_path / "my_metrics.py").write_text(METRICS + "# changed\n")
+    explained = a2("status", "--explain", *options).stdout
+    assert "metrics.my_metrics:words.sources" in explained and "scst" in explained
     module.write_text(module.read_text() + "# changed\n")
     assert "plug_in.sources" in a2("status", "--explain", *options).stdout
+    text = f"the code of {KIND} is not that of its training; captions may differ: {trained}"
+    a2("caption", "--model", trained, image)
+    assert text in caplog.messages
+
+
+@pytest.mark.slow
+def test_torchrun_a_sweep_and_the_server_take_a_plug_in(copy, tmp_path, monkeypatch):
+    write_example(tmp_path, monkeypatch)
+    options = (*run_stages(copy, tmp_path), "--set", "scst.epochs=0")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = (sys.executable, *launcher, "-m", "a2cap.pipeline", "train", *options)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    swept = a2("sweep", *options, "--set", "train.seed=0..1")
+    assert (swept.exit_code, swept.stdout.count("train-xe: up to date")) == (0, 1)
+    trained, answers = result(copy, "train-xe"), []
+    detecting(trained)
+    (trained / "manifest.json").unlink()
+    image = next((copy.experiment.scenes / "images").iterdir())
+
+    def serve_one(server):
+        answers.append(json.loads(server.queue.answer(image, as_figure=False)))
+
+    monkeypatch.setattr(CaptionServer, "serve_forever", serve_one)
+    assert a2("serve", "--model", trained, "--port", 0).exit_code == 0
+    line = f"{image}: {answers[0]['caption']}"
+    assert a2("caption", "--model", trained, image).stdout.rstrip() == line.rstrip()
+
+
+def test_a_metric_of_ones_own_is_scored_beside_the_others(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_metrics.py").write_text(METRICS)
+    monkeypatch.delitem(sys.modules, "my_metrics", raising=False)
+    captions, references = tmp_path / "captions.json", tmp_path / "references.csv"
+    captions.write_text(json.dumps({"1": "A red dog.", "2": "two cats"}))
+    references.write_text("image,caption\n1,a dog\n2,cats\n")
+    options = ("--metric", "my_metrics:words", "--output", tmp_path / "scores")
+    printed = a2("score", captions, "--references", references, *options).stdout
+    assert "words    2.5000" in printed
+    found = json.loads((tmp_path / "scores" / "metrics.json").read_text())
+    assert found["metrics"]["my_metrics:words"] == 2.5
+    assert "--metric my_metrics:words" in (tmp_path / "scores" / "report.html").read_text()
+    score = partial(a2cap.score, ["a dog"], [["a dog"]])
+    assert score(metrics=["my_metrics:words"]).metrics == {"my_metrics:words": 2}
+    for name, reason in {
+        "fail": "OSError: no model",
+        "few": "ValueError: no finite number for each of 1 captions",
+        "infinite": "ValueError: no finite number for each of 1 captions",
+        "text": "ValueError: could not convert string to float: 'a dog'",
+    }.items():
+        assert message_of(score, metrics=[f"my_metrics:{name}"], error=A2Error) == (
+            f"metric 'my_metrics:{name}' failed ({reason}); correct it and run again"
+        )
+    text = message_of(score, metrics=["my_metrics:number"], error=A2Error)
+    assert text == "metric 'my_metrics:number' is not a function; name one"
+    metrics = 'evaluate.metrics=["no_module:f", "a b", "my_metrics:number"]'
+    assert message_of(load_config, None, [metrics], error=ConfigError).splitlines()[1:] == [
+        "  evaluate.metrics.0: cannot import 'no_module' (ModuleNotFoundError: No module named "
+        "'no_module'); install its package, or set PYTHONPATH to its folder",
+        "  evaluate.metrics.1: 'a b' is not module:function; name a function of a module",
+        "  evaluate.metrics.2: 'my_metrics:number' is not a function; name one",
+    ]
 
 
 @pytest.fixture

@@ -137,12 +137,12 @@ scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision:
   deterministic: true, lr: 1.0e-06, betas: [0.8, 0.9], clip_norm: null, samples: 3,
   baseline: greedy, idf: caption, eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued,
   captions_per_image: 2, checkpoint_every: 10, validation_beam_size: 1, max_validation_images: 2,
-  max_length: 10, ema: 0.9, shuffle_window: 4, select: loss, reward: "math:fsum"}
+  max_length: 10, ema: 0.9, shuffle_window: 4, select: loss, reward: "statistics:fmean"}
 evaluate: {method: sampling, min_length: 3, seed: 1,
   split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
   groups: 5, diversity: 0.2, ensemble_average: log_probabilities, collapse_repeats: true,
   batch_size: 3, precision: bf16, spice: false, baseline_name: other, report_images: 2,
-  attention: none}
+  attention: none, metrics: ["statistics:fmean"]}
 runtime: {device: cpu, workers: 1, threads: 2, name: other, ray: auto}
 """
 )

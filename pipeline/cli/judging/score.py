@@ -39,6 +39,13 @@ from a2cap.pipeline.metrics.cider import IDFS, Idf
 @click.option("--images", type=FOLDER, help="Show images of this folder in the report.")
 @click.option("--allow-missing", is_flag=True, help="Score captions of some images alone.")
 @click.option("--spice", is_flag=True, help="Compute SPICE too, which needs Java.")
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="Compute a metric of your own too; may be repeated.",
+)
 @click.option("--tokenizer", type=click.Choice(TOKENIZERS), default="karpathy", show_default=True)
 @click.option(
     "--idf",
@@ -60,6 +67,7 @@ def score(
     images: Path | None,
     allow_missing: bool,
     spice: bool,
+    metrics: tuple[str, ...],
     tokenizer: Tokenizer,
     idf: Idf,
     word_groups: Path | None,
@@ -95,6 +103,7 @@ def score(
             tokenizer,
             idf,
             most_references,
+            metrics,
         )
 
     found = files(captions).score()

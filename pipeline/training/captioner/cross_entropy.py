@@ -18,9 +18,9 @@ from a2cap.data.errors import InputError
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.captioners.kinds import plug_in_of
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.losses import TwoLosses, two_losses
+from a2cap.model.plug_ins import plug_in_of
 from a2cap.model.scheduled_sampling import scheduled_inputs
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, ModelDescription
 from a2cap.pipeline.captioning.saved_captioner import (

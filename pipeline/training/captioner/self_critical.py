@@ -4,9 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -16,11 +14,13 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
-from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
 from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.model.errors import KindError
 from a2cap.model.losses import perturbed_pass_loss
+from a2cap.model.plug_ins import call_function
 from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.model.self_critical.rollouts import Rollouts, generate_rollouts, self_critical_loss
@@ -99,31 +99,11 @@ def start_score(model: Path, config: ScstConfig) -> float | None:
     return max(scores) if same else None
 
 
-OwnReward = Callable[[list[str], list[list[str]]], Sequence[float]]
-"""Function of `scst.reward`."""
-
-
-def load_reward(name: str) -> OwnReward:
-    """Import the function of `scst.reward`, "module:function"; raise ConfigError if it is none."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except Exception as error:  # the user's module may fail in any way
-        raise ConfigError(
-            f"cannot import scst.reward {name!r} ({type(error).__name__}: {error}); name a "
-            "function of an installed module, or of one in a folder of PYTHONPATH"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"scst.reward {name!r} is not a function; name one")
-    return cast(OwnReward, found)
-
-
 @dataclass(frozen=True)
 class _OwnReward:
     """The user's reward of captions (B, K, L) of images by number, (B,); returns (B, K) float64."""
 
     name: str
-    function: OwnReward
     vocabulary: Vocabulary
     references: list[list[str]]
     device: torch.device
@@ -132,14 +112,9 @@ class _OwnReward:
         texts = [self.vocabulary.decode(row) for row in captions.flatten(0, 1).tolist()]
         groups = [self.references[i] for i in images.tolist() for _ in range(captions.shape[1])]
         try:
-            found = torch.tensor(list(self.function(texts, groups)), dtype=torch.float64)
-            if found.shape != (len(texts),) or not found.isfinite().all():
-                raise ValueError(f"no finite number for each of {len(texts)} captions")
-        except Exception as error:  # it is the user's
-            raise A2Error(
-                f"scst.reward {self.name!r} failed ({type(error).__name__}: {error}); correct it "
-                "and train again"
-            ) from error
+            found = torch.tensor(call_function(self.name, texts, groups), dtype=torch.float64)
+        except KindError as error:
+            raise A2Error(f"scst.reward {error}") from error
         return found.view(captions.shape[:2]).to(self.device)
 
 
@@ -182,9 +157,8 @@ class ImageRewards:
             documents=frequencies.captions if per_caption else frequencies.documents,
         )
         if config.reward is not None:
-            own = load_reward(config.reward)
             texts = [tokens[image_id] for image_id in image_ids]
-            return cls(_OwnReward(config.reward, own, vocabulary, texts, device), image_ids)
+            return cls(_OwnReward(config.reward, vocabulary, texts, device), image_ids)
         reward = CaptionReward(weights, references, eos=config.eos, bleu_weight=config.bleu_weight)
         return cls(reward.to(device), image_ids)
 

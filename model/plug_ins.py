@@ -1,0 +1,155 @@
+"""Code outside a2, named `module:name`: who may import it, and what identifies it.
+
+To import a module runs its code. A configuration may name any module, because the user wrote it;
+the files of a captioner may come from elsewhere, so they name only what the program has imported,
+what an installed package declares as an entry point, or what A2CAP_TRUST names.
+"""
+
+import hashlib
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ValidationInfo
+
+from a2cap.model.errors import KindError
+
+MAY_IMPORT = {"may_import": True}
+"""Context of the validation of what the user wrote, which may name any module."""
+LONGEST = 200
+"""Characters of a name, or of the reason of a failed import."""
+TRUST = "A2CAP_TRUST"
+"""Environment variable: names, comma-separated, that files of captioners may import."""
+
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.+!-]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class PlugIn:
+    """The code of a captioner, reward or metric outside a2, in the key of what it made.
+
+    package, version: of the distribution, None for modules that are not installed. sources: sha256
+    of the module's file and of all Python files of its top-level package.
+    """
+
+    package: str | None
+    version: str | None
+    sources: str
+
+    @property
+    def requirement(self) -> str:
+        """What pip installs, "" for modules that are not installed."""
+        found = "" if self.package is None else f"{self.package}=={self.version}"
+        return found if _REQUIREMENT.fullmatch(found) else ""
+
+    @property
+    def is_installed(self) -> bool:
+        """Return True if the package, or another version of it, is installed."""
+        with suppress(PackageNotFoundError, ValueError):
+            return not self.requirement or bool(version(str(self.package)))
+        return False
+
+
+def plug_in_of(path: str) -> PlugIn | None:
+    """Return what identifies the code of an imported `module:name`, None for a name of a2."""
+    if ":" not in path:
+        return None
+    name = path.partition(":")[0]
+    top, module = sys.modules[name.partition(".")[0]], sys.modules[name]
+    files = {Path(str(module.__file__))}
+    for folder in getattr(top, "__path__", ()):
+        files |= set(Path(folder).rglob("*.py"))
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    [package] = packages_distributions().get(top.__name__, [None])[:1]
+    return PlugIn(package, None if package is None else version(package), digest.hexdigest())
+
+
+def _find_function(path: str) -> Callable[..., Any]:
+    found = find_object(path, may_import=True)
+    if not callable(found):
+        raise KindError(f"{path!r} is not a function; name one")
+    return found
+
+
+def _names_a_function(path: str, info: ValidationInfo) -> str:
+    if not is_path(path):
+        raise ValueError(f"{path!r} is not module:function; name a function of a module")
+    if info.context == MAY_IMPORT:
+        _find_function(path)
+    return path
+
+
+Function = Annotated[str, AfterValidator(_names_a_function)]
+"""A user's reward or metric, `module:function`: called by `call_function`."""
+
+
+def call_function(
+    path: str, captions: Sequence[str], references: Sequence[Sequence[str]]
+) -> list[float]:
+    """Return the number that a user's function gives each of N captions; KindError if it fails.
+
+    captions: N texts, tokens joined by spaces; references: one or more of each caption.
+    """
+    function = _find_function(path)
+    try:
+        found = [float(value) for value in function(captions, references)]
+        if len(found) != len(captions) or not all(map(math.isfinite, found)):
+            raise ValueError(f"no finite number for each of {len(captions)} captions")
+    except Exception as error:  # it is the user's
+        raise KindError(
+            f"{path!r} failed ({type(error).__name__}: {_short(error)}); correct it and run again"
+        ) from error
+    return found
+
+
+def is_path(name: str) -> bool:
+    """Return True for `module:name`."""
+    return len(name) <= LONGEST and _PATH.fullmatch(name) is not None
+
+
+def find_object(path: str, *, may_import: bool, group: str = "") -> object:
+    """Return what `module:name` names, None if the module has no such name.
+
+    may_import: False where the user does not name it, so that it is imported only if it is trusted.
+    group: of entry points that are. Raises KindError.
+    """
+    module, _, name = path.partition(":")
+    if module not in sys.modules and not (may_import or _is_trusted(path, group)):
+        raise KindError(
+            f"{path!r} is code outside a2, which a file does not make a2 run; if you trust its "
+            f"author, set {TRUST}={path}"
+        )
+    try:
+        # without `getattr`, which may call the module's own function
+        found = vars(import_module(module)).get(name)
+    except (Exception, SystemExit) as error:
+        raise KindError(
+            f"cannot import {module!r} ({type(error).__name__}: {_short(error)}); install its "
+            "package, or set PYTHONPATH to its folder"
+        ) from error
+    if module == "__main__" or not getattr(sys.modules[module], "__file__", None):
+        raise KindError(f"{path!r} has no file that others can import; move it into a module")
+    return found
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:LONGEST]
+
+
+def _is_trusted(path: str, group: str) -> bool:
+    """Return True if the environment or an entry point of an installed package names the path."""
+    named = [one.strip() for one in os.environ.get(TRUST, "").split(",")]
+    return path in named or any(
+        point.value.replace(" ", "") == path for point in entry_points(group=group)
+    )
