@@ -80,7 +80,7 @@ def test_words_are_whole_with_the_tokens_of_each(kind, size, text):
         assert (np.diff(own) == 1).all()
 
 
-class Forced(transformers.LogitsProcessor):
+class Forced:
     """Generate these tokens."""
 
     def __init__(self, tokens):
