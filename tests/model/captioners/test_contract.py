@@ -24,6 +24,43 @@ STEP = 50_000
 """Schedule step at which every fusion differs from the others."""
 
 
+def initial_spread(kind, name, parameter):
+    """Return the standard deviation of a weight in the authors' code, None if it is torch's."""
+    if name == "decoder.embedding.words.weight":
+        return parameter.shape[1] ** -0.5
+    if kind in ("up-down", "show-attend-tell"):
+        is_orthogonal = parameter.shape[0] == parameter.shape[1] or name == "decoder.gates.weight"
+        return 0.01 if kind == "up-down" or not is_orthogonal else None
+    if kind == "aoa":  # uniform up to D^-0.5
+        return (12 * 3) ** -0.5 if name == "decoder.gates.weight" else None
+    parts = 3 if "query_key_value" in name else 2 if "key_value" in name else 1
+    return (2 / (parameter.shape[0] // parts + parameter.shape[1])) ** 0.5  # Xavier
+
+
+@pytest.mark.parametrize("kind", ["transformer", "m2", "up-down", "show-attend-tell", "aoa"])
+def test_initial_values_are_those_of_the_authors_code(kind):
+    torch.manual_seed(0)
+    settings = KINDS[kind](alignment=AlignmentConfig(fusion="none"))
+    captioner = make_captioner(settings, feature_width=6, vocabulary_size=11)
+    for name, parameter in captioner.named_parameters():
+        if "norm" in name:
+            continue
+        if parameter.ndim == 1 and kind != "aoa":
+            forget = kind == "up-down" and name in (
+                "decoder.from_token.bias",
+                "decoder.language.bias",
+            )
+            expected = torch.tensor([0.0, 1, 0, 0] if forget else [0.0]).repeat_interleave(12)
+            assert parameter.equal(expected) if forget else not parameter.any(), name
+        elif parameter.ndim == 2 and parameter.numel() > 24:
+            spread = initial_spread(kind, name, parameter)
+            found = parameter.square().mean().sqrt().item()
+            assert spread is None or found == pytest.approx(spread, rel=0.3), name
+            if kind == "show-attend-tell" and spread is None:
+                square = parameter[:12, 7:19] if name == "decoder.gates.weight" else parameter
+                torch.testing.assert_close(square @ square.T, torch.eye(len(square)))
+
+
 @pytest.fixture(params=[*KINDS, *VARIANTS])
 def kind(request):
     return request.param
