@@ -47,7 +47,7 @@ test: lint types
 faults: install
 	$(BIN)/python -m tests.faults.driver --kills 200 --seed 0
 
-# One change of the code at a time, 200 in all: which of them does no test notice? Takes hours.
+# One change of the code at a time, 200 in all: which of them does no test notice?
 mutants: install
 	$(BIN)/python -m tests.mutants --count 200 --seed 0
 
