@@ -88,7 +88,7 @@
     const [hero, ...typical] = take("typical", 3, values.typical, 1);
     hero?.classList.add("hero");
     byId("first").append(...[hero, typical[0], ...best, typical[1], ...worst].filter(Boolean));
-    for (const id of ["first", "hint"]) byId(id).hidden = !hero;
+    for (const id of ["first", "hint"]) byId(id).hidden = !best.length;
   }
 
   // Each returns true for the items that its control lets through.

@@ -272,6 +272,7 @@ def test_a_grid_is_dimmed_smoothly_at_once_and_neither_names_nor_boxes(tmp_path,
     assert "class -1" not in path.read_text()
     shown = cards(open_page(path, state="#order=1+1")).first
     assert shown.locator(".word.shown").inner_text() == "here"
+    assert shown.page.locator("#first .card").is_visible()  # also if it is the only one
     assert shown.locator(".top-regions").is_hidden()
     assert shown.locator("rect").count() == 0
     assert "region" not in shown.locator(".readout").inner_text()
