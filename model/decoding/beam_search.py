@@ -208,12 +208,15 @@ def _top_k(scores: Tensor, count: int) -> Tensor:
     # to know of ties would wait for a GPU
     if scores.device.type != "cpu":
         return scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
-    # topk leaves the order of ties open and a stable sort of everything is slow: sort only if the
-    # score after the last one taken equals it.
+    # topk leaves the order of ties open and a stable sort of everything is slow: if the score after
+    # the last one taken equals it, as it often does in bfloat16, sort the scores that are not less
     values, indices = _unordered_top_k(scores, min(count + 1, scores.shape[1]))
-    if (values[:, count:] == values[:, count - 1 : count]).any():
-        return scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
+    is_tied = (values[:, count:] == values[:, count - 1 : count]).any(dim=1)
     indices = indices[:, :count].sort(dim=1).values
+    for row in is_tied.nonzero().flatten().tolist():
+        tied = (scores[row] >= values[row, count - 1]).nonzero().flatten()
+        first = scores[row, tied].sort(descending=True, stable=True).indices[:count]
+        indices[row] = tied[first].sort().values
     order = scores.gather(1, indices).sort(dim=1, descending=True, stable=True).indices
     return indices.gather(1, order)
 
