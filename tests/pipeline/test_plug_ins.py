@@ -55,9 +55,10 @@ def run_stages(copy, tmp_path):
     """Train the example by both phases on the features of an experiment, and evaluate it."""
     config = yaml.safe_load(copy.experiment.config_file.read_text())
     train = {**SECTIONS["train"], "epochs": 1}
-    (tmp_path / "my_metrics.py").write_text(METRICS)
+    for name in ("my_metrics", "my_reward"):
+        (tmp_path / f"{name}.py").write_text(METRICS)
     functions = {
-        "scst": {"epochs": 1, "reward": "my_metrics:words"},
+        "scst": {"epochs": 1, "reward": "my_reward:words"},
         "evaluate": {**SECTIONS["evaluate"], "metrics": ["my_metrics:words"]},
     }
     new = {"model": {"kind": KIND, "width": 8}, "train": train, **functions}
@@ -97,6 +98,13 @@ def test_every_stage_and_command_works_and_a_changed_module_trains_again(
     assert a2("verify", "--data", trained).exit_code == 0
     to = ("--output", tmp_path / "analysis")
     assert a2("analyze", trained, xe, *options[:2], *to).exit_code == 0
+    for changed, line in {
+        "my_metrics": "metrics.my_metrics:words.sources",
+        "my_reward": "plug_in.sources",
+    }.items():
+        assert line not in a2("status", "--explain", *options).stdout
+        (tmp_path / f"{changed}.py").write_text(METRICS + "# changed\n")
+        assert line in a2("status", "--explain", *options).stdout
     detecting(trained)  # it was trained on given boxes
     (trained / "manifest.json").unlink()
     image = next((copy.experiment.scenes / "images").iterdir())
@@ -105,9 +113,6 @@ def test_every_stage_and_command_works_and_a_changed_module_trains_again(
     assert shown["model"]["kind"] == KIND
     assert load_config(options[1]).model == load_description(trained)[0].model
 
-    (tmp_path / "my_metrics.py").write_text(METRICS + "# changed\n")
-    explained = a2("status", "--explain", *options).stdout
-    assert "metrics.my_metrics:words.sources" in explained and "scst" in explained
     module.write_text(module.read_text() + "# changed\n")
     assert "plug_in.sources" in a2("status", "--explain", *options).stdout
     text = f"the code of {KIND} is not that of its training; captions may differ: {trained}"
