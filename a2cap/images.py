@@ -61,6 +61,8 @@ def listed(images: str | PathLike[str] | Iterable[AnyImage]) -> Iterable[AnyImag
     if not isinstance(images, str | PathLike):
         return images
     folder = path_of(images)
+    if not folder.is_dir():
+        raise InputError(f"no folder: {str(folder)!r}; name a folder, or give a list of images")
     return [folder / image for image in list_images(folder)]
 
 

@@ -107,10 +107,14 @@ def call_function(
         if len(found) != len(captions) or not all(map(math.isfinite, found)):
             raise ValueError(f"no finite number for each of {len(captions)} captions")
     except Exception as error:  # it is the user's
-        raise KindError(
-            f"{path!r} failed ({type(error).__name__}: {_short(error)}); correct it and run again"
-        ) from error
+        raise failed(path, error) from error
     return found
+
+
+def failed(path: str, error: Exception) -> KindError:
+    """Return the one line about a user's code that raised an error."""
+    reason = f"{type(error).__name__}: {_short(error)}"
+    return KindError(f"{path!r} failed ({reason}); correct it and run again")
 
 
 def is_path(name: str) -> bool:

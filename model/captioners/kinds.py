@@ -21,7 +21,7 @@ from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import KindError
-from a2cap.model.plug_ins import LONGEST, find_object, is_path
+from a2cap.model.plug_ins import LONGEST, failed, find_object, is_path
 
 if TYPE_CHECKING:
     from a2cap.model.captioners.encoder_decoder import EncoderDecoder
@@ -66,10 +66,18 @@ def find_settings(kind: str, *, may_import: bool) -> tuple[str, type[CaptionerSe
 def make_captioner(
     config: CaptionerSettings, *, feature_width: int, vocabulary_size: int
 ) -> "EncoderDecoder":
-    """Create an untrained captioner; its settings were validated, so that its class may load."""
+    """Create an untrained captioner; its settings were validated, so that its class may load.
+
+    Raises KindError for a class of a user that fails.
+    """
     path = KINDS[config.kind][1] if config.kind in KINDS else config.kind
     found = _find_class(path, may_import=True)
-    return found(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
+    try:
+        return found(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
+    except Exception as error:
+        if config.kind in KINDS:
+            raise
+        raise failed(path, error) from error
 
 
 def _path_of(kind: str) -> str:

@@ -144,7 +144,7 @@ def _with_near_names(message: str, words: list[str]) -> str:
     named = {str(Path(word.rpartition("=")[2])) for word in words if word}
     for number, line in enumerate(lines):
         quoted = (path for path in named if repr(path)[:-1] in line)
-        if "did you mean" not in line:
+        if "did you mean" not in line and "cannot import" not in line:  # a module is no path
             lines[number] += max((did_you_mean(Path(path)) for path in quoted), key=len, default="")
     return "\n".join(lines)
 

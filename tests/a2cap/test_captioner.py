@@ -104,6 +104,13 @@ def test_batches_equal_single_images(captioner, experiment, images, batch_size):
         assert (found.pixels == single.pixels).all()
 
 
+def test_many_images_of_a_file_are_refused_by_its_name(captioner, tmp_path):
+    path = str(tmp_path / "photo.jpg")
+    assert message_of(captioner.many, path, error=InputError) == (
+        f"no folder: {path!r}; name a folder, or give a list of images"
+    )
+
+
 def test_each_kind_of_many_images_has_the_captions_of_single_ones(detector, images, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()

@@ -15,6 +15,8 @@ import yaml
 import a2cap
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.sealed_folder import read_manifest
+from a2cap.model.captioners.kinds import make_captioner
+from a2cap.model.errors import KindError
 from a2cap.model.plug_ins import TRUST, PlugIn, plug_in_of
 from a2cap.pipeline.captioning.model_description import load_description
 from a2cap.pipeline.config import load_config
@@ -262,6 +264,19 @@ def test_a_class_without_a_file_is_no_kind(tmp_path, monkeypatch):
     assert message.endswith(
         f"'made:{name}' has no file that others can import; move it into a module"
     )
+
+
+def test_a_class_that_fails_is_one_line(tmp_path, monkeypatch):
+    module = import_example(tmp_path, monkeypatch)
+
+    def fail(*_, **__):
+        raise RuntimeError("my own\nfault")
+
+    monkeypatch.setattr(module.DotCaptioner, "__init__", fail)
+    config = load_config(None, [f"model.kind={KIND}"])
+    sizes = {"feature_width": 8, "vocabulary_size": 9}
+    message = message_of(partial(make_captioner, config.model, **sizes), error=KindError)
+    assert message == f"{KIND!r} failed (RuntimeError: my own fault); correct it and run again"
 
 
 def test_a_kind_of_any_length_or_with_any_character_is_one_short_line():
