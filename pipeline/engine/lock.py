@@ -34,7 +34,6 @@ def lock_folder(result: Path) -> Path:
 @contextmanager
 def stage_lock(path: Path, *, what: str) -> Iterator[None]:
     """Hold the lock file inside the block; raise LockedError if another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(path).acquire(timeout=_TIMEOUT, poll_interval=_TIMEOUT / 10)
     except Timeout as error:

@@ -187,7 +187,7 @@ def _decode(
 ) -> NDArray[np.generic]:
     """Decode a base64 column to (num_boxes, width); raise ValueError for a wrong size."""
     count, data = int(row["num_boxes"]), base64.b64decode(row[name], validate=True)
-    size = np.dtype(dtype).itemsize * max(count, 1)
+    size = np.dtype(dtype).itemsize * count
     if count < 1 or not data or len(data) % size or (width and len(data) != size * width):
         raise ValueError(f"{name} has {len(data)} bytes, which do not fit {count} boxes")
     return np.frombuffer(data, dtype).reshape(count, -1)

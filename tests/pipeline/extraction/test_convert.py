@@ -9,6 +9,7 @@ import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import h5py
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 from safetensors.numpy import load
 
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.formats import npz
+from a2cap.data.features.formats import npz, tsv
 from a2cap.data.features.formats.feature_format import ImageFeatures
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
@@ -135,12 +136,19 @@ def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("form", ["caffe", "lxmert"])
-def test_an_unfinished_line_of_a_killed_run_is_written_again(store, form, tmp_path):
+def test_an_unfinished_line_of_a_killed_run_alone_is_written_again(
+    store, form, tmp_path, monkeypatch
+):
+    encoded = Mock(wraps=tsv._encode)
+    monkeypatch.setattr(tsv, "_encode", encoded)
     expected = convert(store, tmp_path / "at once", form=form)
+    at_once = encoded.call_count
     whole = (tmp_path / "at once").read_bytes()
     (tmp_path / "target.partial").write_bytes(whole[: len(whole) // 2])
     assert convert(store, tmp_path / "target", form=form) == expected
     assert (tmp_path / "target").read_bytes() == whole
+    kept = whole[: len(whole) // 2].count(b"\n")
+    assert encoded.call_count == at_once * (2 - kept / len(IDS)) < 2 * at_once
 
 
 def test_hdf5_that_a_killed_run_left_open_starts_from_scratch(store, tmp_path, caplog):
