@@ -12,6 +12,7 @@ from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.meteor.meteor import (
     _addable,
     _best_rows,
+    _score,
     meteor_statistics,
     meteor_values,
 )
@@ -98,6 +99,7 @@ def test_a_caption_equal_to_its_reference_scores_one():
     assert row[20] == 0
     assert meteor_values(row) == pytest.approx(1)
     row = np.array([[6, 6, 2, 2, 4, 4, 2, 2, *[0] * 12, 1, 6, 6]], dtype=float)
+    assert _score(row[0].tolist()) == pytest.approx(1)
     assert _addable(row)[0, 20] == 0
 
 
