@@ -50,6 +50,9 @@ def test_words_with_a_common_synonym_set_are_synonyms():
     assert known["kids"].synsets & known["children"].synsets
     assert known["running"].synsets & known["run"].synsets
     assert not known["dog"].synsets & known["piano"].synsets
+    # words on "ss" and of two letters are no plurals
+    assert not known["pass"].synsets & known["pas"].synsets
+    assert not known["us"].synsets & known["u"].synsets
     assert [known[word].is_function for word in ("the", "dog")] == [True, False]
 
 
