@@ -1,6 +1,7 @@
 """Items of a JSON list: their members, checked for type."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,14 +27,21 @@ def member(item: object, key: str) -> object:
     return value
 
 
-def text_member(item: object, key: str) -> str:
-    """Return the string under `key`."""
-    return _typed_member(item, key, str, "is not a string")
+def _typed_member(item: object, key: str, kind: type[Value], problem: str) -> Value:
+    value = member(item, key)
+    if not isinstance(value, kind) or isinstance(value, bool):  # True is an int in Python
+        raise BadItem(f"{key!r} {problem}")
+    return value
 
 
-def list_member(item: object, key: str) -> list[object]:
-    """Return the list under `key`."""
-    return _typed_member(item, key, list, "is not a list")
+text_member = partial(_typed_member, kind=str, problem="is not a string")
+"""Return the string under a key of an item."""
+list_member: Callable[[object, str], list[object]] = partial(
+    _typed_member, kind=list, problem="is not a list"
+)
+"""Return the list under a key of an item."""
+integer_member = partial(_typed_member, kind=int, problem="is not an integer")
+"""Return the integer under a key of an item."""
 
 
 def key_member(item: object, key: str) -> int | str:
@@ -41,18 +49,6 @@ def key_member(item: object, key: str) -> int | str:
     if isinstance(item, dict) and isinstance(item.get(key), str):
         return text_member(item, key)
     return _typed_member(item, key, int, "is neither an integer nor a string")
-
-
-def integer_member(item: object, key: str) -> int:
-    """Return the integer under `key`."""
-    return _typed_member(item, key, int, "is not an integer")
-
-
-def _typed_member(item: object, key: str, kind: type[Value], problem: str) -> Value:
-    value = member(item, key)
-    if not isinstance(value, kind) or isinstance(value, bool):  # True is an int in Python
-        raise BadItem(f"{key!r} {problem}")
-    return value
 
 
 def pixel_numbers(values: Sequence[object], name: str) -> list[float]:

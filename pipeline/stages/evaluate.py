@@ -61,7 +61,7 @@ class Evaluate(Stage):
     @property
     def fields(self) -> dict[str, Any]:
         """All fields but paths, and whether SPICE can run."""
-        fields = key_fields(self.evaluate, exclude={"baseline", "ensemble", "metrics"})
+        fields = key_fields(self.evaluate, exclude={"baseline", "ensemble"})
         found = {path: plug_in_of(path) for path in self.evaluate.metrics}
         metrics = {path: asdict(plug_in) for path, plug_in in found.items() if plug_in}
         # else a result that lacks SPICE would stay the result once SPICE is installed

@@ -64,6 +64,7 @@ FIELDS = config_fields()
 
 ALLOWED_BY_OTHERS = {
     "evaluate.groups": st.sampled_from([1, 5]),
+    "evaluate.metrics": st.just(("statistics:fmean",)),
     "extract.min_regions": st.integers(1, 100),
     "extract.max_regions": st.integers(10, 10**6),
     "extract.proposals": st.integers(10, 10**6),
@@ -72,7 +73,7 @@ ALLOWED_BY_OTHERS = {
     "model.alignment.aligned_layers": st.just("all")
     | st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple),
 }
-"""Field whose values are bounded by the default of another field -> allowed values."""
+"""Field whose values another field's default bounds, or are functions -> allowed values."""
 
 
 def values_of(name):
@@ -108,7 +109,7 @@ def leaf_of(config, name):
     return config
 
 
-RESOLVED = ("train.precision", "scst.precision", "detector.precision")
+RESOLVED = tuple(f"{name}.precision" for name in ("train", "scst", "evaluate", "detector"))
 """Fields whose `auto` is replaced by the choice when a configuration is loaded."""
 
 
