@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from a2cap.data.errors import LockedError, StoreError, TruncatedError
+from a2cap.data.errors import InputError, LockedError, StoreError, TruncatedError
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import problems, read_manifest, seal
 from a2cap.pipeline.engine.lock import stage_lock
@@ -80,6 +80,20 @@ def test_stripes_of_any_number_of_processes_give_one_digest(new, digest, count):
     assert [run.store.shard_of(name) for name in IDS] == [n // 8 for n in range(20)]
     assert problems(run.path) == []
     assert not (run.directory / "unfinished").exists()
+
+
+def test_bad_images_of_stripes_at_the_same_time_count_together(new, scenes, tmp_path):
+    bad = [*IDS[:7], *IDS[8:13]]  # seven of the first stripe, five of the second: more than ten
+    for image_id in bad:
+        scenes[0][image_id].write_bytes(b"no image")
+    run = new()
+    assert run.fill(0, 2) == 1
+    first = {path: path.rename(tmp_path / path.name) for path in sorted(run.path.iterdir())}
+    assert run.fill(1, 2) == 2  # without the shards of the other process
+    for path, moved in first.items():
+        moved.rename(path)
+    message = message_of(run.extract, error=InputError)
+    assert message.startswith("12 of 20 images cannot be used, at most 10 may be left out: ")
 
 
 @pytest.mark.slow
