@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.sealed_folder import MANIFEST
 from a2cap.pipeline.engine.progress import format_duration
+from a2cap.pipeline.engine.status import Status
 
 if TYPE_CHECKING:
     from a2cap.pipeline.engine.run import Outcome
@@ -32,10 +34,25 @@ def print_outcome(name: str, outcome: "Outcome") -> None:
 
 
 def print_status(
-    experiment: "Experiment", names: list[str], *, explain: bool, as_json: bool = False
+    experiment: "Experiment",
+    names: list[str],
+    *,
+    explain: bool,
+    as_json: bool = False,
+    stop: bool = True,
 ) -> None:
-    """Print the status of each stage; with `explain` also the reasons for a run."""
-    found = [experiment.status(name) for name in names]
+    """Print the status of each stage; with `explain` also the reasons for a run.
+
+    stop: raise the error of a stage whose input is missing; otherwise it is shown as blocked.
+    """
+    found = []
+    for name in names:
+        try:
+            found.append(experiment.status(name))
+        except (ConfigError, InputError) as error:
+            if stop:
+                raise
+            found.append(Status(name, "blocked", None, [str(error)]))
     if as_json:
         rows = [
             {
@@ -50,7 +67,7 @@ def print_status(
         return
     for status in found:
         click.echo(f"{status.stage:<12} {status.state:<8} {status.directory or ''}".rstrip())
-        if explain and status.why:
+        if (explain or status.state == "blocked") and status.why:
             click.echo(f"{'':<12} {'; '.join(status.why)}")
 
 

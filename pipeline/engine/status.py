@@ -29,8 +29,8 @@ class UnfinishedStageError(A2Error):
 class Status:
     """Status of a stage.
 
-    state: done, running, partial, to run, or waiting; why: reasons for a run, or remarks about the
-    result.
+    state: done, running, partial, to run, waiting, or blocked by a missing input. why: reasons for
+    a run, or remarks about the result.
     """
 
     stage: str

@@ -18,4 +18,5 @@ def status(options: ExperimentOptions, explain: bool, as_json: bool) -> None:
       a2 status -c configs/a2-gate.yaml --explain
     """
     with options.open() as experiment:
-        print_status(experiment, experiment.shown, explain=explain, as_json=as_json)
+        shown = experiment.shown
+        print_status(experiment, shown, explain=explain, as_json=as_json, stop=False)

@@ -119,6 +119,18 @@ def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {text}\n")
 
 
+def test_status_shows_every_stage_though_weights_are_missing(copy):
+    answer = copy.a2("status", "--set", "extract.weights=missing.pth")
+    assert answer.exit_code == 0
+    assert answer.stdout.splitlines()[:3] == [
+        "extract      blocked",
+        f"{'':<12} file of extract.weights not found: 'missing.pth'; check the path",
+        f"preprocess   done     {copy.directory('preprocess')}",
+    ]
+    assert a2("status").stdout.startswith("extract      blocked\n")
+    assert copy.a2("run", "--dry-run", "--set", "extract.weights=missing.pth").exit_code == 1
+
+
 def test_a_path_that_cannot_be_written_is_reported(experiment, tmp_path):
     (tmp_path / "file").write_text("no folder")
     place = tmp_path / "file" / "artifacts"
