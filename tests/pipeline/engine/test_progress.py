@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,6 +168,21 @@ def test_lines_for_a_file_are_not_printed_on_the_terminal(monkeypatch, tmp_path)
             print("a cat")
         file.seek(0)
         assert file.read() == "a cat\n"
+
+
+def test_a_bar_of_a_notebook_is_drawn_at_most_ten_times_a_second(clock, monkeypatch):
+    drawn = []
+
+    def publish(data, transient, update):
+        drawn.append((data["text/plain"], update))
+
+    shell = SimpleNamespace(kernel=None, display_pub=SimpleNamespace(publish=publish))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    with track("caption", total=40) as shown:
+        for seconds in (0.01, 0.01, 60):
+            clock.now += seconds
+            shown.advance(1)
+    assert drawn == [("caption 0/40", False), ("caption 3/40", True), ("", True)]
 
 
 @pytest.mark.slow
