@@ -43,7 +43,8 @@ def print_status(
 ) -> None:
     """Print the status of each stage; with `explain` also the reasons for a run.
 
-    stop: raise the error of a stage whose input is missing; otherwise it is shown as blocked.
+    stop: raise the error of a stage whose input is missing; otherwise it is shown as blocked, and
+        the command exits with 1 after the last line.
     """
     found = []
     for name in names:
@@ -64,11 +65,12 @@ def print_status(
             for status in found
         ]
         click.echo(json.dumps(rows, indent=1))
-        return
-    for status in found:
+    for status in [] if as_json else found:
         click.echo(f"{status.stage:<12} {status.state:<8} {status.directory or ''}".rstrip())
         if (explain or status.state == "blocked") and status.why:
             click.echo(f"{'':<12} {'; '.join(status.why)}")
+    if any(status.state == "blocked" for status in found):
+        raise click.exceptions.Exit(1)
 
 
 def format_bytes(count: int) -> str:

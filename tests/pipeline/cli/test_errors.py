@@ -121,7 +121,7 @@ def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
 
 def test_status_shows_every_stage_though_weights_are_missing(copy):
     answer = copy.a2("status", "--set", "extract.weights=missing.pth")
-    assert answer.exit_code == 0
+    assert answer.exit_code == 1
     assert answer.stdout.splitlines()[:3] == [
         "extract      blocked",
         f"{'':<12} file of extract.weights not found: 'missing.pth'; check the path",

@@ -96,6 +96,7 @@ def test_status_and_verify_find_the_result(trained):
         "status", *trained.place, "--explain", "--set", "detector.lr=0.5", "--set", "detector.ids=x"
     )
     assert explained.exit_code == 1
+    assert explained.stdout.startswith("train-detector blocked\n")
     changed = a2("status", *trained.place, "--explain", "--set", "detector.lr=0.5")
     assert changed.stdout.splitlines()[1].strip() == "detector.lr 0.002 -> 0.5"
     found = list(verify(trained.artifacts, data=True))
