@@ -56,6 +56,16 @@ def test_the_home_page_has_a_picture_three_commands_and_four_lines_of_python():
     assert len(python.splitlines()) == 4
 
 
+def test_a_page_of_a_task_is_a_screen():
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    tasks = site.partition("  - Caption my images")[2].partition("reproduce.md")[0] + "reproduce.md"
+    pages = [ROOT / "docs" / path for path in re.findall(r"- (\S+\.md)$", tasks, re.MULTILINE)]
+    pages.append(ROOT / "docs" / "guide" / "extend.md")
+    lengths = {named(page): len(page.read_text("utf-8").split()) for page in pages}
+    assert len(lengths) == 10
+    assert {page: words for page, words in lengths.items() if words > 330} == {}
+
+
 def test_every_command_is_in_the_readme():
     readme = README.read_text(encoding="utf-8")
     assert [name for name in cli.list_commands(None) if f"`a2 {name}`" not in readme] == []

@@ -1,4 +1,4 @@
-"""The programs of docs/guide/python.md and its notebook run as shipped, on photographs."""
+"""The programs of the guide in Python, and its notebook, run as shipped, on photographs."""
 
 import json
 import re
@@ -11,14 +11,16 @@ import a2cap
 from a2cap.pipeline.cli.main import cli
 from tests.test_structure import ROOT
 
-GUIDE = ROOT / "docs" / "guide" / "python.md"
-NOTEBOOK = GUIDE.with_suffix(".ipynb")
+GUIDE = ROOT / "docs" / "guide"
+NOTEBOOK = GUIDE / "python.ipynb"
 CAT = str(files("a2cap.pipeline") / "chelsea.jpg")
 
 
 def programs():
     """Return the programs of the guide by a name that they alone contain."""
-    text = GUIDE.read_text(encoding="utf-8")
+    text = "".join(
+        (GUIDE / name).read_text("utf-8") for name in ("python.md", "python-reference.md")
+    )
     found = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     keys = ("print(captioner(", "holidays", "trained", "check_stages", "read_runs", "convert")
     return {key: next(code for code in found if key in code) for key in keys}
@@ -61,7 +63,7 @@ def test_the_programs_of_experiments_and_commands_run(experiment, tmp_path, monk
 
 
 def test_every_command_has_its_python():
-    table = GUIDE.read_text(encoding="utf-8").partition("## Commands")[2]
+    table = (GUIDE / "python-reference.md").read_text("utf-8").partition("## Commands")[2]
     assert [name for name in cli.list_commands(None) if f"`a2 {name}" not in table] == []
 
 

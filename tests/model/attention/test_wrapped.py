@@ -148,7 +148,7 @@ def test_an_attention_that_alignment_cannot_follow_is_refused(options, obstacle)
 
 
 def test_the_example_of_the_guide_trains_both_sides():
-    guide = (ROOT / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "guide" / "aligned-attention.md").read_text(encoding="utf-8")
     [example] = [
         code for code in re.findall(r"```python\n(.*?)```", guide, re.S) if "Aligned" in code
     ]

@@ -21,7 +21,9 @@ from tests.experiments import a2, detecting
 from tests.test_docs_pages import README, commands
 from tests.test_structure import ROOT
 
-PAGES = {README, *(ROOT / "docs" / "guide").glob("*.md")} - {ROOT / "docs" / "guide" / "metrics.md"}
+DOCS = ROOT / "docs"
+PAGES = {README, DOCS / "index.md", DOCS / "reproduce.md", *(DOCS / "guide").glob("*.md")}
+PAGES -= {DOCS / "guide" / "metrics.md"}
 """The commands of metrics.md run in tests/pipeline/metrics/test_metrics_page.py."""
 
 EXTRACT = "extract --images my-images --output my-features --set"
@@ -29,8 +31,6 @@ ELSEWHERE = (
     "demo",
     "serve",
     "weights fetch",
-    "weights import meshed_memory_transformer.pth",
-    "caption dog.jpg --model m2",
     "caption dog.jpg --model latest",
     "caption photo.jpg --model latest",
     "caption dog.jpg holidays --model latest",
@@ -107,8 +107,8 @@ def reader(experiment, copy, tmp_path, monkeypatch):
         del sections["extract"][side]
     settings = yaml.safe_dump(sections)
     store = experiment.directory("extract") / "features.lmdb"
-    for name in ("a2-gate", "smoke"):
-        (folder / "configs" / f"{name}.yaml").write_text(settings)
+    for name in ("a2-gate", "configs/a2-gate.yaml", "configs/smoke.yaml"):
+        (folder / name).write_text(settings)
     data = {"features": str(store), "annotations": "coco/dataset_coco.json"}
     imported = folder / "configs" / "a2-from-features.yaml"
     imported.write_text(yaml.safe_dump({**sections, "data": data}))
@@ -120,7 +120,9 @@ def reader(experiment, copy, tmp_path, monkeypatch):
         **dict.fromkeys(("coco", "scenes"), scenes),
         **dict.fromkeys(("DIR", "photos"), scenes / "images"),
         "FILE": scenes / "dataset_coco.json",
-        **dict.fromkeys(("image.jpg", "dog.jpg", "holidays/a.jpg", "my-images/b.jpg"), image),
+        **dict.fromkeys(
+            ("image.jpg", "dog.jpg", "photo.jpg", "holidays/a.jpg", "my-images/b.jpg"), image
+        ),
         **dict.fromkeys(("val-store", "test-store"), store),
         "model_final.pth": BUNDLED["scenes"].path,
         "artifacts/train-detector/KEY/detector.safetensors": BUNDLED["scenes"].path,
