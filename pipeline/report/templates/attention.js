@@ -212,7 +212,7 @@ function summarise(found, detail, position) {
 function certify({ tokens, certificates }, position) {
   const [all, ...without] = (certificates?.[position] ?? []).map(percent);
   const after = without.map((left, i) => `${left}${without.length > 1 ? ` (${KINDS[i]})` : ""}`).join(" or ");
-  return all ? `Without the region that it attends to most, “${tokens[position]}” falls from ${all} to ${after}.` : "";
+  return all ? `“${tokens[position]}” has ${all}, and without the region that it attends to most ${after}.` : "";
 }
 
 // Fills the image of a card and makes words of its caption. detail: an ImageCard as JSON. src: the
