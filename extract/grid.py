@@ -29,6 +29,7 @@ from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.libraries import torchvision_module
 from a2cap.extract.timm_backbone import PREFIX as TIMM
 from a2cap.extract.timm_backbone import TimmBackbone
+from a2cap.extract.weights.normalised_vgg import is_normalised_vgg, torchvision_tensors
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values
 
@@ -168,12 +169,17 @@ class GridExtractor:
 def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
     """Load tensors by torchvision's keys from a file that `save` wrote, or from a state dict.
 
+    The VGG-19 of style transfer (`weights.normalised_vgg`) is one, too.
+
     Raises WeightsError where the file is damaged, unsafe, or of another backbone.
     """
     with path.open("rb") as file:
         is_safetensors = file.read(9)[8:] == b"{"
     tensors, metadata = load_safetensors(path) if is_safetensors else (load_torch_file(path), {})
     check_values(tensors, name=path.name)
+    if is_normalised_vgg(tensors):
+        mean, deviation = (torch.tensor(bgr[::-1]) / 255 for bgr in (_MEAN, _DEVIATION))
+        return torchvision_tensors(tensors, mean, deviation)
     if not is_safetensors:
         return tensors
     written = metadata.get(GRID_KEY)
@@ -214,7 +220,13 @@ def _backbone(name: GridBackbone) -> nn.Module:
 
 
 def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
-    found = backbone.load_state_dict(dict(weights), strict=False)
+    try:
+        found = backbone.load_state_dict(dict(weights), strict=False)
+    except RuntimeError as error:  # a tensor has another shape
+        first = str(error).splitlines()[1].strip(" \t.")
+        raise WeightsError(
+            f"weights do not fit torchvision's {name}: {first}; name its state dict"
+        ) from error
     missing = [key for key in found.missing_keys if not key.startswith(("fc.", "classifier."))]
     if missing or found.unexpected_keys:
         raise WeightsError(
