@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
+from traceback import extract_tb
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ValidationInfo
@@ -29,6 +30,8 @@ LONGEST = 200
 TRUST = "A2CAP_TRUST"
 """Environment variable: names, comma-separated, that files of captioners may import."""
 
+_used: list[str] = []
+"""The user's code that this process imported, `module:name`."""
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.+!-]+", re.ASCII)
 
@@ -106,15 +109,31 @@ def call_function(
         found = [float(value) for value in function(captions, references)]
         if len(found) != len(captions) or not all(map(math.isfinite, found)):
             raise ValueError(f"no finite number for each of {len(captions)} captions")
-    except Exception as error:  # it is the user's
+    except (Exception, SystemExit) as error:  # it is the user's
         raise failed(path, error) from error
     return found
 
 
-def failed(path: str, error: Exception) -> KindError:
+def failed(path: str, error: BaseException, where: str = "") -> KindError:
     """Return the one line about a user's code that raised an error."""
-    reason = f"{type(error).__name__}: {_short(error)}"
+    reason = f"{type(error).__name__}: {_short(error)}{where}"
     return KindError(f"{path!r} failed ({reason}); correct it and run again")
+
+
+def failed_plug_in(error: Exception) -> KindError | None:
+    """Return the line about an error while a user's code was in use, None if none was.
+
+    It names the last line of that code on the way to the error, or else the last line: a result of
+    a wrong shape fails later, in a2.
+    """
+    modules = {sys.modules.get(path.partition(":")[0]): path for path in _used}
+    files = {module.__file__: path for module, path in modules.items() if module is not None}
+    frames = extract_tb(error.__traceback__)
+    if not files or not frames:
+        return None
+    last = [frame for frame in frames if frame.filename in files][-1:] or frames[-1:]
+    where = f"; {Path(last[0].filename).name}, line {last[0].lineno}"
+    return failed(files.get(last[0].filename, " or ".join(files.values())), error, where)
 
 
 def is_path(name: str) -> bool:
@@ -144,6 +163,8 @@ def find_object(path: str, *, may_import: bool, group: str = "") -> object:
         ) from error
     if module == "__main__" or not getattr(sys.modules[module], "__file__", None):
         raise KindError(f"{path!r} has no file that others can import; move it into a module")
+    if not module.startswith("a2cap.") and path not in _used:
+        _used.append(path)
     return found
 
 

@@ -111,8 +111,10 @@ def _bundled(path: Path) -> Path:
         return path
     found = {file.stem: file for file in Path(str(files("a2cap.configs"))).glob("*.yaml")}
     if path.name not in found:
+        near = get_close_matches(path.name, found, n=1)
+        meant = f"did you mean {near[0]!r}? Name" if near else "name"
         raise ConfigError(
-            f"config not found: {path.name!r}; name a file, or one of {', '.join(sorted(found))}"
+            f"config not found: {path.name!r}; {meant} a file, or one of {', '.join(sorted(found))}"
         )
     return found[path.name]
 

@@ -74,7 +74,7 @@ def make_captioner(
     found = _find_class(path, may_import=True)
     try:
         return found(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if config.kind in KINDS:
             raise
         raise failed(path, error) from error

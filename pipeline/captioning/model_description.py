@@ -5,6 +5,7 @@ It contains `model.safetensors` (tensors), `model.json` (plain configuration), `
 """
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -49,9 +50,11 @@ def require_files(directory: Path, *names: str) -> None:
     """Raise A2Error if a file of a trained captioner is missing."""
     for name in names:
         if not (directory / name).is_file():
+            near = get_close_matches(str(directory), captioners.BUNDLED, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near and not directory.exists() else ""
             raise A2Error(
                 f"no trained model in {str(directory)!r}: {name} is missing; "
-                'name a directory that "a2 train" has finished'
+                f'name a directory that "a2 train" has finished{meant}'
             )
 
 

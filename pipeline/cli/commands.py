@@ -1,6 +1,8 @@
 """Command groups: commands that are imported when they are run, and the exit codes of errors."""
 
 import errno
+import logging
+import re
 import signal
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -14,12 +16,17 @@ import click
 from a2cap.data.errors import A2Error, ConfigError, LockedError
 from a2cap.data.files.paths import did_you_mean
 from a2cap.model.errors import ModelError
+from a2cap.model.plug_ins import failed_plug_in
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
+
+logger = logging.getLogger(__name__)
 
 EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _WORDS = f"{__name__}.words"  # of the command line
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
+# quoted names that are no paths: modules, metrics and kinds
+_NO_PATH = re.compile("did you mean|cannot import|unknown|^metric")
 # the others resume after a stop
 _RESTARTED = {"caption", "detector evaluate", "karpathy", "scenes", "submit"}
 
@@ -97,6 +104,14 @@ class Commands(click.Group):
             remedy = _REMEDIES.get(error.errno or 0, "check the path, then run the command again")
             text = f"{error.strerror or error}: {name!r}; {remedy}"
             raise Failure(_with_near_names(text, ctx.meta[_WORDS]), EXIT_ERROR) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            failed = failed_plug_in(error)
+            if failed is None:
+                raise
+            logger.debug("the code of a plug-in failed", exc_info=error)
+            raise Failure(str(failed), EXIT_ERROR) from error
         finally:  # tests and notebooks call this in a process that lives on
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -144,7 +159,7 @@ def _with_near_names(message: str, words: list[str]) -> str:
     named = {str(Path(word.rpartition("=")[2])) for word in words if word}
     for number, line in enumerate(lines):
         quoted = (path for path in named if repr(path)[:-1] in line)
-        if "did you mean" not in line and "cannot import" not in line:  # a module is no path
+        if not _NO_PATH.search(line):
             lines[number] += max((did_you_mean(Path(path)) for path in quoted), key=len, default="")
     return "\n".join(lines)
 

@@ -301,5 +301,5 @@ def test_a_bare_name_is_a_configuration_of_the_package(tmp_path, monkeypatch):
     assert load_config(Path("a2-gate")).train.epochs == 77
     names = ", ".join(sorted(path.stem for path in CONFIGS.glob("*.yaml")))
     assert message_of(load_config, Path("a2-gat"), error=ConfigError) == (
-        f"config not found: 'a2-gat'; name a file, or one of {names}"
+        f"config not found: 'a2-gat'; did you mean 'a2-gate'? Name a file, or one of {names}"
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -39,6 +40,9 @@ def words(captions, references):
 
 def fail(captions, references):
     raise OSError("no model")
+
+def leave(captions, references):
+    raise SystemExit(3)
 
 def few(captions, references):
     return [1.0] * (len(captions) - 1)
@@ -163,6 +167,7 @@ def test_a_metric_of_ones_own_is_scored_beside_the_others(tmp_path, monkeypatch)
     assert score(metrics=["my_metrics:words"]).metrics == {"my_metrics:words": 2}
     for name, reason in {
         "fail": "OSError: no model",
+        "leave": "SystemExit: 3",
         "few": "ValueError: no finite number for each of 1 captions",
         "infinite": "ValueError: no finite number for each of 1 captions",
         "text": "ValueError: could not convert string to float: 'a dog'",
@@ -277,6 +282,30 @@ def test_a_class_that_fails_is_one_line(tmp_path, monkeypatch):
     sizes = {"feature_width": 8, "vocabulary_size": 9}
     message = message_of(partial(make_captioner, config.model, **sizes), error=KindError)
     assert message == f"{KIND!r} failed (RuntimeError: my own fault); correct it and run again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("query = state.reshape", "query = state.no_such", r"AttributeError: .*; my_captioner.py"),
+        ("DecoderOutput(state,", "DecoderOutput(state[:, :-1],", r"RuntimeError: .*; \w+.py"),
+    ],
+)
+def test_a_captioner_that_fails_in_training_is_one_line(
+    copy, tmp_path, monkeypatch, old, new, reason
+):
+    module = write_example(tmp_path, monkeypatch)
+    options = run_stages(copy, tmp_path)
+    code = module.read_text()
+    assert old in code
+    module.write_text(code.replace(old, new))
+    answer = a2("train", *options)
+    assert answer.exit_code == 1
+    last = answer.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        rf"a2: '.*{KIND}.*' failed \({reason}, line \d+\); correct it and run again", last
+    )
 
 
 def test_a_kind_of_any_length_or_with_any_character_is_one_short_line():

@@ -67,6 +67,8 @@ def test_all_wrong_paths_are_reported_at_once(tmp_path, monkeypatch, command, mi
         ("evaluate -c photo.yml", "photo.yaml"),
         ("evaluate --set evaluate.baseline=photo.jsn", "photo.json"),
         ("verify phtos", "photos"),
+        ("caption photo.png --model sceens", "scenes"),  # a bundled captioner
+        ("score photo.json --references photo.json --metric photos", None),
         ("human tally phtos sheet.csv", "photos"),
         ("config explain photo.png", None),  # names a field, not a path
         ("caption 000000000042.jpg", None),  # another id is another image
