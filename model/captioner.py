@@ -200,6 +200,10 @@ class TrainableCaptioner(Captioner, Protocol):
     def has_masks(self) -> bool:
         """Report whether any layer has a mask network."""
 
+    @property
+    def regions_are_a_set(self) -> bool:
+        """Report whether predictions are known not to depend on the order of the regions."""
+
     def mask_parameters(self) -> Iterator[nn.Parameter]:
         """Yield theta_m, the parameters of the mask networks."""
 

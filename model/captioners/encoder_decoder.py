@@ -165,6 +165,13 @@ class EncoderDecoder(nn.Module):
         return False
 
     @property
+    def regions_are_a_set(self) -> bool:
+        """Report whether predictions are known not to depend on the order of the regions."""
+        alignment = self.config.alignment
+        has_slots = alignment.fusion != "none" and alignment.mask_network == "linear"
+        return self.settings is None and not has_slots
+
+    @property
     def moving_averages(self) -> list[Tensor]:
         """Buffers that each training pass updates from its own captions, none by default."""
         return []

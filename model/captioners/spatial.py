@@ -114,3 +114,8 @@ class SpatialCaptioner(EncoderDecoder):
             ),
         )
         super().__init__(config, encoder, decoder, **sizes)
+
+    @property
+    def regions_are_a_set(self) -> bool:
+        """Report that cells have positions."""
+        return False

@@ -47,12 +47,16 @@ def _slow_log_prob(captioner, image, kept, position):
     return log_probs[0, 0, position, caption[position]].item()
 
 
+@pytest.mark.parametrize("is_set", [False, True])
 @pytest.mark.parametrize("at_once", [1, 4, 100])
-def test_a_masked_region_is_as_if_it_had_not_been_extracted(tiny, images, monkeypatch, at_once):
-    captioner, image = tiny(), _without_padding(images, 0)
+@pytest.mark.parametrize("box_geometry", ["none", "relative"])
+def test_a_removed_region_is_as_if_it_had_not_been_extracted(
+    tiny, images, monkeypatch, at_once, is_set, box_geometry
+):
+    captioner, image = tiny(box_geometry=box_geometry), _without_padding(images, 0)
     words = len(image[2])
     monkeypatch.setattr(erasure, "_LOGITS", at_once * words * captioner.vocabulary_size)
-    found = kept_log_probs(captioner, *image[:2], subsets(4), image[2])
+    found = kept_log_probs(captioner, *image[:2], subsets(4), image[2], is_set=is_set)
     expected = [
         [_slow_log_prob(captioner, image, kept, position) for position in range(words)]
         for kept in subsets(4).tolist()

@@ -141,10 +141,12 @@ class CaptionDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions; tokens: (N, L) int64."""
-        states: Tensor = self.embedding(tokens)
+        # rows expanded from one caption are equal until the first of them attends to its image
+        is_one = tokens.stride(0) == 0
+        states: Tensor = self.embedding(tokens[:1] if is_one else tokens)
         attention: list[AlignedAttention] = []
         for layer, regions in zip(self._layers(), memory.projections, strict=True):
-            states = layer.self_attend(states)
+            states = layer.self_attend(states).expand(len(tokens), -1, -1)
             states, weights = layer.cross_attend(states, regions, decoder_pass)
             attention.append(weights)
         return DecoderOutput(self.norm(states), tuple(attention))

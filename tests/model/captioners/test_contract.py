@@ -151,8 +151,7 @@ def test_standardised_features_have_mean_0_and_deviation_1(kind, images):
 
 def test_padding_and_order_of_regions_change_nothing_in_both_passes(captioner, images):
     expected = scores(captioner, images.encoded(captioner), images.captions)
-    # the cells of the spatial kind have positions
-    order = torch.tensor([0, 1, 2, 3] if captioner.config.kind == "spatial" else [2, 0, 3, 1])
+    order = torch.tensor([2, 0, 3, 1] if captioner.regions_are_a_set else [0, 1, 2, 3])
     padding = torch.full((3, 2, 6), torch.nan, dtype=torch.float64)
     changed = captioner.encode(
         torch.cat((images.features[:, order], padding), dim=1),
@@ -160,6 +159,21 @@ def test_padding_and_order_of_regions_change_nothing_in_both_passes(captioner, i
         torch.cat((images.region_mask[:, order], torch.zeros(3, 2, dtype=torch.bool)), dim=1),
     )
     assert_close(scores(captioner, changed, images.captions), expected)
+
+
+@pytest.mark.parametrize("mask_network", ["bilinear", "linear"])
+def test_the_order_of_regions_matters_unless_they_are_stated_to_be_a_set(
+    kind, mask_network, images
+):
+    made = make(kind, alignment={"mask_network": mask_network})
+    is_set = kind != "spatial" and (mask_network == "bilinear" or kind == "nic")
+    assert made.regions_are_a_set == is_set
+    tokens = decoder_input(images.captions, bos=1)[:1]
+    rows = (images.features[:1], images.boxes[:1], images.region_mask[:1])
+    given, reversed_rows = (
+        made(made.encode(*regions), tokens) for regions in (rows, [row.flip(1) for row in rows])
+    )
+    assert torch.allclose(given, reversed_rows, rtol=0, atol=1e-10) == is_set
 
 
 def test_padding_to_a_common_shape_changes_neither_losses_nor_gradients(captioner, images):
