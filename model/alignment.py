@@ -243,6 +243,12 @@ class RegionProjection:
     region_mask: Tensor
     mask_keys: Tensor | None
 
+    def select(self, images: Tensor) -> "RegionProjection":
+        """Return those of some images; images: int64, positions in the batch."""
+        mask_keys = None if self.mask_keys is None else self.mask_keys[images]
+        mask = self.region_mask[images]
+        return RegionProjection(self.keys[images], self.values[images], mask, mask_keys)
+
 
 class Alignment(nn.Module):
     """Mask network, perturbation and fusion of one attention layer.

@@ -45,6 +45,15 @@ class Memory:
     def __len__(self) -> int:
         return len(self.region_mask)
 
+    def select(self, images: Tensor) -> "Memory":
+        """Return that of some images; images: int64, positions in the batch."""
+        return Memory(
+            self.states[images],
+            self.region_mask[images],
+            tuple(one.select(images) for one in self.projections),
+            tuple(member.select(images) for member in self.members),
+        )
+
 
 @dataclass(frozen=True)
 class DecoderState:
@@ -61,11 +70,23 @@ class DecoderState:
     members: tuple["DecoderState", ...] = ()
 
     def reorder(self, index: Tensor) -> "DecoderState":
-        """Replace each row i by row index[i]; index: (N,) int64, each within its own image."""
+        """Return rows index[i], the same number for each image; index: int64, image by image."""
         return replace(
             self,
+            rows_per_image=len(index) // len(self.memory),
             tensors=tuple(values.index_select(0, index) for values in self.tensors),
             members=tuple(member.reorder(index) for member in self.members),
+        )
+
+    def select(self, images: Tensor) -> "DecoderState":
+        """Keep the rows of some images; images: int64, positions in the batch."""
+        rows = torch.arange(self.rows_per_image, device=images.device)
+        rows = (images[:, None] * self.rows_per_image + rows).flatten()
+        return DecoderState(
+            self.memory.select(images),
+            self.rows_per_image,
+            tuple(values.index_select(0, rows) for values in self.tensors),
+            tuple(member.select(images) for member in self.members),
         )
 
 

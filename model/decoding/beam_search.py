@@ -4,8 +4,9 @@ Like M2 (github.com/aimagelab/meshed-memory-transformer), it ranks captions by t
 log-probabilities, and a finished caption stays in the beam until a better one replaces it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ _BLOCK = 128
 """Scores per block of the two-stage top-k on a CPU."""
 _STEPS_BETWEEN_READS = 4
 """Steps after which a GPU is asked if all captions have ended: reading a value waits for it."""
+_OPEN = 0.75
+"""Share of images with open beams up to which a CPU leaves out the others: these are copied."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,10 @@ class _Beams(NamedTuple):
         parts = (torch.split(column, size, dim=1) for column in self)
         return [_Beams(*part) for part in zip(*parts, strict=True)]
 
+    def select(self, images: Tensor) -> "_Beams":
+        """Keep those of some images; images: (B,) bool."""
+        return _Beams(*(column[images] for column in self))
+
 
 @torch.no_grad()
 def beam_search(
@@ -81,19 +88,30 @@ def beam_search(
     excluded = torch.tensor(list(forbidden), dtype=torch.int64).to(device, non_blocking=True)
     rules = _Rules(config, excluded, special.pad, special.eos)
     beams = _first_beams(memory, config)
-    state = captioner.start(memory, beam_size)
-    last = torch.full_like(beams.lengths, special.bos)
-    # beam numbers within each image -> rows of the batch
-    first = torch.arange(len(memory), device=device)[:, None] * beam_size
+    # all beams of an image begin with the same row
+    state = captioner.start(memory, 1)
+    last = torch.full_like(beams.lengths[:, :1], special.bos)
+    images, found = list(range(len(memory))), dict[int, list[Hypothesis]]()
     for number in range(1, config.max_length + 1):
         output = captioner.step(last.flatten(), state)
-        log_probs = output.log_probs.reshape(len(memory), beam_size, -1)
+        log_probs = output.log_probs.reshape(*last.shape, -1).expand(-1, beam_size, -1)
         beams, origin = _extend_groups(beams, log_probs, rules)
         if have_all_ended(beams.finished, number):
             break
-        state = output.state.reorder((first + origin).flatten())
+        # beam numbers within each image -> rows of the batch
+        first = torch.arange(len(last), device=device)[:, None] * last.shape[1]
+        source = origin if number > 1 else torch.zeros_like(origin)
+        state = output.state.reorder((first + source).flatten())
+        is_open = ~beams.finished.all(dim=1)
+        # to know of them would wait for a GPU
+        if device.type == "cpu" and is_open.sum() <= _OPEN * len(images):
+            ended = compress(images, (~is_open).tolist())
+            found |= _hypotheses(ended, beams.select(~is_open), config.length_penalty)
+            images, beams = list(compress(images, is_open.tolist())), beams.select(is_open)
+            state = state.select(is_open.nonzero().flatten())
         last = beams.tokens[..., -1]
-    return _hypotheses(beams, config.length_penalty)
+    found |= _hypotheses(images, beams, config.length_penalty)
+    return [found[image] for image in range(len(memory))]
 
 
 def have_all_ended(ended: Tensor, steps: int) -> bool:
@@ -238,7 +256,10 @@ def _unordered_top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, indices.gather(1, order)
 
 
-def _hypotheses(beams: _Beams, length_penalty: float) -> list[list[Hypothesis]]:
+def _hypotheses(
+    images: Iterable[int], beams: _Beams, length_penalty: float
+) -> dict[int, list[Hypothesis]]:
+    """Return the captions of each image, best first, by its number."""
     scores = _scores(beams.log_probs, beams.lengths, length_penalty)
     columns = (beams.tokens, beams.lengths, beams.log_probs, scores)
     found = [
@@ -249,4 +270,5 @@ def _hypotheses(beams: _Beams, length_penalty: float) -> list[list[Hypothesis]]:
         ]
         for image in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    return [sorted(image, key=lambda hypothesis: -hypothesis.score) for image in found]
+    ranked = (sorted(image, key=lambda hypothesis: -hypothesis.score) for image in found)
+    return dict(zip(images, ranked, strict=True))

@@ -117,6 +117,8 @@ def test_reordered_rows_continue_their_source_row_and_the_old_state_stays(captio
     index = torch.tensor([1, 0, 2, 2, 5, 4])
     crossed = captioner.step(torch.full((6,), 10), state.reorder(index)).log_probs
     assert_close(crossed, straight[index])
+    some = state.select(torch.tensor([0, 2]))
+    assert_close(captioner.step(torch.full((4,), 10), some).log_probs, straight[[0, 1, 4, 5]])
     assert torch.equal(captioner.step(torch.full((6,), 10), state).log_probs, straight)
 
 

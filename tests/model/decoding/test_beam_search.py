@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -275,3 +276,30 @@ def test_finished_beams_stop_the_loop():
     (found,) = search(captioner, _empty_memory(1), beam_size=2, max_length=20)
     assert [h.tokens for h in found] == [(2,), (4, 2)]
     assert captioner.steps == 2
+
+
+class Timed(Scripted):
+    """A captioner whose images end at the step that their state contains; it counts rows."""
+
+    def __init__(self, probabilities: list[float]):
+        super().__init__(probabilities)
+        self.rows: list[int] = []
+
+    def step(self, tokens, state, *, attention=False):
+        self.rows.append(len(tokens))
+        ends = state.memory.states[:, 0].repeat_interleave(state.rows_per_image, dim=0)
+        end = torch.full_like(self.log_probs, -torch.inf).index_fill(0, torch.tensor(2), 0.0)
+        log_probs = torch.where(ends <= len(self.rows), end, self.log_probs)
+        return StepOutput(log_probs, None, state)
+
+
+def test_images_without_open_beams_leave_the_batch():
+    ends, probabilities = [5, 2, 3], [0, 0, 0, 0, 0.6, 0.4]
+    memory = replace(_empty_memory(3), states=torch.tensor(ends).reshape(3, 1, 1))
+    captioner = Timed(probabilities)
+    found = search(captioner, memory, beam_size=2)
+    assert captioner.rows == [3, 6, 4, 2, 2]  # one row an image at first
+    assert [len(image[0].tokens) for image in found] == ends
+    for number, image in enumerate(found):
+        alone = search(Timed(probabilities), memory.select(torch.tensor([number])), beam_size=2)
+        assert alone == [image]

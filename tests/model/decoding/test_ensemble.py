@@ -66,6 +66,9 @@ def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, averag
         output = ensemble.step(tokens[:, position], state)
         assert output.attention is None
         torch.testing.assert_close(output.log_probs, expected[:, position])
+        kept = torch.tensor([0, 1, 4, 5])  # rows of the images 0 and 2
+        some = ensemble.step(tokens[kept, position], state.select(torch.tensor([0, 2])))
+        torch.testing.assert_close(some.log_probs, expected[kept, position])
         state = output.state
 
 
