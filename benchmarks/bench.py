@@ -257,6 +257,14 @@ def storing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
             ARRAYS: partial(store.read_arrays, folder, order),
         }
         read = interleaved(forms, rounds=rounds)
+        forms = {
+            f"load with {workers} workers": partial(
+                store.load_batches, folder, order, workers=workers
+            )
+            for workers in (0, os.cpu_count() or 1)
+        }
+        loaded = interleaved(forms, rounds=rounds)
+    print_timings("loader", loaded, reference=next(iter(forms)), count=len(images))
     found = []
     for what, timings in (("write", written), ("read", read)):
         seconds, others = timings[what].median, timings[ARRAYS].median

@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import Regions
@@ -52,6 +53,13 @@ def read_store(folder: Path, image_ids: Sequence[str]) -> None:
     store = FeatureStore(folder / "features.lmdb")
     for image_id in image_ids:
         store[image_id]
+
+
+def load_batches(folder: Path, image_ids: Sequence[str], *, workers: int) -> None:
+    """Load batches of 50 images, padded and widened to float32, as training does."""
+    store = folder / "features.lmdb"
+    for _ in image_batches(store, image_ids, batch_size=50, workers=workers):
+        pass
 
 
 def write_arrays(folder: Path, images: Images) -> None:
