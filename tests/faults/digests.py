@@ -13,7 +13,7 @@ Digests = dict[str, str]
 
 STORE = "features.lmdb"
 
-_VOLATILE = ("events.jsonl", "tensorboard/", f"{STORE}/")
+_VOLATILE = re.compile(rf"(.*/)?events\.jsonl$|tensorboard/|{STORE}/")
 """Files that differ between equal runs; the store is compared by its records."""
 
 
@@ -22,7 +22,7 @@ def result_digests(directory: Path) -> Digests:
     found = {
         name: _DIGESTS.get(path.name, _sha256)(path)
         for name, path in _files(directory).items()
-        if not name.startswith(_VOLATILE)
+        if not _VOLATILE.match(name)
     }
     if (directory / STORE).exists():
         store = FeatureStore(directory / STORE)
@@ -83,8 +83,8 @@ def _manifest(path: Path) -> str:
 
 
 _DIGESTS: Mapping[str, Callable[[Path], str]] = {
-    # a run whose loader worker is killed needs one
-    "config.yaml": lambda path: re.sub(r"workers: \d+", "", path.read_text()),
+    # a run whose loader worker is killed needs one, and Ray is named
+    "config.yaml": lambda path: re.sub(r"(workers|ray): \w+", "", path.read_text()),
     "metrics.jsonl": _json_without("tokens_per_second", "images_per_second"),
     "manifest.json": _manifest,
     "state.pt": lambda _: "exists",

@@ -5,9 +5,11 @@ Each trial starts a stage in a forked process and kills it with SIGKILL. One in 
 SIGTERM or SIGINT takes the place of SIGKILL, and a training may not repeat any step. In one in six,
 inputs are replaced during the first run and restored after it. In another one in six, a JVM or
 loader worker of the stage gets SIGKILL or SIGTERM; the run must go on, or end with an error of one
-line. Then the stage runs to its end. Its result must equal that of an uninterrupted run (the store
-by the digest of its records, tensors bit for bit, metrics by value), no acknowledged item may be
-lost or repeated, and all other files must be unchanged.
+line. Extraction also runs as two stripes at the same time, of which one or both are killed, and as
+tasks of Ray, where every second trial kills a worker and the others the whole run. Then the stage
+runs to its end. Its result must equal that of an uninterrupted run (the store by the digest of its
+records, tensors bit for bit, metrics by value), no acknowledged item may be lost or repeated, and
+all other files must be unchanged.
 """
 
 import importlib
@@ -45,10 +47,12 @@ from tests.faults.trial import (
 )
 
 SHARES: Mapping[str, float] = {
-    "extract": 0.25,
+    "extract": 0.2,
+    "stripes": 0.1,
+    "ray": 0.05,
     "preprocess": 0.15,
-    "train-xe": 0.25,
-    "train-scst": 0.15,
+    "train-xe": 0.2,
+    "train-scst": 0.1,
     "evaluate": 0.1,
     "train-detector": 0.1,
 }
@@ -187,7 +191,7 @@ def _trial(
     sent = (signal.SIGTERM, signal.SIGINT)[turn] if kind == "stop" else signal.SIGKILL
     first = rng.uniform(0, seconds) if kind == "time" else next(faults)
     second = [rng.uniform(0, seconds)] if rng.random() < 0.25 else []
-    force = rng.random() < 0.2
+    force = stage != "stripes" and rng.random() < 0.2  # which have no --force
     kills, name = [first, *second], f"{stage}-{number}"
     replace = kind == "replace"
     return Trial(
@@ -197,6 +201,8 @@ def _trial(
 
 def _kind(stage: str, number: int) -> str:
     """Return what happens in the trial of this number; stages begin with different kinds."""
+    if stage == "ray":
+        return ("child", "time")[number % 2]
     kinds = ("point", "time", "child" if stage in CHILDREN else "point", "time", "stop", "replace")
     return kinds[(number + STAGES.index(stage)) % 6]
 

@@ -89,17 +89,18 @@ _CAPTIONER_TRAINING = (
     Point("shutil:copyfile", writes=1),
 )
 
+_SHARD = (
+    Point("a2cap.extract.extractor:Extractor.extract_many"),
+    Point("a2cap.data.features.writer:FeatureWriter.add"),
+    Point("a2cap.data.features.writer:FeatureWriter._commit"),
+    Point("a2cap.data.features.writer:FeatureWriter.seal"),
+    Point("a2cap.data.features.writer:FeatureWriter.close"),
+    Point("a2cap.data.files.sealed_folder:write_manifest"),
+)
+
 POINTS: Mapping[str, tuple[Point, ...]] = {
-    "extract": (
-        *_ENGINE,
-        _JSON,
-        Point("a2cap.extract.extractor:Extractor.extract_many"),
-        Point("a2cap.data.features.writer:FeatureWriter.add"),
-        Point("a2cap.data.features.writer:FeatureWriter._commit"),
-        Point("a2cap.data.features.writer:FeatureWriter.seal"),
-        Point("a2cap.data.features.writer:FeatureWriter.close"),
-        Point("a2cap.data.files.sealed_folder:write_manifest"),
-    ),
+    **dict.fromkeys(("extract", "stripes"), (*_ENGINE, _JSON, *_SHARD)),
+    "ray": _SHARD,
     "preprocess": (
         *_ENGINE,
         _JSON,
@@ -147,8 +148,9 @@ CHILDREN: Mapping[str, tuple[str, ...]] = {
     "train-xe": ("a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",),
     "train-scst": ("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",),
     "train-detector": ("a2cap.pipeline.training.detector.train:DetectorOptimizer.step",),
+    "ray": tuple(point.target for point in _SHARD),
 }
-"""Stage -> points at which a loader worker is running."""
+"""Stage -> points at which a loader worker is running, or that a worker of Ray reaches."""
 
 
 def points_of_children(stage: str) -> list[Point]:

@@ -35,7 +35,7 @@ OBSERVED = (OPEN, COMMIT, EXTRACT, RESUME, *UPDATES, SAVE, WORK, SEAL)
 class Run:
     """Progress of one run of a stage.
 
-    found: images in the store when it was opened, None where it was not opened.
+    found: images in the store that the run did not extract itself, None if it opened none.
     extracted: images whose extraction began; committed: those whose commit returned.
     resumed: the step at which training began, None where it did not begin.
     step: the last trained step; checkpoint: the last saved one; both 0 without any.
@@ -90,14 +90,20 @@ def read_log(path: Path) -> Run:
     """Read a run's log; a run without a log has done nothing."""
     lines = path.read_text().splitlines() if path.exists() else []
     events = [json.loads(line) for line in lines]
+    found: set[str] | None = None
+    extracted: set[str] = set()
+    for name, value in events:
+        if name == "found":  # by each process, and shard by shard
+            found = (found or set()) | (set(value) - extracted)
+        elif name == "extracted":
+            extracted |= set(value)
 
     def values(event: str) -> list[Any]:
         return [value for name, value in events if name == event]
 
-    found = values("found")
     return Run(
-        found=frozenset(found[0]) if found else None,
-        extracted=_union(values("extracted")),
+        found=None if found is None else frozenset(found),
+        extracted=frozenset(extracted),
         committed=_union(values("committed")),
         resumed=next(iter(values("resumed")), None),
         step=max(values("step"), default=0),

@@ -7,8 +7,10 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,14 @@ from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.config import Config, load_config, override
 from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.prepared_stage import StagePaths
+from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.extraction import extract_images as extraction
-from a2cap.pipeline.extraction import images
+from a2cap.pipeline.extraction import images, ray_engine
 from tests.experiments import DETECTOR, SECTIONS, TinyExperiment, make_experiment
 from tests.faults import processes, run_log
 from tests.faults.digests import Digests, differences, file_digests, result_digests
-from tests.faults.fault_points import Fault, count_calls, install
+from tests.faults.fault_points import Fault, count_calls, die, install
 
 READS: Mapping[str, tuple[str, ...]] = {
     "extract": (),
@@ -35,10 +38,15 @@ READS: Mapping[str, tuple[str, ...]] = {
     "train-scst": ("extract", "preprocess", "train-xe"),
     "evaluate": ("extract", "preprocess", "train-xe", "train-scst"),
     "train-detector": (),
+    "stripes": (),
+    "ray": (),
 }
 """Stage -> stages whose results it needs."""
 
-STAGES = tuple(READS)
+STAGES = tuple(name for name in READS if name != "ray" or find_spec("ray"))
+
+ENGINE_STAGE = {"stripes": "extract", "ray": "extract"}
+"""Extraction by two processes with --shard, and by tasks of Ray: other ways to the same result."""
 
 IMAGES, TOGETHER, COMMIT_EVERY, SHARD = 40, 2, 8, 18
 """Scaled down from batches of 16 images, commits of 64 and shards of 1,024."""
@@ -48,6 +56,7 @@ CHECKPOINT_EVERY = 4
 PROMISED: Mapping[str, tuple[str, int]] = {
     # one commit, and the batches that its first and its last image share
     "extract": ("images", COMMIT_EVERY + 2 * TOGETHER),
+    **dict.fromkeys(ENGINE_STAGE, ("images", 2 * (COMMIT_EVERY + 2 * TOGETHER))),
     "train-xe": ("steps", CHECKPOINT_EVERY),
     "train-scst": ("steps", CHECKPOINT_EVERY),
     "train-detector": ("steps", CHECKPOINT_EVERY),
@@ -81,7 +90,7 @@ _ONE_LINE = 3
 _SCENES = ("images/000000000003.jpg", "images/000000000039.jpg")
 _CAPTIONS = ("preprocess/*/captions.h5", "preprocess/*/vocabulary.json")
 REPLACED: Mapping[str, tuple[str, ...]] = {
-    "extract": (*_SCENES, "instances.json"),
+    **dict.fromkeys(("extract", *ENGINE_STAGE), (*_SCENES, "instances.json")),
     "preprocess": ("dataset_coco.json",),
     "train-xe": (*_CAPTIONS, "extract/*/extractor.json"),
     "train-scst": (*_CAPTIONS, "train-xe/*/model.safetensors"),
@@ -154,19 +163,31 @@ class Workspace:
         damaged.write_bytes(damaged.read_bytes()[:900])
         for name, numbers in _DETECTOR_IDS.items():
             (self.folder / name).write_text("".join(f"{number}\n" for number in numbers))
-        needed = {name for stage in stages for name in (*READS[stage], stage)}
+        plain = [ENGINE_STAGE.get(stage, stage) for stage in stages]
+        needed = {name for stage in (*stages, *plain) for name in (*READS[stage], stage)}
         for stage in [name for name in STAGES if name in needed]:
             self.uninterrupted[stage] = self._run_uninterrupted(stage)
 
     def run(self, stage: str, trial: str, *, force: bool = False, workers: int = 0) -> bool:
         """Run a stage in this process; return False if its result existed."""
-        runtime = self.config.runtime.model_copy(update={"workers": workers})
+        # at the same time as the other stripe, which a child runs
+        other = os.fork() if stage == "stripes" else None
+        settings = {"workers": workers, "ray": "auto" if stage == "ray" else None}
+        runtime = self.config.runtime.model_copy(update=settings)
         config = self.config.model_copy(update={"runtime": runtime})
         with Experiment(config, self.artifacts(trial)) as experiment:
-            return experiment.run(stage, force=force).ran
+            if other is None:
+                return experiment.run(ENGINE_STAGE.get(stage, stage), force=force).ran
+            experiment.run_stripe(Stripe(int(other == 0), 2))
+        if other:
+            code = os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
+            if code:
+                os._exit(code) if code > 0 else die()
+        return True
 
     def result(self, stage: str, trial: str) -> Path:
         """Return the path of the stage's result in a trial."""
+        stage = ENGINE_STAGE.get(stage, stage)
         [found] = (self.artifacts("uninterrupted") / stage).glob("*/manifest.json")
         return self.artifacts(trial) / stage / found.parent.name
 
@@ -182,14 +203,21 @@ class Workspace:
 
     def _run_uninterrupted(self, stage: str) -> Uninterrupted:
         counted = self.folder / f"{stage}.calls.json"
+        trial = "uninterrupted" + f"-{stage}" * (stage in ENGINE_STAGE)
+        (self.folder / trial).mkdir(exist_ok=True)
 
-        def count() -> None:
+        def run() -> None:
             calls = count_calls(stage)
-            self.run(stage, "uninterrupted")
+            if stage == "ray":
+                observe_tasks(self.folder / trial / "log")
+            self.run(stage, trial)
             counted.write_text(json.dumps(calls))
 
-        end = run_child(count, self.folder)
+        end = run_child(run, self.folder)
         calls = Counter(json.loads(counted.read_text()))
+        if stage == "ray":  # counted there, not in the tasks, each of which has a part of them
+            whole = self.uninterrupted["extract"].calls
+            calls = Counter({target: -(-count // 4) for target, count in whole.items()})
         digests = digests_by_child(self.result(stage, "uninterrupted"))
         return Uninterrupted(digests, end.seconds, calls)
 
@@ -306,7 +334,10 @@ class Trial:
 
         def work() -> None:
             run_log.start_logging(log)
-            if isinstance(kill, Fault):
+            if self.stage == "ray":
+                fault = kill if isinstance(kill, Fault) else None
+                observe_tasks(log, fault, self._signalled, self.child)
+            elif isinstance(kill, Fault):
                 install(kill, act)
             workers = int(self.child is not None)
             try:
@@ -319,6 +350,8 @@ class Trial:
 
         after = kill if isinstance(kill, float) else None
         end = processes.run(work, log=self.folder / "log", kill_after=after, sent=self.sent)
+        if self.stage == "stripes":  # the other one goes on
+            processes.orphans(end.process, timeout=_ORPHAN_TIMEOUT)
         self._runs.append(run_log.read_log(log))
         self._groups.append(end.process)
         return end
@@ -418,6 +451,40 @@ def _kill_orphans(groups: Sequence[int]) -> list[str]:
             problems.append(f"process {process} still ran {_ORPHAN_TIMEOUT:.0f} s after its run")
             os.kill(process, signal.SIGKILL)
     return problems
+
+
+@cache  # a worker of Ray does several tasks
+def _prepare_task(
+    log: Path, fault: Fault | None, signalled: Path | None, sent: signal.Signals | None
+) -> None:
+    """Log the tasks of this worker, and signal the first worker that reaches the fault."""
+    scale_down()
+    run_log.start_logging(log)
+
+    def end() -> None:
+        assert signalled is not None and sent is not None
+        with suppress(FileExistsError):
+            signalled.touch(exist_ok=False)
+            os.kill(os.getpid(), sent)
+
+    if fault is not None:
+        install(fault, end)
+
+
+def observe_tasks(
+    log: Path,
+    fault: Fault | None = None,
+    signalled: Path | None = None,
+    sent: signal.Signals | None = None,
+) -> None:
+    """Prepare the workers to which Ray gives the shards."""
+    fill = ray_engine._fill
+
+    def observed(*arguments: Any) -> None:
+        _prepare_task(log, fault, signalled, sent)
+        fill(*arguments)
+
+    ray_engine._fill = observed
 
 
 def scale_down() -> None:
