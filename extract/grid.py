@@ -7,6 +7,7 @@ Of an EfficientNet-Lite, boxes are pooled by RoIAlign (He et al. 2017, arXiv:170
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -191,6 +192,7 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
     return tensors
 
 
+@cache  # several checks ask
 def grid_width(config: ExtractConfig) -> int:
     """Return F, the channels of the layer; ConfigError where the backbone has no such layer."""
     with torch.device("meta"):

@@ -13,10 +13,12 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
 from pathlib import Path
 from traceback import extract_tb
+from types import ModuleType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ValidationInfo
@@ -74,8 +76,14 @@ def plug_in_of(path: str) -> PlugIn | None:
     digest = hashlib.sha256()
     for file in sorted(files):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
-    [package] = packages_distributions().get(top.__name__, [None])[:1]
+    package = _package_of(top)
     return PlugIn(package, None if package is None else version(package), digest.hexdigest())
+
+
+@cache  # it reads the lists of files of all installed packages
+def _package_of(module: ModuleType) -> str | None:
+    [package] = packages_distributions().get(module.__name__, [None])[:1]
+    return package
 
 
 def _find_function(path: str) -> Callable[..., Any]:

@@ -4,6 +4,8 @@ With `A2_REQUIRE=chromium,spice` a test with one of these markers fails instead 
 sets it, so that a missing program cannot hide a failure.
 """
 
+import atexit
+import gc
 import os
 from contextlib import suppress
 from importlib import import_module
@@ -19,7 +21,7 @@ from a2cap.data.files.cache import cache_folder
 from a2cap.data.sources import location
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
-settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=20)
+settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=10)
 settings.load_profile("repeatable")
 
 REQUIRE = "A2_REQUIRE"
@@ -54,6 +56,11 @@ def pytest_configure(config):
         raise pytest.UsageError(
             f"{REQUIRE} names an unknown marker: {unknown[0]!r}; see pyproject.toml"
         )
+
+
+def pytest_collection_finish():
+    gc.freeze()  # or each collection walks all of torch's modules
+    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)

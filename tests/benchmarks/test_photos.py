@@ -18,7 +18,6 @@ CAPTIONS = (
 )
 
 
-@pytest.mark.slow
 def write_photos(folder, names):
     (folder / "images").mkdir()
     for name in names:
@@ -27,6 +26,7 @@ def write_photos(folder, names):
     (folder / "captions.csv").write_text("\n".join(["image,caption,split", *rows]))
 
 
+@pytest.mark.slow
 def test_photographs_of_a_split_are_captioned_and_scored(tmp_path):
     write_photos(tmp_path, ("a.jpg", "b.jpg"))  # the others are not read
     kept = tmp_path / "captions.jsonl"

@@ -12,7 +12,7 @@ from tests.data.messages import message_of, touch
 
 NUMBERS = st.integers(min_value=0, max_value=10**12 - 1)
 NAMES = st.text(
-    st.characters(codec="utf-8", exclude_characters="/\0."), min_size=1, max_size=60
+    st.characters(codec="utf-8", exclude_characters="/\0."), min_size=1, max_size=30
 ).filter(str.strip)
 
 

@@ -21,6 +21,7 @@ SMALL_DETECTION = (
     "extract.min_side=96",
     "extract.max_side=96",
     "extract.roi_size=7",
+    "extract.precision=exact",  # mixed is compiled, for seconds
     "runtime.device=cpu",
     "runtime.threads=1",
 )

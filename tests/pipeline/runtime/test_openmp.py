@@ -26,7 +26,14 @@ def test_a_policy_set_by_the_user_is_kept(name):
 
 
 def test_the_library_sets_it_before_it_loads_torch():
-    asked = "import os, a2cap; a2cap.load; print(os.environ['OMP_WAIT_POLICY'])"
+    # a finder that ends the process in the place of the import
+    asked = (
+        "import os, sys, a2cap\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'torch': sys.exit(print(os.environ['OMP_WAIT_POLICY']))\n"
+        "sys.meta_path.insert(0, Finder()); a2cap.load"
+    )
     environment = {k: v for k, v in os.environ.items() if k not in POLICIES}
     done = subprocess.run(
         [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True
