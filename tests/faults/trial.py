@@ -484,7 +484,7 @@ def observe_tasks(
         _prepare_task(log, fault, signalled, sent)
         fill(*arguments)
 
-    ray_engine._fill = observed
+    ray_engine._fill = observed  # type: ignore[assignment]
 
 
 def scale_down() -> None:
