@@ -8,6 +8,7 @@ import errno
 import hashlib
 import logging
 import sqlite3
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -40,10 +41,12 @@ class HashCache:
         except sqlite3.Error as error:
             logger.warning("file digests are not cached: %r (%s)", str(path), error)
             self._database = _open(":memory:")
+        # Python 3.13 warns of a database that nobody closes
+        self._closing = weakref.finalize(self, self._database.close)
 
     def close(self) -> None:
-        """Close the database."""
-        self._database.close()
+        """Close the database, as the end of the cache does."""
+        self._closing()
 
     def file(self, path: Path, *, what: str) -> Input:
         """Return a file with its hex sha256.
@@ -97,7 +100,8 @@ class HashCache:
 
 def _open(path: Path | str) -> sqlite3.Connection:
     """Open the database and create its table; raise sqlite3.Error if damaged or read-only."""
-    database = sqlite3.connect(path, timeout=60.0)
+    # whichever thread collects a forgotten cache closes it
+    database = sqlite3.connect(path, timeout=60.0, check_same_thread=False)
     try:
         database.execute(
             "CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, size INTEGER, "

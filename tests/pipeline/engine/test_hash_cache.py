@@ -160,3 +160,11 @@ def test_a_cache_with_damaged_pages_costs_only_time(cache, tmp_path, many):
     damaged = HashCache(path)
     assert digest(damaged, many) == found
     damaged.close()
+
+
+def test_a_forgotten_cache_closes_its_database(tmp_path):
+    cache = HashCache(tmp_path / "hashes.sqlite")
+    database = cache._database
+    del cache
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        database.execute("SELECT 1")
