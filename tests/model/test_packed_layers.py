@@ -33,5 +33,10 @@ def test_packing_ends_with_the_context_also_after_an_error():
             raise ValueError("stop")
         layer.weight.add_(1)
         assert torch.allclose(layer(torch.ones(4)), before + 4)
-    with packed_layers(object()):
-        assert layer(torch.ones(4)).requires_grad
+
+
+def test_gradients_and_other_objects_are_left_as_they_are():
+    layer = nn.Linear(4, 4)
+    with packed_layers(layer), packed_layers(object()):
+        layer(torch.ones(4)).sum().backward()
+    assert layer.weight.grad.equal(torch.ones(4, 4))
