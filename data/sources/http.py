@@ -2,14 +2,12 @@
 
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import requests
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from a2cap.data.errors import InputError
-
-if TYPE_CHECKING:
-    from requests import Response, Session
 
 _TIMEOUT = 30.0
 """Seconds without a byte after which a connection fails."""
@@ -28,9 +26,7 @@ class HttpFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
     protocol = ("http", "https")
 
     @cached_property
-    def _session(self) -> "Session":
-        import requests
-
+    def _session(self) -> requests.Session:
         return requests.Session()  # fsspec makes one HttpFiles per thread
 
     @classmethod
@@ -88,9 +84,7 @@ class HttpFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
             raise InputError(f"the server of {path!r} states no size; download the file")
         return _HttpFile(self, path, mode, size=size)
 
-    def _answer(self, url: str, part: str | None = None) -> "Response":
-        import requests  # would slow "a2 --help"
-
+    def _answer(self, url: str, part: str | None = None) -> requests.Response:
         headers = {"Accept-Encoding": "identity"} | ({"Range": part} if part else {})
         try:
             response = self._session.get(url, stream=True, timeout=_TIMEOUT, headers=headers)
@@ -118,7 +112,7 @@ class _HttpFile(AbstractBufferedFile):  # type: ignore[misc]
         return found
 
 
-def _first_bytes(response: "Response", limit: int) -> bytes:
+def _first_bytes(response: requests.Response, limit: int) -> bytes:
     """Return at most `limit` bytes of an answer."""
     end = time.monotonic() + _DEADLINE
     content = bytearray()

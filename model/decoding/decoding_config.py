@@ -58,26 +58,18 @@ class DecodingConfig(BaseModel):
     """Seed of sampling."""
 
     @model_validator(mode="after")
-    def _check_lengths(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.min_length > self.max_length:
             raise ValueError(
                 f"min_length {self.min_length} is above max_length {self.max_length}; lower "
                 "min_length, or raise max_length"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_method(self) -> Self:
         if self.method == "sampling" and (self.groups > 1 or self.no_repeat_ngram):
             name = "groups" if self.groups > 1 else "no_repeat_ngram"
             raise ValueError(
                 f"{name} is {getattr(self, name)}, but method is 'sampling'; leave {name} out, or "
                 "set method to beam-search"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_sampling(self) -> Self:
         ignored = [
             name
             for name in ("temperature", "top_k", "top_p")
@@ -89,10 +81,6 @@ class DecodingConfig(BaseModel):
                 f"{name} is {getattr(self, name)}, but method is {self.method!r}; leave {name} "
                 "out, or set method to sampling"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_groups(self) -> Self:
         if self.beam_size % self.groups:
             raise ValueError(
                 f"{self.beam_size} beams cannot be divided among {self.groups} groups; choose a "

@@ -94,15 +94,15 @@ def track(
 @contextmanager
 def _terminal_bar(what: str, total: int, done: int) -> Iterator[_Draw]:
     """Draw a bar on stderr, and erase it at the end."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich import console, progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    left = TextColumn("{task.fields[left]}")
-    bar = Progress(
-        *columns,
-        left,
-        console=Console(stderr=True),
+    text = progress.TextColumn
+    bar = progress.Progress(
+        text("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        text("{task.fields[left]}"),
+        console=console.Console(stderr=True),
         transient=True,
         # rich prints the program's lines above the bar, on stderr, which is not where a file is
         redirect_stdout=sys.stdout.isatty(),

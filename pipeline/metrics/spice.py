@@ -20,6 +20,7 @@ from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.data.files.system import cores
 from a2cap.pipeline.metrics.java import JavaError, JavaProcess, find_java, java_process
 from a2cap.pipeline.metrics.pycocoevalcap import pycocoevalcap_folder
+from a2cap.pipeline.weights.spice import downloaded_spice
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +50,6 @@ class Spice:
 def spice_jars() -> list[Path]:
     """Return the class path; raise JavaError if the parser or its models are missing."""
     folder = pycocoevalcap_folder() / "spice"
-    # pooch and requests, which it imports, take longer than the other metrics
-    from a2cap.pipeline.weights.spice import downloaded_spice
-
     models = downloaded_spice()
     if models is None:
         raise JavaError('SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first')

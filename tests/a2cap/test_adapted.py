@@ -245,7 +245,7 @@ def test_a_damaged_directory_is_one_line_and_runs_no_code(tmp_path, file, conten
 
 
 def test_without_transformers_the_message_names_the_extra(monkeypatch):
-    monkeypatch.delitem(sys.modules, "a2cap.adapted")
+    monkeypatch.delitem(sys.modules, "a2cap.adapted", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert message_of(getattr, a2cap, "adapt", error=ConfigError) == (
         'transformers is not installed; run pip install "a2cap[transformers]"'
