@@ -4,8 +4,6 @@ With `A2_REQUIRE=chromium,spice` a test with one of these markers fails instead 
 sets it, so that a missing program cannot hide a failure.
 """
 
-import atexit
-import gc
 import os
 from contextlib import suppress
 from importlib import import_module
@@ -56,11 +54,6 @@ def pytest_configure(config):
         raise pytest.UsageError(
             f"{REQUIRE} names an unknown marker: {unknown[0]!r}; see pyproject.toml"
         )
-
-
-def pytest_collection_finish():
-    gc.freeze()  # or each collection walks all of torch's modules
-    atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)
