@@ -5,13 +5,19 @@ calls in float32, and 2 times where the size of the vocabulary is odd (AMD EPYC)
 calls oneDNN itself, but it reorders the weights in every product.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+_users = Counter[nn.Linear]()
+"""Layer -> the contexts that it is in: threads share a network, and one may end before another."""
+_lock = Lock()
 
 
 @contextmanager
@@ -23,14 +29,21 @@ def packed_layers(network: object) -> Iterator[None]:
     """
     modules = network.modules() if isinstance(network, nn.Module) else ()
     layers = [module for module in modules if type(module) is nn.Linear]
-    try:
+    layers = [one for one in layers if one.weight.device.type == "cpu"]
+    with _lock:
         for layer in layers:
-            if layer.weight.device.type == "cpu" and _is_supported(layer.weight.dtype):
+            _users[layer] += 1
+            if _users[layer] == 1 and _is_supported(layer.weight.dtype):
                 vars(layer)["forward"] = _packed(layer.weight, layer.bias)
+    try:
         yield
     finally:
-        for layer in layers:
-            vars(layer).pop("forward", None)
+        with _lock:
+            for layer in layers:
+                _users[layer] -= 1
+                if not _users[layer]:
+                    del _users[layer]
+                    vars(layer).pop("forward", None)
 
 
 def _packed(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:

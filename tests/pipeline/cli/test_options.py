@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from a2cap.data.errors import ConfigError
+from a2cap.model import plug_ins
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli import options
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
@@ -99,5 +100,6 @@ def test_an_error_of_the_model_is_one_line_and_exit_code_1():
     assert (answer.exit_code, answer.stderr) == (1, "a2: 2 beams, 3 groups; choose a divisor\n")
 
 
-def test_other_value_errors_keep_their_traceback():
+def test_other_value_errors_keep_their_traceback(monkeypatch):
+    monkeypatch.setattr(plug_ins, "_used", [])  # by another test of this process
     assert isinstance(invoke(lambda: int("seven")).exception, ValueError)
