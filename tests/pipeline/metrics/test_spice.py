@@ -113,7 +113,7 @@ def test_an_interrupted_parse_is_resumed(parser, monkeypatch):
 
 
 def test_parts_are_averaged_over_the_images_that_have_them(parser, monkeypatch):
-    monkeypatch.delitem(metrics._SLOW, "METEOR")
+    monkeypatch.setattr(metrics, "_SLOW", {"SPICE": metrics._SLOW["SPICE"]})  # keeps the order
     scores = score({"1": "dog", "2": "cat"}, {"1": ["dog"], "2": ["bus"]}, no_spice=None)
     assert scores.not_run == {}
     assert list(scores.per_image["1"]) == [*list(scores.metrics)]
