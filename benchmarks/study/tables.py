@@ -1,20 +1,11 @@
 """Markdown tables and figures of the study."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.sweep import Interval
-from benchmarks.study.grid import (
-    ABLATED,
-    DEVIATED,
-    FUSED,
-    LAYERED,
-    RIVALLED,
-    STARTS,
-    WEIGHED,
-    WRITTEN,
-)
+from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, LAYERED, RIVALLED, STARTS, WEIGHED
 from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
 from benchmarks.study.results import Results, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
@@ -22,69 +13,64 @@ from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
 BASELINE = "none"
 
 SYMBOLS = {ATTENTION: "α", ALIGNED: "α^a", EVIDENCE: "1−m"}
-GROUPS = (
-    *("all", "kinds", "colours", "sizes", "textures"),
-    *("nouns", "adjectives"),  # of COCO's text
-    *("counts", "relations"),
-)
+ORDERS = {**SYMBOLS, "gradient": "gradient × input", "random": "random"}
+GROUPS = ("all", "kinds", "colours", "sizes", "textures", "counts", "relations")
 PHASES = (CROSS_ENTROPY, SELF_CRITICAL)
 
 _EMPTY = "–"
+_ACCURACY = {kind: f"grounding/all/{kind}" for kind in SYMBOLS}
+_REMOVED = {kind: f"erasure/{kind}/comprehensiveness" for kind in SYMBOLS}
 
-Column = tuple[str, str]
-"""Heading of a column, and the name of its value in the results."""
+Columns = Mapping[str, str]
+"""Heading of a column -> name of its value in the results; "{}" is filled in for each row."""
 
-GENERAL: tuple[Column, ...] = (
-    ("CIDEr", "CIDEr"),
-    ("truth", "truth/truth"),
-    ("CHAIR-s", "truth/CHAIR-s"),
-    ("absent nouns", "nouns/absent"),
-    ("of distractors", "nouns/distractors"),
-    ("grounding α", "grounding/all/attention"),
-    ("grounding α^a", "grounding/all/aligned"),
-    ("grounding 1−m", "grounding/all/evidence"),
-    ("points α", "grounding/all/attention points"),
-    ("points α^a", "grounding/all/aligned points"),
-    ("points 1−m", "grounding/all/evidence points"),
-    ("mean m", "mean mask"),
-    ("removed α, nats", "erasure/attention/comprehensiveness"),
-    ("removed α^a, nats", "erasure/aligned/comprehensiveness"),
-    ("10⁶ parameters", "million parameters"),
-    ("training, s", "seconds"),
-)
+Row = tuple[str, tuple[str, str, str], str]
+"""Heading of a row; part, label and phase of its captioners; what "{}" stands for."""
 
-COMPANIONS: tuple[Column, ...] = (
-    ("α on companion", "companions/attention"),
-    ("α^a on companion", "companions/aligned"),
-    ("1−m on companion", "companions/evidence"),
-    ("chance", "companions/chance"),
-    ("predicted, companion present", "errors/with companion"),
-    ("predicted, companion absent", "errors/without companion"),
-)
+GENERAL: Columns = {
+    "CIDEr": "CIDEr",
+    "truth": "truth/truth",
+    "CHAIR-s": "truth/CHAIR-s",
+    **{f"grounding {SYMBOLS[kind]}": name for kind, name in _ACCURACY.items()},
+    **{f"points {SYMBOLS[kind]}": f"{name} points" for kind, name in _ACCURACY.items()},
+    "mean m": "mean mask",
+    "removed α, nats": _REMOVED[ATTENTION],
+    "removed α^a, nats": _REMOVED[ALIGNED],
+    "10⁶ parameters": "million parameters",
+    "training, s": "seconds",
+}
+LAYERS: Columns = {
+    "τ α": "layers/{}/tau attention",
+    "τ α^a": "layers/{}/tau aligned",
+    "τ 1−m": "layers/{}/tau evidence",
+    "JSD(α, α^a), millinats": "layers/{}/millinats",
+    **{f"grounding {SYMBOLS[kind]}": f"{name} layer {{}}" for kind, name in _ACCURACY.items()},
+    "mean g": "layers/{}/mean gate",
+}
+ERASURE: Columns = {
+    "comprehensiveness, nats": "erasure/{}/comprehensiveness",
+    "sufficiency, nats": "erasure/{}/sufficiency",
+    "τ with Shapley values": "erasure/{}/shapley",
+}
+COMPANIONS: Columns = {
+    **{f"{symbol} on companion": f"companions/{kind}" for kind, symbol in SYMBOLS.items()},
+    "chance": "companions/chance",
+    "predicted, companion present": "errors/with companion",
+    "predicted, companion absent": "errors/without companion",
+}
+GAINS: Mapping[str, tuple[str, str | None]] = {
+    **{name: (GENERAL[name],) * 2 for name in ("CIDEr", "truth", "CHAIR-s", "grounding α")},
+    "grounding α^a": (_ACCURACY[ALIGNED], _ACCURACY[ATTENTION]),
+    "removed α, nats": (_REMOVED[ATTENTION],) * 2,
+    "removed α^a, nats": (_REMOVED[ALIGNED], _REMOVED[ATTENTION]),
+    "points α": (GENERAL["points α"],) * 2,
+    "points α^a": (GENERAL["points α^a"], GENERAL["points α"]),
+    "grounding α^a − own α": (_ACCURACY[ALIGNED], None),
+}
+"""Heading -> value of a row, and that of the baseline, None for the row's own attention.
 
-
-def all_tables(results: Results) -> str:
-    """Return every table with results, each under its heading."""
-    parts = (
-        _general(results, STARTS, CROSS_ENTROPY),
-        _self_critical_gains(results),
-        *(_general(results, FUSED, phase) for phase in PHASES),
-        *(_gains(results, FUSED, phase) for phase in PHASES),
-        *(_groups(results, FUSED, phase) for phase in PHASES),
-        *(_layers(results, FUSED, phase) for phase in PHASES),
-        _general(results, WEIGHED, CROSS_ENTROPY),
-        _general(results, ABLATED, CROSS_ENTROPY),
-        *(
-            table(results, LAYERED, CROSS_ENTROPY)
-            for table in (_general, _gains, _erasure, _layers)
-        ),
-        *(table(results, RIVALLED, CROSS_ENTROPY) for table in (_general, _gains, _erasure)),
-        *(table(results, DEVIATED, CROSS_ENTROPY) for table in (_general, _gains)),
-        _companions(results, CROSS_ENTROPY),
-        *(table(results, WRITTEN, CROSS_ENTROPY) for table in (_general, _gains, _groups, _layers)),
-    )
-    return "\n\n".join(part for part in parts if part) + "\n"
-
+The baseline has no aligned attention, so aligned attention is compared with its plain attention.
+"""
 
 _TITLES = {
     STARTS: "Captioners without alignment, which the others start from, by world",
@@ -94,72 +80,76 @@ _TITLES = {
     RIVALLED: "Alignment and its rivals",
     LAYERED: "Gate in some decoder layers",
     DEVIATED: "Planted companions",
-    WRITTEN: "Fusions on COCO's text",
 }
+
+
+def all_tables(results: Results) -> str:
+    """Return every table with results, each under its heading."""
+    parts = (
+        _general(results, STARTS, CROSS_ENTROPY),
+        _self_critical_gains(results),
+        *(
+            table(results, FUSED, phase)
+            for table in (_general, _gains, _groups, _layers)
+            for phase in PHASES
+        ),
+        _general(results, WEIGHED, CROSS_ENTROPY),
+        _general(results, ABLATED, CROSS_ENTROPY),
+        *(
+            table(results, LAYERED, CROSS_ENTROPY)
+            for table in (_general, _gains, _erasure, _layers)
+        ),
+        *(table(results, RIVALLED, CROSS_ENTROPY) for table in (_general, _gains, _erasure)),
+        *(table(results, DEVIATED, CROSS_ENTROPY) for table in (_general, _gains)),
+        _companions(results, CROSS_ENTROPY),
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _means(results: Results, title: str, columns: Columns, rows: Iterable[Row]) -> str:
+    """Format a table of means over seeds."""
+    filled = [
+        [text, *(_cell(results.mean(*where, name.format(key))) for name in columns.values())]
+        for text, where, key in rows
+    ]
+    return _table(title, ["", *columns], filled)
 
 
 def _general(results: Results, part: str, phase: str) -> str:
     labels = results.labels(part, phase)
-    columns = [c for c in GENERAL if any(results.mean(part, x, phase, c[1]) for x in labels)]
+    columns = {
+        head: name
+        for head, name in GENERAL.items()
+        if any(results.mean(part, label, phase, name) for label in labels)
+    }
     rows = [
-        [label, _seeds(results, part, label, phase)]
-        + [_cell(results.mean(part, label, phase, name)) for _, name in columns]
+        [label, str(len(results.by_seed(part, label, phase, "CIDEr")))]
+        + [_cell(results.mean(part, label, phase, name)) for name in columns.values()]
         for label in labels
     ]
-    return _table(_title(part, phase), ["", "seeds", *(head for head, _ in columns)], rows)
+    return _table(_title(part, phase), ["", "seeds", *columns], rows)
 
 
 def _gains(results: Results, part: str, phase: str) -> str:
-    """Return differences from the captioner without masks, paired by seed.
+    """Return differences from the captioner without masks, paired by seed."""
 
-    It has no aligned attention, so aligned attention is compared with its plain attention.
-    """
-    columns = {
-        "CIDEr": ("CIDEr", "CIDEr"),
-        "truth": ("truth/truth", "truth/truth"),
-        "CHAIR-s": ("truth/CHAIR-s", "truth/CHAIR-s"),
-        "absent nouns": ("nouns/absent", "nouns/absent"),
-        "of distractors": ("nouns/distractors", "nouns/distractors"),
-        "grounding α": (_ACCURACY[ATTENTION], _ACCURACY[ATTENTION]),
-        "grounding α^a": (_ACCURACY[ALIGNED], _ACCURACY[ATTENTION]),
-        "removed α, nats": (_REMOVED.format(ATTENTION),) * 2,
-        "removed α^a, nats": (_REMOVED.format(ALIGNED), _REMOVED.format(ATTENTION)),
-        "points α": (f"{_ACCURACY[ATTENTION]} points",) * 2,
-        "points α^a": (f"{_ACCURACY[ALIGNED]} points", f"{_ACCURACY[ATTENTION]} points"),
-        "grounding α^a − own α": (_ACCURACY[ALIGNED], None),
-    }
+    def gain(label: str, name: str, other: str | None) -> Interval | None:
+        values = results.by_seed(part, label, phase, name)
+        compared = (
+            (label, phase, _ACCURACY[ATTENTION]) if other is None else (BASELINE, phase, other)
+        )
+        return paired_difference(values, results.by_seed(part, *compared))
+
     labels = [label for label in results.labels(part, phase) if label != BASELINE]
     columns = {
-        head: names
-        for head, names in columns.items()
-        if any(_gain(results, part, label, phase, *names) for label in labels)
+        head: names for head, names in GAINS.items() if any(gain(label, *names) for label in labels)
     }
     rows = [
-        [
-            label,
-            *(_cell(_gain(results, part, label, phase, *n), sign=True) for n in columns.values()),
-        ]
+        [label, *(_cell(gain(label, *names), sign=True) for names in columns.values())]
         for label in labels
     ]
     title = f"{_title(part, phase)}: difference from α of “{BASELINE}” with the same seed"
     return _table(title, ["", *columns], rows)
-
-
-_REMOVED = "erasure/{}/comprehensiveness"
-_ACCURACY = {kind: f"grounding/all/{kind}" for kind in SYMBOLS}
-
-
-def _gain(
-    results: Results, part: str, label: str, phase: str, name: str, other: str | None
-) -> Interval | None:
-    """Return `name` minus the baseline's `other`, by default minus the label's own attention."""
-    values = results.by_seed(part, label, phase, name)
-    compared = (
-        results.by_seed(part, label, phase, _ACCURACY[ATTENTION])
-        if other is None
-        else results.by_seed(part, BASELINE, phase, other)
-    )
-    return paired_difference(values, compared)
 
 
 def _groups(results: Results, part: str, phase: str) -> str:
@@ -176,50 +166,31 @@ def _groups(results: Results, part: str, phase: str) -> str:
         if any(found := means(label, kind, groups))
     ]
     if rows:
-        rows.append(["chance", *map(_plain, means(labels[0], "chance", groups))])
-        counts = means(labels[0], "words", groups)
-        rows.append(["words", *(_EMPTY if c is None else f"{c.mean:,.0f}" for c in counts)])
+        for kind, form in (("chance", "{:.3f}"), ("words", "{:,.0f}")):
+            found = means(labels[0], kind, groups)
+            rows.append(
+                [kind, *(_EMPTY if one is None else form.format(one.mean) for one in found)]
+            )
     return _table(f"{_title(part, phase)}: grounding by group of words", ["", *groups], rows)
 
 
 def _layers(results: Results, part: str, phase: str) -> str:
-    columns = {
-        "τ α": "layers/{}/tau attention",
-        "τ α^a": "layers/{}/tau aligned",
-        "τ 1−m": "layers/{}/tau evidence",
-        "JSD(α, α^a), millinats": "layers/{}/millinats",
-        "grounding α": "grounding/all/attention layer {}",
-        "grounding α^a": "grounding/all/aligned layer {}",
-        "grounding 1−m": "grounding/all/evidence layer {}",
-        "mean g": "layers/{}/mean gate",
-    }
     rows = [
-        [f"{label}, layer {number}"]
-        + [_cell(results.mean(part, label, phase, n.format(number))) for n in columns.values()]
+        (f"{label}, layer {number}", (part, label, phase), str(number))
         for label in results.labels(part, phase)
         for number in _layer_numbers(results)
     ]
-    return _table(f"{_title(part, phase)}: by decoder layer", ["", *columns], rows)
+    return _means(results, f"{_title(part, phase)}: by decoder layer", LAYERS, rows)
 
 
 def _erasure(results: Results, part: str, phase: str) -> str:
-    columns = {
-        "comprehensiveness, nats": "comprehensiveness",
-        "sufficiency, nats": "sufficiency",
-        "τ with Shapley values": "shapley",
-    }
     rows = [
-        [f"{label}, {name}"]
-        + [
-            _cell(results.mean(part, label, phase, f"erasure/{order}/{n}"))
-            for n in columns.values()
-        ]
+        (f"{label}, {name}", (part, label, phase), order)
         for label in results.labels(part, phase)
-        for order, name in {**SYMBOLS, "gradient": "gradient × input", "random": "random"}.items()
+        for order, name in ORDERS.items()
         if results.by_seed(part, label, phase, f"erasure/{order}/words")
     ]
-    title = f"{_title(part, phase)}: removing regions in an order"
-    return _table(title, ["", *columns], rows)
+    return _means(results, f"{_title(part, phase)}: removing regions in an order", ERASURE, rows)
 
 
 def _layer_numbers(results: Results) -> list[int]:
@@ -229,34 +200,33 @@ def _layer_numbers(results: Results) -> list[int]:
 
 def _companions(results: Results, phase: str) -> str:
     """Return measures of captioners trained with and without planted companions."""
+    trained = {DEVIATED: "companions", FUSED: "random clutter"}
     rows = [
-        [f"{label}, trained with {'companions' if part == DEVIATED else 'random clutter'}"]
-        + [_cell(results.mean(part, label, phase, name)) for _, name in COMPANIONS]
+        (f"{label}, trained with {name}", (part, label, phase), "")
         for label in results.labels(DEVIATED, phase)
-        for part in (DEVIATED, FUSED)
-        if results.by_seed(part, label, phase, COMPANIONS[0][1])
+        for part, name in trained.items()
+        if results.by_seed(part, label, phase, COMPANIONS["α on companion"])
     ]
     title = f"{_title(DEVIATED, phase)}: attention at words of paired categories, and false words"
-    return _table(title, ["", *(head for head, _ in COMPANIONS)], rows)
+    return _means(results, title, COMPANIONS, rows)
 
 
 def _self_critical_gains(results: Results) -> str:
     """Return validation CIDEr and rewards before and after self-critical training."""
-    rows = []
+    name, rows = "validation CIDEr", []
     for label in results.labels(FUSED, SELF_CRITICAL):
-        before, after = (
-            results.by_seed(FUSED, label, phase, "validation CIDEr") for phase in PHASES
-        )
+        before, after = (results.by_seed(FUSED, label, phase, name) for phase in PHASES)
         gains = [after[seed] - before[seed] for seed in after.keys() & before.keys()]
         rows.append(
             [
                 label,
-                _cell(results.mean(FUSED, label, CROSS_ENTROPY, "validation CIDEr")),
-                _cell(results.mean(FUSED, label, SELF_CRITICAL, "validation CIDEr")),
+                *(_cell(results.mean(FUSED, label, phase, name)) for phase in PHASES),
                 _cell(paired_difference(after, before), sign=True),
                 f"{sum(gain > 0 for gain in gains)} of {len(gains)}",
-                _cell(results.mean(FUSED, label, SELF_CRITICAL, "first epoch/reward")),
-                _cell(results.mean(FUSED, label, SELF_CRITICAL, "last epoch/reward")),
+                *(
+                    _cell(results.mean(FUSED, label, SELF_CRITICAL, f"{epoch} epoch/reward"))
+                    for epoch in ("first", "last")
+                ),
             ]
         )
     heads = ["after XE", "after SCST", "gain", "seeds that gain"]
@@ -266,10 +236,6 @@ def _self_critical_gains(results: Results) -> str:
 
 def _title(part: str, phase: str) -> str:
     return f"{_TITLES[part]}, after {phase}"
-
-
-def _seeds(results: Results, part: str, label: str, phase: str) -> str:
-    return str(len(results.by_seed(part, label, phase, "CIDEr")))
 
 
 def _cell(found: Interval | None, *, sign: bool = False) -> str:
@@ -282,17 +248,13 @@ def _cell(found: Interval | None, *, sign: bool = False) -> str:
     return f"**{text}**" if found.excludes_zero else text
 
 
-def _plain(found: Interval | None) -> str:
-    return _EMPTY if found is None else f"{found.mean:.3f}"
-
-
-def _table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a Markdown table; an empty string without rows."""
-    lines = ["| " + " | ".join(cells) + " |" for cells in rows]
-    if not lines:
+    if not rows:
         return ""
-    rule = "|" + "|".join(["---", *["---:"] * (len(heads) - 1)]) + "|"
-    return "\n".join([f"### {title}", "", "| " + " | ".join(heads) + " |", rule, *lines])
+    rule = f"|{'|'.join(['---', *['---:'] * (len(heads) - 1)])}|"
+    head, *lines = (f"| {' | '.join(cells)} |" for cells in (heads, *rows))
+    return "\n".join([f"### {title}", "", head, rule, *lines])
 
 
 def draw_figures(results: Results, folder: Path) -> list[Path]:
