@@ -20,9 +20,6 @@ from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, plain_start, pr
 from benchmarks.study.tables import all_tables, draw_figures
 from benchmarks.study.worlds import Images
 
-TENTH = Images(drawn=12_329, train=11_229, validate=300, test=800)
-"""Part of the study with COCO's text."""
-
 QUICK = Images(drawn=40, train=20, validate=4, test=4)
 
 QUICK_FIELDS = ("train.epochs=1", "scst.epochs=1", "model.width=16", "extract.max_regions=10")
@@ -30,11 +27,9 @@ QUICK_EXTENT = Extent(
     fusions=("none", "gate"),
     planted_fusions=("gate",),
     weights=(0.3,),
-    text_weights=(),
     ablations=("linear masks (Eq. 2 to the letter)",),
     seeds=2,
     planted_seeds=1,
-    text_seeds=1,
     other_seeds=1,
 )
 
@@ -89,9 +84,7 @@ def main(
     logging.disable(logging.WARNING)
     extent = QUICK_EXTENT if quick else Extent()
     if seeds is not None:
-        extent = replace(
-            extent, seeds=seeds, planted_seeds=seeds, text_seeds=seeds, other_seeds=seeds
-        )
+        extent = replace(extent, seeds=seeds, planted_seeds=seeds, other_seeds=seeds)
     wanted = trials(extent, parts or PARTS)
     full = Images(drawn, train=4 * drawn // 5, validate=drawn // 30, test=drawn // 15)
     with tempfile.TemporaryDirectory() as temporary:
@@ -100,7 +93,6 @@ def main(
             folder=folder,
             weights=weights,
             images=QUICK if quick else full,
-            texts=QUICK if quick else TENTH,
             analysed=4 if quick else 100,
             overrides=QUICK_FIELDS if quick else (),
             start=start and plain_start(start, folder / "start"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.study.worlds import PLAIN, PLANTED, TEXT
+from benchmarks.study.worlds import PLAIN, PLANTED
 
 FUSIONS = ("none", "max", "moving", "decay", "gate")
 """Order of the paper's Table 3."""
@@ -37,8 +37,8 @@ RIVALS = {
 """What moves attention -> its fields."""
 
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
-WRITTEN, LAYERED, RIVALLED = "text", "layers", "rivals"
-PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED, WRITTEN)
+LAYERED, RIVALLED = "layers", "rivals"
+PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED)
 """Parts of the study, the most important first."""
 
 STARTS = "starts"
@@ -46,15 +46,6 @@ STARTS = "starts"
 
 FURTHER = ("train.epochs=3", "train.lr=0.0005", "train.warmup=50")
 """Fields of the training that follows with each fusion, `none` included."""
-
-TEXT_START = ("train.epochs=8",)
-"""Fields of the training of the start on COCO's text, where an epoch has 702 updates, not 300."""
-
-TEXT_FURTHER = ("train.epochs=1", "model.alignment.decay_steps=460")
-"""Fields, after FURTHER, of the training that follows there."""
-
-TEXT_WEIGHTS = (0.015, 0.05)
-"""Further weights of the mask penalty there, where masks stay near 1."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +74,7 @@ class Trial:
     @property
     def start(self) -> "Trial":
         """The captioner that it starts from."""
-        fields = (*_fusion("none"), *(TEXT_START if self.world == TEXT else ()))
-        return Trial(STARTS, self.world, self.seed, self.world, fields, False)
+        return Trial(STARTS, self.world, self.seed, self.world, _fusion("none"), False)
 
 
 @dataclass(frozen=True)
@@ -94,11 +84,9 @@ class Extent:
     fusions: tuple[str, ...] = FUSIONS
     planted_fusions: tuple[str, ...] = ("none", "max", "gate")
     weights: tuple[float, ...] = WEIGHTS
-    text_weights: tuple[float, ...] = TEXT_WEIGHTS
     ablations: tuple[str, ...] = tuple(ABLATIONS)
     seeds: int = 5
     planted_seeds: int = 5
-    text_seeds: int = 3
     other_seeds: int = 3
 
 
@@ -108,7 +96,6 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
     The captioners that they start from come first.
     """
     fusions = {fusion: _fusion(fusion) for fusion in extent.fusions}
-    written = {f"gate, λ {one}": _gate(f"penalty_weight={one}") for one in extent.text_weights}
     weighed = {str(one): _gate(f"penalty_weight={one}") for one in extent.weights}
     variants: dict[str, tuple[str, int, Mapping[str, tuple[str, ...]]]] = {
         FUSED: (PLAIN, extent.seeds, fusions),
@@ -120,10 +107,6 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         ),
         LAYERED: (PLAIN, extent.other_seeds, {x: _gate(field) for x, field in LAYERS.items()}),
         RIVALLED: (PLAIN, extent.other_seeds, RIVALS),
-        WRITTEN: (
-            *(TEXT, extent.text_seeds),
-            {label: (*TEXT_FURTHER, *fields) for label, fields in {**fusions, **written}.items()},
-        ),
     }
     found = [
         Trial(part, label, seed, world, fields, self_critical=part == FUSED)

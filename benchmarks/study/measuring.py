@@ -33,7 +33,6 @@ from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.all_metrics import cider
 from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts, truth_values
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from benchmarks.coco_world import NOUN_OF
 from benchmarks.study.grounding import (
     GroundedWord,
     GroundingMeter,
@@ -103,13 +102,12 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         runtime=RuntimeConfig(device="cpu", threads=1),
         erased=subject.analysed,
     )
-    errors = scene_errors if subject.world.has_scenes else noun_errors
     return {
         "CIDEr": cider(captions, {name: references[name] for name in captions}),
         "validation CIDEr": run.validation,
         "grounding": grounding,
         "companions": companions,
-        **errors(captions, subject.instances, subject.world),
+        **_errors(captions, subject.instances, subject.world),
         "erasure": {one.order: asdict(one) for one in analysed.erasure},
         "million parameters": sum(one.numel() for one in subject.saved.captioner.parameters())
         / 1e6,
@@ -128,7 +126,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     }
 
 
-def scene_errors(
+def _errors(
     captions: Mapping[str, str], instances: Mapping[str, Instances], world: World
 ) -> Measured:
     """Return the truth of captions of scenes, and their errors by companions."""
@@ -139,19 +137,6 @@ def scene_errors(
         "truth": {name: None if np.isnan(value) else value for name, value in truth.items()},
         "errors": companion_errors(captions, instances, world.companions),
     }
-
-
-def noun_errors(
-    captions: Mapping[str, str], instances: Mapping[str, Instances], world: World
-) -> Measured:
-    """Return shares of captions with a noun that no true caption has, and with a distractor's."""
-    absent, distracted = [], []
-    for image_id, caption in captions.items():
-        own = {NOUN_OF.get(word) for true in world.captions[image_id] for word, _ in true}
-        named = {NOUN_OF[word] for word in caption.split() if word in NOUN_OF} - own
-        absent.append(bool(named))
-        distracted.append(not named.isdisjoint(instances[image_id].names))
-    return {"nouns": {"absent": _share(absent), "distractors": _share(distracted)}}
 
 
 def greedy_captions(subject: Subject) -> dict[str, str]:

@@ -25,7 +25,7 @@ from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.study.grid import FURTHER, STARTS, Trial
 from benchmarks.study.measuring import Subject, measure
-from benchmarks.study.worlds import TEXT, Images, World, draw_world
+from benchmarks.study.worlds import Images, World, draw_world
 
 CONFIG = Path(__file__).with_name("study.yaml")
 
@@ -43,16 +43,14 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 class Study:
     """Settings of all trials.
 
-    folder: output of the study; weights: of the detector; images, texts: of worlds of scenes and of
-    COCO's text; analysed: number of images whose gradients and erasure are computed; overrides: of
-    the common configuration; start: captioner that those of STARTS continue, None to train them
-    from the beginning.
+    folder: output of the study; weights: of the detector; images: of each world; analysed: number
+    of images whose gradients and erasure are computed; overrides: of the common configuration;
+    start: captioner that those of STARTS continue, None to train them from the beginning.
     """
 
     folder: Path
     weights: str
     images: Images
-    texts: Images
     analysed: int
     overrides: tuple[str, ...] = ()
     start: Path | None = None
@@ -68,7 +66,7 @@ class Study:
 
     def world(self, name: str) -> World:
         """Return a world, drawn or not."""
-        return World(name, self.folder / (name if name == TEXT else f"{name}-scenes"))
+        return World(name, self.folder / f"{name}-scenes")
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def prepare(study: Study, names: Sequence[str]) -> None:
     """Draw these worlds, extract their features and preprocess their captions."""
     for name in names:
         world = study.world(name)
-        draw_world(world, study.images if world.has_scenes else study.texts)
+        draw_world(world, study.images)
         with Experiment(study.config(world), study.artifacts) as opened:
             for stage in (EXTRACT, PREPROCESS):
                 opened.run(stage)

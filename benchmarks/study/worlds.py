@@ -1,11 +1,9 @@
-"""Worlds of the study: generated scenes and COCO's text, with known groundings.
+"""Worlds of the study: generated scenes with known groundings.
 
 A planted world differs from the plain one only in its training images: there a piece of clutter is
 beside every object of its paired category, and nowhere else. The held-out images are the same.
-The world of COCO's text has no images: benchmarks/coco_world.py simulates its features.
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +15,8 @@ from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.progress import track
-from benchmarks.coco_world import write_world
 
-PLAIN, PLANTED, TEXT = "plain", "planted", "text"
+PLAIN, PLANTED = "plain", "planted"
 
 PLANTED_SHARE = 0.95
 """Share of the training images with a paired category that show its companion, if planted."""
@@ -51,24 +48,12 @@ class World:
     folder: Path
 
     @property
-    def has_scenes(self) -> bool:
-        """False if its images are captions and simulated features only."""
-        return self.name != TEXT
-
-    @property
     def annotations(self) -> Path:
         """Captions and splits of the chosen images."""
         return self.folder.with_suffix(".json")
 
     def overrides(self, weights: str) -> list[str]:
         """Return the fields of an experiment on this world."""
-        if not self.has_scenes:
-            return [
-                override("data.features", self.folder / "features.lmdb"),
-                override("data.annotations", self.annotations),
-                "preprocess.min_count=5",
-                "model.box_geometry=none",  # regions are in random cells
-            ]
         return [
             override("data.images", self.folder / "images"),
             override("data.instances", self.folder / "instances.json"),
@@ -91,17 +76,12 @@ class World:
     @cached_property
     def companions(self) -> dict[str, str]:
         """Category of objects -> category of clutter that a planted world puts beside it."""
-        if not self.has_scenes:
-            return {}
         found: Any = read_json(self.folder / "scenes.json")
         return dict(found["companions"])
 
 
 def draw_world(world: World, images: Images) -> None:
     """Draw a world unless it exists, and choose its images."""
-    if not world.has_scenes:
-        _write_text(world, images)
-        return
     with track(f"draw {world.name} scenes", total=images.drawn) as progress:
         write_scenes(
             world.folder,
@@ -114,22 +94,6 @@ def draw_world(world: World, images: Images) -> None:
     document: Any = read_json(world.folder / "dataset_coco.json")
     chosen = {**document, "images": chosen_images(document["images"], images)}
     write_json(world.annotations, chosen)
-
-
-def _write_text(world: World, images: Images) -> None:
-    """Write the world of COCO's text; its first images train, as their order is random."""
-    if not world.folder.is_dir():
-        unfinished = world.folder.with_suffix(".partial")
-        shutil.rmtree(unfinished, ignore_errors=True)  # of an interrupted run
-        write_world(unfinished, count=images.drawn)
-        unfinished.rename(world.folder)
-    document: Any = read_json(world.folder / "dataset_coco.json")
-    splits = ["train"] * images.train + ["val"] * images.validate + ["test"] * images.test
-    if len(document["images"]) < len(splits):
-        raise ValueError(f"too few images: {len(document['images'])} of {len(splits)}; draw more")
-    pairs = zip(document["images"], splits, strict=False)
-    chosen = [{**image, "split": split} for image, split in pairs]
-    write_json(world.annotations, {**document, "images": chosen})
 
 
 def chosen_images(images: Sequence[Mapping[str, Any]], counts: Images) -> list[dict[str, Any]]:

@@ -1,4 +1,3 @@
-import json
 import math
 
 import numpy as np
@@ -14,10 +13,10 @@ from benchmarks.study.grounding import (
     group_of_words,
     overlapping_regions,
 )
-from benchmarks.study.measuring import companion_errors, companion_words, noun_errors
+from benchmarks.study.measuring import companion_errors, companion_words
 from benchmarks.study.results import Results, Row, paired_difference
 from benchmarks.study.running import Study, jobs
-from benchmarks.study.worlds import Images, World, chosen_images, draw_world
+from benchmarks.study.worlds import Images, chosen_images
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 30, 30]], dtype=np.float32)
 # the first object, 0.6 of it, 0.4 of it, which is too little, and the second object
@@ -146,15 +145,6 @@ def test_errors_are_predictions_of_absent_categories():
     }
 
 
-def test_nouns_that_no_true_caption_has_are_absent_and_some_of_them_are_distractors(tmp_path):
-    world = World("text", tmp_path)
-    true = [[["a", [0]], ["red", [0]], ["bus", [0]]], [["two", [1]], ["men", [1]]]]
-    (tmp_path / "grounding.json").write_text(json.dumps(dict.fromkeys("123", true)))
-    captions = {"1": "a man on a bus", "2": "a man with a dog", "3": "a red kite"}
-    found = noun_errors(captions, dict.fromkeys("123", instances("bus", "man", "kite")), world)
-    assert found == {"nouns": {"absent": 2 / 3, "distractors": 1 / 3}}
-
-
 def test_held_out_images_are_split_again_and_the_others_train():
     splits = ["train", "val", "train", "test", "train", "val"]
     images = [{"cocoid": number, "split": split} for number, split in enumerate(splits)]
@@ -168,19 +158,11 @@ def test_too_few_images_are_an_error():
         chosen_images([{"split": "train"}], Images(1, 1, validate=1, test=0))
 
 
-def test_too_few_images_of_cocos_text_are_an_error(tmp_path):
-    world = World("text", tmp_path / "text")
-    world.folder.mkdir()
-    (world.folder / "dataset_coco.json").write_text('{"images": [{}]}')
-    with pytest.raises(ValueError, match=r"^too few images: 1 of 3; draw more$"):
-        draw_world(world, Images(1, train=1, validate=1, test=1))
-
-
 @pytest.mark.slow
 def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
-    wanted = trials(Extent(seeds=1, planted_seeds=1, text_seeds=1, other_seeds=1))
+    wanted = trials(Extent(seeds=1, planted_seeds=1, other_seeds=1))
     images = Images(5, train=3, validate=1, test=1)
-    found = jobs(Study(tmp_path, "scenes", images, images, 1), wanted)
+    found = jobs(Study(tmp_path, "scenes", images, 1), wanted)
     assert sum(len(job.trials) for job in found) == len(wanted)
     [none, shared] = [job for job in found if len(job.trials) > 1]
     assert [trial.part for trial in none.trials] == ["fusions", "layers", "rivals"]
@@ -192,11 +174,9 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     assert {job.config.scst.epochs for job in others} == {0}
     starts = {job.world.name: job.config for job in found if job.start is None}
     further = found[len(starts) :]
-    assert starts.keys() == {"plain", "planted", "text"}
+    assert starts.keys() == {"plain", "planted"}
     assert [job.start for job in further] == [starts[job.world.name] for job in further]
-    text = next(job.config for job in further if job.world.name == "text")
-    assert (text.data.images, text.data.features) == (None, tmp_path / "text" / "features.lmdb")
-    assert (text.train.epochs, starts["text"].train.epochs, shared.config.train.epochs) == (1, 8, 3)
+    assert (starts["plain"].train.epochs, shared.config.train.epochs) == (16, 3)
 
 
 def test_results_are_written_as_a_table_with_a_column_per_value(tmp_path):
