@@ -362,6 +362,7 @@ def take_functions_of(mutant: Mutant) -> bool:
     """Give the functions of a module the code of its mutant; return False if one does not fit."""
     name = f"a2cap.{mutant.file.removesuffix('.py').replace('/', '.')}"
     old = defaultdict[str, dict[int, list[FunctionType]]](lambda: defaultdict(list))
+    gc.unfreeze()  # what tests/conftest.py froze is not listed
     for one in gc.get_objects():
         if type(one) is FunctionType and one.__module__ == name:
             old[one.__code__.co_qualname][one.__code__.co_firstlineno].append(one)
