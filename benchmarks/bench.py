@@ -261,7 +261,7 @@ def storing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
             f"load with {workers} workers": partial(
                 store.load_batches, folder, order, workers=workers
             )
-            for workers in (0, os.cpu_count() or 1)
+            for workers in range(3)
         }
         loaded = interleaved(forms, rounds=rounds)
     print_timings("loader", loaded, reference=next(iter(forms)), count=len(images))

@@ -35,7 +35,3 @@ class WeightsError(A2Error):
 
 class LockedError(A2Error):
     """Raised when another process is running the same stage."""
-
-
-class LoaderError(A2Error):
-    """Raised when a data loader worker dies."""

@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
 
 from a2cap.data.batches.collate import Item
 from a2cap.data.batches.sampling import caption_choice
@@ -21,11 +20,11 @@ logger = logging.getLogger(__name__)
 
 Grouping = Literal["image", "caption"]
 ItemKey = tuple[int, int]
-"""Epoch and index. An item is a pure function of both and the seed: random numbers drawn in a
-worker would start again from scratch when training resumes."""
+"""Epoch and index. An item is a pure function of both and the seed: random numbers drawn while
+loading would start again from scratch when training resumes."""
 
 
-class CaptionDataset(Dataset[Item]):
+class CaptionDataset:
     """Images of a split with captions, by (epoch, index).
 
     grouping: "image", an item is an image with `captions_per_image` of its captions, drawn again

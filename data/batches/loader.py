@@ -1,24 +1,21 @@
-"""Data loading: the batches of an epoch, split over ranks and prefetched by worker processes."""
+"""Data loading: the batches of an epoch, split over ranks and prefetched by threads."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset
 
 from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.batches.dataset import ItemKey
 from a2cap.data.batches.sampling import epoch_chunks
-from a2cap.data.errors import A2Error, LoaderError
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.files.system import allow_open_files, leave_signals_to_the_parent, signals_blocked
 from a2cap.data.regions import top_scoring
 
 Key = TypeVar("Key")
@@ -69,7 +66,6 @@ def epoch_batches(
     parts: NDArray[np.int64] | None = None,
     window: int | None = None,
     workers: int = 0,
-    pin_memory: bool = False,
 ) -> Iterator[list[Collated]]:
     """Return the batches of an epoch from number `start` on, each as the micro-batches of `share`.
 
@@ -87,15 +83,12 @@ def epoch_batches(
         window=window,
     )
     batches = [share.of(chunk) for chunk in chunks[start:]]
-    # views of one array: a key per item would take a hundred bytes for each image of the epoch
-    flat = [part for batch in batches for part in batch]
-    items = _Batches(partial(_epoch_item, dataset, epoch), flat, collate)
-    loaded = _load(items, workers=workers, pin_memory=pin_memory)
+
+    def make(part: NDArray[np.int64]) -> Collated:
+        return collate([dataset[epoch, int(index)] for index in part])
+
+    loaded = _load(make, (part for batch in batches for part in batch), workers=workers)
     return (list(islice(loaded, len(batch))) for batch in batches)
-
-
-def _epoch_item(dataset: EpochDataset[Element], epoch: int, index: np.int64) -> Element:
-    return dataset[epoch, int(index)]
 
 
 def batches_per_epoch(
@@ -113,7 +106,6 @@ def image_batches(
     batch_size: int,
     max_regions: int | None = None,
     workers: int = 0,
-    pin_memory: bool = False,
 ) -> Iterator[Batch]:
     """Return batches of these images in this order, without captions.
 
@@ -121,107 +113,31 @@ def image_batches(
     """
     features = FeatureStore(store)
     features.require(image_ids)
-    read = partial(_image_item, features, max_regions)
-    items = _Batches(read, _chunks(image_ids, batch_size), collate)
-    return _load(items, workers=workers, pin_memory=pin_memory)
 
+    def make(first: int) -> Batch:
+        ids = image_ids[first : first + batch_size]
+        return collate([Item(one, top_scoring(features[one], max_regions), None) for one in ids])
 
-def _chunks(keys: Sequence[Key], size: int) -> list[list[Key]]:
-    return [list(keys[first : first + size]) for first in range(0, len(keys), size)]
-
-
-def _image_item(features: FeatureStore, max_regions: int | None, image_id: str) -> Item:
-    return Item(image_id, top_scoring(features[image_id], max_regions), None)
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """The error in place of a batch that could not be made.
-
-    If a worker raised it, torch would replace the error's text by the worker's traceback.
-    """
-
-    error: A2Error
-
-
-@dataclass(frozen=True)
-class _Batches(Dataset[Collated | _Failure], Generic[Key, Element, Collated]):
-    """Collated batches by number; keys: of the items of each."""
-
-    read: Callable[[Key], Element]
-    keys: Sequence[Iterable[Key]]
-    collate: Callable[[Sequence[Element]], Collated]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, number: int) -> Collated | _Failure:
-        try:
-            return self.collate([self.read(key) for key in self.keys[number]])
-        except A2Error as error:
-            return _Failure(error)
+    return _load(make, range(0, len(image_ids), batch_size), workers=workers)
 
 
 def _load(
-    dataset: _Batches[Key, Element, Collated], *, workers: int, pin_memory: bool
+    make: Callable[[Key], Collated], keys: Iterable[Key], *, workers: int
 ) -> Iterator[Collated]:
-    """Yield the batches in order, prefetched by `workers` processes."""
-    if workers:
-        _require_descriptors(workers)
-    loader: DataLoader[Collated | _Failure] = DataLoader(
-        dataset,
-        batch_size=None,
-        num_workers=workers,
-        collate_fn=_unchanged,  # torch's own would turn arrays into tensors
-        pin_memory=pin_memory,
-        # without a generator of its own, iterating a DataLoader draws from the global RNG state
-        generator=torch.Generator(),
-        worker_init_fn=_start_worker,
-    )
-    with signals_blocked():
-        batches = iter(loader)
+    """Yield the batch of each key in order; `workers` threads make two each ahead."""
+    if not workers:
+        yield from map(make, keys)
+        return
+    # threads, because LMDB, torch and OpenCV release Python's lock: processes would copy every
+    # batch through shared memory, which takes several times as long as to make it
+    pool = ThreadPoolExecutor(workers, "loader")
+    ahead = deque[Future[Collated]]()
     try:
-        for batch in batches:
-            if isinstance(batch, _Failure):
-                raise batch.error
-            yield batch
-    except (ConnectionError, EOFError) as error:  # a worker died while it sent a batch
-        raise _worker_died(str(error) or type(error).__name__) from error
-    finally:
-        del batches  # and with it the workers: the error's traceback holds this frame
-
-
-def _require_descriptors(workers: int) -> None:
-    """Raise the limit of open files to what the workers need; LoaderError if it is fixed."""
-    # A worker without a free descriptor drops its batch, and torch waits for it for ever. Every
-    # tensor of a prefetched batch takes one: measured up to 10 per worker, without captions.
-    needed = 64 + 24 * workers
-    most = allow_open_files(needed)
-    if most is not None:
-        raise LoaderError(
-            f"too few open files are allowed for {workers} loader workers: {most}, about {needed} "
-            f"needed; raise the limit (ulimit -n {needed}), or lower runtime.workers"
-        )
-
-
-def _unchanged(batch: Collated) -> Collated:
-    return batch
-
-
-def loader_error(error: Exception) -> LoaderError | None:
-    """Return the error to raise if torch reports a dead worker, None for any other error."""
-    # torch raises a bare RuntimeError, from a signal handler: wherever the parent is
-    if not str(error).startswith("DataLoader worker"):
-        return None
-    return _worker_died(str(error))
-
-
-def _worker_died(reason: str) -> LoaderError:
-    return LoaderError(
-        f"a data loader worker died: {' '.join(reason.split())}; the newest checkpoint is kept, "
-        "lower runtime.workers or the batch size if memory ran out, and run again"
-    )
-
-
-def _start_worker(worker: int) -> None:
-    leave_signals_to_the_parent()
+        for key in keys:
+            ahead.append(pool.submit(make, key))
+            if len(ahead) == 2 * workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:  # also where the caller stops early
+        pool.shutdown(cancel_futures=True)

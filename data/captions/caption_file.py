@@ -67,7 +67,7 @@ def write_captions(
 
 
 class CaptionFile:
-    """The captions of a captions.h5, held in memory so that they can be pickled for workers.
+    """The captions of a captions.h5, held in memory.
 
     vocabulary_digest: digest of the vocabulary that encoded the captions. dataset: name of their
     data, "" if it has none.

@@ -1,9 +1,10 @@
 """A data file of a feature store in LMDB."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Lock
+from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import lmdb
@@ -12,9 +13,13 @@ from a2cap.data.errors import StoreError
 from a2cap.data.features.lmdb_check import find_damage
 from a2cap.data.features.store_manifest import DATA_FILE, REMEDY, damage_error, read_store_manifest
 
+Found = TypeVar("Found")
+Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
+
 # LMDB refuses to open a file twice in one process, so all readers share one environment per file.
 # Key: process, device and inode of the data file, because a rewritten store is another file.
 _environments: WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = WeakValueDictionary()
+_opening = Lock()
 
 # device, inode, size and modification time of data files without damage
 _checked_files: set[tuple[int, int, int, int]] = set()
@@ -24,7 +29,7 @@ class LmdbFile:
     """The records in the data file of a sealed folder, by key; iterates over the keys in order.
 
     digest: of the folder as a shard of a store, None if it is the store. The environment is opened
-    at the first read and again after a fork, and is not pickled.
+    at the first read and again after a fork. Threads may share it.
     """
 
     def __init__(self, path: Path, digest: str | None = None) -> None:
@@ -35,39 +40,48 @@ class LmdbFile:
 
     def get(self, key: bytes) -> bytearray | None:
         """Return the value of a key, None if it is missing."""
-        with self._transaction() as transaction:
+
+        def copy(transaction: Transaction) -> bytearray | None:
             value = transaction.get(key)
             # valid after the transaction; arrays in it are writable
             return None if value is None else bytearray(value)
 
+        return self._read(copy)
+
     def __contains__(self, key: bytes) -> bool:
-        with self._transaction() as transaction, transaction.cursor() as cursor:
-            return cursor.set_key(key)
+        return self._read(lambda transaction: transaction.cursor().set_key(key))
 
     def __iter__(self) -> Iterator[bytes]:
         # a list, because an iterator over the cursor would hold its transaction open
-        with self._transaction() as transaction, transaction.cursor() as cursor:
-            return iter([bytes(key) for key in cursor.iternext(values=False)])
+        keys = self._read(lambda one: [bytes(key) for key in one.cursor().iternext(values=False)])
+        return iter(keys)
 
     def close(self) -> None:
         """Close the file until the next read."""
-        self._environment = None
+        with _opening:
+            self._environment = None
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_environment": None}
-
-    @contextmanager
-    def _transaction(self) -> Iterator["lmdb.Transaction[memoryview]"]:
-        """Open a read transaction; its memory is valid inside the `with` block."""
-        # an environment does not survive a fork
-        if self._environment is None or self._process != os.getpid():
-            self._environment = _open_environment(self.path, self._digest)
-            self._process = os.getpid()
+    def _read(self, read: Callable[[Transaction], Found]) -> Found:
+        """Call a function with a read transaction, whose memory is valid inside it."""
+        with _opening:
+            # an environment does not survive a fork
+            if self._environment is None or self._process != os.getpid():
+                self._environment = _open_environment(self.path, self._digest)
+                self._process = os.getpid()
+            environment = self._environment
         try:
-            with self._environment.begin(buffers=True) as transaction:
-                yield transaction
+            return _in_transaction(environment, read)
         except lmdb.Error as error:
             raise damage_error(self.path, error) from error
+        finally:
+            # if another thread closed the file, this ends the environment: not while one opens it
+            with _opening:
+                del environment
+
+
+def _in_transaction(environment: lmdb.Environment, read: Callable[[Transaction], Found]) -> Found:
+    with environment.begin(buffers=True) as transaction:
+        return read(transaction)
 
 
 def _open_environment(path: Path, digest: str | None) -> lmdb.Environment:

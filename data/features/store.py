@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import merge
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ class FeatureStore:
         digests = {path / name: output.sha256 for name, output in manifest.outputs.items()}
         self._files = [LmdbFile(name, digests.get(name)) for name in names]
         self._open: OrderedDict[int, None] = OrderedDict()
+        self._lock = Lock()  # of threads that load batches
 
     @property
     def feature_width(self) -> int:
@@ -116,9 +118,10 @@ class FeatureStore:
     def _index(self) -> "_ShardIndex":
         return _ShardIndex.of(self._files)
 
-    def _candidates(self, key: bytes) -> Iterator[LmdbFile]:
-        """Yield the data files that may contain a key: one, but for ids of equal hash."""
-        return map(self._file, self._index.find(key) if self.facts.shards else (0,))
+    def _candidates(self, key: bytes) -> list[LmdbFile]:
+        """Return the data files that may contain a key: one, but for ids of equal hash."""
+        with self._lock:
+            return [*map(self._file, self._index.find(key) if self.facts.shards else (0,))]
 
     def _file(self, number: int) -> LmdbFile:
         """Return the data file of a shard, and close the one that was not used for longest."""

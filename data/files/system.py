@@ -1,22 +1,19 @@
-"""What differs between Linux, macOS and Windows: locks, durability, limits and signals.
+"""What differs between Linux, macOS and Windows: locks, durability and signals.
 
-Windows has neither the modules fcntl and resource nor blocked signals, and opens no folder; macOS
-has no sigwaitinfo. What a system lacks is left out: on Windows, `a2 clean` cannot see that another
-process reads a folder; on macOS, SIGTERM to a process group ends the loader's workers too.
+Windows has neither the module fcntl nor blocked signals, and opens no folder. What a system lacks
+is left out: on Windows, `a2 clean` cannot see that another process reads a folder.
 """
 
 import os
 import signal
-import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 try:
     import fcntl
-    import resource
 except ImportError:  # Windows
-    fcntl = resource = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]
 
 HAS_LOCKS = fcntl is not None
 """False where `locked` holds nothing."""
@@ -25,9 +22,6 @@ HAS_LOCKS = fcntl is not None
 _FLAGS = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
 READ_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)
 """Flags of `os.open` for reading a path that may not be a regular file."""
-
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""Signals that end a run; a worker process leaves them to its parent."""
 
 
 def fsync(path: Path) -> None:
@@ -63,18 +57,6 @@ def locked(path: Path, *, exclusive: bool, wait: bool = False) -> Iterator[None]
         os.close(descriptor)
 
 
-def allow_open_files(needed: int) -> int | None:
-    """Raise the limit of open files to `needed`; return the limit that forbids it, else None."""
-    if resource is None:
-        return None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard != resource.RLIM_INFINITY and hard < needed:
-            return hard
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return None
-
-
 def cores() -> int:
     """Return the cores that this process may use: in a container, fewer than the machine has."""
     has_affinity = hasattr(os, "sched_getaffinity")
@@ -95,7 +77,7 @@ def user_of() -> int:
 
 
 @contextmanager
-def signals_blocked(numbers: Collection[int] = STOPPING) -> Iterator[None]:
+def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
     """Block signals inside the block, and in processes that start in it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -105,23 +87,3 @@ def signals_blocked(numbers: Collection[int] = STOPPING) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def leave_signals_to_the_parent() -> None:
-    """Let a worker survive signals to its process group, so that its parent can save and end it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        return
-    # Ctrl-C and torchrun signal the group. The parent's own SIGTERM must still end the worker,
-    # or the parent could not exit after an error.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
-    threading.Thread(target=_exit_on_sigterm_from, args=(os.getppid(),), daemon=True).start()
-
-
-def _exit_on_sigterm_from(parent: int) -> None:
-    if not hasattr(signal, "sigwaitinfo"):  # macOS does not tell the sender
-        signal.sigwait({signal.SIGTERM})
-        os._exit(0)
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
-        pass
-    os._exit(0)  # torch reports any other status as a failure

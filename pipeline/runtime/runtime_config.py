@@ -15,7 +15,7 @@ class RuntimeConfig(Section):
     device: str = "auto"
     """auto (an NVIDIA GPU if there is one, else the CPU), cpu, cuda, cuda:N, or mps."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
-    """Loader processes of training, and threads of extraction that decode images (at least one)."""
+    """Threads that load the next batches, or in extraction (at least one) decode images."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU threads of torch; null keeps torch's default."""
     ray: str | None = None

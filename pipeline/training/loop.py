@@ -17,8 +17,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
-from a2cap.data.batches.loader import loader_error
-from a2cap.data.errors import A2Error, LoaderError
+from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.runtime.distributed import RankError, Ranks
@@ -234,11 +233,11 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         while not training.finished:
             try:
                 training.run_epoch(stop)
-            except (RuntimeError, RankError, LoaderError) as error:
-                # A signal to the process group may end loaders and other ranks before this rank
-                # handles it; then any operation fails here, and nothing more can be saved.
+            except (RuntimeError, RankError):
+                # A signal to the process group may end other ranks before this rank handles it;
+                # then any operation fails here, and nothing more can be saved.
                 stop.raise_if_pending()
-                raise (loader_error(error) or error) from error.__cause__
+                raise
         position, saved = training.position, training.saved
         best = saved.best_tensors(position, section=task.section) if ranks.is_main else {}
         stop.raise_if_pending()  # safe alone: no rank waits for this one any more

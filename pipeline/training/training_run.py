@@ -77,7 +77,6 @@ class Batches(Generic[Element, Part]):
     config: TrainingConfig
     share: Share
     workers: int
-    pin_memory: bool = False
     groups: NDArray[np.int64] | None = None  # of the items, which are not mixed in a batch
     parts: NDArray[np.int64] | None = None  # of the items, to read one part after the other
     window: int | None = None  # in which that order is shuffled
@@ -101,7 +100,6 @@ class Batches(Generic[Element, Part]):
             parts=self.parts,
             window=self.window,
             workers=self.workers,
-            pin_memory=self.pin_memory,
         )
 
 

@@ -3,13 +3,12 @@
 Each trial starts a stage in a forked process and kills it with SIGKILL. One in five is a run with
 --force over a finished result, and one in four is killed again while it resumes. In one in six,
 SIGTERM or SIGINT takes the place of SIGKILL, and a training may not repeat any step. In one in six,
-inputs are replaced during the first run and restored after it. In another one in six, a JVM or
-loader worker of the stage gets SIGKILL or SIGTERM; the run must go on, or end with an error of one
-line. Extraction also runs as two stripes at the same time, of which one or both are killed, and as
-tasks of Ray, where every second trial kills a worker and the others the whole run. Then the stage
-runs to its end. Its result must equal that of an uninterrupted run (the store by the digest of its
-records, tensors bit for bit, metrics by value), no acknowledged item may be lost or repeated, and
-all other files must be unchanged.
+inputs are replaced during the first run and restored after it. Extraction also runs as two stripes
+at the same time, of which one or both are killed, and as tasks of Ray, where every second trial
+sends SIGKILL or SIGTERM to a worker, after which the run must go on or end with an error of one
+line, and the others kill the whole run. Then the stage runs to its end. Its result must equal that
+of an uninterrupted run (the store by the digest of its records, tensors bit for bit, metrics by
+value), no acknowledged item may be lost or repeated, and all other files must be unchanged.
 """
 
 import importlib
@@ -28,14 +27,7 @@ from pathlib import Path
 import click
 import torch
 
-from tests.faults.fault_points import (
-    CHILDREN,
-    POINTS,
-    Fault,
-    Point,
-    points_of_children,
-    points_of_work,
-)
+from tests.faults.fault_points import POINTS, Fault, Point, points_of_work
 from tests.faults.trial import (
     PROMISED,
     STAGES,
@@ -157,11 +149,10 @@ def _kill(
     uninterrupted = workspace.uninterrupted[stage]
     kills_at = _faults(uninterrupted, POINTS[stage], rng)
     replaced_at = _faults(uninterrupted, points_of_work(stage), rng)
-    signalled_at = _faults(uninterrupted, points_of_children(stage), rng)
     for number in range(10 * kills):
         if tally.kills >= kills:
             break
-        faults = {"replace": replaced_at, "child": signalled_at}.get(_kind(stage, number), kills_at)
+        faults = replaced_at if _kind(stage, number) == "replace" else kills_at
         trial = _trial(workspace, stage, number, faults, rng)
         verdict = trial.run()
         if verdict.kills or verdict.replaced or verdict.signalled or verdict.problems:
@@ -203,7 +194,7 @@ def _kind(stage: str, number: int) -> str:
     """Return what happens in the trial of this number; stages begin with different kinds."""
     if stage == "ray":
         return ("child", "time")[number % 2]
-    kinds = ("point", "time", "child" if stage in CHILDREN else "point", "time", "stop", "replace")
+    kinds = ("point", "time", "point", "time", "stop", "replace")
     return kinds[(number + STAGES.index(stage)) % 6]
 
 

@@ -144,20 +144,6 @@ _BEFORE_THE_WORK = {point.target for point in _ENGINE} - {
 }
 
 
-CHILDREN: Mapping[str, tuple[str, ...]] = {
-    "train-xe": ("a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",),
-    "train-scst": ("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",),
-    "train-detector": ("a2cap.pipeline.training.detector.train:DetectorOptimizer.step",),
-    "ray": tuple(point.target for point in _SHARD),
-}
-"""Stage -> points at which a loader worker is running, or that a worker of Ray reaches."""
-
-
-def points_of_children(stage: str) -> list[Point]:
-    """Return the points at which a run has child processes."""
-    return [point for point in POINTS[stage] if point.target in CHILDREN.get(stage, ())]
-
-
 def points_of_work(stage: str) -> list[Point]:
     """Return the points that a run reaches only after it has digested its inputs."""
     return [point for point in POINTS[stage] if point.target not in _BEFORE_THE_WORK]

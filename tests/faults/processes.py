@@ -84,19 +84,6 @@ def _members(group: int) -> list[int]:
     return [process for process, _, its_group in _alive() if its_group == group]
 
 
-def signal_child(number: signal.Signals) -> bool:
-    """Send a signal to the youngest child of this process; return False if there is none."""
-    children = [process for process, parent, _ in _alive() if parent == os.getpid()]
-    if not children:
-        return False
-    sender = os.fork()  # loader workers ignore SIGTERM unless their parent sends it
-    if sender == 0:
-        os.kill(max(children), number)
-        os._exit(0)
-    os.waitpid(sender, 0)
-    return True
-
-
 def _alive() -> Iterator[tuple[int, int, int]]:
     """Yield id, parent and group of every process."""
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -168,11 +168,11 @@ class Workspace:
         for stage in [name for name in STAGES if name in needed]:
             self.uninterrupted[stage] = self._run_uninterrupted(stage)
 
-    def run(self, stage: str, trial: str, *, force: bool = False, workers: int = 0) -> bool:
+    def run(self, stage: str, trial: str, *, force: bool = False) -> bool:
         """Run a stage in this process; return False if its result existed."""
         # at the same time as the other stripe, which a child runs
         other = os.fork() if stage == "stripes" else None
-        settings = {"workers": workers, "ray": "auto" if stage == "ray" else None}
+        settings = {"workers": 1, "ray": "auto" if stage == "ray" else None}
         runtime = self.config.runtime.model_copy(update=settings)
         config = self.config.model_copy(update={"runtime": runtime})
         with Experiment(config, self.artifacts(trial)) as experiment:
@@ -229,7 +229,7 @@ class Trial:
     kills: a named fault, or seconds after which the process is killed.
     force: start each killed run with --force over a finished result.
     replace: replace inputs during the first run, at its fault, in place of killing it.
-    child: the signal that a child of the first run gets, at its fault, in place of killing it.
+    child: the signal that a worker of Ray gets at the first fault, in place of killing the run.
     sent: SIGKILL, or a signal after which a run ends by itself and loses nothing.
     """
 
@@ -283,14 +283,14 @@ class Trial:
         """Start and kill runs; return the number of kills, as a run may end before its kill."""
         killed = 0
         for number, kill in enumerate(self.kills):
-            replaces, signals = (act and number == 0 for act in (self.replace, bool(self.child)))
+            replaces = self.replace and number == 0
             if replaces:
                 end = self._start_and_restore(kill)
             else:
                 stop = (
                     None if self.sent == signal.SIGKILL else partial(signal.raise_signal, self.sent)
                 )
-                end = self._start(kill, act=self._signal_child if signals else stop)
+                end = self._start(kill, act=stop)
             killed += end.killed
             self._problems += self._damage()
             if self.force and not self._partials[1].exists():
@@ -318,13 +318,6 @@ class Trial:
             path.write_bytes(content)
         return end
 
-    def _signal_child(self) -> None:
-        assert self.child is not None
-        # first: torch raises as soon as it knows of a dead worker
-        self._signalled.touch()
-        if not processes.signal_child(self.child):
-            self._signalled.unlink()
-
     def _start(
         self, kill: Fault | float | None, *, act: Callable[[], object] | None = None
     ) -> processes.ProcessExit:
@@ -339,9 +332,8 @@ class Trial:
                 observe_tasks(log, fault, self._signalled, self.child)
             elif isinstance(kill, Fault):
                 install(kill, act)
-            workers = int(self.child is not None)
             try:
-                self.workspace.run(self.stage, self.name, force=force, workers=workers)
+                self.workspace.run(self.stage, self.name, force=force)
             except A2Error as error:
                 if not self._signalled.exists() or "\n" in str(error):
                     raise

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -58,11 +59,10 @@ def training_batches(
     )
     return Batches(
         dataset,
-        collate,
+        partial(collate, pinned=validation.device.type == "cuda"),
         config,
         share=Share(ranks.rank, ranks.count, config.accumulate),
         workers=runtime.workers,
-        pin_memory=validation.device.type == "cuda",
         groups=dataset.lengths() if grouping == "length" else None,
         parts=dataset.parts() if config.shuffle_window else None,
         window=config.shuffle_window,

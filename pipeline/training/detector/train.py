@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from a2cap.data.batches.dataset import ItemKey
 from a2cap.data.batches.loader import Share
@@ -66,7 +65,7 @@ class DetectorPart:
     batch: LabelledBatch
 
 
-class DetectorDataset(Dataset[LabelledItem]):
+class DetectorDataset:
     """Labelled images by (epoch, index), half of them mirrored if `flip` is set."""
 
     def __init__(self, data: DetectionData, *, flip: bool, seed: int) -> None:

@@ -1,10 +1,12 @@
-"""The reader of a feature store: a mapping in key order that survives pickling and forks."""
+"""The reader of a feature store: a mapping in key order for forked processes and threads."""
 
 import hashlib
 import multiprocessing
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import lmdb
@@ -258,13 +260,14 @@ def test_the_environment_of_a_parent_process_is_closed_and_opened_again(path, mo
         inherited.begin()
 
 
-@pytest.mark.slow
-def test_an_opened_store_is_pickled_and_read_in_a_spawned_process(path):
-    store = FeatureStore(path.absolute())
-    assert has_features(store, IDS[0])
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(list, (store,)) == IDS
-    assert has_features(store, IDS[1])
+def test_threads_read_the_same_as_one_also_where_few_shards_stay_open(tmp_path, monkeypatch):
+    monkeypatch.setattr("a2cap.data.features.store._OPEN_SHARDS", 2)
+    in_shards(tmp_path, *([name] for name in IDS))
+    asked = [IDS[number % 7 % 4] for number in range(400)]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(3):
+            store = FeatureStore(tmp_path)  # not opened, and without its index
+            assert all(threads.map(partial(has_features, store), asked))
 
 
 def test_reading_neither_changes_the_files_nor_adds_one(path):

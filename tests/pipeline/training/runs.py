@@ -188,7 +188,7 @@ def write_and_signal(log, event, **fields):
     if event == "checkpoint":
         left[0] -= 1
         if left == [0]:  # a moment later, in the middle of the work
-            threading.Timer(0.002, os.kill, ({target}, {sent})).start()
+            threading.Timer(0.002, os.kill, (os.getpid(), {sent})).start()
 
 EventLog.write = write_and_signal
 main()
@@ -196,11 +196,10 @@ main()
 
 
 def signalled_after(
-    checkpoints: int, sent: int, command: Sequence[str], *, group: bool = False
+    checkpoints: int, sent: int, command: Sequence[str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that signals itself, or its group, after a number of checkpoints."""
-    target = "0" if group else "os.getpid()"
-    script = SIGNALLED.format(checkpoints=checkpoints, target=target, sent=int(sent))
+    """Run a command that signals itself after a number of checkpoints."""
+    script = SIGNALLED.format(checkpoints=checkpoints, sent=int(sent))
     words = [sys.executable, "-c", script, *command[command.index("train") :]]
     return subprocess.run(
         words, capture_output=True, text=True, check=False, start_new_session=True, timeout=600
