@@ -83,13 +83,24 @@ def padding_bias(region_mask: Tensor, *, heads: int = 1) -> Tensor:
 def scaled_product(queries: Tensor, keys: Tensor, *, scale: float, bias: Tensor) -> Tensor:
     """Return scale * q'k + bias, (B, H, Q, R), in one kernel.
 
-    queries: (B, H, Q, d); keys: (B, H, R, d); bias: (B, 1 or H, 1 or Q, R).
+    queries: (B or 1, H, Q, d); keys: (B, H, R, d); bias: (B, 1 or H, 1 or Q, R).
     """
-    batch, heads = queries.shape[:2]
+    batch, heads = keys.shape[:2]
     bias = bias.to(queries.dtype).expand(-1, heads, -1, -1).flatten(0, 1)
     columns = keys.transpose(-1, -2).flatten(0, 1)
-    scores = torch.baddbmm(bias, queries.flatten(0, 1), columns, alpha=scale)
+    rows = queries.expand(batch, -1, -1, -1).flatten(0, 1)
+    scores = torch.baddbmm(bias, rows, columns, alpha=scale)
     return scores.view(batch, heads, *scores.shape[1:])
+
+
+def softmax_of_rows(scores: Tensor) -> Tensor:
+    """Return softmax weights over the last axis, at least float32."""
+    scores = at_least_float32(scores)
+    if scores.shape[-1] >= 16 or scores.requires_grad or scores.is_cuda:
+        return scores.softmax(dim=-1)
+    # torch's kernel computes rows of less than 16 numbers one number at a time, 5 times slower
+    powers = (scores - scores.amax(dim=-1, keepdim=True)).exp_()
+    return powers.div_(powers.sum(dim=-1, keepdim=True))
 
 
 def head_average(attention: Tensor) -> Tensor:
@@ -127,7 +138,7 @@ class BilinearMask(nn.Module):
     def forward(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Return keep probabilities m (B, H, Q, R), 1 on padding.
 
-        hidden: (B, Q, D); keys: (B, H, R, d); padding: (B, 1 or H, 1, R), of `padding_bias`.
+        hidden: (B or 1, Q, D); keys: (B, H, R, d); padding: (B, 1 or H, 1, R), of `padding_bias`.
         """
         query = at_least_float32(self._heads(self.query(hidden)))
         with torch.autocast(hidden.device.type, enabled=False):
@@ -289,9 +300,9 @@ class Alignment(nn.Module):
     ) -> AlignedAttention:
         """Align the attention (Eq. 5-10), or perturb it in the perturbed pass (Eq. 3).
 
-        attention: (B, H, Q, R) softmax weights, 0 on padding; queries: (B, H, Q, d), projected;
-        hidden: (B, Q, D), input of the attention; mask_keys: `mask_network.project(regions)`;
-        region_mask: (B, R) bool.
+        attention: (B, H, Q, R) softmax weights, 0 on padding; queries: (B or 1, H, Q, d),
+        projected; hidden: (B or 1, Q, D), input of the attention; mask_keys:
+        `mask_network.project(regions)`; region_mask: (B, R) bool.
         """
         # Lu lets the caption loss reach the state and the regions through the mask
         if self.config.detach_mask and not decoder_pass.perturbed:
@@ -309,7 +320,8 @@ class Alignment(nn.Module):
             used = perturb(attention, keep, average)
             is_renormalised = self.config.renormalise_perturbed
         else:
-            gate = None if self.gate is None else self.gate(queries)
+            if self.gate is not None:
+                gate = self.gate(queries).expand(len(attention), -1, -1, -1)
             gathered = evidence(attention, keep)
             used = self._fuse(attention, gathered, gate, decoder_pass.schedule_step)
             is_renormalised = self.config.renormalise_aligned

@@ -11,7 +11,8 @@ Weights set to 0 in the decoder alone would leave what the encoder mixed into ot
 region always stays, because attention over none is undefined.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import comb
 
@@ -28,13 +29,12 @@ _SIZES = 11
 """Most numbers of removed regions on a curve: all of them, for EXACT_REGIONS."""
 
 _LOGITS = 1 << 23
-"""Predictions in memory at once: 32 MiB of float32."""
+"""Predictions in memory at once, of each thread: 32 MiB of float32."""
 
-_ROWS = 512
+_ROWS = 256
 """Most subsets at once, on a CPU; more of them leave its caches."""
 
 
-@torch.no_grad()
 def kept_log_probs(
     captioner: Captioner,
     features: Tensor,
@@ -51,14 +51,15 @@ def kept_log_probs(
     the regions; then subsets of one size are encoded together, without the removed regions, which
     is faster and gives the same. Returns (S, L) float.
     """
+    on_cpu = kept.device.type == "cpu"
     at_once = max(1, _LOGITS // (len(caption) * captioner.vocabulary_size))
-    if kept.device.type == "cpu":
-        at_once = min(at_once, _ROWS)
+    at_once = min(at_once, _ROWS) if on_cpu else at_once
     sizes = kept.sum(dim=1) if is_set else kept.new_zeros(len(kept), dtype=torch.int64)
     groups = [(sizes == size).nonzero()[:, 0] for size in torch.unique(sizes)]
     tokens = decoder_input(caption[None, None], bos=captioner.special.bos)
-    found = []
-    for rows in (part for group in groups for part in group.split(at_once)):
+
+    @torch.no_grad()  # here, because each thread has its own mode
+    def log_probs_of(rows: Tensor) -> Tensor:
         count, exists = len(rows), kept[rows]
         if is_set:
             index = exists.nonzero()[:, 1].view(count, -1)
@@ -66,8 +67,26 @@ def kept_log_probs(
         else:
             regions = features.expand(count, -1, -1), boxes.expand(count, -1, -1), exists
         log_probs = captioner.forward(captioner.encode(*regions), tokens.expand(count, -1, -1))
-        found.append(log_probs[:, 0].gather(-1, caption.expand(count, -1)[..., None])[..., 0])
+        return log_probs[:, 0].gather(-1, caption.expand(count, -1)[..., None])[..., 0]
+
+    parts = [part for group in groups for part in group.split(at_once)]
+    is_threaded = on_cpu and len(parts) > 1
+    found = _map_in_threads(log_probs_of, parts) if is_threaded else list(map(log_probs_of, parts))
     return torch.cat(found)[torch.cat(groups).argsort()]
+
+
+def _map_in_threads(work: Callable[[Tensor], Tensor], parts: Iterable[Tensor]) -> list[Tensor]:
+    """Map parts in as many threads as torch has, with one thread of torch each.
+
+    The matrices are small: torch's own threads would wait for each other in every operation.
+    """
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        with pool:
+            return list(pool.map(work, parts))
+    finally:
+        torch.set_num_threads(threads)  # a new thread starts with the number that was set last
 
 
 def subsets(regions: int) -> Tensor:

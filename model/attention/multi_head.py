@@ -162,7 +162,10 @@ class CrossAttention(nn.Module):
     def forward(
         self, hidden: Tensor, regions: RegionProjection, decoder_pass: DecoderPass
     ) -> tuple[Tensor, AlignedAttention]:
-        """Attend over the regions; hidden: (B, Q, D). Returns (B, Q, D) and the attention."""
+        """Attend over the regions; hidden: (B, Q, D), or (1, Q, D) if equal for all images.
+
+        Returns (B, Q, D) and the attention.
+        """
         queries = split_heads(self.query(hidden), self.heads)
         padding = decoder_pass.padding(regions.region_mask)
         scale = 1 / self.form.tau(queries.shape[-1])

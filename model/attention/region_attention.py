@@ -16,7 +16,7 @@ from a2cap.model.alignment import (
     Alignment,
     DecoderPass,
     RegionProjection,
-    at_least_float32,
+    softmax_of_rows,
 )
 from a2cap.model.alignment_config import AlignmentConfig
 
@@ -33,11 +33,11 @@ def attend(
 ) -> tuple[Tensor, AlignedAttention]:
     """Turn scores into weights over the regions (Eq. 1), align them and sum the values.
 
-    scores: (B, H, Q, R), -inf on padding; queries: (B, H, Q, d) and hidden: (B, Q, D), for gate and
-    mask network; choose: one-hot locations of hard attention. Returns (B, H, Q, d) and the
-    attention, before dropout.
+    scores: (B, H, Q, R), -inf on padding; queries: (B or 1, H, Q, d) and hidden: (B or 1, Q, D),
+    for gate and mask network; choose: one-hot locations of hard attention. Returns (B, H, Q, d) and
+    the attention, before dropout.
     """
-    weights = at_least_float32(scores).softmax(dim=-1)
+    weights = softmax_of_rows(scores)
     if alignment is None or regions.mask_keys is None:
         attention = AlignedAttention(weights, weights)
     else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from a2cap.model.alignment import at_least_float32, padding_bias, scaled_product
+from a2cap.model.alignment import padding_bias, scaled_product, softmax_of_rows
 from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.layers import xavier_linear
 
@@ -78,9 +78,11 @@ class RelationalAttention(nn.Module):
         bias = self.pair_score(pairs).permute(0, 3, 1, 2) + padding_bias(region_mask)
         scores = scaled_product(queries, keys, scale=1 / math.sqrt(queries.shape[-1]), bias=bias)
         # the score of the zeros is 0, as with add_zero_attn of torch.nn.MultiheadAttention
-        weights = at_least_float32(functional.pad(scores, (0, 1))).softmax(dim=-1)[..., :-1]
+        weights = softmax_of_rows(functional.pad(scores, (0, 1)))[..., :-1]
         weights = self.dropout(weights).to(values.dtype)
         # sum the pairs before they are projected, in G and not in D numbers for each of them
         read = torch.einsum("bhij,bijg->bhig", weights, pairs.to(values.dtype))
-        attended: Tensor = self.output(merge_heads(weights @ values + read @ self.pair_value))
+        # `@` would copy the projection of the pairs for each image
+        projected = torch.einsum("bhig,hgd->bhid", read, self.pair_value)
+        attended: Tensor = self.output(merge_heads(weights @ values + projected))
         return attended

@@ -1,5 +1,6 @@
 """Erasure: Shapley values, orders and curves against slow references that drop the regions."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, permutations
 
 import numpy as np
@@ -62,6 +63,23 @@ def test_a_removed_region_is_as_if_it_had_not_been_extracted(
         for kept in subsets(4).tolist()
     ]
     torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-6, atol=1e-6)
+
+
+def test_threads_change_no_result_and_leave_the_number_of_threads(tiny, images, monkeypatch):
+    captioner, image = tiny(box_geometry="relative"), _without_padding(images, 0)
+    given = (*image[:2], subsets(4), image[2])
+    monkeypatch.setattr(erasure, "_ROWS", 2)
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            found.append(kept_log_probs(captioner, *given, is_set=True))
+            with ThreadPoolExecutor(1) as other:
+                assert other.submit(torch.get_num_threads).result() == threads
+        finally:
+            torch.set_num_threads(before)
+    assert torch.equal(*found)
+    assert not found[0].requires_grad
 
 
 def _meters(captioner, images, *parts, limit=9):

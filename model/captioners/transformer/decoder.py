@@ -94,14 +94,17 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend from each token to the regions, then apply the feed-forward block.
 
-        states: (N, L, D), the K rows of an image next to each other. Returns such states and the
-        attention over the K * L positions of each image.
+        states: (N, L, D), the K rows of an image next to each other, or (1, L, D) if they are equal
+        and K is 1. Returns (N, L, D) and the attention over the K * L positions of each image.
         """
         # the K captions of an image become queries of one attention, so that keys are not copied
-        pre, norm, width = self.pre, self.cross_attention_norm, states.shape[-1]
-        read = block_input(states, norm, pre=pre).reshape(len(regions.region_mask), -1, width)
+        pre, norm, shape = self.pre, self.cross_attention_norm, states.shape
+        read = block_input(states, norm, pre=pre)
+        if len(states) > 1:
+            read = read.reshape(len(regions.region_mask), -1, shape[-1])
         attended, attention = self.cross_attention(read, regions, decoder_pass)
-        states = add_block(states, self.dropout(attended.view_as(states)), norm, pre=pre)
+        attended = attended.view(-1, *shape[1:])
+        states = add_block(states, self.dropout(attended), norm, pre=pre)
         norm = self.feed_forward_norm
         transformed = self.feed_forward(block_input(states, norm, pre=pre))
         return add_block(states, self.dropout(transformed), norm, pre=pre), attention
@@ -142,12 +145,11 @@ class CaptionDecoder(nn.Module):
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions; tokens: (N, L) int64."""
         # rows expanded from one caption are equal until the first of them attends to its image
-        is_one = tokens.stride(0) == 0
+        is_one = tokens.stride(0) == 0 and len(tokens) == len(memory)
         states: Tensor = self.embedding(tokens[:1] if is_one else tokens)
         attention: list[AlignedAttention] = []
         for layer, regions in zip(self._layers(), memory.projections, strict=True):
-            states = layer.self_attend(states).expand(len(tokens), -1, -1)
-            states, weights = layer.cross_attend(states, regions, decoder_pass)
+            states, weights = layer.cross_attend(layer.self_attend(states), regions, decoder_pass)
             attention.append(weights)
         return DecoderOutput(self.norm(states), tuple(attention))
 
