@@ -7,7 +7,7 @@ of R_i values per image; `gate` (sum of L_i,) float16. `keep` and `gate` exist i
 them, `aligned` exists with `keep`. Equal input gives equal bytes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,12 +53,20 @@ class CaptionAttention:
         if head is not None:
             _check_number(f"head in layer {layer}", head, len(chosen.original))
         heads = slice(None) if head is None else slice(head - 1, head)
+        return chosen.map(*[lambda values: values[heads].mean(axis=0)] * 2)
+
+    def map(self, rows: "_Change", gate: "_Change") -> "CaptionAttention":
+        """Return functions of the values over regions, and of the gate, of the layers too."""
         return CaptionAttention(
-            chosen.original[heads].mean(axis=0),
-            chosen.aligned[heads].mean(axis=0),
-            None if chosen.keep is None else chosen.keep[heads].mean(axis=0),
-            None if chosen.gate is None else chosen.gate[heads].mean(axis=0),
+            rows(self.original),
+            rows(self.aligned),
+            None if self.keep is None else rows(self.keep),
+            None if self.gate is None else gate(self.gate),
+            tuple(layer.map(rows, gate) for layer in self.layers),
         )
+
+
+_Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 def _check_number(noun: str, number: int, count: int) -> None:

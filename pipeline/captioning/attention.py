@@ -147,10 +147,4 @@ def _stack(steps: Sequence[AlignedAttention]) -> CaptionAttention:
 def of_image(joined: CaptionAttention, row: int, words: int, count: int) -> CaptionAttention:
     """Return the part of one row of `join_steps`; its gate is the same for all regions."""
     cells = (row, ..., slice(words), slice(count))
-    return CaptionAttention(
-        joined.original[cells],
-        joined.aligned[cells],
-        None if joined.keep is None else joined.keep[cells],
-        None if joined.gate is None else joined.gate[row, ..., :words, 0],
-        tuple(of_image(layer, row, words, count) for layer in joined.layers),
-    )
+    return joined.map(lambda values: values[cells], lambda gate: gate[row, ..., :words, 0])

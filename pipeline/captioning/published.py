@@ -38,31 +38,47 @@ from a2cap.pipeline.weights.detectors import weights_file
 Rules = Sequence[tuple[str, str | None]]
 """Pattern of a name there -> name here; `@n` marks part n of a stacked tensor, None is left out."""
 
-_ATTENTION = (("fc_q", "@0"), ("fc_k", "@1"), ("fc_v", "@2"))
+
+def _layer(side: str, old: str, new: str, *, prefix: str = "") -> tuple[str, str]:
+    """Return the rule of the weight and the bias of a part of each layer."""
+    name, at, part = new.partition("@")
+    pattern = rf"{prefix}{side}\.layers\.(\d+)\.{old}\.(\w+)"
+    return pattern, rf"{side}.layers.\1.{name}.\2{at}{part}"
+
+
+_SIDES = ("encoder", "decoder")
+_STACKED = ("query_key_value@0", "query_key_value@1", "query_key_value@2", "output")
+
 M2: Rules = (
     (r"encoder\.fc\.(\w+)", r"encoder.embedding.\1"),
     (r"encoder\.layer_norm\.(\w+)", r"encoder.norm.\1"),
     *(
-        (rf"encoder\.layers\.(\d+)\.mhatt\.attention\.{old}\.(\w+)", rf"encoder.layers.\1.{new}")
-        for old, new in (
-            ("fc_q", r"query_key_value.\2@0"),
-            ("fc_k", r"query_key_value.\2@1"),
-            ("fc_v", r"query_key_value.\2@2"),
-            ("fc_o", r"output.\2"),
-        )
+        _layer("encoder", rf"mhatt\.attention\.fc_{old}", new)
+        for old, new in zip("qkvo", _STACKED, strict=True)
     ),
     (r"encoder\.layers\.(\d+)\.mhatt\.attention\.m_k", r"encoder.layers.\1.memory_keys"),
     (r"encoder\.layers\.(\d+)\.mhatt\.attention\.m_v", r"encoder.layers.\1.memory_values"),
-    (r"encoder\.layers\.(\d+)\.mhatt\.layer_norm\.(\w+)", r"encoder.layers.\1.attention_norm.\2"),
+    _layer("encoder", r"mhatt\.layer_norm", "attention_norm"),
     *(
-        (rf"(\w+)\.layers\.(\d+)\.{old}\.(\w+)", rf"\1.layers.\2.{new}.\3")
+        _layer(side, old, new)
+        for side in _SIDES
         for old, new in (
             (r"pwff\.fc1", "feed_forward.inner"),
             (r"pwff\.fc2", "feed_forward.outer"),
             (r"pwff\.layer_norm", "feed_forward_norm"),
-            (r"self_att\.attention\.fc_o", "self_attention.output"),
+        )
+    ),
+    *(
+        _layer("decoder", rf"self_att\.attention\.fc_{old}", f"self_attention.{new}")
+        for old, new in zip("qkvo", _STACKED, strict=True)
+    ),
+    *(
+        _layer("decoder", old, new)
+        for old, new in (
             (r"self_att\.layer_norm", "self_attention_norm"),
             (r"enc_att\.attention\.fc_q", "query"),
+            (r"enc_att\.attention\.fc_k", "key_value@1"),
+            (r"enc_att\.attention\.fc_v", "key_value@2"),
             (r"enc_att\.attention\.fc_o", "output"),
             (r"enc_att\.layer_norm", "cross_attention_norm"),
             ("fc_alpha1", "gates.0"),
@@ -70,64 +86,31 @@ M2: Rules = (
             ("fc_alpha3", "gates.2"),
         )
     ),
-    *(
-        (
-            rf"decoder\.layers\.(\d+)\.self_att\.attention\.{old}\.(\w+)",
-            rf"decoder.layers.\1.self_attention.query_key_value.\2{part}",
-        )
-        for old, part in _ATTENTION
-    ),
-    *(
-        (
-            rf"decoder\.layers\.(\d+)\.enc_att\.attention\.{old}\.(\w+)",
-            rf"decoder.layers.\1.key_value.\2{part}",
-        )
-        for old, part in _ATTENTION[1:]
-    ),
     (r"decoder\.word_emb\.weight", "decoder.embedding.weight"),
     (r"decoder\.fc\.weight", "decoder.output.weight"),
     (r"decoder\.pos_emb\.weight", "decoder.positions"),
     (r".*\.running_\w+", None),
 )
 
-_TRANSFORMER_BLOCKS = (
-    ("encoder", "self_attn", "attention"),
-    ("decoder", "self_attn", "self_attention"),
-)
 _NORMS = (("a_2", "weight"), ("b_2", "bias"))
 TRANSFORMER: Rules = (
     (r"att_embed\.0\.(\w+)", r"encoder.embedding.feature.\1"),
     *(
-        (
-            rf"model\.{side}\.layers\.(\d+)\.{old}\.linears\.{part}\.(\w+)",
-            rf"{side}.layers.\1.{new}.query_key_value.\2@{part}",
+        _layer(side, rf"{old}\.linears\.{number}", f"{new}.{part}", prefix=r"model\.")
+        for side, old, new, parts in (
+            ("encoder", "self_attn", "attention", _STACKED),
+            ("decoder", "self_attn", "self_attention", _STACKED),
+            (
+                *("decoder", "src_attn", "cross_attention"),
+                ("query", "key_value@0", "key_value@1", "output"),
+            ),
         )
-        for side, old, new in _TRANSFORMER_BLOCKS
-        for part in range(3)
+        for number, part in enumerate(parts)
     ),
     *(
-        (
-            rf"model\.{side}\.layers\.(\d+)\.{old}\.linears\.3\.(\w+)",
-            rf"{side}.layers.\1.{new}.output.\2",
-        )
-        for side, old, new in _TRANSFORMER_BLOCKS
-    ),
-    *(
-        (
-            rf"model\.decoder\.layers\.(\d+)\.src_attn\.linears\.{part}\.(\w+)",
-            rf"decoder.layers.\1.cross_attention.{new}",
-        )
-        for part, new in enumerate(
-            (r"query.\2", r"key_value.\2@0", r"key_value.\2@1", r"output.\2")
-        )
-    ),
-    (
-        r"model\.(\w+)\.layers\.(\d+)\.feed_forward\.w_1\.(\w+)",
-        r"\1.layers.\2.feed_forward.inner.\3",
-    ),
-    (
-        r"model\.(\w+)\.layers\.(\d+)\.feed_forward\.w_2\.(\w+)",
-        r"\1.layers.\2.feed_forward.outer.\3",
+        _layer(side, rf"feed_forward\.w_{number}", f"feed_forward.{new}", prefix=r"model\.")
+        for side in _SIDES
+        for number, new in ((1, "inner"), (2, "outer"))
     ),
     *(
         (

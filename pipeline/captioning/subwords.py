@@ -39,10 +39,4 @@ def merge_tokens(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], NDAr
 
 def average_tokens(attention: CaptionAttention, shares: NDArray[np.float32]) -> CaptionAttention:
     """Average the attention of the tokens of each word; shares: of `merge_tokens`."""
-    return CaptionAttention(
-        shares @ attention.original,
-        shares @ attention.aligned,
-        None if attention.keep is None else shares @ attention.keep,
-        None if attention.gate is None else attention.gate @ shares.T,
-        tuple(average_tokens(layer, shares) for layer in attention.layers),
-    )
+    return attention.map(lambda rows: shares @ rows, lambda gate: gate @ shares.T)

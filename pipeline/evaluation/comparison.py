@@ -181,7 +181,7 @@ def _group_counts(groups: Mapping[str, Any], rows: Rows) -> dict[str, Floats]:
     """Return family -> (N, 9) counts of a group of words in each image."""
     return {
         _GROUP_PREFIX + group: np.array(
-            [GroupCounts.from_json(row["word_groups"][group]) for row in rows.values()],
+            [GroupCounts(**row["word_groups"][group]) for row in rows.values()],
             dtype=np.float64,
         )
         for group in groups

@@ -36,7 +36,7 @@ def write_scores(directory: Path, evaluation: Evaluation) -> None:
     if grounding := evaluation.mean_grounding:
         content["grounding"] = asdict(grounding)
     if word_groups:
-        content["word_groups"] = {n: found.as_json() for n, found in word_groups.groups.items()}
+        content["word_groups"] = {n: asdict(found) for n, found in word_groups.groups.items()}
     write_json(directory / METRICS, content)
 
     images = {image_id: _image_scores(evaluation, image_id) for image_id in evaluation.captions}
@@ -59,7 +59,7 @@ def _image_scores(evaluation: Evaluation, image_id: str) -> dict[str, object]:
         content["false_words"] = evaluation.judged[image_id].false_words
     if groups:
         counts = groups.per_image[image_id]
-        content["word_groups"] = {name: found.as_json() for name, found in counts.items()}
+        content["word_groups"] = {name: found._asdict() for name, found in counts.items()}
     return content
 
 

@@ -318,11 +318,8 @@ def _scores(
 
 def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
     """Return each category's mean over the images that have it, as SPICE's own program does."""
-    found = {name: [row[name] for row in parts] for name in PARTS}
-    present = {
-        name: [value for value in column if value is not None] for name, column in found.items()
-    }
-    return {name: fmean(column) for name, column in present.items() if column}
+    found = {n: [value for row in parts if (value := row[n]) is not None] for n in PARTS}
+    return {name: fmean(column) for name, column in found.items() if column}
 
 
 def _outside(path: str, captions: _Captions) -> _Measurement:

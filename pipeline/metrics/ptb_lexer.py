@@ -7,7 +7,6 @@ characters are UTF-16 code units, as in Java.
 """
 
 import re
-import struct
 import zipfile
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,11 @@ from a2cap.data.errors import InputError
 
 _CLASS = "edu/stanford/nlp/process/PTBLexer.class"
 _CRC = 0x3A2D8529
-"""Checksum of the class; another version numbers its rules differently."""
+"""Checksum of the class; another version numbers its rules, and places its tables, differently."""
+
+_CLASSES, _ROWS, _ATTRIBUTES, _RULES = 598_199, 7_907, 594_279, 5_313
+_FOLLOWING = (24_661, 89_563, 154_021, 217_320, 280_889, 345_530, 409_444, 473_990, 538_870)
+"""Positions of the packed tables in the class, string constants (JVM specification 4.4.7)."""
 
 _START = 2
 """State in which each token begins, for the lexical state that is not strict."""
@@ -29,56 +32,22 @@ _START = 2
 _FINAL, _LAST = 1, 8
 """Attributes of a state: a match ends here; no longer match is possible."""
 
-_SIZE_OF_TAG = {3: 4, 4: 4, 5: 8, 6: 8, 7: 2, 8: 2, 9: 4, 10: 4, 11: 4, 12: 4, 15: 3, 16: 2, 18: 4}
-"""Bytes after the tag of each constant in a class file (JVM specification 4.4), strings apart."""
+
+def _pairs(class_file: bytes, *positions: int) -> NDArray[np.int64]:
+    """Return the code units of the strings at these positions, joined, two in each row."""
+    joined = b""
+    for at in positions:
+        start, size = at + 2, int.from_bytes(class_file[at : at + 2])
+        joined += class_file[start : start + size]
+    # Java writes a zero as two bytes and surrogates one by one.
+    text = joined.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+    return np.array(code_units(text), dtype=np.int64).reshape(-1, 2)
 
 
-def string_constants(class_file: bytes) -> dict[str, str]:
-    """Return the constant strings of a Java class by the name of their field."""
-    constants, at = _constant_pool(class_file)
-
-    def utf8(index: int) -> str:
-        # Java writes a zero as two bytes and surrogates one by one.
-        text = bytes(constants[index]).replace(b"\xc0\x80", b"\0")
-        return text.decode("utf-8", "surrogatepass")
-
-    (interfaces,) = struct.unpack_from(">H", class_file, at + 6)
-    at += 8 + 2 * interfaces
-    (fields,) = struct.unpack_from(">H", class_file, at)
-    at += 2
-    found = {}
-    for _ in range(fields):
-        _, name, _, attributes = struct.unpack_from(">4H", class_file, at)
-        at += 8
-        for _ in range(attributes):
-            kind, length, value = struct.unpack_from(">HIH", class_file, at)
-            at += 6 + length
-            if utf8(kind) == "ConstantValue" and len(constants[value]) == 2:
-                found[utf8(name)] = utf8(int.from_bytes(constants[value]))
-    return found
-
-
-def _constant_pool(class_file: bytes) -> tuple[dict[int, bytes], int]:
-    """Return the constants by number and the position after the last one."""
-    (count,) = struct.unpack_from(">H", class_file, 8)
-    constants: dict[int, bytes] = {}
-    at, number = 10, 1
-    while number < count:
-        tag = class_file[at]
-        if tag == 1:
-            at, size = at + 2, int.from_bytes(class_file[at + 1 : at + 3])
-        else:
-            size = _SIZE_OF_TAG[tag]
-        constants[number] = class_file[at + 1 : at + 1 + size]
-        at += 1 + size
-        number += 2 if tag in (5, 6) else 1  # long and double take two numbers
-    return constants, at
-
-
-def _unpacked(packed: str) -> NDArray[np.int64]:
+def _unpacked(class_file: bytes, *positions: int) -> NDArray[np.int64]:
     """Return a run-length encoded table: pairs of a count and a value."""
-    pairs = np.array(code_units(packed), dtype=np.int64).reshape(-1, 2)
-    return np.repeat(pairs[:, 1], pairs[:, 0])
+    count, value = _pairs(class_file, *positions).T
+    return np.repeat(value, count)
 
 
 @dataclass(frozen=True)
@@ -104,15 +73,13 @@ class Automaton:
                     f"{str(jar)!r} contains another PTBLexer than CoreNLP 3.4.1; "
                     'run "pip install --force-reinstall pycocoevalcap==1.2"'
                 )
-            packed = string_constants(archive.read(_CLASS))
-        high_low = code_units(packed["ZZ_ROWMAP_PACKED_0"])
-        parts = [packed[f"ZZ_TRANS_PACKED_{n}"] for n in range(9)]
+            code = archive.read(_CLASS)
         return cls(
-            classes=_unpacked(packed["ZZ_CMAP_PACKED"]).tolist(),
-            rows=[high << 16 | low for high, low in zip(*[iter(high_low)] * 2, strict=True)],
-            following=(_unpacked("".join(parts)) - 1).tolist(),
-            attributes=_unpacked(packed["ZZ_ATTRIBUTE_PACKED_0"]).tolist(),
-            rules=_unpacked(packed["ZZ_ACTION_PACKED_0"]).tolist(),
+            classes=_unpacked(code, _CLASSES).tolist(),
+            rows=[high << 16 | low for high, low in _pairs(code, _ROWS).tolist()],
+            following=(_unpacked(code, *_FOLLOWING) - 1).tolist(),
+            attributes=_unpacked(code, _ATTRIBUTES).tolist(),
+            rules=_unpacked(code, _RULES).tolist(),
         )
 
     def match(self, codes: Sequence[int], start: int) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ ball and cup. It is limited by the references: of a red and a blue ball they may
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -43,15 +43,6 @@ class GroupCounts(NamedTuple):
     held: int
     images: int
     pair_images: int
-
-    def as_json(self) -> dict[str, int]:
-        """Return the counts under their names on disk."""
-        return self._asdict()
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, int]) -> Self:
-        """Return the counts that `as_json` wrote; raise TypeError for a missing one."""
-        return cls(**content)
 
 
 @dataclass(frozen=True)
@@ -91,13 +82,9 @@ class GroupScore:
     words: WordScore
     pairs: PairScore
 
-    def as_json(self) -> dict[str, Any]:
-        """Return both scores under their names on disk."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Return the scores that `as_json` wrote; raise KeyError or TypeError for a missing one."""
+        """Return the scores of metrics.json; raise KeyError or TypeError for a missing one."""
         words, pairs = content["words"], content["pairs"]
         return cls(WordScore(**words), PairScore(**pairs))
 
@@ -177,19 +164,18 @@ def _largest(references: Sequence[Counter[_Counted]]) -> Counter[_Counted]:
 
 def _score(group: str, counts: GroupCounts, groups: WordGroups) -> GroupScore:
     # Of sums over all images, as BLEU: a mean over images would count short captions more.
-    precision = _share(counts.correct, counts.predicted)
-    recall = _share(counts.recalled, counts.expected)
+    f1, accuracy = map(_defined, group_values(np.array(counts, dtype=np.float64)))
     return GroupScore(
         words=WordScore(
-            precision=precision,
-            recall=recall,
-            f1=harmonic_mean(precision, recall),
+            precision=_share(counts.correct, counts.predicted),
+            recall=_share(counts.recalled, counts.expected),
+            f1=f1,
             predicted=counts.predicted,
             images=counts.images,
             reason=_absent("word", counts.predicted, counts.images),
         ),
         pairs=PairScore(
-            accuracy=_share(counts.held, counts.judged),
+            accuracy=accuracy,
             precision=_share(counts.held, counts.pairs),
             predicted=counts.pairs,
             judged=counts.judged,
@@ -213,11 +199,8 @@ def group_values(sums: Floats) -> Floats:
         return np.stack([f1, counts.held / counts.judged], axis=-1)
 
 
-def harmonic_mean(precision: float | None, recall: float | None) -> float | None:
-    """Return F1: None if precision or recall is None, 0 if both are 0."""
-    if precision is None or recall is None:
-        return None
-    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+def _defined(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _without_pairs(group: str, counts: GroupCounts, groups: WordGroups) -> str | None:

@@ -125,23 +125,10 @@ def _share(value: float | None, reason: str | None) -> Cell:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """Bar of the histogram: its position, and its height as a share of the highest."""
-
-    index: int
-    share: float
-    count: int
-    start: float
-    end: float
-
-
-@dataclass(frozen=True)
 class Histogram:
-    """Distribution of CIDEr over images; empty bins have no bar."""
+    """Distribution of CIDEr; bars: number of images, share of the highest bar, start and end."""
 
-    bars: list[Bar]
-    bins: int
-    upper: float
+    bars: list[tuple[int, float, float, float]]
     median: float
 
 
@@ -151,11 +138,7 @@ def histogram(values: Sequence[float]) -> Histogram | None:
         return None
     # The next multiple of 0.5, at least 1: axes of similar runs are equal.
     upper = max(1.0, math.ceil(max(values) * 2) / 2)
-    counts, edges = np.histogram(values, bins=_BINS, range=(0.0, upper))
-    highest = int(counts.max()) or 1
-    bars = [
-        Bar(index, int(count) / highest, int(count), float(edges[index]), float(edges[index + 1]))
-        for index, count in enumerate(counts)
-        if count
-    ]
-    return Histogram(bars, _BINS, upper, median(values))
+    counts, ends = np.histogram(values, bins=_BINS, range=(0.0, upper))
+    columns = (counts, counts / max(counts.max(), 1), ends[:-1], ends[1:])
+    bars = zip(*(column.tolist() for column in columns), strict=True)
+    return Histogram(list(bars), median(values))

@@ -22,7 +22,7 @@ def test_written_scores_are_read_back_as_a_baseline(tmp_path):
     assert found.metrics == {"CIDEr": 0.5}
     assert found.word_groups == groups.groups
     images = json.loads((tmp_path / "per_image.json").read_text())["images"]
-    assert images["1"]["word_groups"]["colours"] == groups.per_image["1"]["colours"].as_json()
+    assert images["1"]["word_groups"]["colours"] == groups.per_image["1"]["colours"]._asdict()
 
 
 def test_a_baseline_may_have_no_groups_of_words(tmp_path):
