@@ -84,7 +84,7 @@ def count_document_frequencies(
     sentence_of = np.cumsum(ends, dtype=np.int32) - ends
     counts = [len(group) for group in references.values()]
     image_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[sentence_of]
-    ngrams, in_images, in_sentences = _count_ngrams(numbers, sentence_of, image_of)
+    ngrams, in_images, in_sentences = count_ngrams(numbers, sentence_of, image_of)
     return DocumentFrequencies(
         words, ngrams, in_images, len(references), in_sentences, len(sentences)
     )
@@ -107,7 +107,7 @@ def _encode(
     return numbers, (*own, *others)
 
 
-def _count_ngrams(
+def count_ngrams(
     numbers: NDArray[np.int32], sentence_of: NDArray[np.int32], image_of: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
     """Return all n-grams, (M, 4) int32, and their counts, (M,) int32.

@@ -7,19 +7,17 @@ no two share an n-gram. K contains plain TF-IDF cosines with a diagonal of 1; un
 clipped and penalised similarities, they are inner products, so K has no negative eigenvalue.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
-from a2cap.pipeline.metrics.ngrams import (
-    Floats,
-    Ints,
-    NgramCounts,
-    count_ngrams,
-    document_frequency,
-)
+from a2cap.model.self_critical.ngrams import MAX_N
+from a2cap.pipeline.metrics.ngrams import Floats
 
 _UNKNOWN = "<unk>"
+_ORDERS = range(1, MAX_N + 1)
 
 
 def caption_statistics(captions: Mapping[str, str]) -> dict[str, float]:
@@ -31,22 +29,21 @@ def caption_statistics(captions: Mapping[str, str]) -> dict[str, float]:
     repeated within their caption; unknown: share of captions with <unk>. 0 / 0 counts as 0.
     """
     sentences = list(captions.values())
-    counted = count_ngrams(sentences)
-    words = np.array([len(sentence.split()) for sentence in sentences])
-    pairs = counted[1]
+    counted = {n: [list(_ngrams(text, n)) for text in sentences] for n in (1, 2, 3)}
+    total = {n: sum(map(len, found)) for n, found in counted.items()}
+    distinct = {n: len(set(chain.from_iterable(found))) for n, found in counted.items()}
+    words = np.array(list(map(len, counted[1])))
+    repeated = total[2] - sum(len(set(pairs)) for pairs in counted[2])
     return {
         "captions": len(sentences),
-        "vocabulary": _distinct(counted[0]),
+        "vocabulary": distinct[1],
         "words_mean": float(words.mean()),
         "words_sd": float(words.std()),
         "words_min": int(words.min()),
         "words_max": int(words.max()),
-        **{
-            f"distinct_{n}": _share(_distinct(counted[n - 1]), _total(counted[n - 1]))
-            for n in (1, 2, 3)
-        },
+        **{f"distinct_{n}": _share(distinct[n], total[n]) for n in counted},
         "distinct_captions": _share(len(set(sentences)), len(sentences)),
-        "repetition": _share(_total(pairs) - len(pairs.count), _total(pairs)),
+        "repetition": _share(repeated, total[2]),
         "unknown": _share(sum(_UNKNOWN in s.split() for s in sentences), len(sentences)),
     }
 
@@ -59,48 +56,35 @@ def beam_diversity(
     beams, references: captions of words joined by single spaces, of the same images; document
     frequencies are those of the references.
     """
-    image_ids = [image_id for image_id in references if len(beams[image_id]) > 1]
-    sizes = np.array([len(beams[image_id]) for image_id in image_ids], dtype=np.int64)
-    captions = [caption for image_id in image_ids for caption in beams[image_id]]
-    known = [reference for group in references.values() for reference in group]
-    image = np.repeat(np.arange(len(references)), [len(group) for group in references.values()])
-    n = len(captions)
-    kernel = np.zeros((n, int(sizes.max(initial=0))))
-    for counts in count_ngrams(captions + known):
-        frequency = document_frequency(counts.slice(n, n + len(known)), image)
-        # One more than the images: with log(N), an n-gram of every image has no weight, and equal
-        # beams of such words would have no cosine.
-        idf = np.log(len(references) + 1) - np.log(np.maximum(1.0, frequency))
-        kernel += _cosines(counts.slice(0, n), idf, sizes)
-    starts = np.cumsum(sizes) - sizes
-    return {
-        image_id: _self_cider(kernel[start : start + size, :size])
-        for image_id, start, size in zip(image_ids, starts, sizes, strict=True)
-    }
-
-
-def _cosines(counts: NgramCounts, idf: Floats, sizes: Ints) -> Floats:
-    """Return (S, K), cosines of each caption with the 1st, 2nd, … of its image's beams.
-
-    sizes: number of beams of each image.
-    """
-    weights = counts.count * idf[counts.gram]
-    norms = np.sqrt(np.bincount(counts.sentence, weights**2, minlength=int(sizes.sum())))
-    unit = weights / np.where(norms == 0, 1, norms)[counts.sentence]
-    group = np.repeat(np.arange(len(sizes)), sizes)
-    position = np.arange(len(group)) - (np.cumsum(sizes) - sizes)[group]
-    # n-grams are compared only within the beams of one image.
-    keys = group[counts.sentence] * counts.grams + counts.gram
-    found = np.zeros((len(group), int(sizes.max(initial=0))))
-    for other in range(found.shape[1]):
-        rows = np.flatnonzero(position[counts.sentence] == other)
-        if not len(rows):
-            continue
-        match = np.searchsorted(keys[rows], keys)
-        match[match == len(rows)] = 0
-        product = np.where(keys[rows][match] == keys, unit * unit[rows][match], 0.0)
-        found[:, other] = np.bincount(counts.sentence, product, minlength=len(group))
+    frequency: Counter[tuple[str, ...]] = Counter()
+    for group in references.values():
+        frequency.update({gram for text in group for n in _ORDERS for gram in _ngrams(text, n)})
+    # One more than the images: with log(N), an n-gram of every image has no weight, and equal
+    # beams of such words would have no cosine.
+    images = len(references) + 1
+    idf = {gram: float(np.log(images / count)) for gram, count in frequency.items()}
+    rare = float(np.log(images))
+    found = {}
+    for image_id in references:
+        if len(texts := beams[image_id]) > 1:
+            counted = [[Counter(_ngrams(text, n)) for text in texts] for n in _ORDERS]
+            kernel = np.sum([_cosines(one, idf, rare) for one in counted], axis=0)
+            found[image_id] = _self_cider(kernel)
     return found
+
+
+def _cosines(
+    counted: Sequence[Counter[tuple[str, ...]]], idf: Mapping[tuple[str, ...], float], rare: float
+) -> Floats:
+    """Return (K, K), cosines of the n-grams of K captions; rare: weight of those without an idf."""
+    column = {gram: n for n, gram in enumerate(dict.fromkeys(chain.from_iterable(counted)))}
+    weights = np.zeros((len(counted), len(column)))
+    for row, counts in zip(weights, counted, strict=True):
+        for gram, count in counts.items():
+            row[column[gram]] = count * idf.get(gram, rare)
+    norms = np.linalg.norm(weights, axis=1, keepdims=True)
+    unit = weights / np.where(norms == 0, 1, norms)
+    return np.asarray(unit @ unit.T)
 
 
 def _self_cider(kernel: Floats) -> float:
@@ -110,12 +94,9 @@ def _self_cider(kernel: Floats) -> float:
     return abs(float(np.log(min(1.0, largest / len(kernel))) / np.log(len(kernel))))
 
 
-def _distinct(counts: NgramCounts) -> int:
-    return len(np.unique(counts.gram))
-
-
-def _total(counts: NgramCounts) -> int:
-    return int(counts.count.sum())
+def _ngrams(caption: str, n: int) -> Iterator[tuple[str, ...]]:
+    words = caption.split()
+    return zip(*(words[start:] for start in range(n)), strict=False)
 
 
 def _share(part: int, whole: int) -> float:

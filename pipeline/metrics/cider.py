@@ -10,22 +10,22 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from a2cap.data.captions.document_frequencies import count_ngrams
 from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.model.self_critical.cider import cider_d, inverse_frequencies, vector_norms
-from a2cap.model.self_critical.ngrams import MAX_N, count_occurrences, look_up, ngram_exists
-from a2cap.pipeline.metrics.ngrams import (
-    Floats,
-    Ints,
-    Pairs,
-    count_ngrams,
-    distinct_words,
-    document_frequency,
+from a2cap.model.self_critical.ngrams import (
+    MAX_N,
+    count_occurrences,
+    find_rows,
+    look_up,
+    ngram_exists,
+    ngram_keys,
 )
+from a2cap.pipeline.metrics.ngrams import Floats, Ints, Pairs
 from a2cap.pipeline.metrics.pycocoevalcap import CAPTIONS, coco_captions, metric_file
 from a2cap.pipeline.metrics.tokenization import tokenize
 
@@ -53,23 +53,29 @@ class CorpusFrequencies:
     @classmethod
     def count(cls, captions: Collection[Sequence[str]]) -> "CorpusFrequencies":
         """Count the n-grams of the tokens of each image's captions."""
-        sentences = list(chain.from_iterable(captions))
-        image = np.repeat(np.arange(len(captions)), [len(group) for group in captions])
-        words, rows = distinct_words(sentences), np.zeros(1, dtype=np.int64)
-        keys, counts, numbers = [], [], None
-        for counted in count_ngrams(sentences):
-            frequency = document_frequency(counted, image)
-            # without the others, which count as 1 anyway, the table is a fraction of the size
-            kept = np.flatnonzero(frequency >= 2)
-            if numbers is None:
-                numbers = _ranks(kept, len(words))
-            prefix, last = np.divmod(counted.keys[kept], max(len(words), 1))
-            found = rows[prefix] * int(numbers.max(initial=-1) + 1) + numbers[last]
-            keys.append(np.append(found, np.iinfo(np.int64).max))
-            counts.append(np.append(frequency[kept].astype(np.int64), 1))
-            rows = _ranks(kept, counted.grams)
-        known = [] if numbers is None else [words[i] for i in np.flatnonzero(numbers >= 0)]
-        return cls(len(captions), known, keys, counts)
+        number: dict[str, int] = {}
+        split = [text.split() for group in captions for text in group]
+        numbers = [number.setdefault(word, len(number)) for words in split for word in words]
+        sentence = np.repeat(np.arange(len(split), dtype=np.int32), [len(words) for words in split])
+        image = np.repeat(np.arange(len(captions), dtype=np.int32), [len(g) for g in captions])
+        found = count_ngrams(np.array(numbers, dtype=np.int32), sentence, image[sentence])
+        # without the others, which count as 1 anyway, the table is a fraction of the size
+        ngrams, frequency = (part[found[1] >= 2] for part in found[:2])
+        sizes = (ngrams >= 0).sum(axis=1)
+        known = ngrams[sizes == 1, 0]
+        renumbered = np.searchsorted(known, ngrams)
+        keys: list[Ints] = []
+        for size in range(1, MAX_N + 1):
+            *first, last = renumbered[sizes == size, :size].T
+            rows = np.zeros(len(last), dtype=np.int64)
+            for table, column in zip(keys, first, strict=False):
+                rows = find_rows(np, table, ngram_keys(np, rows, column, words=len(known)))
+            # the last one matches nothing
+            end = np.iinfo(np.int64).max
+            keys.append(np.append(ngram_keys(np, rows, last, words=len(known)), end))
+        counts = [np.append(frequency[sizes == n].astype(np.int64), 1) for n in range(1, MAX_N + 1)]
+        words = list(number)
+        return cls(len(captions), [words[i] for i in known.tolist()], keys, counts)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "CorpusFrequencies":
@@ -137,11 +143,4 @@ def cider_values(pairs: Pairs, frequencies: CorpusFrequencies) -> Floats:
             lengths=part.lengths,
             reference_lengths=part.reference_lengths,
         )[:, 0]
-    return found
-
-
-def _ranks(kept: Ints, size: int) -> Ints:
-    """Return (size,), the rank of each number among those that are kept, -1 for the others."""
-    found = np.full(size, -1, dtype=np.int64)
-    found[kept] = np.arange(len(kept))
     return found

@@ -1,9 +1,9 @@
-"""n-gram counts of captions as arrays, for BLEU, CIDEr and caption statistics.
+"""n-gram counts of captions and their references as arrays, for BLEU and CIDEr.
 
 Sentences are split at white space, as in pycocoevalcap's BLEU and CIDEr. Orders n are 1 to 4.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,42 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.model.self_critical.ngrams import END_OF_CAPTION, END_OF_REFERENCE, MAX_N
-from a2cap.model.self_critical.ngrams import NgramCounts as DenseCounts
+from a2cap.model.self_critical.ngrams import (
+    END_OF_CAPTION,
+    END_OF_REFERENCE,
+    MAX_N,
+    NgramCounts,
+)
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _CELLS = 1 << 22
 """Pairs of positions that are compared at once."""
-
-
-@dataclass(frozen=True)
-class NgramCounts:
-    """Sparse counts of the n-grams of one order in each sentence.
-
-    sentence, gram, count: (E,) int64, sorted by sentence, then gram; grams are in [0, `grams`).
-    keys: (G,) ascending, the shorter n-gram without the last word, times the number of words, plus
-    the last word.
-    """
-
-    sentence: Ints
-    gram: Ints
-    count: Ints
-    keys: Ints
-
-    @property
-    def grams(self) -> int:
-        """Return G, the number of n-grams."""
-        return len(self.keys)
-
-    def slice(self, start: int, stop: int) -> "NgramCounts":
-        """Return the entries of sentences `start` to `stop`, renumbered from 0."""
-        first, last = np.searchsorted(self.sentence, [start, stop])
-        rows = slice(first, last)
-        return NgramCounts(
-            self.sentence[rows] - start, self.gram[rows], self.count[rows], self.keys
-        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +38,7 @@ class PairCounts:
     references: Ints
     lengths: Ints
     reference_lengths: Ints
-    counts: DenseCounts[NDArray[Any]]
+    counts: NgramCounts[NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +72,7 @@ def count_pairs(candidates: Sequence[str], references: Sequence[Sequence[str]]) 
     def part(rows: Ints) -> PairCounts:
         own, others = rows[:, None], sentences[rows]
         tokens, targets = padded(own, END_OF_CAPTION), padded(others, END_OF_REFERENCE)
-        counts = DenseCounts.of(np, tokens, targets)
+        counts = NgramCounts.of(np, tokens, targets)
         return PairCounts(rows, tokens, targets, lengths[own], lengths[others], counts)
 
     # captions of similar length together, so that little is padding
@@ -107,42 +83,3 @@ def count_pairs(candidates: Sequence[str], references: Sequence[Sequence[str]]) 
         parts.append(part(order[:size]))
         order = order[size:]
     return Pairs(parts, list(number), len(candidates))
-
-
-def distinct_words(sentences: Iterable[str]) -> list[str]:
-    """Return the words by the number that `count_ngrams` gives them."""
-    return list(dict.fromkeys(word for sentence in sentences for word in sentence.split()))
-
-
-def count_ngrams(sentences: Sequence[str]) -> list[NgramCounts]:
-    """Count the n-grams of each sentence, for n = 1, 2, 3, 4."""
-    split = [sentence.split() for sentence in sentences]
-    number = {word: rank for rank, word in enumerate(distinct_words(sentences))}
-    word = np.array([number[word] for sentence in split for word in sentence], dtype=np.int64)
-    lengths = [len(sentence) for sentence in split]
-    sentence = np.repeat(np.arange(len(split)), lengths)
-    left = np.cumsum(lengths)[sentence] - np.arange(len(word))  # words to the end of the sentence
-    gram, keys, counted = word, np.arange(len(number)), []
-    for order in range(1, MAX_N + 1):
-        if order > 1:
-            last = word[order - 1 :]
-            # a shorter n-gram and its next word as one integer, renumbered to avoid overflow
-            keys, gram = np.unique(gram[: len(last)] * len(number) + last, return_inverse=True)
-        inside = left[: len(gram)] >= order
-        counted.append(_counts(sentence[: len(gram)][inside], gram[inside], keys))
-    return counted
-
-
-def document_frequency(counts: NgramCounts, image: Ints) -> Floats:
-    """Return (G,), the number of images with the n-gram; image: (S,), of each sentence."""
-    grams = max(counts.grams, 1)
-    pairs = image[counts.sentence] * grams + counts.gram
-    pairs.sort()  # np.unique, which hashes, takes many times as long
-    pairs = pairs[np.append(True, np.diff(pairs) > 0)[: len(pairs)]]
-    return np.bincount(pairs % grams, minlength=grams).astype(np.float64)
-
-
-def _counts(sentence: Ints, gram: Ints, keys: Ints) -> NgramCounts:
-    grams = max(len(keys), 1)
-    entries, count = np.unique(sentence * grams + gram, return_counts=True)
-    return NgramCounts(entries // grams, entries % grams, count, keys)
