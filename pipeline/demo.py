@@ -27,7 +27,7 @@ from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.evaluation.results import read_results
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.checks import require_runnable
+from a2cap.pipeline.stages.plan import require_runnable
 from a2cap.pipeline.weights.captioners import BUNDLED
 
 logger = logging.getLogger(__name__)

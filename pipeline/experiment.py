@@ -31,8 +31,7 @@ from a2cap.pipeline.engine.run import (
 )
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.engine.status import Status, UnfinishedStageError, status_of
-from a2cap.pipeline.runtime.torchrun import RankGroup
-from a2cap.pipeline.stages.checks import require_runnable
+from a2cap.pipeline.runtime.launch import RankGroup
 from a2cap.pipeline.stages.evaluate import Evaluate
 from a2cap.pipeline.stages.extract import Extract, ImportFeatures
 from a2cap.pipeline.stages.input_files import ExperimentFiles
@@ -152,6 +151,9 @@ class Experiment:
         if self._group is not None and not self._group.is_main:
             self._follow(self._group)
             return []
+        # imported late, with torch: `a2 status` opens experiments too
+        from a2cap.pipeline.stages.plan import require_runnable
+
         require_runnable(self, names, force=force, output=output)
         outcomes = []
         for number, name in enumerate(names, start=1):

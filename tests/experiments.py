@@ -22,7 +22,7 @@ from a2cap.extract.weights.load import save_detector
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.checks import Checked, check_stages
+from a2cap.pipeline.stages.plan import Checked, check_stages
 from tests.random_detector import random_detector
 
 SECTIONS: dict[str, Any] = yaml.safe_load(

@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from a2cap.data.annotations.json_items import BadItem, list_member, text_member
-from a2cap.data.captions.presets import PRESETS, preset_of
+from a2cap.data.annotations.read import AnnotatedImage
+from a2cap.data.captions.presets import PRESETS, count_words, preset_of
+from a2cap.data.data_config import PreprocessConfig
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
@@ -121,3 +123,13 @@ class Vocabulary:
         # a later field: without it, digests stay as they were
         later = {} if self.tokenizer == "karpathy" else {"tokenizer": self.tokenizer}
         return {"preset": self.preset, "words": list(self.words), **later}
+
+
+def make_vocabulary(images: Iterable[AnnotatedImage], config: PreprocessConfig) -> Vocabulary:
+    """Return the vocabulary of the training split."""
+    return Vocabulary.from_counts(
+        count_words(images, config.vocabulary),
+        config.vocabulary,
+        tokenizer=config.tokenizer,
+        min_count=config.min_count,
+    )

@@ -4,128 +4,38 @@ The list of images alone decides the shards. One process fills them in order, `-
 of them, and Ray those that are missing; each is published once, and the store is their list.
 """
 
-import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
 from pathlib import Path
-from typing import Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import check_skip_limit
-from a2cap.data.errors import A2Error, InputError
+from a2cap.data.errors import InputError
 from a2cap.data.features.store import seal_shards
-from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
-from a2cap.extract.extract_config import ExtractConfig
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.extractor import AnyExtractor, load_extractor
-from a2cap.extract.image import decode_image
-from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.artifact_names import EXTRACTOR, WEIGHTS
+from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
-from a2cap.pipeline.engine.prepared_stage import EventLog
-from a2cap.pipeline.engine.progress import TrackedWork, track
 from a2cap.pipeline.engine.shard_stripe import Stripe
-from a2cap.pipeline.extraction.images import (
-    LISTING,
-    EncodedImage,
-    ExtractionInputs,
-    GivenBoxes,
-    Images,
-    given_boxes,
-    runs_of,
-    shards_of,
-)
-from a2cap.pipeline.extraction.shard_folder import fill_shard, remove_working_folder
-from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-
-logger = logging.getLogger(__name__)
-
-Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
-
-_BATCH_SIZE = 16  # images with given boxes; regions are detected image by image
-
-
-@dataclass(frozen=True)
-class Extraction:
-    """An extraction into a folder, as every process that takes part in it knows it.
-
-    boxes: given ones by image id, None if regions are detected; total: number of all images, also
-    if `images` are those of some shards.
-    """
-
-    config: ExtractConfig
-    weights: Path
-    runtime: RuntimeConfig
-    images: Images
-    boxes: GivenBoxes | None
-    inputs: Inputs
-    folder: Path
-    total: int
-
-    @classmethod
-    def begin(cls, given: ExtractionInputs, folder: Path, inputs: Inputs) -> Self:
-        """List the images and read the given boxes."""
-        images = given.images.listed(folder)
-        boxes = given_boxes(given.boxes, images.ids, optional=given.config.pools_map)
-        given_of = (boxes or {}).values()
-        if whole := sum(not len(one) and one.problem is None for one in given_of):
-            logger.warning("%d of %d images have no box: one region each", whole, len(given_of))
-        return cls(
-            given.config,
-            given.weights,
-            given.runtime,
-            images,
-            boxes,
-            inputs,
-            folder,
-            total=len(images.ids),
-        )
-
-    @property
-    def store(self) -> Path:
-        """Folder of the finished shards."""
-        return self.folder / FEATURES
-
-    @cached_property
-    def shards(self) -> dict[str, Sequence[str]]:
-        """Name of each shard -> its images in order."""
-        return shards_of(self.images.ids)
-
-    def missing(self) -> list[str]:
-        """Return the shards that have not been published."""
-        return [name for name in self.shards if not (self.store / name).exists()]
-
-    def skipped(self) -> list[SkippedItem]:
-        """Return the images that the published shards lack."""
-        shards = sorted(self.store.glob("[0-9]*"))
-        return [item for shard in shards for item in read_manifest(shard).skipped]
-
-    def part(self, ids: Sequence[str]) -> "Extraction":
-        """Return the extraction of one shard, for another process."""
-        images = self.images.part(ids)
-        boxes = None if self.boxes is None else {one: self.boxes[one] for one in ids}
-        found = self.inputs["images"]
-        files = {path: found.files[path] for path in images.files(ids) if path in found.files}
-        inputs = Inputs({"images": replace(found, files=files)})
-        return replace(self, images=images, boxes=boxes, inputs=inputs)
+from a2cap.pipeline.extraction.images import LISTING, ExtractionInputs
+from a2cap.pipeline.extraction.ray_engine import fill_on_ray
+from a2cap.pipeline.extraction.shard_folder import remove_working_folder
+from a2cap.pipeline.extraction.shard_worker import Extraction, fill_here
 
 
 def extract_images(
-    given: ExtractionInputs, folder: Path, inputs: Inputs, events: EventLog, *, fill: "Fill"
+    given: ExtractionInputs, folder: Path, inputs: Inputs, events: EventLog
 ) -> list[SkippedItem]:
     """Fill a folder with the store, the weights and the record of the extractor.
 
-    fill: fills the missing shards, here or on a cluster. Continues the work of earlier runs.
-    Returns the skipped images; raises InputError if too many are bad.
+    Continues the work of earlier runs, here or on a Ray cluster. Returns the skipped images; raises
+    InputError if too many are bad.
     """
     extraction = Extraction.begin(given, folder, inputs)
     missing = {name: extraction.shards[name] for name in extraction.missing()}
-    extractor = fill(extraction, missing, events) if missing else None
+    extractor = None
+    if missing and given.runtime.ray is not None:
+        fill_on_ray(extraction, missing, events)
+    elif missing:
+        extractor = fill_here(extraction, missing, events)
     skipped = extraction.skipped()
     check_skip_limit(skipped, extraction.total, "images")  # each process knows its own
     facts = seal_shards(extraction.store, len(extraction.shards))
@@ -150,134 +60,6 @@ def extract_stripe(
     if own:
         fill_here(extraction, {name: extraction.shards[name] for name in own}, events)
     return len(extraction.missing())
-
-
-Fill = Callable[[Extraction, Mapping[str, Sequence[str]], EventLog], AnyExtractor | None]
-"""Fills and publishes shards, image ids by name; returns the extractor if it is in this process."""
-
-
-def fill_here(
-    extraction: Extraction, shards: Mapping[str, Sequence[str]], events: EventLog
-) -> AnyExtractor:
-    """Fill and publish shards in this process."""
-    device = str(prepare_device(extraction.runtime))
-    config = extraction.config
-    extractor = load_extractor(extraction.weights, config=config, device=device, strict=True)
-    ids = [image_id for some in shards.values() for image_id in some]
-    with track("extract", total=len(ids), events=events) as progress:
-        worker = ShardWorker(extraction, extractor, events, progress, extraction.skipped())
-        for name, some in shards.items():
-            fill_shard(extraction.store, name, partial(worker.fill, ids=some))
-            events.write("shard", shard=name, images=len(some))
-    return extractor
-
-
-@dataclass
-class ShardWorker:
-    """A process that fills shards with one extractor.
-
-    skipped: images that no features exist of, those of other shards included.
-    """
-
-    extraction: Extraction
-    extractor: AnyExtractor
-    events: EventLog
-    progress: TrackedWork
-    skipped: list[SkippedItem] = field(default_factory=list)
-
-    def fill(self, folder: Path, ids: Sequence[str]) -> None:
-        """Add the images that the folder's store does not contain yet, and seal it."""
-        others = len(self.skipped)
-        with FeatureWriter(
-            folder,
-            dtype=self.extraction.config.dtype,
-            on_commit=lambda stored: self.events.write("checkpoint", images=stored),
-        ) as writer:
-            done = writer.done()
-            self.progress.advance(len(done))
-            # Features depend in the last bit on the batch, so batches do not depend on what is done
-            left = [batch for batch in runs_of(ids, self._batch_size) if set(batch) - done]
-            for decoded in self._decoded(left):
-                self.extraction.inputs.check(self.extraction.images.files(decoded))
-                self._add(self._readable(decoded), writer)
-                self.progress.advance(len(decoded.keys() - done))
-            writer.seal(self.skipped[others:])
-
-    @property
-    def _batch_size(self) -> int:
-        return 1 if self.extraction.boxes is None else _BATCH_SIZE
-
-    def _decoded(self, batches: Sequence[Sequence[str]]) -> Iterator[dict[str, Pixels | A2Error]]:
-        """Yield decoded batches; threads read and decode the next ones during extraction."""
-        encoded = self.extraction.images.read([one for batch in batches for one in batch])
-        sizes = iter([len(batch) for batch in batches])
-        threads = max(1, self.extraction.runtime.workers)
-        # threads, because the decoders of OpenCV and Pillow release Python's lock
-        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(threads) as decoders:
-
-            def read_next() -> Future[dict[str, Pixels | A2Error]] | None:
-                size = next(sizes, 0)
-                batch = [next(encoded) for _ in range(size)]
-                return decoders.submit(_decode, batch) if batch else None
-
-            ahead = deque(reader.submit(read_next) for _ in range(threads + 1))
-            while (found := ahead.popleft().result()) is not None:
-                ahead.append(reader.submit(read_next))
-                yield found.result()
-
-    def _readable(self, decoded: Mapping[str, Pixels | A2Error]) -> dict[str, Pixels]:
-        """Return the decoded images; skip the others."""
-        readable: dict[str, Pixels] = {}
-        for image_id, pixels in decoded.items():
-            if isinstance(pixels, A2Error):
-                self._skip(image_id, pixels)
-            else:
-                readable[image_id] = pixels
-        return readable
-
-    def _add(self, batch: Mapping[str, Pixels], writer: FeatureWriter) -> None:
-        """Extract a batch; if one of its images fails, extract each alone and skip that one."""
-        try:
-            boxes = [self._boxes_of(image_id, pixels) for image_id, pixels in batch.items()]
-            found = self.extractor.extract_many(list(batch.values()), boxes)
-        except InputError as error:
-            if len(batch) == 1:
-                self._skip(next(iter(batch)), error)
-                return
-            for image_id, pixels in batch.items():
-                self._add({image_id: pixels}, writer)
-            return
-        for image_id, regions in zip(batch, found, strict=True):
-            # a batch that was interrupted half-way is extracted again as a whole
-            if image_id not in writer:
-                given = self.extraction.boxes
-                writer.add(image_id, given[image_id].labelled(regions) if given else regions)
-
-    def _boxes_of(self, image_id: str, pixels: Pixels) -> NDArray[np.float32] | None:
-        if self.extraction.boxes is None:
-            return None
-        given = self.extraction.boxes[image_id]
-        given.require_usable(pixels.shape[1], pixels.shape[0])
-        return given.boxes
-
-    def _skip(self, image_id: str, error: A2Error) -> None:
-        self.skipped.append(SkippedItem(image_id, str(error)))
-        self.events.skip(image_id, str(error))
-        logger.warning("skipped image %s: %s", image_id, error)
-        check_skip_limit(self.skipped, self.extraction.total, "images")
-
-
-def _decode(batch: Iterable[EncodedImage]) -> dict[str, Pixels | A2Error]:
-    """Return the pixels of each image, or the error for which it is skipped."""
-    found: dict[str, Pixels | A2Error] = {}
-    for image_id, name, content in batch:
-        try:
-            found[image_id] = (
-                content if isinstance(content, A2Error) else decode_image(content, name)
-            )
-        except InputError as error:
-            found[image_id] = error
-    return found
 
 
 def _save_extractor(extractor: AnyExtractor, folder: Path) -> None:

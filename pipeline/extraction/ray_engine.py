@@ -16,7 +16,7 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
 from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.extraction.extract_images import Extraction, fill_here
+from a2cap.pipeline.extraction.shard_worker import Extraction, fill_here
 
 _RESTARTS = 5
 """Most restarts of a task whose worker or node died."""

@@ -1,8 +1,21 @@
-"""Launch of this process by torchrun: its rank and the number of ranks."""
+"""Ranks of a command under torchrun: each runs the same command.
 
+Rank 0 takes the locks, publishes and writes. When the work of a training begins, it announces the
+folder and the inputs to the other ranks, which enter the same work and write nothing.
+"""
+
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+_SECONDS_BETWEEN_POLLS = 0.1
 
 
 @dataclass(frozen=True)
@@ -28,3 +41,49 @@ def launch(environment: Mapping[str, str] = os.environ) -> Launch:
     rank, ranks, local_rank, local_ranks = (int(environment[name]) for name in names)
     restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
     return Launch(rank, ranks, local_rank, local_ranks, restarts)
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """The work that rank 0 begins: a stage, its partial directory, and its inputs by name."""
+
+    stage: str
+    folder: str
+    inputs: Mapping[str, str]
+
+
+class RankGroup:
+    """The ranks of one command, with the announcements of rank 0 in torch's key-value store."""
+
+    def __init__(self, store: "Store", rank: int) -> None:
+        self._store = store
+        self.is_main = rank == 0
+        self._count = 0
+
+    def announce(self, stage: str, folder: Path, inputs: Mapping[str, Path]) -> None:
+        """Let the other ranks enter the work of a stage."""
+        paths = {name: str(path) for name, path in inputs.items()}
+        self._put(Announcement(stage, str(folder), paths))
+
+    def end(self) -> None:
+        """Let the other ranks end their command."""
+        self._put(None)
+
+    def announced(self) -> Iterator[Announcement]:
+        """Yield the announcements of rank 0 as they come, until its command ends."""
+        while True:
+            # polls: a wait may last hours, and a signal would not end one of the store
+            key = self._next_key()
+            while not self._store.check([key]):
+                time.sleep(_SECONDS_BETWEEN_POLLS)
+            content = json.loads(self._store.get(key))
+            if content is None:
+                return
+            yield Announcement(**content)
+
+    def _put(self, found: Announcement | None) -> None:
+        self._store.set(self._next_key(), json.dumps(found and asdict(found)))
+
+    def _next_key(self) -> str:
+        self._count += 1
+        return f"announcement {self._count}"

@@ -1,17 +1,21 @@
-"""Numeric precision and determinism of training: `train.precision`, `train.deterministic`."""
+"""Numeric precision of trainings and of extraction, and determinism: `train.deterministic`."""
 
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from a2cap.extract.detector import proposal_precision
 from a2cap.extract.detector.proposal_precision import has_bfloat16
+from a2cap.extract.extract_config import ExtractConfig
 from a2cap.model.mixed_precision import mixed_precision
-from a2cap.pipeline.runtime.runtime_config import Precision
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.runtime_config import Precision, RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +29,13 @@ def resolve_precision(precision: Precision, device: str) -> Precision:
         device = "cuda" if has_gpu else "cpu"
     is_missing = device.startswith("cuda") and not has_gpu  # which is reported when training starts
     return "bf16" if not is_missing and has_bfloat16(torch.device(device)) else "fp32"
+
+
+def extraction_precision(
+    config: ExtractConfig, runtime: RuntimeConfig
+) -> Literal["exact", "mixed"]:
+    """Return what `auto` is on the device of an extraction."""
+    return proposal_precision.resolve_precision(config, prepare_device(runtime))
 
 
 def forward_precision(

@@ -1,7 +1,5 @@
 """Estimates of the disk space and memory of stages, computed from the configuration.
 
-This module imports torch; declarations of stages import it when they check.
-
 Peaks measured with one process on a CPU and torch 2.15, minus 0.54 GiB for the libraries; the
 estimate is in parentheses:
 
@@ -9,15 +7,12 @@ estimate is in parentheses:
 - default captioner, 10,000 tokens, 50 regions 1.85 GiB (1.80), 2 layers of width 128 0.47 (0.51).
 """
 
-import math
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch.autograd.graph import saved_tensors_hooks
 
-from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.tensors import skip_init
 from a2cap.extract.detector.conventions import caffe_meta
@@ -28,12 +23,7 @@ from a2cap.extract.grid import grid_width
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.pipeline.config import Config
-from a2cap.pipeline.engine.artifact_names import PREPROCESS, VOCABULARY
-from a2cap.pipeline.runtime.launch import launch
-from a2cap.pipeline.stages.checks import Check, Plan, known
-from a2cap.pipeline.stages.preprocess import make_vocabulary
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
-from a2cap.pipeline.weights.detectors import weights_file
 
 PUBLISHED_WIDTH = 2048  # for weights without a width in their header
 _FIRST_CHANNELS = 64  # of the first layer of a published network
@@ -108,70 +98,11 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def training_tokens(config: Config, processes: int = 1) -> int:
-    """Return the tokens that a step of training keeps in memory on each of `processes` ranks."""
-    train = config.train
-    captions = train.captions_per_image if train.grouping == "image" else 1
-    items = math.ceil(train.batch_size / (train.accumulate * processes))
-    return 2 * items * captions * (config.preprocess.max_length + 1)  # forward and backward
-
-
-def self_critical_tokens(config: Config, processes: int = 1) -> int:
-    """Return the tokens that a self-critical step keeps in memory on each rank."""
-    scst = config.scst
-    images = math.ceil(scst.batch_size / (scst.accumulate * processes))
-    tokens = images * scst.samples * scst.max_length
-    if scst.mask == "continued":  # a second pass, over reference captions
-        tokens += images * scst.captions_per_image * (config.preprocess.max_length + 1)
-    return tokens
-
-
 def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int) -> int:
     """Return the bytes of a step: weights, gradients, Adam's two moments, and the tokens."""
     regions = config.train.max_regions or config.extract.max_regions
     per_token = 5 * vocabulary + kept_per_token(config.model, regions)
     return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
-
-
-def training_checks(
-    plan: Plan, stage: str, tokens: Callable[[Config, int], int], what: str, remedy: str
-) -> dict[str, Check]:
-    """Return the checks of a captioner's training: device, memory of a step, and checkpoints."""
-    return {
-        "device": plan.device,
-        "memory": lambda: _check_step(plan, tokens, what, remedy),
-        "disk": lambda: plan.disk(stage, training_disk(_parameters(plan)), "checkpoints"),
-    }
-
-
-def _check_step(plan: Plan, tokens: Callable[[Config, int], int], what: str, remedy: str) -> str:
-    started = launch()
-    size = {"parameters": _parameters(plan), "vocabulary": _vocabulary_size(plan)}
-    needed = step_memory(plan.config, tokens=tokens(plan.config, started.ranks), **size)
-    # the ranks on a CPU share its memory, each GPU has its own
-    needed *= started.local_ranks if plan.torch_device.type == "cpu" else 1
-    return plan.memory(needed, what, remedy)
-
-
-def feature_width_of(plan: Plan) -> int:
-    """Return the width of the features that the experiment extracts or imports."""
-    imported, config = plan.files.imported, plan.config.extract
-    if imported is not None:
-        return imported.feature_width()
-    return feature_width(config, weights_file(config))
-
-
-def _parameters(plan: Plan) -> int:
-    width, size = known(lambda: feature_width_of(plan)), _vocabulary_size(plan)
-    return captioner_parameters(plan.config.model, width=width, vocabulary=size)
-
-
-def _vocabulary_size(plan: Plan) -> int:
-    """Return V of the preprocessed captions, else that of the annotations."""
-    done = plan.stages.folder_of(PREPROCESS)
-    if done is not None:
-        return len(Vocabulary.load(done / VOCABULARY))
-    return len(known(lambda: make_vocabulary(plan.files.annotations, plan.config.preprocess)))
 
 
 def training_disk(parameters: int) -> int:

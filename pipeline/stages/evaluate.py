@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.word_groups import read_word_groups
@@ -35,10 +35,13 @@ from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.weights.captioners import captioner_folder
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.stages.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Evaluate(Stage):
         attention = () if self.evaluate.attention == "none" else (ATTENTION,)
         return (RESULTS, METRICS, PER_IMAGE, REPORT, *attention)
 
-    def checks(self, plan: Plan) -> dict[str, Check]:
+    def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check what the captions are compared with, and the images of the report."""
         return {
             "metrics": require_metric_files,
@@ -103,7 +106,7 @@ class Evaluate(Stage):
             "images": plan.images,
         }
 
-    def work_checks(self, plan: Plan) -> dict[str, Check]:
+    def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Check large files, the device and the folder."""
         return {
             "instances": self._instances,
@@ -131,7 +134,7 @@ class Evaluate(Stage):
     def _no_spice(self) -> str | None:
         return spice_obstacle(requested=self.evaluate.spice)
 
-    def _spice(self, plan: Plan) -> str:
+    def _spice(self, plan: "Plan") -> str:
         """Report if SPICE can run; the stage runs without it too."""
         if not self.evaluate.spice:
             return "not requested"
@@ -170,7 +173,7 @@ class Evaluate(Stage):
 
         return f"of {len(read_scenes(require_file(path, 'data.scenes'))):,} images"
 
-    def _ensemble(self, plan: Plan) -> str:
+    def _ensemble(self, plan: "Plan") -> str:
         """Check that the captioners of an ensemble exist and fit each other and the experiment."""
         if not self.evaluate.ensemble:
             return "none"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,10 +25,13 @@ from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.images import SHARD_SIZE, ExtractionInputs, given_boxes
 from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.stages.checks import Check, Plan, known
+from a2cap.pipeline.stages.checks import Check, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.weights.detectors import settings_of_weights, weights_file
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.stages.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,10 @@ class Extract(Stage):
         """The section with the precision that `auto` is on this processor."""
         precision = self.extract.precision_in_key
         if precision == "auto":
-            from a2cap.extract.detector.proposal_precision import resolve_precision  # imports torch
-            from a2cap.pipeline.runtime.device import prepare_device
+            # imports torch
+            from a2cap.pipeline.runtime.training_precision import extraction_precision
 
-            precision = resolve_precision(self.extract, prepare_device(self.runtime))
+            precision = extraction_precision(self.extract, self.runtime)
         return self.extract.model_copy(update={"precision": precision})
 
     def files(self, files: ExperimentFiles) -> dict[str, Input]:
@@ -73,17 +76,17 @@ class Extract(Stage):
         """Return the store, and what extracts equal features."""
         return (FEATURES, EXTRACTOR, WEIGHTS)
 
-    def checks(self, plan: Plan) -> dict[str, Check]:
+    def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check that the images exist."""
         return {"images": plan.images}
 
-    def work_checks(self, plan: Plan) -> dict[str, Check]:
+    def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Check weights, boxes, device, memory, disk and folder."""
         return {
             "weights": lambda: self._weights(plan),
             "boxes": lambda: self._boxes(plan),
             "device": plan.device,
-            "memory": lambda: self._memory(plan),
+            "memory": plan.detector_memory,
             "disk": lambda: self._disk(plan),
             **super().work_checks(plan),
         }
@@ -101,11 +104,9 @@ class Extract(Stage):
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Extract the shards that are missing, here or on a Ray cluster, and seal the store."""
-        from a2cap.pipeline.extraction.extract_images import Fill, extract_images, fill_here
-        from a2cap.pipeline.extraction.ray_engine import fill_on_ray
+        from a2cap.pipeline.extraction.extract_images import extract_images
 
-        fill: Fill = fill_here if self.runtime.ray is None else fill_on_ray
-        return extract_images(self._inputs(inputs), folder, inputs, events, fill=fill)
+        return extract_images(self._inputs(inputs), folder, inputs, events)
 
     def remarks(self, result: Path) -> list[str]:
         """Return what makes features extracted now differ by rounding; of a part, what is done."""
@@ -121,38 +122,26 @@ class Extract(Stage):
         boxes = inputs["instances"].path if "instances" in inputs else None
         return ExtractionInputs(self._computed, inputs["weights"].path, images, boxes, self.runtime)
 
-    def _weights(self, plan: Plan) -> str:
+    def _weights(self, plan: "Plan") -> str:
         """Check that detector weights are named, readable, and not contradicted by the settings."""
         path = weights_file(self.extract)
         if conflict := self.extract.conflict(settings_of_weights(self.extract.weights)):
             raise ConfigError(conflict)
-        return f"{path}, feature width {self._width(plan):,}"
+        return f"{path}, feature width {plan.feature_width():,}"
 
-    def _boxes(self, plan: Plan) -> str:
+    def _boxes(self, plan: "Plan") -> str:
         """Check that every image has boxes, if they are given."""
         boxes = self.extract.boxes
         return f"{self._given_regions(plan):,} given" if boxes == "given" else boxes
 
-    def _given_regions(self, plan: Plan) -> int:
+    def _given_regions(self, plan: "Plan") -> int:
         path = require_file(self.data.instances, "data.instances")
         images = known(lambda: plan.files.images)
         given = given_boxes(path, images, optional=self.extract.pools_map) or {}
         return sum(max(1, len(given[name])) for name, file in images.items() if file is not None)
 
-    def _width(self, plan: Plan) -> int:
-        from a2cap.pipeline.stages.estimates import feature_width_of
-
-        return feature_width_of(plan)
-
-    def _memory(self, plan: Plan) -> str:
-        from a2cap.pipeline.stages.estimates import detector_memory
-
-        width = known(lambda: self._width(plan))
-        needed = detector_memory(self.extract, weights_file(self.extract).stat().st_size, width)
-        return plan.memory(needed, "the detector", "lower extract.roi_size or extract.max_side")
-
-    def _disk(self, plan: Plan) -> str:
-        width = known(lambda: self._width(plan))
+    def _disk(self, plan: "Plan") -> str:
+        width = known(plan.feature_width)
         if self.extract.boxes == "given":
             count = known(lambda: self._given_regions(plan))
         else:
@@ -195,7 +184,7 @@ class ImportFeatures(Stage):
         """Return the store and the record of where it comes from."""
         return (FEATURES, EXTRACTOR)
 
-    def work_checks(self, plan: Plan) -> dict[str, Check]:
+    def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Check that the features can be read."""
         return {"features": self._features, **super().work_checks(plan)}
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from a2cap.data.annotations.json_layouts import IN_NO_SPLIT, require_annotations
 from a2cap.data.annotations.read import Annotations, Caption, check_skip_limit
 from a2cap.data.annotations.tables import caption_files
-from a2cap.data.captions.presets import count_words
-from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.captions.vocabulary import make_vocabulary
 from a2cap.data.data_config import DataConfig, PreprocessConfig
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
@@ -28,9 +27,12 @@ from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import tokenize
-from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.stages.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Preprocess(Stage):
         """Return vocabulary, token ids, references and document frequencies."""
         return (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)
 
-    def checks(self, plan: Plan) -> dict[str, Check]:
+    def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check the annotations and the files of the tokenizer."""
         return {"annotations": self._annotations, "metrics": require_metric_files}
 
@@ -105,7 +107,7 @@ def preprocess(
     references = tokenize(raw, config.tokenizer)
     if config.tokenizer != "karpathy":
         found = _with_words(found, references)
-    vocabulary = make_vocabulary(found, config)
+    vocabulary = make_vocabulary(found.images, config)
     vocabulary.save(directory / VOCABULARY)
     write_captions(
         directory / CAPTIONS,
@@ -120,16 +122,6 @@ def preprocess(
     training = {p.image_id: references[p.image_id] for p in found.images if p.split == "train"}
     count_document_frequencies(training, vocabulary).save(directory / DOCUMENT_FREQUENCIES)
     return unusable
-
-
-def make_vocabulary(found: Annotations, config: PreprocessConfig) -> Vocabulary:
-    """Return the vocabulary of the training split."""
-    return Vocabulary.from_counts(
-        count_words(found.images, config.vocabulary),
-        config.vocabulary,
-        tokenizer=config.tokenizer,
-        min_count=config.min_count,
-    )
 
 
 def _with_words(found: Annotations, references: Mapping[str, Sequence[str]]) -> Annotations:

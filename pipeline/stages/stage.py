@@ -3,14 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
-from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.stages.plan import Plan
 
 
 class Stage(ABC):
@@ -43,11 +46,11 @@ class Stage(ABC):
     def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
         """Return the files and sealed folders that the work leaves."""
 
-    def checks(self, plan: Plan) -> dict[str, Check]:
+    def checks(self, plan: "Plan") -> dict[str, Check]:
         """Return what must hold whenever a command needs the stage, by need."""
         return {}
 
-    def work_checks(self, plan: Plan) -> dict[str, Check]:
+    def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Return what must hold if the stage has to run, by need."""
         return {"folder": lambda: plan.writable_folder(self.name)}
 

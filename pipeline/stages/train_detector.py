@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
@@ -18,12 +18,19 @@ from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
-from a2cap.pipeline.training.detector.detector_config import DetectorConfig
-from a2cap.pipeline.training.detector.labelled_images import image_files, input_files
+from a2cap.pipeline.training.detector.detector_config import (
+    DetectorConfig,
+    image_files,
+    input_files,
+)
 from a2cap.pipeline.training.extended_training import continued
+from a2cap.pipeline.training.training_run import TrainingRun
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.stages.plan import Plan
 
 _PATHS = {
     "images",
@@ -68,19 +75,19 @@ class TrainDetector(Stage):
         """Return the detector, its figures and the names of its classes."""
         return (DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES)
 
-    def checks(self, plan: Plan) -> dict[str, Check]:
+    def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check that labels, names, lists and images exist."""
         return {
             "labels": lambda: ", ".join(str(path) for _, path in input_files(self.detector)),
             "labelled images": self._images,
         }
 
-    def work_checks(self, plan: Plan) -> dict[str, Check]:
+    def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Check the weights to start from, the device and the disk."""
         return {
             "start": self._start,
             "device": plan.device,
-            "disk": lambda: self._disk(plan),
+            "disk": lambda: plan.detector_checkpoints(self.name),
             **super().work_checks(plan),
         }
 
@@ -92,7 +99,6 @@ class TrainDetector(Stage):
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the detector; return the images that cannot be used."""
         from a2cap.pipeline.training.detector.train import train_detector
-        from a2cap.pipeline.training.training_run import TrainingRun
 
         run = TrainingRun(folder, inputs, events, self.runtime)
         data = train_detector(self.detector, run)
@@ -110,8 +116,3 @@ class TrainDetector(Stage):
             return "random"
         tensors = start_tensors(require_file(start, "detector.start"))
         return f"{start}, {len(tensors):,} tensors"
-
-    def _disk(self, plan: Plan) -> str:
-        from a2cap.pipeline.stages.estimates import detector_training_disk
-
-        return plan.disk(self.name, detector_training_disk(self.detector), "checkpoints")

@@ -1,23 +1,29 @@
 """Stage train-scst: self-critical training of the captioner from train-xe."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.pipeline.captioning.model_description import captioner_outputs
+from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.extended_training import continued
+from a2cap.pipeline.training.training_run import TrainingRun
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.stages.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,10 @@ class TrainScst(Stage):
         """Return the files of a captioner."""
         return captioner_outputs(inputs["features"].path)
 
-    def work_checks(self, plan: Plan) -> dict[str, Check]:
+    def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Check device, memory, disk and folder."""
-        # imported late, with torch: `a2 status` declares stages too
-        from a2cap.pipeline.stages.estimates import self_critical_tokens, training_checks
-
         size = (self_critical_tokens, "self-critical training", "raise scst.accumulate")
-        return {**training_checks(plan, self.name, *size), **super().work_checks(plan)}
+        return {**plan.training(self.name, *size), **super().work_checks(plan)}
 
     def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
@@ -64,7 +67,16 @@ class TrainScst(Stage):
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner further."""
         from a2cap.pipeline.training.captioner.self_critical import refine_captioner
-        from a2cap.pipeline.training.training_run import TrainingRun
 
         refine_captioner(self.scst, TrainingRun(folder, inputs, events, self.runtime))
         return []
+
+
+def self_critical_tokens(config: Config, ranks: int = 1) -> int:
+    """Return the tokens that a step keeps in memory on each of so many ranks."""
+    scst = config.scst
+    images = math.ceil(scst.batch_size / (scst.accumulate * ranks))
+    tokens = images * scst.samples * scst.max_length
+    if scst.mask == "continued":  # a second pass, over reference captions
+        tokens += images * scst.captions_per_image * (config.preprocess.max_length + 1)
+    return tokens

@@ -1,25 +1,31 @@
 """Stage train-xe: a captioner trained by cross-entropy and the mask loss."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.pipeline.captioning.model_description import captioner_outputs
+from a2cap.pipeline.config import Config
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.stages.checks import Check, Plan
+from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.extended_training import continued
+from a2cap.pipeline.training.training_run import TrainingRun
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.stages.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,10 @@ class TrainXe(Stage):
         """Return the files of a captioner."""
         return captioner_outputs(inputs["features"].path)
 
-    def work_checks(self, plan: Plan) -> dict[str, Check]:
+    def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Check device, memory, disk and folder."""
-        # imported late, with torch: `a2 status` declares stages too
-        from a2cap.pipeline.stages.estimates import training_checks, training_tokens
-
         size = (training_tokens, "training", "raise train.accumulate")
-        return {**training_checks(plan, self.name, *size), **super().work_checks(plan)}
+        return {**plan.training(self.name, *size), **super().work_checks(plan)}
 
     def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
@@ -79,8 +82,15 @@ class TrainXe(Stage):
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner."""
         from a2cap.pipeline.training.captioner.cross_entropy import train_captioner
-        from a2cap.pipeline.training.training_run import TrainingRun
 
         run = TrainingRun(folder, inputs, events, self.runtime)
         train_captioner(self.train, self.model, run)
         return []
+
+
+def training_tokens(config: Config, ranks: int = 1) -> int:
+    """Return the tokens that a step keeps in memory on each of so many ranks."""
+    train = config.train
+    captions = train.captions_per_image if train.grouping == "image" else 1
+    items = math.ceil(train.batch_size / (train.accumulate * ranks))
+    return 2 * items * captions * (config.preprocess.max_length + 1)  # forward and backward

@@ -28,17 +28,17 @@ from a2cap.pipeline.runtime.training_precision import (
     warn_about_emulation,
 )
 from a2cap.pipeline.training.average import WeightAverage
-from a2cap.pipeline.training.resume import Position, SavedTraining
+from a2cap.pipeline.training.checkpoints import Position, SavedTraining
 from a2cap.pipeline.training.training_config import TrainingConfig
-from a2cap.pipeline.training.training_run import (
+from a2cap.pipeline.training.training_parts import (
     Batches,
     Part,
     TrainingRecord,
-    TrainingRun,
     Update,
     Validation,
     training_record,
 )
+from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Optimizer(ABC, Generic[Part]):
         parameters = [parameter for side, _ in sides for parameter in side]
         self._average = WeightAverage(parameters, ema) if ema else None
         self._clip_norm = math.inf if config.clip_norm is None else config.clip_norm
-        self._ranks = ranks
+        self.ranks = ranks
         self._gradients = GradientSum((side for side, _ in sides), ranks)
         self._device = sides[0][0][0].device
         self._unread: list[_Measured] = []
@@ -85,7 +85,7 @@ class Optimizer(ABC, Generic[Part]):
         self.begin(number)
         # counted before the parts are on a GPU, so that nothing waits for it
         counts = [self.count(part) for part in parts]
-        amount = int(self._ranks.sum(torch.tensor(sum(counts))))
+        amount = int(self.ranks.sum(torch.tensor(sum(counts))))
         values = torch.zeros(len(self.names), device=self._device, dtype=self.value_type)
 
         for _, optimizer in self.sides:
@@ -154,7 +154,7 @@ class Optimizer(ABC, Generic[Part]):
         if not self._unread:
             return []
         unread, self._unread = self._unread, []
-        values = self._ranks.sum(torch.stack([update.values for update in unread])).tolist()
+        values = self.ranks.sum(torch.stack([update.values for update in unread])).tolist()
         norms = torch.stack([update.gradient_norm for update in unread]).tolist()
         updates = []
         for update, measured, norm in zip(unread, values, norms, strict=True):
@@ -217,7 +217,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
 
     Raises A2Error on a loss that is not finite, Interrupted after saving a checkpoint.
     """
-    ranks, config = run.ranks, task.config
+    ranks, config = task.optimizer.ranks, task.config
     recorded = training_record(run.folder, run.events) if ranks.is_main else nullcontext()
     device = next(task.network.parameters()).device
     switch = deterministic_operations(device) if config.deterministic else nullcontext()
@@ -255,6 +255,7 @@ class Training(Generic[Part]):
         self.saved = SavedTraining(
             task.network, task.optimizer, task.config, run, command=task.command
         )
+        self._ranks = task.optimizer.ranks
         self.position = self.saved.resume()
 
     @property
@@ -269,7 +270,7 @@ class Training(Generic[Part]):
         Raises Interrupted when all ranks agree to stop: after an update, which is saved first, or
         at the end.
         """
-        task, ranks = self._task, self._run.ranks
+        task, ranks = self._task, self._ranks
         task.network.train()
         title = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
         steps, batch = len(task.batches), self.position.batch
@@ -301,7 +302,7 @@ class Training(Generic[Part]):
         for update in updates:
             if not update.finite:
                 # the images of all ranks, since losses are summed before anyone reads them
-                shares = self._run.ranks.all_gather(update.image_ids)
+                shares = self._ranks.all_gather(update.image_ids)
                 images = ", ".join(name for share in shares for name in share)
                 raise A2Error(
                     f"loss is not finite at step {update.number}: {update.summary()} "

@@ -4,6 +4,9 @@ import logging
 import time
 from pathlib import Path
 
+import pooch
+import requests
+
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.progress import track
 
@@ -28,8 +31,6 @@ def download(url: str, target: Path, *, pause: float = 1.0) -> None:
     """
     if target.is_file():
         return
-    import pooch  # with requests and its packages, a tenth of a second
-
     pooch.get_logger().setLevel(logging.WARNING)  # it would print the sha256 of every download
     for count in range(1, _TRIES + 1):
         try:
@@ -53,8 +54,6 @@ def download(url: str, target: Path, *, pause: float = 1.0) -> None:
 
 def _stream(url: str, target: str, _pooch: object) -> None:
     """Write the content of `url` to the temporary file `target` of pooch."""
-    import requests
-
     # pooch's own HTTPDownloader leaves the connection of a failed download open
     with requests.get(url, stream=True, timeout=_TIMEOUT) as response, Path(target).open("wb") as f:
         response.raise_for_status()

@@ -78,7 +78,7 @@ _ANY_TRAINING = (
     Point("a2cap.pipeline.training.checkpoints:Checkpoints.drop_old"),
     Point("a2cap.data.files.tensors:save_tensors", writes=0),
     Point("torch:save"),
-    Point("a2cap.pipeline.training.training_run:TrainingRecord.epoch"),
+    Point("a2cap.pipeline.training.training_parts:TrainingRecord.epoch"),
     Point("a2cap.pipeline.training.loop:Training._end_epoch"),
 )
 

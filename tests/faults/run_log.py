@@ -13,13 +13,13 @@ from typing import Any
 
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.pipeline.training.resume import Position
+from a2cap.pipeline.training.checkpoints import Position
 from tests.faults.fault_points import observe, wrap
 
 OPEN = "a2cap.data.features.writer:FeatureWriter.__init__"
 COMMIT = "a2cap.data.features.writer:FeatureWriter._commit"
-EXTRACT = "a2cap.pipeline.extraction.extract_images:ShardWorker._add"
-RESUME = "a2cap.pipeline.training.resume:SavedTraining.resume"
+EXTRACT = "a2cap.pipeline.extraction.shard_worker:ShardWorker._add"
+RESUME = "a2cap.pipeline.training.checkpoints:SavedTraining.resume"
 UPDATES = (
     "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",
     "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",

@@ -24,8 +24,8 @@ from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.extraction import extract_images as extraction
 from a2cap.pipeline.extraction import images, ray_engine
+from a2cap.pipeline.extraction import shard_worker as extraction
 from tests.experiments import DETECTOR, SECTIONS, TinyExperiment, make_experiment
 from tests.faults import processes, run_log
 from tests.faults.digests import Digests, differences, file_digests, result_digests

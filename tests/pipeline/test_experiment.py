@@ -14,7 +14,7 @@ from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.checks import require_runnable
+from a2cap.pipeline.stages.plan import require_runnable
 from tests.data.messages import message_of
 from tests.data.sources.samples import tar_bytes
 

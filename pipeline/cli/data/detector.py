@@ -5,7 +5,8 @@ import json
 import click
 
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
-from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option, log
+from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.options import force_option, log
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.print_scores import print_detector
 from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR

@@ -20,13 +20,8 @@ from a2cap.pipeline.weights.detectors import (
     downloaded_detector,
     resolve_weights,
 )
-from a2cap.pipeline.weights.spice import (
-    PURPOSE,
-    SPICE,
-    download_spice,
-    downloaded_spice,
-    spice_folder,
-)
+from a2cap.pipeline.weights.spice import PURPOSE, SPICE, downloaded_spice, spice_folder
+from a2cap.pipeline.weights.spice_files import download_spice
 
 
 @click.group(cls=Commands)

@@ -2,7 +2,8 @@
 
 import click
 
-from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options, force_option
+from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.options import force_option
 from a2cap.pipeline.cli.run_stages import run_stages
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import click
 
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
-from a2cap.pipeline.cli.options import PATH, ExperimentOptions, experiment_options, force_option
+from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.options import PATH, force_option
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.run_stages import run_stages
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.checks import require_runnable
+from a2cap.pipeline.stages.plan import require_runnable
 
 
 @click.command()

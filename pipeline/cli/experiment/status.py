@@ -2,7 +2,7 @@
 
 import click
 
-from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import print_status
 
 

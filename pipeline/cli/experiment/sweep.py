@@ -9,12 +9,12 @@ import click
 from a2cap.data.errors import A2Error
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
-from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.config import override
 from a2cap.pipeline.engine.artifact_names import METRICS
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.checks import require_runnable
+from a2cap.pipeline.stages.plan import require_runnable
 from a2cap.pipeline.sweep import Point, grid, interval
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only

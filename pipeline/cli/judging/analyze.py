@@ -8,13 +8,8 @@ import click
 from a2cap.data.errors import InputError
 from a2cap.pipeline.analysis.faithfulness import RUNS, RunAnalysis, analyse, write_analysis
 from a2cap.pipeline.analysis.trainings import Run, read_run, trainings_in
-from a2cap.pipeline.cli.options import (
-    FOLDER,
-    PATH,
-    ExperimentOptions,
-    experiment_options,
-    force_option,
-)
+from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.options import FOLDER, PATH, force_option
 from a2cap.pipeline.engine.artifact_names import TRAIN_XE
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.runs import find_result, title_of

@@ -2,7 +2,7 @@
 
 import click
 
-from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import format_bytes
 from a2cap.pipeline.upkeep.clean import (
     LEFTOVER,

@@ -6,8 +6,8 @@ from typing import TextIO
 import click
 
 from a2cap.pipeline.cli.commands import EXIT_ERROR
-from a2cap.pipeline.cli.options import ExperimentOptions, experiment_options
-from a2cap.pipeline.stages.checks import check_stages
+from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
+from a2cap.pipeline.stages.plan import check_stages
 from a2cap.pipeline.upkeep.machine import describe_machine
 
 

@@ -28,7 +28,7 @@ from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.train_config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.training_data import TrainingData
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask
-from a2cap.pipeline.training.training_run import Batches
+from a2cap.pipeline.training.training_parts import Batches
 
 logger = logging.getLogger(__name__)
 

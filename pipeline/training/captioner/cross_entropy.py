@@ -37,9 +37,9 @@ from a2cap.pipeline.training.captioner.caption_validation import (
     caption_task,
     training_batches,
 )
-from a2cap.pipeline.training.captioner.supervision import NamedRegions
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.captioner.training_data import (
+    NamedRegions,
     read_training_data,
     require_kind_of_regions,
 )
@@ -57,7 +57,8 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     Every rank calls this; only the main rank writes. Raises A2Error for unusable inputs and on a
     loss that is not finite, Interrupted after saving.
     """
-    features, ranks, device = run.inputs["features"].path, run.ranks, prepare_device(run.runtime)
+    features, device = run.inputs["features"].path, prepare_device(run.runtime)
+    ranks = Ranks.current()
     data = read_training_data(features, run.inputs["captions"].path)
     require_kind_of_regions(model, data.store, max_regions=config.max_regions)
     description = ModelDescription(
@@ -154,7 +155,7 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
     def end(self) -> None:
         """Average the moving averages of the ranks: a checkpoint contains those of rank 0."""
         for average in self._captioner.moving_averages:
-            average.copy_(self._ranks.sum(average.clone()) / self._ranks.count)
+            average.copy_(self.ranks.sum(average.clone()) / self.ranks.count)
 
     def report(
         self, found: dict[str, float], amount: int

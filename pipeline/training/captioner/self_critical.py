@@ -42,9 +42,9 @@ from a2cap.pipeline.training.captioner.caption_validation import (
 )
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.captioner.training_data import read_training_data
+from a2cap.pipeline.training.checkpoints import derived_seed
 from a2cap.pipeline.training.extended_training import read_epochs
 from a2cap.pipeline.training.loop import Optimizer, run_training
-from a2cap.pipeline.training.resume import derived_seed
 from a2cap.pipeline.training.training_run import TrainingRun
 
 
@@ -55,7 +55,7 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
     model that does not fit them, and on a loss that is not finite, Interrupted after saving.
     """
     features, captions, model = (run.inputs[n].path for n in ("features", "captions", "model"))
-    ranks, device = run.ranks, prepare_device(run.runtime)
+    ranks, device = Ranks.current(), prepare_device(run.runtime)
     require_double(device, "self-critical training")
     data = read_training_data(features, captions)
     loaded = load_model(model, device=device)
@@ -195,7 +195,7 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         """Seed the samples; the schedule step (s of Eq. 8) keeps that of cross-entropy training."""
         # an RNG of its own, so that samples depend on nothing else; the global one is for dropout
         self._generator.manual_seed(
-            derived_seed(self._config.seed, number, self._ranks.rank) >> 1  # 63 bits
+            derived_seed(self._config.seed, number, self.ranks.rank) >> 1  # 63 bits
         )
 
     def losses(self, part: Batch, number: int, index: int) -> tuple[Tensor, Tensor]:
@@ -237,7 +237,7 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
 
     def divisors(self, values: Tensor) -> Sequence[Tensor]:
         """Return the sampled tokens of all ranks, and those of the ground truth."""
-        found = dict(zip(self.names, self._ranks.sum(values.clone()), strict=True))
+        found = dict(zip(self.names, self.ranks.sum(values.clone()), strict=True))
         return [found[name].clamp(min=1) for name in ("tokens", "true_tokens")]
 
     def lr(self, number: int) -> float:

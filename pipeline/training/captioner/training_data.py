@@ -1,15 +1,17 @@
-"""Data of a captioner's training: features, captions, references and vocabulary."""
+"""Data of a captioner's training: features, captions, references, vocabulary, named regions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from a2cap.data.annotations.instances import Instances, read_instances
+from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
-from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
@@ -17,6 +19,7 @@ from a2cap.data.regions import is_grid
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.pipeline.captioning.grounding import CategoryNames, named_regions
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
 
 _SAMPLE = 1000  # images from which means and deviations are taken
@@ -99,3 +102,40 @@ def require_kind_of_regions(
             f"{name} have {count} cells per image, model.cells is {model.cells}; set "
             f"model.cells={count}"
         )
+
+
+class NamedRegions:
+    """Targets of attention at words that name a category with boxes (`train.supervision`)."""
+
+    def __init__(self, instances: Mapping[str, Instances], vocabulary: Vocabulary) -> None:
+        self._names = CategoryNames.of_images(instances.values())
+        self._instances, self._words = instances, vocabulary.words
+
+    @classmethod
+    def read(cls, path: Path, vocabulary: Vocabulary) -> "NamedRegions":
+        """Read COCO instances; raise InputError if an image has boxes without its size."""
+        found = read_instances(path)
+        if unsized := [name for name, one in found.items() if len(one) and one.size is None]:
+            raise InputError(
+                f"image {unsized[0]!r} has boxes, but no width and height in {str(path)!r}; "
+                "add them for train.supervision, or set it to 0"
+            )
+        return cls(found, vocabulary)
+
+    def targets(self, batch: Batch) -> Tensor:
+        """Return beta, (B, K * L, R) float32: uniform over a named category's regions, or 0."""
+        assert batch.tokens is not None  # a training batch
+        count, rows, length = batch.tokens.shape
+        found = torch.zeros(count, rows, length, batch.region_mask.shape[1])
+        for image, image_id in enumerate(batch.image_ids):
+            instances = self._instances.get(image_id)
+            if instances is None or instances.size is None or not len(instances):
+                continue
+            exists = batch.region_mask[image]
+            boxes = (batch.boxes[image, exists, :4] * torch.tensor(instances.size * 2)).numpy()
+            for row, tokens in enumerate(batch.tokens[image].tolist()):
+                words = [self._words[token] for token in tokens if token not in (PAD, EOS)]
+                for span, right in named_regions(words, boxes, instances, self._names):
+                    share = torch.from_numpy(right / right.sum())
+                    found[image, row, span.start : span.stop, : len(right)] = share.float()
+        return found.flatten(1, 2)

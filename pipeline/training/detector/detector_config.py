@@ -1,15 +1,22 @@
-"""Configuration of the section `detector`, which only the training of detectors reads."""
+"""Configuration of the section `detector`, and the files that it names."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from a2cap.data.annotations.split_list import read_ids
+from a2cap.data.files.paths import require_file, require_folder
+from a2cap.data.image_ids import find_images
 from a2cap.pipeline.training.training_config import Count, TrainingConfig
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[float, Field(gt=0)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
+
+_FILES = ("labels", "ids", "validation_labels", "validation_ids")
+_VISUAL_GENOME_FILES = ("attributes", "object_names", "attribute_names")
 
 
 class DetectorConfig(TrainingConfig):
@@ -128,3 +135,55 @@ class DetectorConfig(TrainingConfig):
         if problems:
             raise ValueError("; ".join(problems))
         return self
+
+
+def input_files(config: DetectorConfig) -> Iterator[tuple[str, Path]]:
+    """Yield every configured file of labels, names and lists, with its field.
+
+    Raises ConfigError if a required field is not set, InputError if a file does not exist.
+    """
+    required = {"labels"}
+    fields: tuple[str, ...] = _FILES
+    if config.layout == "visual-genome":
+        required.update(_VISUAL_GENOME_FILES)
+        fields = (*_FILES, *_VISUAL_GENOME_FILES)
+    for field in fields:
+        path: Path | None = getattr(config, field)
+        if path is not None or field in required:
+            yield field, label_file(path, field)
+
+
+def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
+    """Return the images that training and validation may read, by field of the folder and id.
+
+    Raises ConfigError if a folder is not set or does not exist.
+    """
+    # labels are large and not read here, so images without labels are included
+    lists = {"images": ["ids"]}
+    validation = "images" if config.validation_images is None else "validation_images"
+    lists.setdefault(validation, []).append("validation_ids")
+    found = {}
+    for field, listed_by in lists.items():
+        images = find_images(label_folder(getattr(config, field), field))
+        wanted: set[str] = set()
+        for name in listed_by:
+            listed = listed_ids(config, name)
+            wanted |= images.keys() if listed is None else listed  # no list: all images
+        found[field] = {name: path for name, path in images.items() if name in wanted}
+    return found
+
+
+def listed_ids(config: DetectorConfig, field: str) -> frozenset[str] | None:
+    """Return the ids of a list, None if its field is not set."""
+    path = getattr(config, field)
+    return None if path is None else read_ids(label_file(path, field))
+
+
+def label_file(path: Path | None, field: str) -> Path:
+    """Return the file of a field; ConfigError if it is not set, InputError without it."""
+    return require_file(path, f"detector.{field}")
+
+
+def label_folder(path: Path | None, field: str) -> Path:
+    """Return the folder of a field; ConfigError if it is not set or does not exist."""
+    return require_folder(path, f"detector.{field}")

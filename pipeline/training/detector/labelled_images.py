@@ -1,20 +1,19 @@
 """Labelled images of the section `detector`, for training and validation."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
-from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData, LabelledImage
+from a2cap.data.detection.visual_genome import read_visual_genome
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.paths import require_file, require_folder
-from a2cap.data.image_ids import find_images
-from a2cap.pipeline.training.detector.detector_config import DetectorConfig
-
-_FILES = ("labels", "ids", "validation_labels", "validation_ids")
-_VISUAL_GENOME_FILES = ("attributes", "object_names", "attribute_names")
+from a2cap.extract.image import image_size
+from a2cap.pipeline.training.detector.detector_config import (
+    DetectorConfig,
+    label_file,
+    label_folder,
+    listed_ids,
+)
 
 
 @dataclass(frozen=True)
@@ -23,47 +22,6 @@ class DetectorData:
 
     training: DetectionData
     validation: DetectionData
-
-
-def input_files(config: DetectorConfig) -> Iterator[tuple[str, Path]]:
-    """Yield every configured file of labels, names and lists, with its field.
-
-    Raises ConfigError if a required field is not set, InputError if a file does not exist.
-    """
-    required = {"labels"}
-    fields: tuple[str, ...] = _FILES
-    if config.layout == "visual-genome":
-        required.update(_VISUAL_GENOME_FILES)
-        fields = (*_FILES, *_VISUAL_GENOME_FILES)
-    for field in fields:
-        path: Path | None = getattr(config, field)
-        if path is not None or field in required:
-            yield field, _file(path, field)
-
-
-def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
-    """Return the images that training and validation may read, by field of the folder and id.
-
-    Raises ConfigError if a folder is not set or does not exist.
-    """
-    # labels are large and not read here, so images without labels are included
-    lists = {"images": ["ids"]}
-    validation = "images" if config.validation_images is None else "validation_images"
-    lists.setdefault(validation, []).append("validation_ids")
-    found = {}
-    for field, listed_by in lists.items():
-        images = find_images(_folder(getattr(config, field), field))
-        wanted: set[str] = set()
-        for name in listed_by:
-            listed = _ids(config, name)
-            wanted |= images.keys() if listed is None else listed  # no list: all images
-        found[field] = {name: path for name, path in images.items() if name in wanted}
-    return found
-
-
-def _ids(config: DetectorConfig, field: str) -> frozenset[str] | None:
-    path = getattr(config, field)
-    return None if path is None else read_ids(_file(path, field))
 
 
 def read_detector_data(config: DetectorConfig) -> DetectorData:
@@ -88,19 +46,17 @@ def read_validation_data(config: DetectorConfig) -> DetectionData:
 
 
 def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> DetectionData:
-    folder = _folder(getattr(config, images), images)
-    file = _file(getattr(config, labels), labels)
-    only = _ids(config, ids)
+    folder = label_folder(getattr(config, images), images)
+    file = label_file(getattr(config, labels), labels)
+    only = listed_ids(config, ids)
     if config.layout == "coco":
         return _skip_misfits(read_coco(file, folder, only=only))
-    from a2cap.data.detection.visual_genome import read_visual_genome  # imports Pillow
-
     data = read_visual_genome(
         file,
-        _file(config.attributes, "attributes"),
+        label_file(config.attributes, "attributes"),
         folder,
-        object_names=_file(config.object_names, "object_names"),
-        attribute_names=_file(config.attribute_names, "attribute_names"),
+        object_names=label_file(config.object_names, "object_names"),
+        attribute_names=label_file(config.attribute_names, "attribute_names"),
         only=only,
     )
     return _skip_misfits(data)
@@ -122,8 +78,6 @@ def _skip_misfits(data: DetectionData) -> DetectionData:
 
 def _misfit(image: LabelledImage) -> str | None:
     """Return why the file does not fit its labels, or None if it does."""
-    from a2cap.extract.image import image_size  # imports OpenCV
-
     try:
         width, height = image_size(image.file)
     except A2Error as error:  # InputError or UnreadableError
@@ -134,14 +88,6 @@ def _misfit(image: LabelledImage) -> str | None:
         f"{width} x {height} pixels after EXIF rotation, its labels expect "
         f"{image.width} x {image.height}"
     )
-
-
-def _file(path: Path | None, field: str) -> Path:
-    return require_file(path, f"detector.{field}")
-
-
-def _folder(path: Path | None, field: str) -> Path:
-    return require_folder(path, f"detector.{field}")
 
 
 def _require_disjoint(data: DetectorData) -> None:

@@ -33,6 +33,7 @@ from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, DET
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
+from a2cap.pipeline.training.checkpoints import derived_seed
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from a2cap.pipeline.training.detector.labelled_images import DetectorData, read_detector_data
 from a2cap.pipeline.training.detector.validation import (
@@ -41,8 +42,8 @@ from a2cap.pipeline.training.detector.validation import (
     family_ids,
 )
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
-from a2cap.pipeline.training.resume import derived_seed
-from a2cap.pipeline.training.training_run import Batches, TrainingRun
+from a2cap.pipeline.training.training_parts import Batches
+from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ def train_detector(config: DetectorConfig, run: TrainingRun) -> DetectorData:
     Every rank calls this; only the main rank writes. Returns the data it was trained on. Raises
     A2Error for unusable data or weights and on a loss that is not finite, Interrupted after saving.
     """
-    device, ranks = prepare_device(run.runtime), run.ranks
+    device, ranks = prepare_device(run.runtime), Ranks.current()
     require_double(device, "the detector")
     torch.manual_seed(config.seed)  # nothing draws from it, but its state is in each checkpoint
     data = read_detector_data(config)
@@ -124,7 +125,7 @@ def train_detector(config: DetectorConfig, run: TrainingRun) -> DetectorData:
     detector.to(memory_format=torch.channels_last)
     if ranks.is_main:
         _log_data(data)
-    best = run_training(_task(config, run, detector, data), run)
+    best = run_training(_task(config, run, detector, data, ranks), run)
     if ranks.is_main:
         detector.load_state_dict(best)
         _save(detector, config, data, run.folder)
@@ -175,9 +176,12 @@ def start_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _task(
-    config: DetectorConfig, run: TrainingRun, detector: TrainableDetector, data: DetectorData
+    config: DetectorConfig,
+    run: TrainingRun,
+    detector: TrainableDetector,
+    data: DetectorData,
+    ranks: Ranks,
 ) -> TrainingTask[DetectorPart]:
-    ranks = run.ranks
     batches = Batches(
         DetectorDataset(data.training, flip=config.flip, seed=config.seed),
         partial(collate, meta=detector.meta),
@@ -254,7 +258,7 @@ class DetectorOptimizer(Optimizer[DetectorPart]):
 
     def losses(self, part: DetectorPart, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the weighted sum of the five losses of a part, and all six."""
-        seed = derived_seed(self._config.seed, self._ranks.rank, number, index)
+        seed = derived_seed(self._config.seed, self.ranks.rank, number, index)
         generator = torch.Generator().manual_seed(seed >> 1)  # 63 bits
         with forward_precision(self._config.precision, self._device):
             losses = self._detector.losses(
@@ -275,9 +279,9 @@ class DetectorOptimizer(Optimizer[DetectorPart]):
 
     def end(self) -> None:
         """Average the running statistics: they have no gradient to share."""
-        if self._ranks.count > 1:
+        if self.ranks.count > 1:
             for statistic in self._statistics:
-                statistic.copy_(self._ranks.sum(statistic) / self._ranks.count)
+                statistic.copy_(self.ranks.sum(statistic) / self.ranks.count)
 
 
 def detector_learning_rate(config: DetectorConfig, number: int, *, steps: int) -> float:

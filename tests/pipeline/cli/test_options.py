@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from a2cap.data.errors import ConfigError
 from a2cap.model import plug_ins
 from a2cap.model.errors import ModelError
-from a2cap.pipeline.cli import options
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
-from a2cap.pipeline.cli.options import experiment_options
+from a2cap.pipeline.cli.experiment_options import experiment_options
+from a2cap.pipeline.runtime import torchrun
 
 OPTIONS = {
     "config_file": None,
@@ -33,7 +33,7 @@ def events(monkeypatch):
         yield "ranks"
         found.append("disconnects")
 
-    monkeypatch.setattr(options, "connected", connected)
+    monkeypatch.setattr(torchrun, "connected", connected)
     return found
 
 

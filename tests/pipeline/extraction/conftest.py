@@ -9,7 +9,7 @@ from a2cap.extract.extract_config import ExtractConfig
 from a2cap.pipeline.engine.inputs import Input, Inputs, file_state
 from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.engine.shard_stripe import Stripe
-from a2cap.pipeline.extraction.extract_images import extract_images, extract_stripe, fill_here
+from a2cap.pipeline.extraction.extract_images import extract_images, extract_stripe
 from a2cap.pipeline.extraction.images import ExtractionInputs, ImageFiles
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
@@ -47,7 +47,7 @@ class Run:
     def extract(self):
         self.directory.mkdir(exist_ok=True)
         events = EventLog(self.directory)
-        return extract_images(self.inputs, self.directory, self.promised, events, fill=fill_here)
+        return extract_images(self.inputs, self.directory, self.promised, events)
 
     def fill(self, number, count):
         """Fill a stripe; return how many shards are missing."""

@@ -19,7 +19,7 @@ from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.extractor import Extractor, load_extractor
 from a2cap.extract.image import decode_image, read_image
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.extraction import extract_images
+from a2cap.pipeline.extraction import shard_worker
 from tests.data.messages import message_of
 from tests.pipeline.extraction.conftest import GIVEN, IDS
 from tests.pipeline.training.runs import events
@@ -208,7 +208,7 @@ def die_at(monkeypatch, image):
             raise Killed
         return decode_image(content, name)
 
-    monkeypatch.setattr(extract_images, "decode_image", decode_and_die)
+    monkeypatch.setattr(shard_worker, "decode_image", decode_and_die)
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_a_rerun_extracts_only_the_missing_images(run, scenes, monkeypatch):
         run(images, boxes)
     read = []
     monkeypatch.setattr(
-        extract_images,
+        shard_worker,
         "decode_image",
         lambda content, name: read.append(name) or decode_image(content, name),
     )
@@ -237,7 +237,7 @@ def test_a_crash_between_seal_and_manifest_is_resumed_without_reading_an_image(
 ):
     run(*scenes)
     digest = store_of(run).digest
-    monkeypatch.setattr(extract_images, "decode_image", unreachable)
+    monkeypatch.setattr(shard_worker, "decode_image", unreachable)
     assert run(*scenes) == []
     assert store_of(run).digest == digest
 

@@ -15,8 +15,9 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.extraction import ray_engine
-from a2cap.pipeline.extraction.extract_images import Extraction, extract_images
+from a2cap.pipeline.extraction.extract_images import extract_images
 from a2cap.pipeline.extraction.ray_engine import fill_on_ray
+from a2cap.pipeline.extraction.shard_worker import Extraction
 from tests.data.messages import message_of
 from tests.pipeline.extraction.conftest import IDS
 
@@ -131,7 +132,7 @@ def test_a_killed_worker_and_a_killed_node_lose_nothing(cluster, new, tmp_path, 
     killing.start()
     try:
         events = EventLog(run.directory)
-        extract_images(run.inputs, run.directory, run.promised, events, fill=fill_on_ray)
+        extract_images(run.inputs, run.directory, run.promised, events)
     finally:
         ended.set()
         killing.join()

@@ -1,15 +1,15 @@
 """Ranks of a command under torchrun: rank 0 announces its work, the others enter it."""
 
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
-from a2cap.pipeline.runtime.launch import Launch, launch
+from a2cap.pipeline.runtime import torchrun
+from a2cap.pipeline.runtime.launch import Announcement, Launch, RankGroup, launch
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.runtime.torchrun import Announcement, RankGroup, connected
+from a2cap.pipeline.runtime.torchrun import connected
 
 STARTED = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -66,11 +66,7 @@ def other(monkeypatch):
     for number in range(2):  # the announcements of each attempt that died are still there
         attempt = dist.PrefixStore(f"attempt {number}", store)
         RankGroup(dist.PrefixStore("announcements", attempt), 0).end()
-    monkeypatch.setattr(
-        sys.modules["torch.distributed.rendezvous"],
-        "rendezvous",
-        lambda *_, **__: iter([(store, 0, 1)]),
-    )
+    monkeypatch.setattr(torchrun, "rendezvous", lambda *_, **__: iter([(store, 0, 1)]))
     return RankGroup(dist.PrefixStore("announcements", dist.PrefixStore("attempt 2", store)), 1)
 
 

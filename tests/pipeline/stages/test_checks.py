@@ -15,8 +15,8 @@ from a2cap.pipeline.cli.upkeep.doctor import _marks
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import pycocoevalcap
-from a2cap.pipeline.stages.checks import check_stages, require_runnable
 from a2cap.pipeline.stages.estimates import detector_training_disk
+from a2cap.pipeline.stages.plan import check_stages, require_runnable
 from a2cap.pipeline.upkeep import machine
 from tests.data.sources.samples import tar_bytes
 from tests.experiments import a2, found, free, problems

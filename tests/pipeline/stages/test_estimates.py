@@ -17,11 +17,11 @@ from a2cap.pipeline.stages.estimates import (
     detector_training_disk,
     feature_width,
     kept_per_token,
-    self_critical_tokens,
     step_memory,
     training_disk,
-    training_tokens,
 )
+from a2cap.pipeline.stages.train_scst import self_critical_tokens
+from a2cap.pipeline.stages.train_xe import training_tokens
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from tests.model.kinds import KINDS
 

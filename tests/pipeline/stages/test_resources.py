@@ -10,9 +10,9 @@ from a2cap.data.annotations.instances import read_instances
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.config import load_config, override
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages import checks
-from a2cap.pipeline.stages.checks import Plan, require_runnable
-from a2cap.pipeline.stages.estimates import _parameters, _vocabulary_size, training_disk
+from a2cap.pipeline.stages import plan
+from a2cap.pipeline.stages.estimates import training_disk
+from a2cap.pipeline.stages.plan import Plan, require_runnable
 from tests.experiments import TRANSIENT, found, free, problems
 
 # --- disk ---------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp
 
     with opened() as found:
         key = found.stage("train-xe").made_from.key
-        needed = training_disk(_parameters(Plan(found)))
+        needed = training_disk(Plan(found).parameters)
     free(monkeypatch, 0)
     assert len(problems(opened(), "train-xe")) == 1
     checkpoints = artifacts / "train-xe" / f"{key}.partial" / "checkpoints"
@@ -74,7 +74,7 @@ def test_checkpoints_of_all_phases_come_after_the_features(new, monkeypatch, ove
     with new(*overrides) as opened:
         regions = sum(len(boxes) for boxes in given_boxes(opened)) if phases == 2 else 40 * 100
         features = regions * 64 * 2
-        checkpoints = phases * training_disk(_parameters(Plan(opened)))
+        checkpoints = phases * training_disk(Plan(opened).parameters)
     free(monkeypatch, checkpoints // phases)
     assert problems(new(*overrides), "train-xe") == []
     free(monkeypatch, features + checkpoints)
@@ -92,7 +92,7 @@ def test_checkpoints_of_all_phases_come_after_the_features(new, monkeypatch, ove
 @pytest.fixture
 def memory(monkeypatch):
     def available(count):
-        monkeypatch.setattr(checks, "available_memory", lambda: count)
+        monkeypatch.setattr(plan, "available_memory", lambda: count)
 
     return available
 
@@ -133,9 +133,9 @@ def test_the_paper_s_captioner_needs_more_than_a_gigabyte(experiment, tmp_path, 
 
 
 def test_the_vocabulary_is_that_of_preprocessing(experiment, new):
-    done = _vocabulary_size(Plan(experiment.open()))
-    assert _vocabulary_size(Plan(new())) == done
-    assert _vocabulary_size(Plan(new("preprocess.min_count=100"))) < done
+    done = Plan(experiment.open()).vocabulary_size
+    assert Plan(new()).vocabulary_size == done
+    assert Plan(new("preprocess.min_count=100")).vocabulary_size < done
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ def test_the_folder_of_a_result_must_be_writable(new, monkeypatch):
             return create()
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(checks.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(plan.tempfile, "TemporaryFile", refuse)
     opened = new()
     assert problems(opened) == [
         f"cannot write in {str(opened.artifacts)!r} (Permission denied); "

@@ -16,7 +16,6 @@ from a2cap.pipeline.config import load_config
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.interruption import Interrupted
-from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner import cross_entropy, self_critical
 from a2cap.pipeline.training.checkpoints import Checkpoint, Checkpoints
@@ -37,7 +36,7 @@ DETECTOR = ("detector.safetensors", "figures.json", "names.json")
 def run_in(folder: Path, runtime: RuntimeConfig, **inputs: Path) -> TrainingRun:
     """Return the run of a training on the current ranks, with inputs that nothing checks."""
     found = Inputs({name: Input(path, "") for name, path in inputs.items()})
-    return TrainingRun(folder, found, EventLog(folder), runtime, Ranks.current())
+    return TrainingRun(folder, found, EventLog(folder), runtime)
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def test_max_validation_images_limits_the_decoded_images(train, tmp_path, monkey
 
 @pytest.mark.slow
 def test_progress_events_contain_the_step_and_the_total(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("a2cap.pipeline.training.training_run._SECONDS_BETWEEN_EVENTS", 0.0)
+    monkeypatch.setattr("a2cap.pipeline.training.training_parts._SECONDS_BETWEEN_EVENTS", 0.0)
     found = events(train(tmp_path / "told"), "progress")
     assert [(event["step"], event["total"]) for event in found if "step" in event] == [
         (step, STEPS) for step in range(1, STEPS + 1)

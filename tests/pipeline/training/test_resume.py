@@ -7,7 +7,7 @@ import torch
 
 from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine.interruption import Interrupted
-from a2cap.pipeline.training import resume
+from a2cap.pipeline.training import checkpoints
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
 from tests.pipeline.training.runs import (
     assert_equal_results,
@@ -105,9 +105,9 @@ def test_resume_in_another_environment_warns_that_it_is_not_exact(
     signals[0, 3] = [signal.SIGTERM]
     found = tmp_path / "moved"
     assert outcome(lambda: train(found)) == signal.SIGTERM
-    here = resume.environment(torch.device("cpu"), ranks=1)
+    here = checkpoints.environment(torch.device("cpu"), ranks=1)
     elsewhere = {**here, "torch": "9.9", "device": "abacus"}
-    monkeypatch.setattr(resume, "environment", lambda device, ranks: elsewhere)
+    monkeypatch.setattr(checkpoints, "environment", lambda device, ranks: elsewhere)
     train(found)
     assert [text for text in caplog.messages if "->" in text] == [
         f"train: torch {here['torch']} -> 9.9, device {here['device']} -> abacus since the "

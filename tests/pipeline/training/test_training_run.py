@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from a2cap.pipeline.training.training_run import Update
+from a2cap.pipeline.training.training_parts import Update
 
 
 @pytest.mark.parametrize(

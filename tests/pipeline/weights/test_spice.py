@@ -7,9 +7,10 @@ import zipfile
 
 import pytest
 
-from a2cap.pipeline.weights import spice
+from a2cap.pipeline.weights import spice, spice_files
 from a2cap.pipeline.weights.download import DownloadError
-from a2cap.pipeline.weights.spice import RemoteFile, download_spice, downloaded_spice
+from a2cap.pipeline.weights.spice import RemoteFile, downloaded_spice
+from a2cap.pipeline.weights.spice_files import download_spice
 from tests.data.messages import message_of
 from tests.experiments import a2
 
@@ -24,15 +25,16 @@ def described(name, content):
 def wanted(monkeypatch, tmp_path):
     """Two small files to download, and an empty cache folder."""
     monkeypatch.setenv("A2_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(spice, "ARCHIVE", "http://127.0.0.1:1/all.zip")
-    monkeypatch.setattr(spice, "_RELEASE", "all")
+    monkeypatch.setattr(spice_files, "ARCHIVE", "http://127.0.0.1:1/all.zip")
+    monkeypatch.setattr(spice_files, "_RELEASE", "all")
     files = tuple(described(name, content) for name, content in CONTENTS.items())
-    monkeypatch.setattr(spice, "FILES", files)
+    for module in (spice, spice_files):
+        monkeypatch.setattr(module, "FILES", files)
 
 
 @pytest.fixture
 def no_mvn(monkeypatch):
-    monkeypatch.setattr(spice.shutil, "which", lambda _: None)
+    monkeypatch.setattr(spice_files.shutil, "which", lambda _: None)
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def archive_with(monkeypatch, content):
         asked.append(url)
         target.write_bytes(content)
 
-    monkeypatch.setattr(spice, "download", serve)
+    monkeypatch.setattr(spice_files, "download", serve)
     return asked
 
 
@@ -139,7 +141,7 @@ def test_an_archive_with_unexpected_content_is_not_stored(no_mvn, monkeypatch, t
 def test_maven_is_the_first_source_and_only_a_damaged_file_is_downloaded_again(
     mvn, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(spice, "download", None)
+    monkeypatch.setattr(spice_files, "download", None)
     write(mvn, CONTENTS)
     download_spice()
     assert stored(tmp_path) == CONTENTS

@@ -8,7 +8,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
-from a2cap.pipeline.training.captioner.supervision import NamedRegions
+from a2cap.pipeline.training.captioner.training_data import NamedRegions
 from tests.data.messages import message_of
 from tests.experiments import settings
 from tests.pipeline.training.runs import metrics

@@ -19,7 +19,7 @@ from a2cap.pipeline.training.detector.train import (
     mirrored,
     new_detector,
 )
-from a2cap.pipeline.training.training_run import Batches
+from a2cap.pipeline.training.training_parts import Batches
 
 SEED = 3
 

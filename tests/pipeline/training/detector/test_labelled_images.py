@@ -9,10 +9,12 @@ from PIL import ExifTags, Image
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.training.detector.detector_config import DetectorConfig
-from a2cap.pipeline.training.detector.labelled_images import (
+from a2cap.pipeline.training.detector.detector_config import (
+    DetectorConfig,
     image_files,
     input_files,
+)
+from a2cap.pipeline.training.detector.labelled_images import (
     read_detector_data,
     read_validation_data,
 )

@@ -30,7 +30,7 @@ from a2cap.pipeline.training.detector.train import (
     new_detector,
 )
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
-from a2cap.pipeline.training.training_run import Batches
+from a2cap.pipeline.training.training_parts import Batches
 from tests.pipeline.training.runs import (
     DetectorTraining,
     metrics,

@@ -1,0 +1,320 @@
+"""A run of stages that is about to begin, and what it needs, before a model is loaded.
+
+Only certain failures are rejected: a feature store is estimated at its minimum size, and the files
+of an unfinished run count as free space. Declarations of stages name this module for types alone,
+because it imports torch.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from a2cap.data.annotations.read import check_skip_limit
+from a2cap.data.captions.vocabulary import Vocabulary, make_vocabulary
+from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.files.paths import size_of
+from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.sources.open_source import image_source, open_source, require_image_folder
+from a2cap.pipeline.config import Config
+from a2cap.pipeline.engine.artifact_names import PREPROCESS, VOCABULARY
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
+from a2cap.pipeline.engine.status import Status
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.launch import launch
+from a2cap.pipeline.runtime.memory import available_memory
+from a2cap.pipeline.stages.checks import Check, UnknownRequirement, known
+from a2cap.pipeline.stages.estimates import (
+    captioner_parameters,
+    detector_memory,
+    detector_training_disk,
+    feature_width,
+    step_memory,
+    training_disk,
+)
+from a2cap.pipeline.stages.input_files import ExperimentFiles
+from a2cap.pipeline.weights.detectors import weights_file
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A checked requirement of a stage.
+
+    state: "ok", "problem", or "unknown" if another problem has to be fixed first.
+    found: what was found, or the text of the problem, which ends in its remedy.
+    """
+
+    stage: str
+    need: str
+    state: str
+    found: str
+    problem: A2Error | None = None
+
+
+class CheckedStage(Protocol):
+    """The checks of a stage."""
+
+    def checks(self, plan: "Plan") -> dict[str, Check]:
+        """Return what must hold whenever a command needs the stage, by need."""
+
+    def work_checks(self, plan: "Plan") -> dict[str, Check]:
+        """Return what must hold if the stage has to run, by need."""
+
+
+class Stages(Protocol):
+    """The stages of an experiment, and their results as far as they exist."""
+
+    config: Config
+    files: ExperimentFiles
+
+    def declared(self, name: str) -> CheckedStage:
+        """Return the declaration of a stage."""
+
+    def stage(self, name: str) -> PreparedStage:
+        """Return a stage with its inputs; raise A2Error if it cannot run yet."""
+
+    def status(self, name: str) -> Status:
+        """Return the status of a stage."""
+
+    def folder_of(self, stage: str) -> Path | None:
+        """Return the folder of a stage's result, None if it does not exist."""
+
+
+class Plan:
+    """A run of stages that is about to begin.
+
+    force: run them although their results exist; output: path of the result, if it is not in the
+    artifacts folder.
+    """
+
+    def __init__(self, stages: Stages, *, force: bool = False, output: Path | None = None) -> None:
+        self.stages, self.config, self.files = stages, stages.config, stages.files
+        self.force, self.output = force, output
+        self._planned: dict[str, int] = {}  # bytes that the stages so far will write
+        self._pending: dict[str, bool] = {}
+
+    def is_pending(self, stage: str) -> bool:
+        """Return True if the stage has to run, or if that is not known yet."""
+        if self.force:
+            return True
+        if self.output is not None:
+            return not self.output.exists()
+        if not any((self.files.artifacts / stage).glob("*/")):
+            return True  # known without the digests of all images, which can take minutes
+        if stage not in self._pending:
+            try:
+                self._pending[stage] = self.stages.status(stage).state != "done"
+            except A2Error:  # reported by a check of the stage
+                self._pending[stage] = True
+        return self._pending[stage]
+
+    def images(self) -> str:
+        """Check that the folder exists and that no more images are missing than may be skipped."""
+        if self.config.data.features is not None and self.config.data.images is None:
+            return "none: the report shows no images"
+        source = image_source(self.config.data.images)
+        if source is not None:
+            open_source(source)  # finds missing files; to list those inside takes long
+            return f"those of {source}"
+        images = self.files.images
+        # a wrong folder deserves another message than eleven bad images of one that is right
+        missing = [name for name in sorted(images) if images[name] is None]
+        if len(missing) == len(images):
+            folder = str(require_image_folder(self.config.data.images))
+            raise InputError(
+                f"none of the {len(images):,} images has a file in {folder!r}; check data.images"
+            )
+        skipped = [SkippedItem(name, "image file not found") for name in missing]
+        check_skip_limit(skipped, len(images), "images")
+        return f"{len(images):,}, {len(missing):,} of them missing"
+
+    def device(self) -> str:
+        """Check that torch has the device."""
+        return str(self.torch_device)
+
+    @cached_property
+    def torch_device(self) -> torch.device:
+        """The device; ConfigError if torch does not have it."""
+        return prepare_device(self.config.runtime)
+
+    def memory(self, needed: int, what: str, remedy: str) -> str:
+        """Check that a model fits into the device's free memory."""
+        device = known(lambda: self.torch_device)
+        # an Apple GPU shares the machine's memory
+        is_cuda = device.type == "cuda"
+        available = torch.cuda.mem_get_info(device)[0] if is_cuda else available_memory()
+        if available is None:
+            return f"{what} takes about {gigabytes(needed)}; the system hides its free memory"
+        if needed > available:
+            raise A2Error(
+                f"memory too small for {what}: about {gigabytes(needed)} needed, "
+                f"{gigabytes(available)} free; end other programs, or {remedy}"
+            )
+        return f"{what} takes about {gigabytes(needed)}, {gigabytes(available)} free"
+
+    def detector_memory(self) -> str:
+        """Check that the detector fits into memory."""
+        config, width = self.config.extract, known(self.feature_width)
+        needed = detector_memory(config, weights_file(config).stat().st_size, width)
+        return self.memory(needed, "the detector", "lower extract.roi_size or extract.max_side")
+
+    def training(
+        self, stage: str, tokens: Callable[[Config, int], int], what: str, remedy: str
+    ) -> dict[str, Check]:
+        """Return the checks of a captioner's training: device, memory of a step, and checkpoints.
+
+        tokens: returns those of a step in the memory of each of so many ranks.
+        """
+
+        def memory() -> str:
+            started = launch()
+            needed = step_memory(
+                self.config,
+                tokens=tokens(self.config, started.ranks),
+                parameters=self.parameters,
+                vocabulary=self.vocabulary_size,
+            )
+            # the ranks on a CPU share its memory, each GPU has its own
+            is_shared = known(lambda: self.torch_device).type == "cpu"
+            return self.memory(needed * (started.local_ranks if is_shared else 1), what, remedy)
+
+        return {
+            "device": self.device,
+            "memory": memory,
+            "disk": lambda: self.disk(stage, training_disk(self.parameters), "checkpoints"),
+        }
+
+    def detector_checkpoints(self, stage: str) -> str:
+        """Check that the checkpoints of a detector fit on the disk."""
+        return self.disk(stage, detector_training_disk(self.config.detector), "checkpoints")
+
+    def feature_width(self) -> int:
+        """Return the width of the features that the experiment extracts or imports."""
+        imported, config = self.files.imported, self.config.extract
+        if imported is not None:
+            return imported.feature_width()
+        return feature_width(config, weights_file(config))
+
+    @cached_property
+    def parameters(self) -> int:
+        """Number of the captioner's parameters."""
+        width, size = known(self.feature_width), self.vocabulary_size
+        return captioner_parameters(self.config.model, width=width, vocabulary=size)
+
+    @cached_property
+    def vocabulary_size(self) -> int:
+        """V of the preprocessed captions, else that of the annotations."""
+        done = self.stages.folder_of(PREPROCESS)
+        if done is not None:
+            return len(Vocabulary.load(done / VOCABULARY))
+        preprocess = self.config.preprocess
+        return len(known(lambda: make_vocabulary(self.files.annotations.images, preprocess)))
+
+    def disk(self, stage: str, needed: int, what: str) -> str:
+        """Check that the output fits on the disk beside that of the stages before it."""
+        free = shutil.disk_usage(self.folder(stage)).free - sum(self._planned.values())
+        if needed > free:  # only then, because the key may need the digests of all images
+            for name in (stage, *self._planned):
+                free += self._unfinished_bytes(name)
+        if self.is_pending(stage):
+            self._planned[stage] = needed
+        if needed > free:
+            raise A2Error(
+                f"disk too small for {what}: at least {gigabytes(needed)} needed, "
+                f"{gigabytes(max(free, 0))} free after the earlier stages; free disk space"
+            )
+        return f"{what} take at least {gigabytes(needed)}, {gigabytes(free)} free"
+
+    def _unfinished_bytes(self, stage: str) -> int:
+        """Return the bytes that an unfinished run of a stage has written."""
+        try:
+            paths = (
+                StagePaths(self.output)
+                if self.output
+                else StagePaths.in_artifacts(self.files.artifacts, self.stages.stage(stage))
+            )
+        except A2Error:
+            return 0  # its key is not known yet, so no run of it can be unfinished
+        # a run with --force resumes its own work and deletes the other
+        return sum(size_of(one.partial) for one in (paths, replace(paths, forced=True)))
+
+    def folder(self, stage: str) -> Path:
+        """Return the nearest existing folder above a stage's result."""
+        result = self.files.artifacts / stage / "key"
+        path = result if self.output is None else self.output
+        return next(folder for folder in path.absolute().parents if folder.is_dir())
+
+    def writable_folder(self, stage: str) -> str:
+        """Check that a file can be created where the result will be."""
+        folder = self.folder(stage)
+        # created, because permissions do not show a read-only mount, nor stop root
+        try:
+            with tempfile.TemporaryFile(dir=folder):
+                return str(folder)
+        except OSError as error:
+            raise A2Error(
+                f"cannot write in {str(folder)!r} ({error.strerror}); "
+                "fix its permissions, or name another folder"
+            ) from error
+
+
+def check_stages(
+    stages: Stages, names: Sequence[str], *, force: bool = False, output: Path | None = None
+) -> list[Checked]:
+    """Check every requirement of these stages, in the order in which they run."""
+    plan = Plan(stages, force=force, output=output)
+    found = []
+    for name in names:
+        stage = stages.declared(name)
+        found += [_checked(name, need, check) for need, check in stage.checks(plan).items()]
+        is_pending = plan.is_pending(name)
+        for need, check in stage.work_checks(plan).items():
+            found.append(
+                _checked(name, need, check)
+                if is_pending
+                else Checked(name, need, "ok", "the result exists")
+            )
+    return found
+
+
+def require_runnable(
+    stages: Stages, names: Sequence[str], *, force: bool = False, output: Path | None = None
+) -> None:
+    """Raise everything that keeps the stages from running as one error.
+
+    A single problem is raised as it is. Several are one ConfigError if all are ConfigErrors, else
+    one A2Error.
+    """
+    checks = check_stages(stages, names, force=force, output=output)
+    # keyed by text, because several stages have the same problem
+    problems = {str(check.problem): check.problem for check in checks if check.problem}
+    if len(problems) == 1:
+        raise next(iter(problems.values()))
+    if problems:
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        text = f"{len(problems)} problems, nothing was started:{lines}"
+        all_config = all(isinstance(problem, ConfigError) for problem in problems.values())
+        raise ConfigError(text) if all_config else A2Error(text)
+
+
+def _checked(stage: str, need: str, check: Check) -> Checked:
+    """Return the outcome of a check."""
+    try:
+        return Checked(stage, need, "ok", check())
+    except UnknownRequirement as error:
+        return Checked(stage, need, "unknown", str(error))
+    except A2Error as error:
+        return Checked(stage, need, "problem", str(error), error)
+    except OSError as error:
+        problem = f"{error.strerror}: {str(error.filename)!r}; check the path and its permissions"
+        return Checked(stage, need, "problem", problem, InputError(problem))
+
+
+def gigabytes(count: int) -> str:
+    """Format bytes."""
+    return f"{count / 1e9:.1f} GB"

@@ -1,0 +1,158 @@
+"""What a training hands to the loop: its batches, updates, validation, and their record."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.tensorboard import SummaryWriter
+
+from a2cap.data.batches.loader import EpochDataset, Share, batches_per_epoch, epoch_batches
+from a2cap.data.files.atomic import write_durably
+from a2cap.pipeline.engine.artifact_names import EPOCHS, TENSORBOARD
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.training.training_config import TrainingConfig
+
+
+class BatchPart(Protocol):
+    """This rank's share of a batch, or a part of it."""
+
+    @property
+    def image_ids(self) -> tuple[str, ...]:
+        """Ids of its images."""
+
+
+Element = TypeVar("Element")
+Part = TypeVar("Part", bound=BatchPart)
+
+
+@dataclass(frozen=True)
+class Update:
+    """Measurements of one update over the global batch: all its parts on all ranks."""
+
+    number: int  # 1 is the first
+    image_ids: tuple[str, ...]  # of this rank
+    amount: int  # tokens or images learnt from
+    means: dict[str, float]  # averaged over the epoch for metrics.jsonl, among them `loss`
+    scalars: dict[str, float]  # for TensorBoard
+    gradient_norm: float  # before clipping
+
+    @property
+    def finite(self) -> bool:
+        """Return False if a loss or the gradient is NaN or infinite."""
+        # a finite loss can have a gradient of NaN
+        return all(map(math.isfinite, (*self.means.values(), self.gradient_norm)))
+
+    def summary(self) -> str:
+        """Format losses and gradient norm for an error message."""
+        losses = ", ".join(f"{name} {value}" for name, value in self.means.items())
+        return f"{losses}, gradient norm {self.gradient_norm}"
+
+
+@dataclass(frozen=True)
+class Batches(Generic[Element, Part]):
+    """One rank's share of the batches of a training."""
+
+    dataset: EpochDataset[Element]
+    collate: Callable[[Sequence[Element]], Part]
+    config: TrainingConfig
+    share: Share
+    workers: int
+    groups: NDArray[np.int64] | None = None  # of the items, which are not mixed in a batch
+    parts: NDArray[np.int64] | None = None  # of the items, to read one part after the other
+    window: int | None = None  # in which that order is shuffled
+
+    def __len__(self) -> int:
+        return batches_per_epoch(
+            self.dataset, batch_size=self.config.batch_size, groups=self.groups
+        )
+
+    def epoch(self, epoch: int, *, start: int) -> Iterator[list[Part]]:
+        """Yield the parts of each batch from number `start` on; epochs count from 0."""
+        return epoch_batches(
+            self.dataset,
+            self.collate,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+            epoch=epoch,
+            start=start,
+            share=self.share,
+            groups=self.groups,
+            parts=self.parts,
+            window=self.window,
+            workers=self.workers,
+        )
+
+
+class Validation(Protocol):
+    """Quality of the network after an epoch."""
+
+    @property
+    def score(self) -> str:
+        """Name of the figure that selects the best epoch."""
+
+    @property
+    def start(self) -> float | None:
+        """The score of the network that is trained further, None for a new one."""
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures by name, equal on all ranks; every rank must call this."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return more figures for TensorBoard; called on the main rank only."""
+
+    def warn(self, line: Mapping[str, float]) -> None:
+        """Log a warning if the epoch's figures show a failing training; on the main rank only."""
+
+
+_BOARD_EVERY = 20  # updates between TensorBoard scalars
+_SECONDS_BETWEEN_EVENTS = 10.0
+
+
+class TrainingRecord:
+    """The record of one training, written by the main rank."""
+
+    def __init__(self, directory: Path, events: EventLog, board: SummaryWriter) -> None:
+        self._metrics = directory / EPOCHS
+        self._board = board
+        self._last_event = time.monotonic()
+        self.events = events
+
+    def epoch(self, line: Mapping[str, float]) -> None:
+        """Append an epoch's line to metrics.jsonl."""
+        # replaces the line of a run that died between this line and its checkpoint
+        lines = self._metrics.read_text().splitlines() if self._metrics.exists() else []
+        kept = [text for text in lines if json.loads(text)["epoch"] < line["epoch"]]
+        content = "".join(f"{text}\n" for text in (*kept, json.dumps(line)))
+        write_durably(self._metrics, content.encode())
+
+    def scalars(self, group: str, values: Mapping[str, float], step: int) -> None:
+        """Write TensorBoard's scalars `group`/name."""
+        for name, value in values.items():
+            self._board.add_scalar(f"{group}/{name}", value, step)
+
+    def update(self, update: Update) -> None:
+        """Write the figures of every 20th update to TensorBoard."""
+        if update.number % _BOARD_EVERY == 0:
+            norm = {"gradient_norm": update.gradient_norm}
+            self.scalars("train", {**update.scalars, **norm}, update.number)
+
+    def progress(self, step: int, *, total: int) -> None:
+        """Write a progress event at most every 10 seconds."""
+        now = time.monotonic()
+        if now - self._last_event >= _SECONDS_BETWEEN_EVENTS:
+            self._last_event = now
+            self.events.write("progress", step=step, total=total)
+
+
+@contextmanager
+def training_record(directory: Path, events: EventLog) -> Iterator[TrainingRecord]:
+    """Open the record of a training, with a TensorBoard writer in `directory`."""
+    with SummaryWriter(str(directory / TENSORBOARD)) as board:
+        yield TrainingRecord(directory, events, board)
