@@ -1,7 +1,6 @@
 """Spatial self-attention (Springenberg et al. 2018) against its equations in numpy and float64."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,76 +10,41 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.spatial import SpatialCaptioner
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.errors import ModelError
-from a2cap.model.layers import sinusoidal_positions
 from tests.model.kinds import FUSIONS, make
-from tests.model.recurrent_equations import assert_equal_to_transcription, softmax
-
-
-def attend(queries, keys, contents, length, weigh, *, heads):
-    """Attend by every head; weigh: from scores, queries and the head's number to weights."""
-    found = []
-    parts = (np.split(part, heads, axis=1) for part in (queries, keys, contents))
-    for head, (q, k, v) in enumerate(zip(*parts, strict=True)):
-        found.append(weigh(q @ k.T / np.sqrt(length + q.shape[1]), q, head) @ v)
-    return np.concatenate(found, axis=1)
+from tests.model.transcription import (
+    Weights,
+    assert_equal_to_transcription,
+    attend,
+    causal,
+    sinusoids,
+    softmax,
+)
 
 
 def log_probs(captioner, align, regions, fed):
-    config, width = captioner.config, captioner.config.width
-    attend_by_heads = partial(attend, heads=config.heads)
-    values = {name: p.detach().numpy() for name, p in captioner.named_parameters()}
-
-    def linear(states, name):
-        return states @ values[f"{name}.weight"].T + values.get(f"{name}.bias", 0)
-
-    def norm(states, name=None):
-        centred = states - states.mean(-1, keepdims=True)
-        scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-        return scaled * values[f"{name}.weight"] + values[f"{name}.bias"] if name else scaled
-
-    def feed_forward(states, name):
-        inner = np.maximum(linear(states, f"{name}.feed_forward.inner"), 0)
-        added = states + linear(inner, f"{name}.feed_forward.outer")
-        return norm(added, f"{name}.feed_forward_norm")
-
-    def self_attend(states, name, part, length, weigh):
-        parts = np.split(linear(states, f"{name}.{part}.query_key_value"), 3, axis=1)
-        output = linear(attend_by_heads(*parts, length, weigh), f"{name}.{part}.output")
-        return norm(states + output, f"{name}.{part}_norm")
-
-    cells = linear(regions, "encoder.projection")
-    cells = norm(cells) if config.feature_norm == "layer" else cells
-    cells = cells + sinusoidal_positions(len(cells), width).numpy()
+    config, encoder, weights = captioner.config, Weights(captioner, "encoder"), Weights(captioner)
+    heads, width = config.heads, config.width
+    cells = encoder.linear(regions, "projection")
+    cells = encoder.norm(cells) if config.feature_norm == "layer" else cells
+    cells = cells + sinusoids(len(cells), width)
     for number in range(config.encoder_layers):
-        name = f"encoder.layers.{number}"
-        cells = self_attend(cells, name, "attention", config.cells, lambda s, q, h: softmax(s))
-        cells = feed_forward(cells, name)
+        layer = f"layers.{number}"
+        cells = encoder.self_attend(cells, f"{layer}.attention", heads, length=config.cells)
+        cells = encoder.feed_forward(cells, layer)
 
-    words = values["decoder.embedding.words.weight"][fed] * math.sqrt(width)
-    words = words + sinusoidal_positions(len(fed), width).numpy()
-    hidden = np.tril(np.ones((len(fed), len(fed)))) == 0
+    words = weights["embedding.words.weight"][fed] * math.sqrt(width) + sinusoids(len(fed), width)
     for number in range(config.decoder_layers):
-        name = f"decoder.layers.{number}"
-
-        def causal(scores, queries, head):
-            return softmax(np.where(hidden, -np.inf, scores))
-
-        words = self_attend(words, name, "self_attention", config.words, causal)
-        cross = f"{name}.cross_attention"
-        aligned = align.named(f"layers.{number}.cross_attention.alignment")
-
-        def over_cells(scores, queries, head, aligned=aligned, words=words):
-            rows = zip(softmax(scores), queries, words, strict=True)
-            return np.array(
-                [aligned(a, q, w, cells, head=head, heads=config.heads) for a, q, w in rows]
-            )
-
-        keys, contents = np.split(linear(cells, f"{cross}.key_value"), 2, axis=1)
-        queries = linear(words, f"{cross}.query")
-        attended = attend_by_heads(queries, keys, contents, config.cells, over_cells)
-        words = norm(words + linear(attended, f"{cross}.output"), f"{cross}_norm")
-        words = feed_forward(words, name)
-    return np.log(softmax(linear(words, "decoder.output")))
+        layer = f"layers.{number}"
+        within = f"{layer}.self_attention"
+        words = weights.self_attend(words, within, heads, causal, length=config.words)
+        cross = f"{layer}.cross_attention"
+        keys, contents = np.split(weights.linear(cells, f"{cross}.key_value"), 2, axis=1)
+        queries = weights.linear(words, f"{cross}.query")
+        weigh = align.named(f"{cross}.alignment").over(words, cells, heads)
+        attended = attend(queries, keys, contents, heads, weigh, length=config.cells)
+        words = weights.norm(words + weights.linear(attended, f"{cross}.output"), f"{cross}_norm")
+        words = weights.feed_forward(words, layer)
+    return np.log(softmax(weights.linear(words, "output")))
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)

@@ -9,51 +9,38 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.recurrent.aoa import AoaCaptioner
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from tests.model.kinds import FUSIONS, make
-from tests.model.recurrent_equations import (
+from tests.model.transcription import (
     Weights,
     assert_equal_to_transcription,
+    attend,
     lstm,
     sigmoid,
     softmax,
 )
 
 
-def norm(values, weight, bias):
-    centred = values - values.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
-
-
-def attention_on_attention(attended, query, weight, bias):
-    both = np.concatenate([attended, query], axis=-1) @ weight.T + bias
+def attention_on_attention(weights, attended, query, name):
+    both = weights.linear(np.concatenate([attended, query], axis=-1), f"{name}.linear")
     values, gate = np.split(both, 2, axis=-1)
     return values * sigmoid(gate)
 
 
-def refine(arrays, config, features):
-    """Return the refined regions (R, D); arrays: parameters of the captioner."""
-
-    def of(name):
-        return arrays[f"encoder.{name}"]
-
-    states = np.maximum(features @ of("embedding.weight").T + of("embedding.bias"), 0)
+def refine(captioner, features):
+    """Return the refined regions (R, D)."""
+    weights, config = Weights(captioner, "encoder"), captioner.config
+    states = np.maximum(weights.linear(features, "embedding"), 0)
     for number in range(config.refiner_layers):
-        layer = f"layers.{number}."
-        normed = norm(states, of(layer + "norm.weight"), of(layer + "norm.bias"))
-        together = normed @ of(layer + "query_key_value.weight").T
-        queries, keys, values = np.split(together + of(layer + "query_key_value.bias"), 3, axis=1)
-        attended = np.zeros_like(states)
-        for head in np.split(np.arange(config.width), config.heads):
-            scores = queries[:, head] @ keys[:, head].T / np.sqrt(len(head))
-            attended[:, head] = softmax(scores) @ values[:, head]
-        states = states + attention_on_attention(
-            attended, normed, of(layer + "gate.linear.weight"), of(layer + "gate.linear.bias")
-        )
-    return norm(states, of("norm.weight"), of("norm.bias"))
+        layer = f"layers.{number}"
+        normed = weights.norm(states, f"{layer}.norm")
+        parts = np.split(weights.linear(normed, f"{layer}.query_key_value"), 3, axis=1)
+        attended = attend(*parts, config.heads)
+        states = states + attention_on_attention(weights, attended, normed, f"{layer}.gate")
+    return weights.norm(states, "norm")
 
 
 def log_probs(captioner, align, features, fed):
     config, weights = captioner.config, Weights(captioner)
-    regions = refine(weights.arrays, config, features)
+    regions = refine(captioner, features)
     keys, values = np.split(weights.linear(regions, "key_value"), 2, axis=1)
     state, cell, context = np.zeros((3, config.width))
     rows = []
@@ -61,15 +48,11 @@ def log_probs(captioner, align, features, fed):
         embedded = np.maximum(weights["embedding.weight"][token], 0)
         inputs = np.concatenate([embedded, regions.mean(0) + context, state])
         state, cell = lstm(weights.linear(inputs, "gates"), cell)
-        hidden = norm(state, weights["norm.weight"], weights["norm.bias"])
-        query, attended = weights.linear(hidden, "query"), np.zeros(config.width)
-        for number, head in enumerate(np.split(np.arange(config.width), config.heads)):
-            alpha = softmax(keys[:, head] @ query[head] / np.sqrt(len(head)))
-            used = align(alpha, query[head], hidden, regions, head=number, heads=config.heads)
-            attended[head] = used @ values[:, head]
-        context = attention_on_attention(
-            attended, state, weights["gate.linear.weight"], weights["gate.linear.bias"]
-        )
+        hidden = weights.norm(state[None], "norm")
+        weigh = align.over(hidden, regions, config.heads)
+        query = weights.linear(hidden, "query")
+        [attended] = attend(query, keys, values, config.heads, weigh)
+        context = attention_on_attention(weights, attended, state, "gate")
         rows.append(np.log(softmax(weights.linear(context, "output"))))
     return np.array(rows)
 

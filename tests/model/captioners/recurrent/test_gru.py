@@ -10,7 +10,7 @@ from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.recurrent.gru import GruCaptioner
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
 from tests.model.kinds import FUSIONS, make
-from tests.model.recurrent_equations import (
+from tests.model.transcription import (
     Weights,
     assert_equal_to_transcription,
     sigmoid,
@@ -31,8 +31,7 @@ def gru(weights, inputs, state):
 
 def log_probs(captioner, align, features, fed):
     config, weights = captioner.config, Weights(captioner)
-    encoder = {name: value.detach().numpy() for name, value in captioner.encoder.named_parameters()}
-    regions = features @ encoder["projection.weight"].T + encoder["projection.bias"]
+    regions = Weights(captioner, "encoder").linear(features, "projection")
     state, rows = np.zeros(config.width), []
     if config.initial == "mean":
         state = np.tanh(weights.linear(regions.mean(0), "initial"))

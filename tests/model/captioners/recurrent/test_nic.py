@@ -9,7 +9,7 @@ from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.recurrent.nic import NicCaptioner
 from a2cap.model.captioners.recurrent.nic_config import NicConfig
 from tests.model.kinds import make
-from tests.model.recurrent_equations import Weights, assert_equal_to_transcription, lstm, softmax
+from tests.model.transcription import Weights, assert_equal_to_transcription, lstm, softmax
 
 
 def log_probs(captioner, align, regions, fed):

@@ -11,7 +11,7 @@ from a2cap.model.captioners.recurrent.show_attend_tell import ShowAttendTellCapt
 from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.losses import two_losses
 from tests.model.kinds import FUSIONS, make
-from tests.model.recurrent_equations import (
+from tests.model.transcription import (
     Weights,
     assert_equal_to_transcription,
     lstm,

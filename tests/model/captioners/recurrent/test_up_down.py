@@ -7,7 +7,7 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.recurrent.up_down import UpDownCaptioner
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from tests.model.kinds import FUSIONS, make
-from tests.model.recurrent_equations import Weights, assert_equal_to_transcription, lstm, softmax
+from tests.model.transcription import Weights, assert_equal_to_transcription, lstm, softmax
 
 
 def log_probs(captioner, align, regions, fed):
