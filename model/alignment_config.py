@@ -7,15 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-_FROZEN = ConfigDict(
-    frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-)
+FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+"""Form of all settings of models."""
 
 
 class AlignmentConfig(BaseModel):
     """Alignment of attention over regions with the importance that the mask network finds."""
 
-    model_config = _FROZEN
+    model_config = FROZEN
 
     fusion: Literal["none", "max", "moving", "decay", "gate"] = "gate"
     """Fusion of attention and evidence (Eq. 6-10); none is a plain Transformer without masks.

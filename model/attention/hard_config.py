@@ -2,15 +2,15 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from a2cap.model.alignment_config import FROZEN
 
 
 class HardAttentionConfig(BaseModel):
     """Hard attention of Show, Attend and Tell (section 4.1)."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = FROZEN
 
     decode: Literal["expectation", "argmax", "sample"] = "expectation"
     """Context outside of cross-entropy training: the weighted sum of all regions, as in the results

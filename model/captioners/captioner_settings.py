@@ -2,11 +2,9 @@
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from a2cap.model.alignment_config import AlignmentConfig
-
-FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+from a2cap.model.alignment_config import FROZEN, AlignmentConfig
 
 
 class CaptionerSettings(BaseModel):

@@ -2,15 +2,15 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
+
+from a2cap.model.alignment_config import FROZEN
 
 
 class DecodingConfig(BaseModel):
     """Settings of beam search and sampling; the defaults are the paper's."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = FROZEN
 
     method: Literal["beam-search", "sampling"] = "beam-search"
     """Source of the captions; the most probable one comes first."""
