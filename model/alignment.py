@@ -6,7 +6,7 @@ the mask is 1. All computations are at least float32, under autocast too.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -216,6 +216,20 @@ class AlignedAttention:
     keep: Tensor | None = None
     gate: Tensor | None = None
     chosen: Tensor | None = None
+
+    @classmethod
+    def stacked(cls, attentions: Sequence["AlignedAttention"], *, dim: int) -> "AlignedAttention":
+        """Stack attentions with the same fields along a new axis."""
+        names = [name for name, values in vars(attentions[0]).items() if values is not None]
+        stacked = {
+            name: torch.stack([getattr(one, name) for one in attentions], dim) for name in names
+        }
+        return cls(**stacked)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "AlignedAttention":
+        """Apply a function to every tensor."""
+        present = {name: values for name, values in vars(self).items() if values is not None}
+        return AlignedAttention(**{name: change(values) for name, values in present.items()})
 
 
 @dataclass(frozen=True)

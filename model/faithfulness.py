@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -231,12 +230,6 @@ def _trace_layers(captioner: Captioner, memory: Memory, captions: Tensor) -> lis
             "captioner has no attention over regions: nothing to measure; name one that attends"
         )
     is_token = captions != captioner.special.pad
-
-    def select(number: int, name: str) -> Any:  # None where the layer has no mask or gate
-        values = [getattr(step.layers[number], name) for step in steps]
-        return None if values[0] is None else torch.stack(values, dim=1)[is_token]
-
-    return [
-        AlignedAttention(*(select(number, name) for name in ("original", "used", "keep", "gate")))
-        for number in range(len(steps[0].layers))
-    ]
+    layers = zip(*(step.layers for step in steps), strict=True)
+    joined = (AlignedAttention.stacked(of_layer, dim=1) for of_layer in layers)
+    return [one.each(lambda values: values[is_token]) for one in joined]

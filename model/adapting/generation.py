@@ -5,7 +5,7 @@ decoding in which each step runs the decoder once: greedy, beam search, sampling
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ class _Trace:
             whole = [one for one in cells if one is not None]
             if len(whole) < len(cells):
                 return None
-            rows_of_one = (_each(one, lambda values: values[None]) for one in whole)
+            rows_of_one = (one.each(lambda values: values[None]) for one in whole)
             found.append(average_attention(tuple(rows_of_one)))
         return tuple(found)
 
@@ -126,8 +126,8 @@ class _Trace:
         if self.layers.words:
             # the words attend to the Q-Former's outputs, and these to the image
             share = self._share_of_queries(step, row)
-            return _each(calls[0], lambda one: torch.einsum("q,hqr->hr", share, one[self.image]))
-        found = _each(calls[step], lambda one: one[row, :, -1])
+            return calls[0].each(lambda one: torch.einsum("q,hqr->hr", share, one[self.image]))
+        found = calls[step].each(lambda one: one[row, :, -1])
         return found if self.columns is None else _only(found, self.columns)
 
     def _share_of_queries(self, step: int, row: int) -> Tensor:
@@ -146,12 +146,6 @@ class _Trace:
         return _only(attention, slice(states - cells, None))
 
 
-def _each(attention: AlignedAttention, change: Callable[[Tensor], Tensor]) -> AlignedAttention:
-    """Apply a function to every tensor of an attention."""
-    values = {name: one for name, one in vars(attention).items() if one is not None}
-    return AlignedAttention(**{name: change(one) for name, one in values.items()})
-
-
 def _only(attention: AlignedAttention, columns: Tensor | slice) -> AlignedAttention:
     """Keep some of the keys; the gate is the same for all."""
-    return _each(attention, lambda one: one if one.shape[-1] == 1 else one[..., columns])
+    return attention.each(lambda one: one if one.shape[-1] == 1 else one[..., columns])

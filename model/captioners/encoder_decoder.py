@@ -8,7 +8,7 @@ so that one `backward()` of the sum of both losses gives each side the gradient 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NotRequired, Protocol, TypedDict
+from typing import ClassVar, NotRequired, Protocol, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -371,8 +371,4 @@ def _is_cheap_to_read(values: Tensor) -> bool:
 
 def _by_row(attention: AlignedAttention) -> AlignedAttention:
     """Unfold the K rows of an image in the attention of one step; (B, H, K, R) -> (N, H, R)."""
-
-    def unfolded(values: Tensor | None) -> Any:  # None for None
-        return None if values is None else values.transpose(1, 2).flatten(0, 1)
-
-    return AlignedAttention(*map(unfolded, vars(attention).values()))
+    return attention.each(lambda values: values.transpose(1, 2).flatten(0, 1))

@@ -1,7 +1,5 @@
 """What recurrent captioners share: unchanged regions, and teacher forcing token by token."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -66,9 +64,10 @@ class RecurrentDecoder(nn.Module):
         for column in self.embed(tokens).unbind(dim=1):
             output, tensors = self.advance(column, tensors, memory, decoder_pass)
             outputs.append(output)
-        layers = zip(*(output.attention for output in outputs), strict=True)
         states = torch.stack([output.states for output in outputs], dim=1)
-        return DecoderOutput(states, tuple(map(_over_captions, layers)))
+        layers = zip(*(output.attention for output in outputs), strict=True)
+        joined = (AlignedAttention.stacked(steps, dim=3) for steps in layers)  # (B, H, K, L, R)
+        return DecoderOutput(states, tuple(one.each(lambda v: v.flatten(2, 3)) for one in joined))
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embed tokens of any shape."""
@@ -90,16 +89,6 @@ class RecurrentDecoder(nn.Module):
     ) -> tuple[DecoderOutput, Tensors]:
         """Decode one embedded token per row."""
         raise NotImplementedError
-
-
-def _over_captions(steps: tuple[AlignedAttention, ...]) -> AlignedAttention:
-    """Join L steps, (B, H, K, R) each, to one attention over K * L queries."""
-
-    def joined(name: str) -> Any:  # None for None
-        values = [getattr(step, name) for step in steps]
-        return None if values[0] is None else torch.stack(values, dim=3).flatten(2, 3)
-
-    return AlignedAttention(*map(joined, vars(steps[0])))
 
 
 def lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
