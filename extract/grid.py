@@ -58,7 +58,7 @@ class GridExtractor:
         self._weights = weights
         backbone = _backbone(config.grid_backbone)
         if isinstance(backbone, _OF_ONE_SIDE):
-            self._weights = backbone.load(weights, config.grid_backbone)
+            self._weights = _load_whole(backbone, weights, config.grid_backbone)
         else:
             _load(backbone, weights, config.grid_backbone)
         self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
@@ -219,6 +219,24 @@ def _backbone(name: GridBackbone) -> nn.Module:
     if name in LITE:
         return EfficientNetLite(name)
     return cast(nn.Module, torchvision_module("models").get_model(name, weights=None))
+
+
+def _load_whole(
+    backbone: EfficientNetLite | TimmBackbone, weights: Mapping[str, Tensor], name: str
+) -> Mapping[str, Tensor]:
+    """Load a state dict and return its tensors that count; WeightsError for another network."""
+    network = backbone.network if isinstance(backbone, TimmBackbone) else backbone
+    every = network.state_dict().items()
+    own = {key: value for key, value in every if not key.startswith(backbone.classifiers)}
+    fits = {key: weights[key] for key in own if key in weights}
+    wrong = [key for key, value in fits.items() if value.shape != own[key].shape]
+    if problems := sorted(own.keys() - fits.keys()) or wrong:
+        raise WeightsError(
+            f"weights do not fit {name}: {len(problems):,} tensors are missing or of another "
+            f"shape, first {problems[0]}; name its state dict"
+        )
+    network.load_state_dict(fits, strict=False)
+    return fits
 
 
 def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:

@@ -4,13 +4,12 @@ timm downloads weights only if asked to; this module never asks, and reads a sta
 """
 
 import math
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, cast
 
 from torch import Tensor, nn
 
-from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.data.errors import ConfigError
 
 PREFIX = "timm/"
 """Prefix of the names of these networks in `extract.grid_backbone`."""
@@ -42,7 +41,7 @@ class TimmBackbone(nn.Module):
         self.mean: tuple[float, float, float] = facts["mean"]
         self.deviation: tuple[float, float, float] = facts["std"]
         names = facts.get("classifier") or ()
-        self._classifiers = (names,) if isinstance(names, str) else tuple(names)
+        self.classifiers = (names,) if isinstance(names, str) else tuple(names)
         self._first_patch = int(getattr(network, "num_prefix_tokens", 0))
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
@@ -55,18 +54,3 @@ class TimmBackbone(nn.Module):
         elif found.shape[1] != self.features:  # Swin's channels are last
             found = found.permute(0, 3, 1, 2)
         return {"map": found}
-
-    def load(self, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
-        """Load a state dict and return it by timm's names; WeightsError for another network."""
-        own: dict[str, Tensor] = self.network.state_dict()
-        wanted = {key for key in own if not key.startswith(self._classifiers)}
-        fits = {key: value for key, value in weights.items() if key in wanted}
-        wrong = [key for key, value in fits.items() if value.shape != own[key].shape]
-        missing = sorted(wanted - fits.keys()) or wrong
-        if missing:
-            raise WeightsError(
-                f"weights do not fit {name}: {len(missing):,} tensors are missing or of another "
-                f"shape, first {missing[0]}; name its state dict"
-            )
-        self.network.load_state_dict(fits, strict=False)
-        return fits

@@ -39,10 +39,10 @@ def test_the_map_equals_that_of_timm(name):
 
 
 def test_weights_of_another_network_are_refused():
-    own = EfficientNetLite("efficientnet-lite0")
+    config = ExtractConfig(boxes="grid", grid_backbone="efficientnet-lite0")
     weights = EfficientNetLite(NAME).state_dict()
-    assert message_of(own.load, weights, NAME, error=WeightsError) == (
-        "weights do not fit efficientnet-lite2: 187 tensors are missing or of another shape, "
+    assert message_of(GridExtractor, weights, config=config, error=WeightsError) == (
+        "weights do not fit efficientnet-lite0: 187 tensors are missing or of another shape, "
         "first _blocks.3._depthwise_conv.weight; name its state dict"
     )
 
