@@ -25,8 +25,7 @@ from a2cap.extract.image import read_image
 from a2cap.extract.training.batch import LabelledBatch, labelled_batch
 from a2cap.extract.training.detector_losses import AttributeLoss
 from a2cap.extract.training.trainable import Sampling, TrainableDetector
-from a2cap.extract.weights.imagenet import resnet_tensors
-from a2cap.extract.weights.initial import initialise_from, random_detector
+from a2cap.extract.weights.initial import initialise_from, random_detector, resnet_tensors
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES
