@@ -32,7 +32,7 @@ except ImportError as error:
 from a2cap.caption import Caption
 from a2cap.data.errors import ConfigError, InputError, WeightsError
 from a2cap.data.image_ids import image_id
-from a2cap.data.regions import Regions, cell_boxes, is_grid
+from a2cap.data.regions import Regions, cell_boxes
 from a2cap.extract.detector.input import Pixels
 from a2cap.images import AnyImage, as_pixels, listed, path_of
 from a2cap.model.adapting.adapted_losses import adapted_losses
@@ -179,7 +179,10 @@ class AdaptedCaptioner:
             scenes=None,
             shown=shown,
         )
-        cards = ((name, _card(files[name], caption)) for name, caption in made.items())
+        cards = (
+            (name, ImageCard.of_regions(files[name], one.regions, attention=one.attention))
+            for name, one in made.items()
+        )
         write_evaluation(Path(directory), evaluation, cards)
         return dict(evaluation.scores.metrics)
 
@@ -217,7 +220,8 @@ class AdaptedCaptioner:
         features = np.zeros((cells, 0), np.float32)
         regions = Regions(boxes, features, none, none.astype(np.int32), None, width, height)
         kept = pixels[:, :, ::-1] if path is None else None
-        return Caption(path, type(self.model).__name__, regions, beams, attention, kept)
+        name = type(self.model).__name__
+        return Caption(beams, regions, attention, path=path, model=name, kept=kept)
 
 
 def adapt(
@@ -307,16 +311,3 @@ def _seen_area(processor: Any, width: int, height: int) -> tuple[float, float, f
         x, y = size["width"] / width, size["height"] / height
     seen_x, seen_y = crop["width"] / x, crop["height"] / y
     return (width - seen_x) / 2, (height - seen_y) / 2, (width + seen_x) / 2, (height + seen_y) / 2
-
-
-def _card(file: Path, caption: Caption) -> ImageCard:
-    regions = caption.regions
-    return ImageCard(
-        image=file,
-        width=regions.width,
-        height=regions.height,
-        boxes=regions.boxes,
-        names=[],
-        attention=caption.attention,
-        is_grid=is_grid(regions),
-    )

@@ -1,7 +1,5 @@
 """Captions of images, with the attention at each of their words."""
 
-import base64
-import io
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -14,33 +12,29 @@ from PIL import Image
 
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import InputError
-from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure, word_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.caption_output import caption_line
-from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.report.image_card import data_uri
 
 _SHOWN_SIDE = 480
 """Pixels of the longer side of an image in a notebook."""
 
 
-@dataclass(frozen=True, eq=False)
-class Caption:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Caption(CaptionedImage):
     """The captions of an image, and where the captioner looked.
 
-    path: the image's file, None for an image in memory. model: name of the captioner. regions: what
-    the captioner saw, with boxes (R, 4) in pixels. beams: captions with log-probabilities in nats,
-    best first. attention: at each token of the best caption, `original` and `aligned` (L, R), and
-    `layers`, those of each layer (H, L, R); None if the captioner has none. kept: (H, W, 3) uint8
-    RGB, None for an image that is read from `path` when it is shown.
+    beams: captions with log-probabilities in nats, best first. regions: what the captioner saw,
+    with boxes (R, 4) in pixels. attention: at each token of the best caption, `original` and
+    `aligned` (L, R), and `layers`, those of each layer (H, L, R); None if the captioner has none.
+    path: the image's file, None for an image in memory. model: name of the captioner. kept:
+    (H, W, 3) uint8 RGB, None for an image that is read from `path` when it is shown.
     """
 
     path: Path | None
     model: str
-    regions: Regions
-    beams: list[Beam]
-    attention: CaptionAttention | None
     kept: NDArray[np.uint8] | None = field(default=None, repr=False)
 
     @property
@@ -81,9 +75,7 @@ class Caption:
         Raises InputError for a captioner without attention, and for no such layer or head. The
         figure shows itself in a notebook; `figure().savefig("dog.png")` writes it.
         """
-        attention = self._attention()
-        captioned = CaptionedImage(self.beams, self.regions, attention)
-        return attention_figure(self.pixels, captioned, attention, layer=layer, head=head)
+        return attention_figure(self.pixels, self, self._attention(), layer=layer, head=head)
 
     def row(self) -> dict[str, Any]:
         """Return the caption as JSON values: a line of `a2 caption --json`, a row of a table.
@@ -91,7 +83,7 @@ class Caption:
         A file of such lines is read by `a2 score`, and by `load_dataset("json", …)` of `datasets`.
         """
         name = None if self.path is None else str(self.path)
-        return caption_line(name, CaptionedImage(self.beams, self.regions), self.model)
+        return caption_line(name, self, self.model)
 
     def _attention(self) -> CaptionAttention:
         if self.attention is None:
@@ -105,9 +97,6 @@ class Caption:
         """Return the image with its captions, as a notebook shows it."""
         image = Image.fromarray(np.ascontiguousarray(self.pixels))
         image.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE))
-        encoded = io.BytesIO()
-        image.save(encoded, "JPEG", quality=85)
-        data = base64.b64encode(encoded.getvalue()).decode()
         first, *others = (
             f"{escape(beam.caption) or '(no words)'} <small>{beam.score:.2f}</small>"
             for beam in self.beams
@@ -115,7 +104,7 @@ class Caption:
         rest = "".join(f"<div>{text}</div>" for text in others)
         return (
             '<figure style="margin:0"><img alt="" style="max-width:100%" '
-            f'src="data:image/jpeg;base64,{data}">'
+            f'src="{data_uri(image, quality=85)}">'
             f"<figcaption><b>{first}</b>{rest}</figcaption></figure>"
         )
 
@@ -145,8 +134,7 @@ class Word:
     def figure(self, *, layer: int | None = None, head: int | None = None) -> Figure:
         """Draw the attention at this token; layer, head and errors as for `Caption.figure`."""
         of, attention = self.of, self.of._attention()
-        captioned = CaptionedImage(of.beams, of.regions, attention)
-        return word_figure(of.pixels, captioned, attention, self.position, layer=layer, head=head)
+        return word_figure(of.pixels, of, attention, self.position, layer=layer, head=head)
 
     def _row(self, name: str) -> NDArray[np.float32] | None:
         attention = self.of.attention

@@ -173,7 +173,7 @@ class Captioner:
         shown = self._captioner.with_attention(found)
         for (path, pixels, _), one in zip(images, shown, strict=True):
             kept = None if pixels is None else pixels[:, :, ::-1]
-            yield Caption(path, self.name, one.regions, one.beams, one.attention, kept)
+            yield Caption(**vars(one), path=path, model=self.name, kept=kept)
 
 
 def _pairs(

@@ -43,7 +43,7 @@ _ABOUT = {
 """Name of the data -> what a captioner of it is good for."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CaptionedImage:
     """Captions of an image, and its regions."""
 

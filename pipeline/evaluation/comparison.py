@@ -14,6 +14,7 @@ import numpy as np
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
+from a2cap.pipeline.evaluation.metrics_file import image_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
@@ -107,23 +108,13 @@ def compare_runs(
 
 def compare_scores(first: Scores, second: Scores) -> list[Difference]:
     """Return the differences in every metric that both have; raise InputError for other images."""
-    images = sorted(first.per_image)
-    if images != sorted(second.per_image):
+    if first.per_image.keys() != second.per_image.keys():
         raise InputError(
             "the captions to compare are of different images; score both with the same references"
         )
     drawn, redrawn = (
         resample(
-            _statistics(
-                found.metrics,
-                {
-                    image_id: {
-                        "metrics": found.per_image[image_id],
-                        **{family: rows[image_id] for family, rows in found.statistics.items()},
-                    }
-                    for image_id in images
-                },
-            )
+            _statistics(found.metrics, {i: image_scores(found, i) for i in sorted(first.per_image)})
         )
         for found in (first, second)
     )

@@ -21,7 +21,7 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.data.regions import Regions, is_grid, top_scoring
+from a2cap.data.regions import Regions, top_scoring
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.attention import (
@@ -89,19 +89,18 @@ class EvaluationImages:
         """Yield the report's image cards one by one, so that they are never all in memory."""
         for image_id in image_ids:
             regions = self.regions(image_id)
-            card = ImageCard(
-                image=self.files.get(image_id),
-                width=regions.width,
-                height=regions.height,
-                boxes=regions.boxes,
-                names=self._names(image_id, regions),
-                scores=regions.scores,
-                attention=self._attention(image_id),
-                truth=self.instances.get(image_id),
-                is_grid=is_grid(regions),
-                certificates=self.certificates.get(image_id),
+            yield (
+                image_id,
+                ImageCard.of_regions(
+                    self.files.get(image_id),
+                    regions,
+                    self._names(image_id, regions),
+                    scores=regions.scores,
+                    attention=self._attention(image_id),
+                    truth=self.instances.get(image_id),
+                    certificates=self.certificates.get(image_id),
+                ),
             )
-            yield image_id, card
 
     def _attention(self, image_id: str) -> CaptionAttention | None:
         # With evaluate.attention = report, only some images have attention.

@@ -11,10 +11,12 @@ give the metrics that are not means.
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
+from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import GroupScore
 from a2cap.pipeline.report.report import Baseline, Evaluation
 
@@ -39,21 +41,26 @@ def write_scores(directory: Path, evaluation: Evaluation) -> None:
         content["word_groups"] = {n: asdict(found) for n, found in word_groups.groups.items()}
     write_json(directory / METRICS, content)
 
-    images = {image_id: _image_scores(evaluation, image_id) for image_id in evaluation.captions}
+    images = {image_id: _image_content(evaluation, image_id) for image_id in evaluation.captions}
     # Keys keep the spelling of the first version, which finished results contain.
     # Not `write_json`: indentation would double the size of the file.
     text = json.dumps({"images": images}, allow_nan=False, sort_keys=True)
     (directory / PER_IMAGE).write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def _image_scores(evaluation: Evaluation, image_id: str) -> dict[str, object]:
+def image_scores(scores: Scores, image_id: str) -> dict[str, Any]:
+    """Return the metrics of an image, and the numbers whose sums give the others."""
+    sums = {family: rows[image_id] for family, rows in scores.statistics.items()}
+    return {"metrics": scores.per_image[image_id], **sums}
+
+
+def _image_content(evaluation: Evaluation, image_id: str) -> dict[str, object]:
     scores, groups = evaluation.scores, evaluation.word_groups
     content: dict[str, object] = {
         "caption": evaluation.captions[image_id],
         "references": list(evaluation.references[image_id]),
-        "metrics": scores.per_image[image_id],
         "spice": scores.spice_per_image.get(image_id, {}),
-        **{family: rows[image_id] for family, rows in scores.statistics.items()},
+        **image_scores(scores, image_id),
     }
     if image_id in evaluation.judged:
         content["false_words"] = evaluation.judged[image_id].false_words

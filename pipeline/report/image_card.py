@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from PIL import Image, ImageOps
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.files.image_file import open_image
+from a2cap.data.regions import Regions, is_grid
 
 THUMBNAIL_SIDE = 320
 """Pixels of the longer side."""
@@ -61,6 +63,14 @@ class ImageCard:
     truth: Instances | None = None
     is_grid: bool = False
     certificates: NDArray[np.floating] | None = None
+
+    @classmethod
+    def of_regions(
+        cls, image: Path | None, regions: Regions, names: Sequence[str] = (), **further: Any
+    ) -> "ImageCard":
+        """Return the card of the regions of an image; further: other fields."""
+        size = regions.width, regions.height
+        return cls(image, *size, regions.boxes, names, is_grid=is_grid(regions), **further)
 
     def as_json(self, caption: str) -> dict[str, object]:
         """Return the card for the report's script."""
@@ -155,8 +165,13 @@ def thumbnail(image: Path | None) -> str | None:
             small = ImageOps.exif_transpose(opened).convert("RGB")
     except (OSError, ValueError, Image.DecompressionBombError):
         return None
+    return data_uri(small, quality=_JPEG_QUALITY)
+
+
+def data_uri(image: Image.Image, *, quality: int) -> str:
+    """Return an image as a JPEG in a data URI."""
     content = io.BytesIO()
-    small.save(content, "JPEG", quality=_JPEG_QUALITY, optimize=True)
+    image.save(content, "JPEG", quality=quality, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
-from a2cap.data.regions import is_grid
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
@@ -120,16 +119,8 @@ class CaptionQueue:
                 job.answer.set_exception(error)
 
     def _as_json(self, found: CaptionedImage, seconds: float) -> bytes:
-        regions, attention = found.regions, found.attention
-        card = ImageCard(
-            image=None,  # the page has it
-            width=regions.width,
-            height=regions.height,
-            boxes=regions.boxes,
-            names=[],
-            attention=attention and replace(attention, layers=()),
-            is_grid=is_grid(regions),
-        )
+        attention = found.attention and replace(found.attention, layers=())
+        card = ImageCard.of_regions(None, found.regions, attention=attention)  # the page has it
         shown = {
             **caption_line(None, found, self._name),
             "seconds": round(seconds, 3),
