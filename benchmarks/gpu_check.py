@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,6 +68,16 @@ class Setting:
         """The captioner."""
         return self_critical.SMALL if self.quick else TransformerConfig()
 
+    @cached_property
+    def corpus(self) -> self_critical.Corpus:
+        """References of the reward."""
+        return self_critical.make_corpus(self.sizes)
+
+    @property
+    def is_gpu(self) -> bool:
+        """False on a CPU, where only the code paths run."""
+        return self.device.type == "cuda"
+
     def seconds(self, form: Callable[[], object], *, count: int) -> float:
         """Return the seconds of a call: the mean of `count` after two that do not count."""
         for _ in range(2):
@@ -81,21 +91,16 @@ class Setting:
 
     def wait(self) -> None:
         """Wait for the device."""
-        if self.device.type == "cuda":
+        if self.is_gpu:
             torch.cuda.synchronize(self.device)
 
     def peak_memory(self) -> float | None:
         """Return the peak of the GPU's memory in GiB since the last call."""
-        if self.device.type != "cuda":
+        if not self.is_gpu:
             return None
         found = torch.cuda.max_memory_allocated(self.device) / 2**30
         torch.cuda.reset_peak_memory_stats(self.device)
         return found
-
-
-def precisions(device: torch.device) -> list[Precision]:
-    """Return the precisions that differ on a device, fp32 first; on a CPU TF32 equals fp32."""
-    return ["fp32", "tf32", "bf16"] if device.type == "cuda" else ["fp32", "bf16"]
 
 
 def make_batch(sizes: self_critical.Sizes, *, pinned: bool) -> Batch:
@@ -113,23 +118,17 @@ def make_batch(sizes: self_critical.Sizes, *, pinned: bool) -> Batch:
     return batch.pin_memory() if pinned else batch
 
 
-def make_optimisation(
-    task: str,
-    precision: Precision,
-    sizes: self_critical.Sizes,
-    model: TransformerConfig,
-    corpus: self_critical.Corpus,
-    *,
-    device: torch.device,
-) -> Optimizer[Batch]:
+def make_optimisation(task: str, precision: Precision, setting: Setting) -> Optimizer[Batch]:
     """Create a captioner and its updates."""
     torch.manual_seed(0)
+    sizes = setting.sizes
     captioner = TransformerCaptioner(
-        model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
-    ).to(device)
+        setting.model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
+    ).to(setting.device)
     if task == "cross-entropy":
         return CrossEntropyOptimizer(captioner, TrainConfig(precision=precision))
-    rewards = ImageRewards(corpus.a2.to(device), list(map(str, range(sizes.corpus))))
+    image_ids = list(map(str, range(sizes.corpus)))
+    rewards = ImageRewards(setting.corpus.a2.to(setting.device), image_ids)
     config = ScstConfig(precision=precision, samples=sizes.samples, max_length=sizes.tokens)
     return SelfCriticalOptimizer(captioner, config, rewards)
 
@@ -140,7 +139,7 @@ def updates(
     batch: Batch,
     *,
     count: int,
-    device: torch.device,
+    setting: Setting,
 ) -> Callable[[], None]:
     """Return a function that runs `count` updates and waits for the device."""
     numbers = itertools.count(1)
@@ -149,8 +148,7 @@ def updates(
         with matrix_precision(precision):
             for number in itertools.islice(numbers, count):
                 optimisation.step([batch], number)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        setting.wait()
 
     return run
 
@@ -202,17 +200,15 @@ def measure_extraction(setting: Setting) -> Findings:
 
 def measure_epochs(task: str, setting: Setting) -> Findings:
     """Measure updates by precision and batch, and extrapolate an epoch over COCO."""
-    corpus = self_critical.make_corpus(setting.sizes)
     calls, count = (1, 1) if setting.quick else (4, 5)
+    # on a CPU TF32 equals fp32
+    precisions: list[Precision] = ["fp32", "tf32", "bf16"] if setting.is_gpu else ["fp32", "bf16"]
     found: Findings = {}
     for images in (setting.sizes.images,) if setting.quick else BATCHES:
-        sizes = replace(setting.sizes, images=images)
-        batch = make_batch(sizes, pinned=setting.device.type == "cuda")
-        for precision in precisions(setting.device):
-            optimisation = make_optimisation(
-                task, precision, sizes, setting.model, corpus, device=setting.device
-            )
-            form = updates(optimisation, precision, batch, count=count, device=setting.device)
+        batch = make_batch(replace(setting.sizes, images=images), pinned=setting.is_gpu)
+        for precision in precisions:
+            optimisation = make_optimisation(task, precision, setting)
+            form = updates(optimisation, precision, batch, count=count, setting=setting)
             seconds = setting.seconds(form, count=calls) / count
             whole = math.ceil(COCO_TRAINING_IMAGES / images)
             found[f"{images} images, {precision}"] = {
@@ -220,7 +216,7 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
                 "measured_updates": calls * count,
                 "updates_per_epoch": whole,
                 "extrapolated_epoch_minutes": whole * seconds / 60,
-                "idle": idle_of(form) if setting.device.type == "cuda" else None,
+                "idle": idle_of(form) if setting.is_gpu else None,
                 "peak_gib": setting.peak_memory(),
             }
     return found
@@ -242,21 +238,10 @@ def measure_beam_search(setting: Setting) -> Findings:
 
 def check_resume(setting: Setting) -> Findings:
     """Make an update, and make it again from the saved state before it: equal bits."""
-    corpus = self_critical.make_corpus(setting.sizes)
     batch = make_batch(setting.sizes, pinned=False)
     found: Findings = {}
     for task in TASKS:
-        ours, resumed = (
-            make_optimisation(
-                task,
-                "fp32",
-                setting.sizes,
-                setting.model,
-                corpus,
-                device=setting.device,
-            )
-            for _ in range(2)
-        )
+        ours, resumed = (make_optimisation(task, "fp32", setting) for _ in range(2))
         ours.step([batch], 1)
         file = io.BytesIO()
         torch.save((_parameters(ours), ours.state_dict(), rng_states()), file)
@@ -282,7 +267,7 @@ def _parameters(optimisation: Optimizer[Batch]) -> list[Tensor]:
 
 def check_process_group(setting: Setting) -> Findings:
     """Sum a tensor in a process group of one rank, by NCCL on a GPU."""
-    backend = "nccl" if setting.device.type == "cuda" else "gloo"
+    backend = "nccl" if setting.is_gpu else "gloo"
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:

@@ -5,7 +5,6 @@ CSV files, and random odd strings. METEOR: all 23 counts and the score of the re
 of those files against each other, of result files of COCO, of odd strings, and of random words.
 """
 
-import csv
 import os
 import random
 import re
@@ -22,6 +21,7 @@ from a2cap.pipeline.metrics.meteor.meteor import _best_rows, meteor_statistics, 
 from a2cap.pipeline.metrics.pycocoevalcap import METEOR, TOKENIZER, coco_captions, metric_file
 from a2cap.pipeline.metrics.tokenization import LINE_BREAKS, ptb_tokens, tokenize
 from benchmarks.measure import print_machine, print_table
+from benchmarks.photos_data import read_rows
 
 _PUNCTUATION = frozenset(("''", "'", "``", "`", *".?!,:-;", "--", "..."))
 _PIECES = tuple(
@@ -44,11 +44,7 @@ def all_captions() -> dict[int, list[str]]:
 
 def read_groups(path: Path) -> list[list[str]]:
     """Return the captions of a CSV file, `image,caption`, by image."""
-    groups: dict[str, list[str]] = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            groups.setdefault(row["image"], []).append(row["caption"])
-    return list(groups.values())
+    return [list(map(str, row.captions)) for row in read_rows(path)]
 
 
 def odd_strings(count: int) -> list[str]:

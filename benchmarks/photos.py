@@ -4,7 +4,6 @@
 compares with its captions; docs/photos.md has the figures.
 """
 
-import csv
 import json
 import shutil
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from benchmarks.measure import Cost, cost_of, print_machine, print_table
 from benchmarks.photos_data import (
     Photo,
     read_photos,
+    read_rows,
     read_texts,
     similar_captions,
     write_annotations,
@@ -258,12 +258,8 @@ def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Conf
 
 def read_references(photos: Path, split: str, count: int | None) -> dict[str, list[str]]:
     """Return image -> captions as people wrote them, of the first images of a split."""
-    found: dict[str, list[str]] = {}
-    with (photos / "captions.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row["split"] == split:
-                found.setdefault(str(photos / "images" / row["image"]), []).append(row["caption"])
-    return dict(list(found.items())[:count])
+    rows = [row for row in read_rows(photos / "captions.csv") if row.split == split]
+    return {str(photos / "images" / row.file): list(map(str, row.captions)) for row in rows[:count]}
 
 
 def read_captions(path: Path) -> dict[str, str]:

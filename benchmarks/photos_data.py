@@ -5,7 +5,6 @@ other images that say nearly what the five of a photograph say are further capti
 decoder learns COCO's language without the images behind the text.
 """
 
-import csv
 import math
 import re
 from collections import Counter
@@ -18,7 +17,9 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from a2cap.data.files.json_file import write_json
+from a2cap.data.annotations.raw_image import RawImage
+from a2cap.data.annotations.tables import read_table
+from a2cap.data.files.json_file import read_text, write_json
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.pycocoevalcap import coco_captions
 
@@ -54,14 +55,17 @@ def words_of(caption: str) -> list[str]:
     return _WORD.findall(caption.lower())
 
 
+def read_rows(table: Path) -> list[RawImage]:
+    """Read captions.csv with the columns image, caption and perhaps split, as a2 does."""
+    return read_table(read_text(table), str(table), lambda *item: None)[0]
+
+
 def read_photos(table: Path) -> list[Photo]:
-    """Read captions.csv with the columns image, caption and split."""
-    found: dict[str, Photo] = {}
-    with table.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            photo = found.setdefault(row["image"], Photo(Path(row["image"]), row["split"], []))
-            photo.captions.append(words_of(row["caption"]))
-    return list(found.values())
+    """Read the photographs of captions.csv."""
+    return [
+        Photo(Path(row.file), str(row.split), [words_of(str(text)) for text in row.captions])
+        for row in read_rows(table)
+    ]
 
 
 def read_texts(*, without: Collection[int]) -> dict[str, int]:
