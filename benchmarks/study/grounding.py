@@ -14,9 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.boxes import box_iou
-from a2cap.pipeline.captioning.grounding import MIN_IOU
-
 ALL = "all"
 """The group of all content words."""
 
@@ -39,11 +36,6 @@ Attention = Mapping[str, Floats]
 Name of the attention -> (layers, L, R), 0 or more; rows need not sum to 1."""
 
 
-def group_of_words(groups: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return word form -> group, of the groups of `words.json`."""
-    return {word: group for group, words in groups.items() for word in words}
-
-
 def grounded_words(
     caption: Sequence[tuple[str, Sequence[int]]], group_of: Mapping[str, str]
 ) -> list[GroundedWord | None]:
@@ -52,11 +44,6 @@ def grounded_words(
         GroundedWord(text, group_of[text], tuple(objects)) if objects and text in group_of else None
         for text, objects in caption
     ]
-
-
-def overlapping_regions(regions: Floats, boxes: Floats) -> Bools:
-    """Return which regions overlap which box: (R, 4) and (N, 4) x1 y1 x2 y2 -> (R, N)."""
-    return box_iou(regions, boxes) >= MIN_IOU
 
 
 def mass(attention: Floats, right: Bools) -> Floats:
@@ -71,37 +58,29 @@ class GroundingMeter:
     """Mean grounding over the words of captions, by group and for all groups together."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, str], list[float]] = {}
+        self._found: dict[str, dict[str, list[float]]] = {}
 
     def add(
         self, words: Iterable[GroundedWord | None], attention: Attention, overlapping: Bools
     ) -> None:
-        """Add a caption; overlapping: (R, N), of `overlapping_regions`."""
+        """Add a caption; overlapping: (R, N), True where a region overlaps a box."""
         for position, word in enumerate(words):
-            if word is None:
+            objects = list(word.objects if word else ())
+            right: Bools = np.logical_or.reduce(overlapping[:, objects], axis=1)
+            if word is None or not right.any():
                 continue
-            right: Bools = np.logical_or.reduce(overlapping[:, list(word.objects)], axis=1)
-            if right.any():
-                measured = _measured(attention, position, right)
+            for name, value in _measured(attention, position, right).items():
                 for group in (ALL, word.group):
-                    self._take(group, measured)
-
-    def _take(self, group: str, measured: Mapping[str, float]) -> None:
-        for name, value in measured.items():
-            if not np.isnan(value):
-                found = self._sums.setdefault((group, name), [0.0, 0.0])
-                found[0] += value
-                found[1] += 1
+                    if not np.isnan(value):
+                        self._found.setdefault(group, {}).setdefault(name, []).append(value)
 
     def results(self) -> dict[str, dict[str, float]]:
         """Return group -> measure -> mean; `words` is the number of counted words."""
-        found: dict[str, dict[str, float]] = {}
-        for (group, name), (total, count) in self._sums.items():
-            of_group = found.setdefault(group, {})
-            of_group[name] = total / count
-            if name == "chance":
-                of_group["words"] = count
-        return found
+        return {
+            group: {name: sum(values) / len(values) for name, values in found.items()}
+            | {"words": len(found["chance"])}
+            for group, found in self._found.items()
+        }
 
 
 def _measured(attention: Attention, position: int, right: Bools) -> dict[str, float]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.batches.collate import Batch
 from a2cap.data.batches.loader import image_batches
+from a2cap.data.boxes import box_iou
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import EOS, PAD
@@ -25,10 +26,8 @@ from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.trainings import read_run
 from a2cap.pipeline.captioning.decoding import caption_batches
-from a2cap.pipeline.captioning.saved_captioner import (
-    LoadedCaptioner,
-    load_model,
-)
+from a2cap.pipeline.captioning.grounding import MIN_IOU
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.all_metrics import cider
 from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts, truth_values
@@ -37,8 +36,6 @@ from benchmarks.study.grounding import (
     GroundedWord,
     GroundingMeter,
     grounded_words,
-    group_of_words,
-    overlapping_regions,
 )
 from benchmarks.study.worlds import World
 
@@ -154,7 +151,8 @@ def greedy_captions(subject: Subject) -> dict[str, str]:
 def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     """Return the grounding of all true captions by group of words, and in planted clutter."""
     meter, companions = GroundingMeter(), GroundingMeter()
-    group_of = group_of_words(subject.world.word_groups)
+    groups = subject.world.word_groups
+    group_of = {word: group for group, words in groups.items() for word in words}
     store = FeatureStore(subject.features / FEATURES)
     for batch in subject.batches():
         captions = [subject.world.captions[image_id] for image_id in batch.image_ids]
@@ -162,7 +160,7 @@ def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, flo
         for row, image_id in enumerate(batch.image_ids):
             regions = store[image_id].boxes
             found = subject.instances[image_id]
-            overlapping = overlapping_regions(regions, found.boxes)
+            overlapping = box_iou(regions, found.boxes) >= MIN_IOU
             for number, caption in enumerate(captions[row]):
                 cells = (slice(None), row, number, slice(None), slice(len(regions)))
                 attention = {name: values[cells] for name, values in layers.items()}

@@ -43,32 +43,31 @@ def test_a_tensor_has_its_colours_first_and_floats_up_to_1():
         assert (as_pixels(grey) == array[:, :, :1]).all()
 
 
+AS_BEFORE = (
+    "a tensor of float32 with values outside [0, 1]; give the image as it was before normalisation"
+)
+FORM = "give uint8 in [0, 255] of shape (H, W), (H, W, 3) or (H, W, 4)"
+
+
 @pytest.mark.parametrize(
-    ("tensor", "message"),
+    ("image", "message"),
     [
-        (
-            torch.full((3, 4, 4), 255.0),
-            "a tensor of float32 with values outside [0, 1]; give the image as it was before "
-            "normalisation",
-        ),
-        (
-            torch.full((3, 4, 4), torch.nan),
-            "a tensor of float32 with values outside [0, 1]; give the image as it was before "
-            "normalisation",
-        ),
+        (torch.full((3, 4, 4), 255.0), AS_BEFORE),
+        (torch.full((3, 4, 4), torch.nan), AS_BEFORE),
         (
             torch.zeros(5, 4, 3),
             "a tensor (5, 4, 3); give (H, W), or C of 1, 3 or 4 colours as (C, H, W)",
         ),
-        (
-            torch.zeros(3, 4, 4, dtype=torch.int64),
-            "an array (4, 4, 3) of int64; give uint8 in [0, 255] of shape (H, W), (H, W, 3) or "
-            "(H, W, 4)",
-        ),
+        (torch.zeros(3, 4, 4, dtype=torch.int64), f"an array (4, 4, 3) of int64; {FORM}"),
+        (np.zeros((4, 5, 3)), f"an array (4, 5, 3) of float64; {FORM}"),
+        (np.zeros((3, 4, 5), np.uint8), f"an array (3, 4, 5) of uint8; {FORM}"),
+        (np.zeros(4, np.uint8), f"an array (4,) of uint8; {FORM}"),
+        (np.zeros((0, 4), np.uint8), f"an array (0, 4) of uint8; {FORM}"),
+        (3, "int; give a path, a PIL image, a NumPy array or a tensor"),
     ],
 )
-def test_other_tensors_are_refused(tensor, message):
-    assert message_of(as_pixels, tensor, error=InputError) == f"not an image: {message}"
+def test_what_is_no_image_is_refused(image, message):
+    assert message_of(as_pixels, image, error=InputError) == f"not an image: {message}"
 
 
 def test_a_grey_array_has_three_equal_channels():
@@ -85,21 +84,6 @@ def test_a_pil_image_is_turned_as_its_exif_says(tmp_path):
         assert as_pixels(image).shape == (3, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("image", "message"),
-    [
-        (np.zeros((4, 5, 3)), "an array (4, 5, 3) of float64"),
-        (np.zeros((3, 4, 5), np.uint8), "an array (3, 4, 5) of uint8"),
-        (np.zeros(4, np.uint8), "an array (4,) of uint8"),
-        (np.zeros((0, 4), np.uint8), "an array (0, 4) of uint8"),
-    ],
-)
-def test_another_shape_or_type_of_array_is_refused(image, message):
-    assert message_of(as_pixels, image, error=InputError) == (
-        f"not an image: {message}; give uint8 in [0, 255] of shape (H, W), (H, W, 3) or (H, W, 4)"
-    )
-
-
 def test_boxes_are_numbers_of_any_sequence():
     assert as_boxes([[0, 0, 10, 10]]).dtype == np.float32
     assert as_boxes(None) is None
@@ -108,10 +92,7 @@ def test_boxes_are_numbers_of_any_sequence():
     )
 
 
-def test_another_type_is_refused():
-    assert message_of(as_pixels, 3, error=InputError) == (
-        "not an image: int; give a path, a PIL image, a NumPy array or a tensor"
-    )
+def test_other_channels_are_refused():
     assert message_of(as_pixels, np.zeros((2, 2), np.uint8), channels="RGB", error=InputError) == (
         'channels are unknown: \'RGB\'; choose "rgb" or "bgr"'
     )

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from a2cap.data.annotations.instances import Instances
+from a2cap.data.boxes import box_iou
+from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.sweep import interval, t_quantile
 from benchmarks.study.grid import Extent, trials
 from benchmarks.study.grounding import (
     GroundedWord,
     GroundingMeter,
     grounded_words,
-    group_of_words,
-    overlapping_regions,
 )
 from benchmarks.study.measuring import companion_errors, companion_words
 from benchmarks.study.results import Results, Row, paired_difference
@@ -30,7 +30,7 @@ def grounding_of(words, attention, regions=REGIONS):
     """Return the results of a meter for one caption; attention: (layers, L, R)."""
     meter = GroundingMeter()
     by_layer = {"attention": np.array(attention)}
-    meter.add(words, by_layer, overlapping_regions(regions, BOXES))
+    meter.add(words, by_layer, box_iou(regions, BOXES) >= MIN_IOU)
     return meter.results()
 
 
@@ -72,7 +72,7 @@ def test_zero_evidence_has_no_grounding():
 
 
 def test_words_without_objects_or_group_are_not_grounded():
-    groups = group_of_words({"kinds": ["ball", "balls"], "colours": ["red"]})
+    groups = {"ball": "kinds", "balls": "kinds", "red": "colours"}
     caption = [["the", []], ["red", [1]], ["ball", [1]], ["of", [1]], ["balls", []]]
     found = grounded_words(caption, groups)
     red, ball = ("colours", (1,)), ("kinds", (1,))

@@ -260,6 +260,9 @@ def test_one_file_for_figures_of_many_images_is_rejected(a2_words, tmp_path, nam
     )
 
 
+LAYERS = "--layer needs --figure, and --head needs --layer; add the option"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -273,6 +276,8 @@ def test_one_file_for_figures_of_many_images_is_rejected(a2_words, tmp_path, nam
             ["--figure", "x.png", "--figure-below", "x", "--layer", 1],
             "--figure-below draws panels of the mean: leave --layer out",
         ),
+        (["--layer", 1], LAYERS),
+        (["--figure", "x.png", "--head", 1], LAYERS),
     ],
 )
 def test_an_option_of_figures_without_effect_is_rejected(a2_words, options, message):
@@ -286,13 +291,6 @@ def test_a_second_captioner_attends_to_the_same_caption(experiment, a2_words, mo
     answer = a2_words(image, "--figure", tmp_path / "a.png", "--figure-below", model)
     assert answer.exit_code == 0
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("options", [["--layer", 1], ["--figure", "x.png", "--head", 1]])
-def test_a_head_needs_its_layer_and_a_layer_a_figure(a2_words, options):
-    answer = a2_words("a.jpg", *options)
-    assert answer.exit_code == 2
-    assert "--layer needs --figure, and --head needs --layer; add the option" in answer.stderr
 
 
 @pytest.mark.slow

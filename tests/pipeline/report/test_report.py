@@ -290,19 +290,20 @@ BASELINE_HEADS = ["metric", "this run", "features zeroed", "ratio"]
             ["0.0000", "–"],
         ),
         ({"baseline": None}, ["metric", "this run"], [], []),
+        (
+            {"baseline": None, "confidence": {"CIDEr": (0.7512, 0.8499)}},
+            *(["metric", "this run", "95 %"], ["–"], ["0.751–0.850"]),
+        ),
     ],
 )
-def test_metrics_are_shown_with_the_ratio_to_the_baseline(written, changes, heads, bleu, cider):
-    page = written(evaluation([1], **changes))
+def test_metrics_are_shown_with_intervals_or_the_ratio_to_the_baseline(
+    written, changes, heads, bleu, cider
+):
+    changes = dict(changes)
+    confidence = changes.pop("confidence", {})
+    page = written(with_scores(evaluation([1], **changes), confidence=confidence))
     assert page.text("th")[: len(heads) + 3] == [*heads, "BLEU-4", "CIDEr", "SPICE"]
     assert page.text("td") == ["0.2700", *bleu, "0.8000", *cider, "not run: no jars"]
-
-
-def test_metrics_are_shown_with_their_intervals(written):
-    found = evaluation([1], baseline=None)
-    page = written(with_scores(found, confidence={"CIDEr": (0.7512, 0.8499)}))
-    assert page.text("th")[:3] == ["metric", "this run", "95 %"]
-    assert page.text("td") == ["0.2700", "–", "0.8000", "0.751–0.850", "not run: no jars"]
 
 
 def test_the_grounding_is_in_the_summary_and_with_each_image(written):
