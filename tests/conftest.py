@@ -4,6 +4,7 @@ With `A2_REQUIRE=chromium,spice` a test with one of these markers fails instead 
 sets it, so that a missing program cannot hide a failure.
 """
 
+import atexit
 import gc
 import os
 from contextlib import suppress
@@ -25,6 +26,7 @@ settings.load_profile("repeatable")
 
 # A million imported objects live to the end: collections that skip them take a tenth of the time.
 gc.disable()
+atexit.register(gc.unfreeze)  # else libraries report their objects as leaks
 
 REQUIRE = "A2_REQUIRE"
 

@@ -36,6 +36,8 @@ BANNED = {
 }
 """Regular expression -> what to write in its place."""
 
+ANY_BANNED = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
+
 NO_OPENERS = {
     *{"a", "an", "the", "all", "any", "both", "each", "every", "one", "same", "some", "those"},
     *{"of", "as", "at", "by", "for", "from", "in", "on", "over", "to", "with", "within", "without"},
@@ -47,6 +49,8 @@ NO_OPENERS = {
 
 def banned_words(text):
     """Return what of the text is banned, each with its replacement."""
+    if ANY_BANNED.search(text) is None:
+        return []
     return [
         f"{found[0]!r} in {text[max(0, found.start() - 30) : found.end() + 30]!r}: write {instead}"
         for pattern, instead in BANNED.items()

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from html import unescape
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def write_page(path: Path, template: str, **values: object) -> None:
         file.writelines(pieces)
 
 
+@cache
 def load_template(name: str) -> Template:
     """Return a template of `templates/`, which has `embedded` as a filter."""
     environment = Environment(

@@ -30,6 +30,7 @@ from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 from tests.experiments import detecting
+from tests.quick import some_quick
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def detector(model, tmp_path):
     return a2cap.load(tmp_path / "detecting", device="cpu", beam_size=2)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 16])
+@pytest.mark.parametrize("batch_size", some_quick((1, 3, 16), 3))
 def test_batches_equal_single_images(captioner, experiment, images, batch_size):
     given = read_instances(experiment.scenes / "instances.json")
     boxes = [given[image_id(path.name)].boxes for path in images]
@@ -234,12 +235,14 @@ def test_a_captioner_and_its_captions_are_pickled_and_copied(captioner, scene, b
 
 
 def test_two_threads_get_the_captions_of_one(detector, images):
+    images = images[:3]
     expected = [one.beams for one in detector(images, batch_size=1)]
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(lambda path: detector(path).beams, images * 3))
     assert found == expected * 3
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of datasets and its dependencies
 def test_rows_of_captions_are_a_data_set_of_datasets(detector, images, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

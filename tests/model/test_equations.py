@@ -1,5 +1,7 @@
 """Eq. 2-11 in the whole A2 Transformer, compared with a numpy transcription of the paper."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from tests.model.transcription import (
     softmax,
     transcribe,
 )
+from tests.quick import crossed
 
 READINGS = [
     {"average": "heads", "renormalise_perturbed": True},
@@ -110,12 +113,11 @@ def log_probs(captioner, align, features, fed):
     return np.log(softmax(weights.linear(states, "output")))
 
 
-@pytest.mark.parametrize("renormalised", [False, True])
-@pytest.mark.parametrize("network", ["bilinear", "linear"])
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_both_losses_equal_an_independent_transcription_of_the_paper(
-    tiny, images, fusion, network, renormalised
-):
+@pytest.mark.parametrize(
+    ("fusion", "masks"), crossed(FUSIONS, product(("bilinear", "linear"), (False, True)))
+)
+def test_both_losses_equal_an_independent_transcription_of_the_paper(tiny, images, fusion, masks):
+    network, renormalised = masks
     options = {"mask_network": network, "mask_slots": 5, "renormalise_aligned": renormalised}
     assert_equal_to_transcription(tiny(fusion=fusion, **options), images, log_probs)
 

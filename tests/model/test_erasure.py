@@ -1,7 +1,7 @@
 """Erasure: Shapley values, orders and curves against slow references that drop the regions."""
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from a2cap.model import erasure
 from a2cap.model.captioner import decoder_input
 from a2cap.model.erasure import ErasureMeter, first_regions, kept_log_probs, shapley_values, subsets
 from a2cap.model.faithfulness import FaithfulnessMeter
+from tests.quick import crossed
 
 
 def test_shapley_values_equal_the_mean_gain_over_all_orders_of_arrival():
@@ -48,12 +49,13 @@ def _slow_log_prob(captioner, image, kept, position):
     return log_probs[0, 0, position, caption[position]].item()
 
 
-@pytest.mark.parametrize("is_set", [False, True])
-@pytest.mark.parametrize("at_once", [1, 4, 100])
-@pytest.mark.parametrize("box_geometry", ["none", "relative"])
+@pytest.mark.parametrize(
+    ("regions", "at_once"), crossed(product(("none", "relative"), (False, True)), (1, 100, 4))
+)
 def test_a_removed_region_is_as_if_it_had_not_been_extracted(
-    tiny, images, monkeypatch, at_once, is_set, box_geometry
+    tiny, images, monkeypatch, regions, at_once
 ):
+    box_geometry, is_set = regions
     captioner, image = tiny(box_geometry=box_geometry), _without_padding(images, 0)
     words = len(image[2])
     monkeypatch.setattr(erasure, "_LOGITS", at_once * words * captioner.vocabulary_size)

@@ -3,7 +3,6 @@
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,8 +17,9 @@ from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 from tests.model.kinds import FEATURE_WIDTH, KINDS, make
+from tests.test_structure import SOURCE, named
 
-SYSTEM = Path("data/files/system.py")
+SYSTEM = "data/files/system.py"
 BLOCKED = {
     "fcntl": None,
     "resource": None,
@@ -74,11 +74,12 @@ def test_commands_run_without_the_modules_that_windows_lacks(copy):
 
 def test_only_one_module_uses_what_systems_lack():
     names = {"fcntl", "resource", *BLOCKED["signal"], *BLOCKED["os"]}
+    sources = {path: path.read_text(encoding="utf-8") for path in SOURCE}
     found = {
-        (path.as_posix(), name)
-        for folder in ("a2cap", "data", "extract", "model", "pipeline")
-        for path in Path(folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        (named(path), name)
+        for path, text in sources.items()
+        if any(name in text for name in names)
+        for node in ast.walk(ast.parse(text))
         for name in (
             [node.attr]
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") in ("os", "signal")
@@ -88,7 +89,7 @@ def test_only_one_module_uses_what_systems_lack():
         )
         if name in names
     }
-    assert {path for path, _ in found} == {SYSTEM.as_posix()}
+    assert {path for path, _ in found} == {SYSTEM}
 
 
 class NoDouble(TorchDispatchMode):

@@ -102,8 +102,8 @@ def test_finished_combinations_are_kept_and_a_dry_run_runs_nothing(copy):
     assert copy.finished() == before
 
 
-def test_the_seeds_of_a_setting_are_evaluated_as_an_ensemble(copy):
-    few = settings("train.epochs=1", "train.seed=0,1")
+def test_the_seeds_of_a_setting_are_evaluated_as_an_ensemble(copy, without_meteor):
+    few = settings("train.epochs=1", "train.seed=0,1", "evaluate.attention=none")
     answer = copy.a2("sweep", *few, "--ensemble")
     assert answer.exit_code == 0, answer.output
     lines = answer.stdout.splitlines()

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.quick import some_quick
+
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
 from a2cap.model.adapting.adapted_attention import recording  # noqa: E402
@@ -188,7 +190,7 @@ def test_layers_can_be_chosen_and_the_decay_knows_its_step():
     assert [float(v) for k, v in model.state_dict().items() if "schedule_step" in k] == [20]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "blip"])
+@pytest.mark.parametrize("name", some_quick(("gpt2", "blip"), "gpt2"))
 def test_adapted_models_are_copied_pickled_and_run_in_threads(name):
     model = build(name)
     layers = adapt_layers(model, GATE)

@@ -6,6 +6,7 @@ import torch
 
 from a2cap.model.captioner import DecoderState, Memory, SpecialTokens, StepOutput
 from tests.model.searching import Uncached, encode_alone, search
+from tests.quick import crossed
 
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 ALLOWED = [2, *range(4, 11)]
@@ -63,8 +64,7 @@ def _comparable(found):
     return [[(h.tokens, pytest.approx(h.score, abs=1e-10)) for h in p] for p in found]
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize(("fusion", "settings"), crossed(FUSIONS, SETTINGS))
 def test_search_with_the_cache_equals_search_without_it(tiny, images, fusion, settings):
     captioner = tiny(fusion=fusion)
     memory = images.encoded(captioner)

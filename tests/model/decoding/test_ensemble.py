@@ -7,6 +7,7 @@ from a2cap.model.decoding.ensemble import Ensemble
 from a2cap.model.errors import ModelError
 from tests.model.kinds import KINDS, make
 from tests.model.searching import search
+from tests.quick import crossed
 
 AVERAGES = ["probabilities", "log_probabilities"]
 
@@ -53,8 +54,7 @@ def test_averaged_log_probabilities_are_normalised(three, images):
     torch.testing.assert_close(difference, difference[..., :1].expand_as(difference))
 
 
-@pytest.mark.parametrize("members", ["three", "every kind"])
-@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize(("members", "average"), crossed(("every kind", "three"), AVERAGES))
 def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, average, members):
     captioners = three if members == "three" else [make(kind) for kind in KINDS]
     ensemble = Ensemble(captioners, average=average)

@@ -364,7 +364,9 @@ def test_regions_are_limited_as_in_training_and_rounded_as_in_the_store(
     assert {str(item.regions.features.dtype) for item in seen} == {"float16"}
 
 
-@pytest.mark.parametrize(("settings", "beams"), [({}, 3), ({"beam_size": 5}, 5)])
+@pytest.mark.parametrize(
+    ("settings", "beams"), [({}, 3), pytest.param({"beam_size": 5}, 5, marks=pytest.mark.slow)]
+)
 def test_the_bundled_captioner_of_photographs_has_a_number_of_beams_of_its_own(settings, beams):
     captioner = ImageCaptioner(
         [BUNDLED["photos"].folder], decoding=CaptioningConfig(**settings), runtime=CPU

@@ -12,6 +12,7 @@ from a2cap.model.captioners.transformer.transformer_config import TransformerCon
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import Beam, caption_batches, collapse_repeats
+from tests.quick import some_quick
 
 CPU = torch.device("cpu")
 
@@ -77,7 +78,7 @@ def test_captions_and_scores_are_those_of_the_configured_search(
     assert captions(decoded(image_ids, **settings)) != captions(decoded(image_ids))
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("beam_size", some_quick((1, 3), 3))
 def test_batched_captions_equal_single_ones(store, image_ids, decoded, beam_size):
     together = decoded(image_ids, beam_size=beam_size)
     alone = [decoded([image_id], beam_size=beam_size)[0] for image_id in image_ids]

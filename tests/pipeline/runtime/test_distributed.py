@@ -7,6 +7,7 @@ import torch
 
 from a2cap.pipeline.engine.interruption import Interrupted, StopRequest
 from a2cap.pipeline.runtime.distributed import Ranks
+from tests.quick import some_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -29,7 +30,7 @@ def test_a_single_rank_keeps_its_own_values():
     assert single.agree_to_stop(stop)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", some_quick((2, 3), 3))
 def test_values_are_exchanged_between_all_ranks(together, count):
     def share(group):
         tensors = [torch.full((2,), float(group.rank)), torch.tensor(group.rank)]

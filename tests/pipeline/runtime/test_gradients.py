@@ -8,6 +8,7 @@ from torch import nn
 from a2cap.pipeline.runtime import gradients
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.gradients import GradientSum
+from tests.quick import some_quick
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -26,7 +27,7 @@ def test_a_single_rank_keeps_its_gradients():
     assert parameter.grad is None
 
 
-@pytest.mark.parametrize("bucket", [1, 7, 1000])
+@pytest.mark.parametrize("bucket", some_quick((1, 7, 1000), 7))
 def test_gradients_are_summed_for_any_message_size(together, monkeypatch, bucket):
     """The second parameter has no gradient on rank 1, the third on no rank; the last is float64."""
     monkeypatch.setattr(gradients, "_BUCKET", bucket)
@@ -46,7 +47,7 @@ def test_gradients_are_summed_for_any_message_size(together, monkeypatch, bucket
     assert together(2, add) == [expected, expected]
 
 
-@pytest.mark.parametrize("bucket", [1, 60, 1000])
+@pytest.mark.parametrize("bucket", some_quick((1, 60, 1000), 60))
 def test_sums_during_the_backward_pass_equal_sums_after_it_bit_for_bit(
     together, monkeypatch, bucket
 ):

@@ -34,6 +34,7 @@ from tests.pipeline.training.runs import (
 OPENINGS = ("a", "the largest is a")
 
 
+@pytest.mark.slow
 def test_the_directory_contains_everything_that_captioning_needs(
     uninterrupted, uninterrupted_refinement, train, refine
 ):
@@ -116,6 +117,7 @@ def test_metrics_have_one_line_per_epoch(training, kind):
     assert all(list(line) == ["epoch", "step", *METRICS[kind]] for line in found)
 
 
+@pytest.mark.slow
 def test_tensorboard_has_speed_and_divergence_of_each_epoch(uninterrupted):
     board = EventAccumulator(str(uninterrupted / "tensorboard")).Reload()
     names = board.Tags()["scalars"]

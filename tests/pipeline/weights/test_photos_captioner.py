@@ -43,10 +43,10 @@ def test_it_names_the_cat_and_shows_aligned_attention(captioner):
     assert found.boxes[-1, 2:].tolist() == [451, 300]
 
 
-def test_it_is_the_default_of_a2_caption():
+def test_it_is_the_default_of_a2_caption(captioner):
     answer = a2("caption", CAT)
     assert answer.exit_code == 0, answer.output
-    assert answer.stdout == f"{CAT}: {a2cap.load()(CAT).caption}\n"
+    assert answer.stdout == f"{CAT}: {captioner(CAT).caption}\n"
     assert answer.stderr == ""
 
 

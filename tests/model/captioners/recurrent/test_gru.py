@@ -1,5 +1,7 @@
 """The GRU captioner against its equations in numpy and float64."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from tests.model.transcription import (
     sigmoid,
     softmax,
 )
+from tests.quick import crossed
 
 PLAIN = AlignmentConfig(fusion="none")
 
@@ -60,10 +63,12 @@ def log_probs(captioner, align, features, fed):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("fusion", FUSIONS)
-@pytest.mark.parametrize("order", ["text", "bahdanau"])
-@pytest.mark.parametrize("attention", ["dot", "general", "additive"])
-def test_both_passes_equal_the_equations(images, attention, order, fusion):
+@pytest.mark.parametrize(
+    ("form", "fusion"),
+    crossed(product(("dot", "general", "additive"), ("text", "bahdanau")), FUSIONS),
+)
+def test_both_passes_equal_the_equations(images, form, fusion):
+    attention, order = form
     captioner = make("gru", attention=attention, order=order, alignment={"fusion": fusion})
     assert_equal_to_transcription(captioner, images, log_probs)
 

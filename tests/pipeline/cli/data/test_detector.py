@@ -45,7 +45,7 @@ class Trained:
 def trained(labelled, tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
     sections = {
-        "detector": labelled.fields(dtype="float16"),
+        "detector": labelled.fields(dtype="float16", epochs=1),
         "runtime": {"device": "cpu", "threads": 1},
     }
     config_file = folder / "detector.yaml"

@@ -11,6 +11,7 @@ from a2cap.pipeline.training.captioner import self_critical
 from a2cap.pipeline.training.captioner.caption_validation import CaptionValidation
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from tests.pipeline.training.runs import metrics
+from tests.quick import some_quick
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_self_critical_training_starts_at_the_best_score_of_the_same_validation(
     assert self_critical.start_score(model, scst) == (best if is_same else None)
 
 
-@pytest.mark.parametrize("select", ["CIDEr", "BLEU-4", "loss"])
+@pytest.mark.parametrize("select", some_quick(("CIDEr", "BLEU-4", "loss"), "loss"))
 def test_the_selected_figure_is_that_of_the_captions_or_of_the_loss(train, tmp_path, select):
     chosen = ("train.epochs=2", "train.validation_beam_size=1", f"train.select={select}")
     [*_, last] = lines = metrics(train(tmp_path / "model", *chosen))
