@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.captioners.recurrent.show_attend_tell import ShowAttendTellCaptioner
-from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
 from a2cap.model.losses import two_losses
 from tests.model.kinds import FUSIONS, make
 from tests.model.transcription import (
@@ -61,26 +58,6 @@ def test_both_passes_equal_the_equations(images, fusion):
 def test_every_reading_of_open_points_equals_its_equations(images, reading):
     captioner = make("show-attend-tell", doubly_stochastic=0, **reading)
     assert_equal_to_transcription(captioner, images, log_probs)
-
-
-@pytest.mark.parametrize(
-    ("width", "parameters"), [(1800, 35_333_450), (1300, 26_057_950), (1000, 21_452_650)]
-)
-def test_the_published_sizes(width, parameters):
-    config = ShowAttendTellConfig(width=width, alignment=AlignmentConfig(fusion="none"))
-    with torch.device("meta"):
-        captioner = ShowAttendTellCaptioner(config, feature_width=512, vocabulary_size=10_000)
-    # the authors' attention has one more bias, which the softmax over regions undoes
-    assert sum(parameter.numel() for parameter in captioner.parameters()) == parameters - 1
-
-
-def test_initial_values_are_orthogonal_where_square_and_biases_zero():
-    config = ShowAttendTellConfig(width=16, embedding=8, attention_width=6)
-    decoder = ShowAttendTellCaptioner(config, feature_width=6, vocabulary_size=11).decoder
-    for block in (*decoder.gates.weight[:, 8:24].split(16), decoder.initial.weight):
-        torch.testing.assert_close(block @ block.T, torch.eye(len(block)))
-    assert decoder.output.weight.std().item() == pytest.approx(0.01, rel=0.3)
-    assert not any(decoder.get_parameter(f"{name}.bias").any() for name in ("gates", "output"))
 
 
 def test_the_first_token_is_a_function_of_the_image_alone(images):

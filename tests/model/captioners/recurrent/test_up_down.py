@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 
-from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.captioners.recurrent.up_down import UpDownCaptioner
-from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from tests.model.kinds import FUSIONS, make
 from tests.model.transcription import Weights, assert_equal_to_transcription, lstm, softmax
 
@@ -35,17 +32,3 @@ def log_probs(captioner, align, regions, fed):
 def test_both_passes_equal_the_equations(images, fusion):
     captioner = make("up-down", alignment={"fusion": fusion})
     assert_equal_to_transcription(captioner, images, log_probs)
-
-
-@pytest.mark.slow
-def test_the_published_size_and_initial_values():
-    plain = UpDownConfig(alignment=AlignmentConfig(fusion="none"))
-    captioner = UpDownCaptioner(plain, feature_width=2048, vocabulary_size=10_010)
-    assert sum(parameter.numel() for parameter in captioner.parameters()) == 57_983_098
-    decoder = captioner.decoder
-    for name, parameter in captioner.named_parameters():
-        if name.endswith("weight"):
-            assert parameter.std().item() == pytest.approx(0.01, rel=0.1)
-    for gates in (decoder.from_token.bias, decoder.language.bias):
-        assert gates.unflatten(0, (4, 1000)).mean(1).tolist() == [0, 1, 0, 0]
-    assert not decoder.output.bias.any()

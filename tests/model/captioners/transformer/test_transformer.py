@@ -1,29 +1,12 @@
 import pytest
 import torch
 
-from a2cap.model.captioner import SpecialTokens, decoder_input
+from a2cap.model.captioner import SpecialTokens
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.replaced_parameters import frozen
 from tests.data.messages import message_of
-
-
-def _log_probs(captioner, images):
-    tokens = decoder_input(images.captions, bos=1)
-    return captioner(images.encoded(captioner), tokens)
-
-
-def test_decay_uses_the_step_of_the_checkpoint(tiny, images):
-    captioner = tiny(fusion="decay", decay_steps=100)
-    start = _log_probs(captioner, images)
-    captioner.schedule_step.fill_(250)
-    restored = tiny(fusion="decay", decay_steps=100)
-    restored.load_state_dict(captioner.state_dict())
-    assert restored.schedule_step.item() == 250
-    assert restored.schedule_step.dtype == torch.int64
-    assert torch.equal(_log_probs(restored, images), _log_probs(captioner, images))
-    assert not torch.allclose(_log_probs(restored, images), start)
 
 
 def test_frozen_parameters_are_trainable_again_afterwards():
