@@ -271,15 +271,6 @@ def test_an_unusable_model_or_setting_is_refused(tmp_path, model):
 
 
 @pytest.mark.slow
-def test_features_are_those_of_the_store(experiment, captioner, scene, boxes):
-    store = a2cap.features(experiment.directory("extract") / "features.lmdb")
-    stored = store[image_id(scene.name)]
-    found = captioner(scene, boxes=boxes).regions
-    assert (stored.features == found.features).all()
-    assert (stored.boxes == found.boxes).all()
-
-
-@pytest.mark.slow
 def test_scores_are_those_of_the_evaluation(experiment):
     directory = experiment.directory("evaluate")
     expected = json.loads((directory / "metrics.json").read_text())

@@ -293,15 +293,6 @@ def test_a_captioner_predicts_the_captions_of_its_evaluation(
     assert (val, test) == ({first: predicted[first]}, {n: predicted[n] for n in others})
 
 
-@pytest.mark.slow
-def test_several_captioners_form_an_ensemble(experiment, submit, trained, tmp_path):
-    assert submit(*trained).exit_code == 0
-    alone = archived(tmp_path / "a2.zip")
-    twice = submit(*trained, "--model", experiment.directory("train-xe"), "--force")
-    assert twice.exit_code == 0, twice.stderr
-    assert archived(tmp_path / "a2.zip") == alone
-
-
 def test_the_top_scoring_nonempty_caption_is_submitted(submit, trained, tmp_path, monkeypatch):
     def decoded(*arguments, **how):
         for identity, (best, *others) in decode(*arguments, **how):

@@ -28,7 +28,6 @@ from a2cap.pipeline.evaluation.evaluate_captioner import (
     with_existing_split,
 )
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
-from a2cap.pipeline.evaluation.score_captions import ScoredFiles
 from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
@@ -215,18 +214,6 @@ def test_the_counts_of_each_image_are_saved(experiment):
     assert mean == pytest.approx(read_json(directory / "metrics.json")["metrics"]["CIDEr"])
 
 
-@pytest.mark.slow
-def test_the_scores_equal_those_of_the_results_file(experiment, tmp_path):
-    evaluated = experiment.directory("evaluate")
-    references = experiment.directory("preprocess") / "references.json"
-    chosen = {f"{entry['image_id']:012d}" for entry in read_json(evaluated / "captions.json")}
-    known = json.loads(references.read_text())
-    selected = tmp_path / "references.json"
-    selected.write_text(json.dumps({name: known[name] for name in chosen}))
-    scores = ScoredFiles(evaluated / "captions.json", selected).score()
-    assert scores.scores.metrics == pytest.approx(read_json(evaluated / "metrics.json")["metrics"])
-
-
 def test_equal_runs_write_equal_bytes(run):
     made = []
     for _ in range(2):
@@ -242,18 +229,6 @@ def test_the_configured_split_is_captioned(run, inputs):
     captioned = [f"{e['image_id']:012d}" for e in read_json(run.directory / "captions.json")]
     assert captioned == list(read_split("val", inputs)[0])
     assert "Captions of the val split" in (run.directory / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_the_report_shows_the_baseline(run, tmp_path):
-    path = tmp_path / "metrics.json"
-    path.write_text(json.dumps({"metrics": {"Bleu_1": 0.125, "CIDEr": 0.0625}}))
-    config = EvaluateConfig(beam_size=2, baseline=path, baseline_name="blind captioner")
-    run(config, baseline=Input(path, "b" * 64))
-    report = (run.directory / "report.html").read_text()
-    assert "blind captioner" in report
-    assert "0.125" in report
-    assert read_json(run.directory / "metrics.json")["provenance"]["digest of baseline"] == "b" * 12
 
 
 # --- groups of words ----------------------------------------------------------------------------
@@ -277,14 +252,8 @@ def test_groups_of_words_are_scored_and_shown_with_the_baseline(run, experiment,
     run(config, word_groups=words, baseline=Input(other, "b" * 64))
     report = (run.directory / "report.html").read_text()
     assert 'aria-label="Groups of words"' in report
-    assert ">0.438</td>" in report
-
-
-@pytest.mark.slow
-def test_without_groups_of_words_and_boxes_the_outputs_have_no_such_section(run):
-    run()
-    assert "Groups of words" not in (run.directory / "report.html").read_text()
-    assert not {"word_groups", "grounding"} & read_json(run.directory / "metrics.json").keys()
+    assert ">0.438</td>" in report and "blind captioner" in report
+    assert read_json(run.directory / "metrics.json")["provenance"]["digest of baseline"] == "b" * 12
 
 
 # --- images without features ------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import re
-import shutil
 
 import numpy as np
 import pytest
@@ -17,9 +15,8 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.files import image_file
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.extractor import Extractor, load_extractor
-from a2cap.extract.image import decode_image, read_image
+from a2cap.extract.image import read_image
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.extraction import shard_worker
 from tests.data.messages import message_of
 from tests.pipeline.extraction.conftest import GIVEN, IDS
 from tests.pipeline.training.runs import events
@@ -82,13 +79,6 @@ def test_a_grid_extractor_fills_the_same_kind_of_store(new, scenes, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_number_of_detected_regions_is_within_the_configured_bounds(run, scenes):
-    images, _ = scenes
-    assert run({image_id: images[image_id] for image_id in IDS[:4]}) == []
-    assert all(4 <= len(store_of(run)[image_id]) <= 8 for image_id in IDS[:4])
-
-
-@pytest.mark.slow
 def test_the_record_contains_the_config_and_the_digest_of_the_weights(run, scenes, weights):
     run(*scenes)
     made = json.loads((run.directory / "extractor.json").read_text())
@@ -136,22 +126,6 @@ def test_a_bad_box_skips_only_its_image_of_the_batch(run, scenes, caplog):
 
 
 @pytest.mark.slow
-def test_missing_and_broken_images_are_skipped_with_their_reasons(run, scenes):
-    images, boxes = scenes
-    images[IDS[7]].write_bytes(images[IDS[7]].read_bytes()[:900])
-    images[IDS[2]].write_bytes(b"")
-    skipped = run({**images, IDS[9]: None}, boxes)
-    assert skipped[0] == SkippedItem(
-        IDS[2], f"image '{IDS[2]}.jpg' is empty: 0 bytes; get the file again"
-    )
-    assert skipped[1].image_id == IDS[7]
-    assert skipped[1].reason.startswith(f"image '{IDS[7]}.jpg' cannot be decoded: ")
-    assert skipped[2] == SkippedItem(IDS[9], "image file not found")
-    assert len(store_of(run)) == 17
-    assert run({**images, IDS[9]: None}, boxes) == skipped  # a rerun lists them again
-
-
-@pytest.mark.slow
 def test_a_disk_that_fails_during_a_run_ends_it_and_skips_nothing(run, scenes, monkeypatch):
     """The key promises the content of the image, which is not known to be bad."""
     images, boxes = scenes
@@ -169,10 +143,6 @@ def test_a_disk_that_fails_during_a_run_ends_it_and_skips_nothing(run, scenes, m
     assert list(store_of(run)) == IDS
 
 
-def unreachable(content, name):
-    raise AssertionError(f"{name} was decoded though nothing is to be done")
-
-
 def test_an_extraction_without_a_usable_image_fails(run, scenes):
     images, boxes = scenes
     images[IDS[0]].write_bytes(b"")
@@ -180,66 +150,6 @@ def test_an_extraction_without_a_usable_image_fails(run, scenes):
         f"none of the 2 images can be used, first {IDS[0]!r}: "
         f"image '{IDS[0]}.jpg' is empty: 0 bytes; get the file again; fix or replace them"
     )
-
-
-@pytest.mark.slow
-def test_a_box_that_cannot_be_read_skips_only_its_image(run, scenes):
-    images, boxes = scenes
-    change_boxes(boxes, IDS[4], [5, 5, "wide", 10])
-    [skipped] = run(images, boxes)
-    assert (skipped.image_id, len(store_of(run))) == (IDS[4], 19)
-    assert re.fullmatch(
-        r"annotations\[\d+\]: 'bbox' is not four numbers of pixels: \[5, 5, 'wide', 10\]; "
-        "fix or remove it",
-        skipped.reason,
-    )
-
-
-class Killed(Exception):
-    """A stand-in for a process that dies."""
-
-
-def die_at(monkeypatch, image):
-    seen = []
-
-    def decode_and_die(content, name):
-        seen.append(name)
-        if len(seen) == image:
-            raise Killed
-        return decode_image(content, name)
-
-    monkeypatch.setattr(shard_worker, "decode_image", decode_and_die)
-
-
-@pytest.mark.slow
-def test_a_rerun_extracts_only_the_missing_images(run, scenes, monkeypatch):
-    images, boxes = scenes
-    die_at(monkeypatch, 18)
-    with pytest.raises(Killed):
-        run(images, boxes)
-    read = []
-    monkeypatch.setattr(
-        shard_worker,
-        "decode_image",
-        lambda content, name: read.append(name) or decode_image(content, name),
-    )
-    run(images, boxes)
-    assert [name.removesuffix(".jpg") for name in read] == IDS[16:]
-    resumed = store_of(run).digest
-    shutil.rmtree(run.directory / "features.lmdb")
-    run(images, boxes)
-    assert store_of(run).digest == resumed
-
-
-@pytest.mark.slow
-def test_a_crash_between_seal_and_manifest_is_resumed_without_reading_an_image(
-    run, scenes, monkeypatch
-):
-    run(*scenes)
-    digest = store_of(run).digest
-    monkeypatch.setattr(shard_worker, "decode_image", unreachable)
-    assert run(*scenes) == []
-    assert store_of(run).digest == digest
 
 
 def tree(folder):

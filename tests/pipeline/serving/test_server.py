@@ -308,14 +308,6 @@ def test_a_server_that_stops_captions_no_waiting_image(scene):
         assert second.result() == (503, "the server stops; start it again")
 
 
-@pytest.mark.slow
-def test_an_unusable_image_is_an_error_and_the_server_goes_on(server, scene):
-    status, error = refused(server, "POST", "/caption", b"<html>")
-    assert status == 422
-    assert error.startswith("image 'image' is not in a supported format")
-    assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
-
-
 def test_a_request_above_the_limit_is_refused(server, monkeypatch):
     monkeypatch.setattr(serving, "LARGEST", 10)
     assert refused(server, "POST", "/caption", b"x" * 1000) == (

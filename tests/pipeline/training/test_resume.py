@@ -52,13 +52,6 @@ def test_every_recipe_resumes_exactly(training, tmp_path, signals, kind, recipe)
     assert_equal_results(tmp_path / "stopped", expected)
 
 
-@pytest.mark.slow
-def test_dropout_is_on_in_the_compared_trainings(train, uninterrupted, tmp_path):
-    other = train(tmp_path / "without", "model.dropout=0.0", "train.epochs=1")
-    assert '"dropout": 0.1' in (uninterrupted / "model.json").read_text()
-    assert metrics(other)[0]["loss"] != metrics(uninterrupted)[0]["loss"]
-
-
 @pytest.mark.parametrize(("sent", "raised"), [([signal.SIGTERM], Interrupted), ([], RuntimeError)])
 def test_a_signal_that_also_ends_other_ranks_is_a_stop_and_not_an_error(
     train, tmp_path, monkeypatch, sent, raised
