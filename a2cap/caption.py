@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
-from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.data.errors import InputError
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure, word_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
@@ -75,7 +73,7 @@ class Caption(CaptionedImage):
         Raises InputError for a captioner without attention, and for no such layer or head. The
         figure shows itself in a notebook; `figure().savefig("dog.png")` writes it.
         """
-        return attention_figure(self.pixels, self, self._attention(), layer=layer, head=head)
+        return attention_figure(self.pixels, self, layer=layer, head=head)
 
     def row(self) -> dict[str, Any]:
         """Return the caption as JSON values: a line of `a2 caption --json`, a row of a table.
@@ -84,11 +82,6 @@ class Caption(CaptionedImage):
         """
         name = None if self.path is None else str(self.path)
         return caption_line(name, self, self.model)
-
-    def _attention(self) -> CaptionAttention:
-        if self.attention is None:
-            raise InputError("nothing to draw: this captioner has no attention to regions")
-        return self.attention
 
     def __repr__(self) -> str:
         return f"Caption({self.caption!r}, score={self.score:.3f}, path={str(self.path or '')!r})"
@@ -133,8 +126,7 @@ class Word:
 
     def figure(self, *, layer: int | None = None, head: int | None = None) -> Figure:
         """Draw the attention at this token; layer, head and errors as for `Caption.figure`."""
-        of, attention = self.of, self.of._attention()
-        return word_figure(of.pixels, of, attention, self.position, layer=layer, head=head)
+        return word_figure(self.of.pixels, self.of, self.position, layer=layer, head=head)
 
     def _row(self, name: str) -> NDArray[np.float32] | None:
         attention = self.of.attention

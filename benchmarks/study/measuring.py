@@ -29,7 +29,7 @@ from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
-from a2cap.pipeline.metrics.all_metrics import cider
+from a2cap.pipeline.metrics.all_metrics import corpus_score
 from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts, truth_values
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from benchmarks.study.grounding import (
@@ -100,7 +100,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         erased=subject.analysed,
     )
     return {
-        "CIDEr": cider(captions, {name: references[name] for name in captions}),
+        "CIDEr": corpus_score("CIDEr", captions, {name: references[name] for name in captions}),
         "validation CIDEr": run.validation,
         "grounding": grounding,
         "companions": companions,

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.data.errors import A2Error, ConfigError
+from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.data.regions import Regions, is_grid
@@ -143,13 +143,7 @@ def write_figure(
             _write_animation(drawn, pixels, captioned, captioned.attention.of(layer, head))
         else:
             figure = attention_figure(
-                pixels,
-                captioned,
-                captioned.attention,
-                layer=layer,
-                head=head,
-                style=style,
-                below=below,
+                pixels, captioned, layer=layer, head=head, style=style, below=below
             )
             figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=120)
     write_durably(path, drawn.getvalue())
@@ -166,7 +160,6 @@ def _any_script() -> Iterator[None]:
 def attention_figure(
     pixels: NDArray[np.uint8],
     captioned: CaptionedImage,
-    attention: CaptionAttention,
     *,
     layer: int | None = None,
     head: int | None = None,
@@ -177,9 +170,10 @@ def attention_figure(
 
     pixels: (H, W, 3) uint8 RGB. layer, head: counted from 1, draw that layer or head in place of
     the mean. Without alignment, and in boxes, there is one panel per word. below: the same caption
-    with the attention of another captioner, in a second row (Xu et al. 2015, Fig. 2).
+    with the attention of another captioner, in a second row (Xu et al. 2015, Fig. 2). Raises
+    InputError for a captioner without attention.
     """
-    attention = attention.of(layer, head)
+    attention = _attention(captioned, layer, head)
     caption = captioned.beams[0].caption
     words = caption.split()
     rows = _rows(captioned, attention, below)
@@ -218,7 +212,6 @@ def attention_figure(
 def word_figure(
     pixels: NDArray[np.uint8],
     captioned: CaptionedImage,
-    attention: CaptionAttention,
     position: int,
     *,
     layer: int | None = None,
@@ -229,7 +222,7 @@ def word_figure(
     The original and the aligned attention are side by side; other arguments as in
     `attention_figure`.
     """
-    rows = _rows(captioned, attention.of(layer, head), None)
+    rows = _rows(captioned, _attention(captioned, layer, head), None)
     shown = _scaled_down(pixels)
     side = 2 * _PANEL
     height = side * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
@@ -240,6 +233,12 @@ def word_figure(
         _show_attention(axes, shown, row.regions, row.times[position], peak=row.peak)
         axes.set_title(row.label, fontsize=9)
     return figure
+
+
+def _attention(captioned: CaptionedImage, layer: int | None, head: int | None) -> CaptionAttention:
+    if captioned.attention is None:
+        raise InputError("nothing to draw: this captioner has no attention to regions")
+    return captioned.attention.of(layer, head)
 
 
 def _rows(
@@ -354,10 +353,18 @@ def _show_attention(
         depth = _FADED * min(1.0, (peak - 1) / (min(_PEAK, len(times)) - 1))
         weights = (times - 1).clip(0) / (peak - 1)
         faded = depth * (1 - _strength(boxes, weights, height=height, width=width))
-        x1, y1, x2, y2 = boxes[int(times.argmax())]
-        axes.add_patch(Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, edgecolor=_ATTENDED))
+        _add_box(axes, boxes[int(times.argmax())], _ATTENDED)
     axes.imshow((shown * (1 - faded[:, :, None]) + 255 * faded[:, :, None]).astype(np.uint8))
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
+
+
+def _add_box(
+    axes: Axes, box: NDArray[np.floating], colour: str, line_width: float | None = None
+) -> None:
+    x1, y1, x2, y2 = box
+    frame = Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, linewidth=line_width)
+    frame.set_edgecolor(colour)
+    axes.add_patch(frame)
 
 
 def _show_boxes(axes: Axes, shown: NDArray[np.uint8], rows: Sequence[_Row], position: int) -> None:
@@ -366,10 +373,8 @@ def _show_boxes(axes: Axes, shown: NDArray[np.uint8], rows: Sequence[_Row], posi
     axes.imshow(shown)
     for line_width, row in zip((3.0, 1.2), rows, strict=False):
         scale = [width / row.regions.width, height / row.regions.height] * 2
-        x1, y1, x2, y2 = row.regions.boxes[int(row.times[position].argmax())] * scale
-        box = Rectangle((x1, y1), x2 - x1, y2 - y1, fill=False, linewidth=line_width)
-        box.set_edgecolor(_COLOURS[row.label])
-        axes.add_patch(box)
+        box = row.regions.boxes[int(row.times[position].argmax())] * scale
+        _add_box(axes, box, _COLOURS[row.label], line_width)
     axes.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), xticks=[], yticks=[])
 
 

@@ -207,19 +207,14 @@ def _families(metrics: Collection[str]) -> set[str]:
     return families | ({"CIDEr", "SPICE"} if "SPIDEr" in families else set())
 
 
-def cider(candidates: Mapping[str, str | list[str]], references: Tokens) -> float:
-    """Return CIDEr alone, for validation during training.
-
-    candidates, references: PTB tokens. Document frequencies are those of `references`, one document
-    per image, as in `COCOEvalCap`.
-    """
-    return corpus_score("CIDEr", candidates, references)
-
-
 def corpus_score(
     metric: str, candidates: Mapping[str, str | list[str]], references: Tokens
 ) -> float:
-    """Return one of METRICS alone over all images, without intervals; arguments as `cider`."""
+    """Return one of METRICS alone over all images, without intervals, for validation in training.
+
+    candidates, references: PTB tokens. CIDEr's document frequencies are those of `references`, one
+    document per image, as in `COCOEvalCap`.
+    """
     found = _measure(_paired(candidates, references), _families([metric]), "references")
     return next(one.overall[metric] for one in found.values() if metric in one.overall)
 

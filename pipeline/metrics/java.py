@@ -21,6 +21,9 @@ from a2cap.data.errors import A2Error
 
 logger = logging.getLogger(__name__)
 
+HEAP = "3G"
+"""Heap limit of the JVM; parser and named-entity recogniser take half of it."""
+
 # Java 17 takes its encoding from the locale, and lower-casing follows the user's language (Turkish
 # turns I into a dotless i): both would change tokens.
 _NEUTRAL = ("-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
@@ -56,11 +59,10 @@ def _wheel_folder() -> str | None:
 
 @dataclass(frozen=True)
 class JavaProcess:
-    """A running JVM, started by `java_process`; purpose: for error messages ("SPICE")."""
+    """A running JVM, started by `java_process`."""
 
     process: "subprocess.Popen[str]"
     stderr: IO[bytes]
-    purpose: str
 
     def ask(self, lines: Sequence[str]) -> list[str]:
         """Send several lines together and return their answers, which must fit into a pipe."""
@@ -83,21 +85,20 @@ class JavaProcess:
     def failure(self) -> JavaError:
         """Return the error of a JVM that has ended."""
         stderr = self.written()
-        logger.debug("java failed during %s: %s", self.purpose, stderr)
+        logger.debug("java failed during SPICE: %s", stderr)
         code = self.process.returncode
         # a JVM that catches a signal ends with 128 + its number
         ended_by = -code if code < 0 else code - 128
         if ended_by in _KILLED or code < 0:
             return JavaError(
-                f"the JVM of {self.purpose} was killed: {signal.Signals(ended_by).name}; "
+                f"the JVM of SPICE was killed: {signal.Signals(ended_by).name}; "
                 "free memory if that ran out, and run the same command again"
             )
         lines = [line.strip() for line in stderr.splitlines() if line.strip()]
         first = lines[0] if lines else "no message"
         reason = next((line for line in lines if "rror" in line), first)
         return JavaError(
-            f"java failed during {self.purpose}: {reason!r}; "
-            "run again with -v to see its whole output"
+            f"java failed during SPICE: {reason!r}; run again with -v to see its whole output"
         )
 
     def written(self) -> str:
@@ -107,20 +108,20 @@ class JavaProcess:
 
 
 @contextmanager
-def java_process(arguments: Sequence[str], *, heap: str, purpose: str) -> Iterator[JavaProcess]:
+def java_process(arguments: Sequence[str]) -> Iterator[JavaProcess]:
     """Start a JVM for the length of a `with` block, and kill and reap it afterwards in any case."""
-    logger.debug("%s: a JVM with a heap of at most %s", purpose, heap)
+    logger.info("SPICE: a JVM with a heap of at most %s", HEAP)
     # A file instead of a pipe: nothing has to read it while the JVM runs.
     with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
-            [str(find_java()), f"-Xmx{heap}", *_NEUTRAL, *arguments],
+            [str(find_java()), f"-Xmx{HEAP}", *_NEUTRAL, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
             encoding="utf-8",
         )
         try:
-            yield JavaProcess(process, stderr, purpose)
+            yield JavaProcess(process, stderr)
         finally:
             process.kill()
             # A killed JVM does not read the rest of the buffer; after an answer nothing is open.

@@ -8,7 +8,6 @@ references are in a2's cache folder.
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,13 +21,8 @@ from a2cap.pipeline.metrics.java import JavaError, JavaProcess, find_java, java_
 from a2cap.pipeline.metrics.pycocoevalcap import pycocoevalcap_folder
 from a2cap.pipeline.weights.spice import downloaded_spice
 
-logger = logging.getLogger(__name__)
-
 PARTS = ("Object", "Relation", "Attribute", "Cardinality", "Color", "Size")
 """Categories of tuples that SPICE scores separately."""
-
-HEAP = "3G"
-"""Heap limit of the JVM; parser and named-entity recogniser take half of it."""
 
 _PARSE_BATCH = 64
 _SCORE_BATCH = 16
@@ -89,8 +83,7 @@ def spice_values(
     # Threads as many as this process may use: in a container, fewer than the machine has.
     # Native memory is outside the heap limit and grows with the arena of each thread.
     arguments = ["-XX:+UseSerialGC", "-cp", jars, "edu.anu.spice.SpiceLines", str(threads)]
-    logger.info("SPICE: a JVM with a heap of at most %s", HEAP)
-    with java_process(arguments, heap=HEAP, purpose="SPICE") as java:
+    with java_process(arguments) as java:
         known = _parsed_references(java, references, advance)
         fresh = dict.fromkeys(caption for caption in candidates if caption not in known)
         for part in _parsed(java, list(fresh)):

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from a2cap.data.errors import A2Error
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
@@ -135,9 +134,7 @@ def _stops() -> Busy:
 
 def _draw(path: Path, found: CaptionedImage) -> bytes:
     """Return the figure of `a2 caption --figure`."""
-    if found.attention is None:
-        raise A2Error("nothing to draw: this captioner has no attention to regions")
     drawn = io.BytesIO()
-    figure = attention_figure(read_image(path)[:, :, ::-1], found, found.attention)
+    figure = attention_figure(read_image(path)[:, :, ::-1], found)
     figure.savefig(drawn, format="png", dpi=120)
     return drawn.getvalue()

@@ -102,14 +102,10 @@ class CaptionServer(ThreadingHTTPServer):
 
     @contextmanager
     def reserved(self, length: int) -> Iterator[None]:
-        """Count the bytes of a request until it is answered; _Refusal if there are too many."""
+        """Count the bytes of a request until it is answered; Busy if there are too many."""
         with self._counting:
             if self._bytes + length > MOST_BYTES:
-                raise _Refusal(
-                    HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"too many images wait; send it again in {UPLOAD_SECONDS} s",
-                    again=UPLOAD_SECONDS,
-                )
+                raise Busy("too many images wait", again=UPLOAD_SECONDS)
             self._bytes += length
         try:
             yield
@@ -146,6 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         except A2Error as error:
             self._fail(_Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)))
         except Busy as busy:
+            self._discard_body()
             self._fail(_Refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(busy), again=busy.again))
         except Exception:
             logger.exception("cannot caption an image")

@@ -43,7 +43,7 @@ def captioned(*words):
 
 
 def figure_of(found, pixels=BLACK):
-    return attention_figure(pixels, found, found.attention)
+    return attention_figure(pixels, found)
 
 
 SEVEN = captioned(*[(f"w{n}", [0.5, 0.5], [1.0, 0.25]) for n in range(7)])
@@ -134,7 +134,7 @@ BLUE, RED = (to_rgba("#1f77b4"), to_rgba("#d62728"))
 
 def test_boxes_are_those_of_the_top_regions_before_and_after_alignment():
     found = captioned(("a", [0.9, 0.1], [0.9, 1.2]), ("b", [0.2, 0.8], [0.2, 0.9]))
-    whole, *panels = attention_figure(BLACK, found, found.attention, style="boxes").axes
+    whole, *panels = attention_figure(BLACK, found, style="boxes").axes
     assert [text.get_text() for text in whole.get_legend().get_texts()] == ["original", "aligned"]
     assert [axes.get_title() for axes in panels] == ["a", "b"]
     first, second = (0, 0, 50, 40), (50, 40, 50, 40)
@@ -142,7 +142,7 @@ def test_boxes_are_those_of_the_top_regions_before_and_after_alignment():
         boxes = [(patch.get_edgecolor(), patch.get_bbox().bounds) for patch in axes.patches]
         assert boxes == list(zip((BLUE, RED), expected, strict=True))
     plain = CaptionAttention(found.attention.original, found.attention.original)
-    panels = attention_figure(BLACK, found, plain, style="boxes").axes[1:]
+    panels = attention_figure(BLACK, replace(found, attention=plain), style="boxes").axes[1:]
     assert [patch.get_edgecolor() for axes in panels for patch in axes.patches] == [BLUE, BLUE]
 
 
@@ -151,7 +151,7 @@ def test_the_attention_of_a_second_captioner_is_below_on_its_own_scale_and_regio
     moved = replace(REGIONS, boxes=REGIONS.boxes[::-1])
     weak = np.array([[0.2, 0.8], [0.5, 0.5]], np.float32)
     other = replace(found, regions=moved, attention=CaptionAttention(weak, weak))
-    panels = attention_figure(BLACK, found, found.attention, below=other).axes[1:]
+    panels = attention_figure(BLACK, found, below=other).axes[1:]
     assert [axes.get_ylabel() for axes in panels] == ["first", "second", "", ""]
     assert [axes.get_xlabel() for axes in panels] == ["", "", *["spread evenly"] * 2]
     frames = [axes.patches[0].get_bbox().bounds for axes in panels[:2]]

@@ -73,7 +73,7 @@ def test_the_error_without_java_tells_how_to_install_it(no_wheel):
 
 
 def test_the_java_of_the_wheel_answers_and_leaks_no_output(capfd):
-    with java_process(["-version"], heap="64M", purpose="a test") as java:
+    with java_process(["-version"]) as java:
         assert java.process.wait() == 0
         assert "64-Bit" in java.written()
     assert capfd.readouterr() == ("", "")
@@ -81,14 +81,14 @@ def test_the_java_of_the_wheel_answers_and_leaks_no_output(capfd):
 
 def test_the_heap_is_bounded_and_the_locale_has_no_effect(java_is):
     java_is('echo "$@"')
-    with java_process(["-jar", "a b.jar"], heap="64M", purpose="a test") as java:
+    with java_process(["-jar", "a b.jar"]) as java:
         assert java.process.communicate()[0] == (
-            "-Xmx64M -Dfile.encoding=UTF-8 -Duser.language=en -Duser.country=US -jar a b.jar\n"
+            "-Xmx3G -Dfile.encoding=UTF-8 -Duser.language=en -Duser.country=US -jar a b.jar\n"
         )
 
 
-def ask_a_process(purpose):
-    with java_process([], heap="64M", purpose=purpose) as process:
+def ask_a_process():
+    with java_process([]) as process:
         process.ask(["a"])
 
 
@@ -101,7 +101,7 @@ def ask_a_process(purpose):
 )
 def test_the_reason_of_a_failed_jvm_is_reported(java_is, script, reason):
     java_is(f"{script}; exit 1")
-    assert message_of(ask_a_process, "SPICE", error=JavaError) == (
+    assert message_of(ask_a_process, error=JavaError) == (
         f"java failed during SPICE: {reason!r}; run again with -v to see its whole output"
     )
 
@@ -112,7 +112,7 @@ def test_the_reason_of_a_failed_jvm_is_reported(java_is, script, reason):
 )
 def test_a_jvm_that_was_killed_is_reported_by_its_signal(java_is, script, name):
     java_is(script)
-    assert message_of(ask_a_process, "SPICE", error=JavaError) == (
+    assert message_of(ask_a_process, error=JavaError) == (
         f"the JVM of SPICE was killed: {name}; free memory if that ran out, and run the same "
         "command again"
     )
@@ -120,7 +120,7 @@ def test_a_jvm_that_was_killed_is_reported_by_its_signal(java_is, script, name):
 
 def test_a_process_answers_line_by_line(java_is):
     java_is("exec /bin/cat")
-    with java_process([], heap="64M", purpose="an echo") as process:
+    with java_process([]) as process:
         assert process.ask(["café"]) == ["café"]
         assert process.ask(["second", "third"]) == ["second", "third"]
 
@@ -129,7 +129,7 @@ def test_a_process_answers_line_by_line(java_is):
 def test_no_process_is_left_after_the_block(java_is, started, interruption):
     java_is("exec /bin/sleep 60")
     expected = pytest.raises(interruption) if interruption else nullcontext()
-    with expected, java_process([], heap="64M", purpose="a nap"):
+    with expected, java_process([]):
         assert started[0].poll() is None
         if interruption:
             raise interruption
