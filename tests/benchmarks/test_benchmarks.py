@@ -40,7 +40,6 @@ TABLES = {
         "by group of words",
     ],
     "captioners": ["2 of 2: spatial, gate", "| spatial | none |", "true captions"],
-    "detector": ["unseen scenes", "recall of 36", "plain/striped/dotted"],
     "scale": ["500 images", "random reads", "a2 status", "SCST, to batch 100"],
     "preprocess": ["all processes", "CPU time", "peak memory"],
     "report": ["report of 50 images, 5 embedded", "size, MB"],
