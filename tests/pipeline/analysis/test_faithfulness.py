@@ -57,15 +57,6 @@ def with_alignment(analysed, name, score=0.5, **fields):
     )
 
 
-@pytest.mark.slow
-def test_a_run_has_its_inputs_and_its_scores(experiment, run):
-    assert run.features.resolve() == experiment.directory("extract").resolve()
-    assert run.captions.resolve() == experiment.directory("preprocess").resolve()
-    assert run.evaluated_split == "test"
-    assert {"Bleu_1", "CIDEr"} <= set(run.metrics)
-    assert run.validation is not None
-
-
 def test_every_token_of_the_split_is_measured(analysed):
     [layer] = analysed.layers
     assert analysed.images == analysed.total == 4

