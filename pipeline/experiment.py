@@ -176,8 +176,10 @@ class Experiment:
         return run_stripe(stage, self._paths(stage, output), stripe, resolved_config=text)
 
     def _paths(self, stage: PreparedStage, output: Path | None = None) -> StagePaths:
+        if output is None:
+            return StagePaths.in_artifacts(self.artifacts, stage)
         require_replaceable(output, stage.name)
-        return StagePaths(output) if output else StagePaths.in_artifacts(self.artifacts, stage)
+        return StagePaths(output)
 
     def status(self, name: str) -> Status:
         """Return the status of a stage and the reasons for a run."""

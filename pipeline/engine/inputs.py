@@ -5,7 +5,6 @@ checked again before work is kept or published.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,13 +89,6 @@ class Inputs(Mapping[str, Input]):
             f"{len(changed)} of {len(promised)} input files changed during the run: {named}{more}; "
             "run the same command again"
         )
-
-    @contextmanager
-    def checked(self) -> Iterator[None]:
-        """Check all inputs before and after the block."""
-        self.check()
-        yield
-        self.check()
 
     def _changed(self, path: Path) -> bool:
         digest, known = self._promised[path]

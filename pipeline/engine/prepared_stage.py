@@ -83,16 +83,13 @@ class StagePaths:
     def lock(self) -> Path:
         """Lock file of the stage."""
         # never deleted by a run: another process could hold the file without its name
-        return self._lock("lock")
+        return (self.locks or self.final.parent) / f"{self.final.name}.lock"
 
     @property
     def stripes_lock(self) -> Path:
         """Lock file that the processes of stripes wait for."""
-        return self._lock("stripes.lock")
+        return self.lock.with_name(f"{self.final.name}.stripes.lock")
 
     def part_locks(self) -> list[Path]:
         """Return the lock files of the parts that processes work on, held or not."""
         return sorted(self.partial.glob("*/*.lock"))
-
-    def _lock(self, ending: str) -> Path:
-        return (self.locks or self.final.parent) / f"{self.final.name}.{ending}"

@@ -81,7 +81,9 @@ def run_stage(
         found = published(stage, paths, force=force)
         if found is not None:
             return found
-        paths = prepare_forced(stage, resumed(stage, paths, force=force))
+        paths = resumed(stage, paths, force=force)
+        if paths.forced:
+            _make_room(stage, paths)
         return complete(stage, paths, resolved_config=resolved_config)
 
 
@@ -96,20 +98,20 @@ def resumed(stage: PreparedStage, paths: StagePaths, *, force: bool = False) -> 
     return forced if force or _continues(stage, forced) else paths
 
 
-def prepare_forced(stage: PreparedStage, paths: StagePaths) -> StagePaths:
+def _make_room(stage: PreparedStage, paths: StagePaths) -> None:
     """Make room for a run with --force; raise LockedError if a part of the stage is running."""
     plain = replace(paths, forced=False)
-    obsolete = [plain] if paths.forced else []
-    if paths.forced and not _continues(stage, paths):
-        obsolete.append(paths)
-    for found in obsolete:
+    for found in [plain] if _continues(stage, paths) else [plain, paths]:
+        for lock in filter(is_locked, found.part_locks()):
+            raise LockedError(
+                f"a part of {stage.name} is already running: {lock_holder(lock)}; "
+                "wait for it, or stop it"
+            )
         if found.partial.exists():
-            _require_no_running_part(stage, found)
             discard(found.partial)
     # a run may have been killed between the two renames of _publish
-    if paths.forced and paths.replaced.exists() and not paths.final.exists():
+    if paths.replaced.exists() and not paths.final.exists():
         rename_durably(paths.replaced, paths.final)
-    return paths
 
 
 def _continues(stage: PreparedStage, forced: StagePaths) -> bool:
@@ -120,14 +122,6 @@ def _continues(stage: PreparedStage, forced: StagePaths) -> bool:
         return False
     # one that was killed before it wrote its settings has done no work
     return earlier is not None and earlier == stage.made_from
-
-
-def _require_no_running_part(stage: PreparedStage, paths: StagePaths) -> None:
-    for lock in filter(is_locked, paths.part_locks()):
-        raise LockedError(
-            f"a part of {stage.name} is already running: {lock_holder(lock)}; "
-            "wait for it, or stop it"
-        )
 
 
 def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -> Outcome:
@@ -141,8 +135,9 @@ def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -
         read = reading(*(found.path for found in stage.inputs.values()))
         with read, events.running(stage=stage.name, key=stage.made_from.key) as end:
             started = time.monotonic()
-            with inputs.checked():
-                skipped = stage.work(partial, inputs, events)
+            inputs.check()
+            skipped = stage.work(partial, inputs, events)
+            inputs.check()
             for item in skipped:
                 events.skip(item.image_id, item.reason)
             seconds = round(time.monotonic() - started, 3)
@@ -152,9 +147,9 @@ def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -
     return Outcome(paths.final, read_manifest(paths.final), ran=True)
 
 
-def require_replaceable(output: Path | None, stage: str) -> None:
+def require_replaceable(output: Path, stage: str) -> None:
     """Raise InputError if `output` exists and is not a result of this stage."""
-    if output is None or not output.exists():
+    if not output.exists():
         return
     try:
         made = read_manifest(output).made_from if output.is_dir() else None
@@ -261,8 +256,10 @@ def run_stripe(
         events, inputs = EventLog(folder), Inputs(stage.inputs)
         read = reading(*(one.path for one in stage.inputs.values()))
         log = events.running(stage=stage.name, key=stage.made_from.key, shard=str(stripe))
-        with read, log, inputs.checked():
+        with read, log:
+            inputs.check()
             missing = stage.share(stripe, paths.partial, inputs, events)
+            inputs.check()
         if missing:
             return StripeOutcome(stripe, missing, None)
         with _one_at_a_time(paths):

@@ -4,21 +4,35 @@ The list of images alone decides the shards. One process fills them in order, `-
 of them, and Ray those that are missing; each is published once, and the store is their list.
 """
 
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from a2cap.data.annotations.read import check_skip_limit
-from a2cap.data.errors import InputError
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.store import seal_shards
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, WEIGHTS
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
+from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.images import LISTING, ExtractionInputs
-from a2cap.pipeline.extraction.ray_engine import fill_on_ray
 from a2cap.pipeline.extraction.shard_folder import remove_working_folder
 from a2cap.pipeline.extraction.shard_worker import Extraction, fill_here
+
+_RESTARTS = 5
+"""Most restarts of a Ray task whose worker or node died."""
+
+AUTO = "auto"
+"""Address of the Ray cluster that RAY_ADDRESS names, or else of a new one on this machine."""
 
 
 def extract_images(
@@ -60,6 +74,82 @@ def extract_stripe(
     if own:
         fill_here(extraction, {name: extraction.shards[name] for name in own}, events)
     return len(extraction.missing())
+
+
+def fill_on_ray(
+    extraction: Extraction, shards: Mapping[str, Sequence[str]], events: EventLog
+) -> None:
+    """Fill shards on the cluster `runtime.ray`, each with a GPU or `runtime.threads` CPUs.
+
+    Raises A2Error, after all other tasks, if some failed.
+    """
+    runtime = extraction.runtime
+    address = None if runtime.ray == AUTO else runtime.ray
+    tracked = track("extract: shards", total=len(shards), events=events)
+    with _cluster(address) as ray, tracked as progress:
+        on_gpu = runtime.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
+        start = ray.remote(
+            num_cpus=runtime.threads or 1, num_gpus=int(on_gpu), max_retries=_RESTARTS
+        )(_fill_on_node)
+        left = {
+            start.remote(Path.cwd(), extraction.part(ids), name): name
+            for name, ids in shards.items()
+        }
+        failed: dict[str, str] = {}
+        while left:
+            [ended], _ = ray.wait(list(left))
+            name = left.pop(ended)
+            try:
+                ray.get(ended)
+                events.write("shard", shard=name, images=len(shards[name]))
+            except ray.exceptions.RayError as error:
+                cause = getattr(error, "cause", None)  # of an error in the task itself
+                failed[name] = str(cause or error).splitlines()[0]
+            progress.advance(1)
+    if failed:
+        first, reason = min(failed.items())
+        raise A2Error(
+            f"{len(failed)} of {len(shards)} shards failed, first {first}: {reason}; "
+            "fix it and run again, which keeps the other shards"
+        )
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[Any]:
+    """Connect to a Ray cluster for the block."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a2 sends nothing to anybody
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError(
+            'ray is not installed: --engine ray needs it; run pip install "a2cap[ray]"'
+        ) from error
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray's errors have no common base
+        where = address or os.environ.get("RAY_ADDRESS", "this machine")
+        raise InputError(
+            f"no Ray cluster at {where!r}: {str(error).splitlines()[0]}; "
+            "start one with ray start --head, or leave out --address"
+        ) from error
+    signal.signal(signal.SIGTERM, on_sigterm)  # Ray's handler exits with another code
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _fill_on_node(directory: Path, extraction: Extraction, name: str) -> None:
+    """Fill one shard in a worker of Ray."""
+    os.chdir(directory)  # paths are relative to it
+    signal.signal(signal.SIGTERM, raise_interrupted)
+    folder = extraction.folder / f"ray-{name}"
+    folder.mkdir(exist_ok=True)
+    try:
+        fill_here(extraction, {name: extraction.images.ids}, EventLog(folder))
+    except Interrupted as stop:
+        sys.exit(128 + stop.signal_number)  # a lost worker to Ray, which starts the task again
 
 
 def _save_extractor(extractor: AnyExtractor, folder: Path) -> None:

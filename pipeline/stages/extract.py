@@ -93,14 +93,12 @@ class Extract(Stage):
 
     def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
         """Return the stage, which several processes can share."""
-        found = self._inputs(inputs)
+        return replace(super().prepare(inputs, results), share=self._share)
 
-        def share(stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog) -> int:
-            from a2cap.pipeline.extraction.extract_images import extract_stripe
+    def _share(self, stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog) -> int:
+        from a2cap.pipeline.extraction.extract_images import extract_stripe
 
-            return extract_stripe(found, stripe, folder, inputs, events)
-
-        return replace(super().prepare(inputs, results), share=share)
+        return extract_stripe(self._inputs(inputs), stripe, folder, inputs, events)
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Extract the shards that are missing, here or on a Ray cluster, and seal the store."""

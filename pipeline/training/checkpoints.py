@@ -142,13 +142,6 @@ def _save_state(path: Path, state: Mapping[str, object]) -> None:
             raise
 
 
-def seed_rngs(seed: int) -> None:
-    """Seed the RNGs that start from the clock: Python's and numpy's."""
-    # nothing draws from them, but their states are in each checkpoint
-    random.seed(seed)
-    np.random.seed(np.random.SeedSequence(seed).generate_state(4))
-
-
 def rng_states() -> dict[str, Any]:
     """Return the state of every RNG, as types that `weights_only` loading accepts."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
@@ -245,13 +238,18 @@ class SavedTraining:
 
     def resume(self) -> Position:
         """Restore the newest checkpoint that verifies; return the position in it, or the start."""
-        seed_rngs(self._seed)
+        # these would start from the clock; a2 draws from neither, but their states are saved
+        random.seed(self._seed)
+        np.random.seed(np.random.SeedSequence(self._seed).generate_state(4))
         ranks = self._ranks
         if not ranks.is_main:  # otherwise all ranks would draw the same dropout
             torch.manual_seed(derived_seed(self._seed, ranks.rank, 0))
-        found = self._newest_checkpoint()
-        if found is None:
+        # the main rank chooses, and all ranks read its choice from one disk
+        found = self._checkpoints.latest() if ranks.is_main else None
+        step = ranks.broadcast(None if found is None else found.step)
+        if step is None:
             return Position()
+        found = found or self._checkpoints.load(step)
         state: dict[str, Any] = found.state
         self._network.load_state_dict(found.tensors)
         self._optimizer.load_state_dict(state["optimizer"])
@@ -273,13 +271,6 @@ class SavedTraining:
                 "uninterrupted run bit for bit",
                 ", ".join(changes),
             )
-
-    def _newest_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint that the main rank chooses; all ranks read it from one disk."""
-        ranks = self._ranks
-        found = self._checkpoints.latest() if ranks.is_main else None
-        step = ranks.broadcast(None if found is None else found.step)
-        return found if found is not None or step is None else self._checkpoints.load(step)
 
     def _restore_rng(self, saved: list[dict[str, Any]], step: int) -> None:
         """Restore this rank's RNG states; seed a rank that the checkpoint does not contain."""

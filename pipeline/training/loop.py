@@ -27,7 +27,6 @@ from a2cap.pipeline.runtime.training_precision import (
     matrix_precision,
     warn_about_emulation,
 )
-from a2cap.pipeline.training.average import WeightAverage
 from a2cap.pipeline.training.checkpoints import Position, SavedTraining
 from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_parts import (
@@ -36,7 +35,7 @@ from a2cap.pipeline.training.training_parts import (
     TrainingRecord,
     Update,
     Validation,
-    training_record,
+    WeightAverage,
 )
 from a2cap.pipeline.training.training_run import TrainingRun
 
@@ -63,6 +62,8 @@ class Optimizer(ABC, Generic[Part]):
     read_interval = 1
     """Updates between two reads of their measurements."""
     value_type = torch.float32
+    names: tuple[str, ...]
+    """Names of the measurements, equal on a rank without a part of the batch."""
 
     def __init__(
         self, sides: Sequence[Side], config: TrainingConfig, ranks: Ranks, *, ema: float = 0.0
@@ -111,11 +112,6 @@ class Optimizer(ABC, Generic[Part]):
             if self._average is not None:
                 self._average.update()
         return updates
-
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...]:
-        """Names of the measurements, equal on a rank without a part of the batch."""
 
     @abstractmethod
     def count(self, part: Part) -> int:
@@ -218,7 +214,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
     Raises A2Error on a loss that is not finite, Interrupted after saving a checkpoint.
     """
     ranks, config = task.optimizer.ranks, task.config
-    recorded = training_record(run.folder, run.events) if ranks.is_main else nullcontext()
+    recorded = TrainingRecord(run.folder, run.events) if ranks.is_main else nullcontext()
     device = next(task.network.parameters()).device
     switch = deterministic_operations(device) if config.deterministic else nullcontext()
     if ranks.is_main:

@@ -1,4 +1,4 @@
-"""What a training hands to the loop: its batches, updates, validation, and their record."""
+"""Parts of a training in the loop: batches, updates, validation, record, average of weights."""
 
 import json
 import math
@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from a2cap.data.batches.loader import EpochDataset, Share, batches_per_epoch, epoch_batches
@@ -116,13 +118,19 @@ _SECONDS_BETWEEN_EVENTS = 10.0
 
 
 class TrainingRecord:
-    """The record of one training, written by the main rank."""
+    """The record of one training, written by the main rank; a context that ends the record."""
 
-    def __init__(self, directory: Path, events: EventLog, board: SummaryWriter) -> None:
+    def __init__(self, directory: Path, events: EventLog) -> None:
         self._metrics = directory / EPOCHS
-        self._board = board
+        self._board = SummaryWriter(str(directory / TENSORBOARD))
         self._last_event = time.monotonic()
         self.events = events
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._board.close()
 
     def epoch(self, line: Mapping[str, float]) -> None:
         """Append an epoch's line to metrics.jsonl."""
@@ -151,8 +159,51 @@ class TrainingRecord:
             self.events.write("progress", step=step, total=total)
 
 
-@contextmanager
-def training_record(directory: Path, events: EventLog) -> Iterator[TrainingRecord]:
-    """Open the record of a training, with a TensorBoard writer in `directory`."""
-    with SummaryWriter(str(directory / TENSORBOARD)) as board:
-        yield TrainingRecord(directory, events, board)
+class WeightAverage:
+    """Exponential moving average of parameters (Polyak and Juditsky 1992), to validate and save.
+
+    decay: of the average; at most (1 + n) / (10 + n) at update n, so that the initial weights are
+    forgotten.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], decay: float) -> None:
+        self._parameters = parameters
+        self._decay = decay
+        self._updates = 0
+        # while the average is in the network, these are the weights in training
+        self._others = [parameter.detach().clone() for parameter in parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Include the parameters after an update."""
+        self._updates += 1
+        decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
+        for average, parameter in zip(self._others, self._parameters, strict=True):
+            average.lerp_(parameter, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Put the average into the network for a while."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint of the network with the average lacks; call it in `applied`."""
+        return {"updates": self._updates, "weights": self._others}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore such a state, once the network has the average."""
+        self._updates = state["updates"]
+        for tensor, saved in zip(self._others, state["weights"], strict=True):
+            tensor.copy_(saved)
+        self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for other, parameter in zip(self._others, self._parameters, strict=True):
+            parameter_before = parameter.clone()
+            parameter.copy_(other)
+            other.copy_(parameter_before)

@@ -57,9 +57,10 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             if protected or not _is_below(path, experiment.artifacts):
                 continue
             item = _judge(path, used)
-            if item is None or _digests(path) & needed:
+            if item is None or _digests(path, with_files=True) & needed:
                 continue
-            users = [reader for digest in _identities(path) for reader in readers.get(digest, ())]
+            own = _digests(path, with_files=False)
+            users = [reader for digest in own for reader in readers.get(digest, ())]
             if users:
                 item = replace(item, why=f"{item.why}; read by {users[0]}")
             found.append(item)
@@ -185,24 +186,15 @@ def _readers(artifacts: Path) -> tuple[dict[str, list[str]], set[str]]:
     return readers, needed
 
 
-def _digests(path: Path) -> set[str]:
-    """Return the digests by which other stages identify this result or one of its files."""
-    try:
-        outputs = read_manifest(path).outputs.values()
-    except A2Error:
-        return set()
-    return {*_identities(path), *(output.sha256 for output in outputs)}
-
-
-def _identities(path: Path) -> set[str]:
-    """Return the digests by which other stages identify this result as a whole."""
+def _digests(path: Path, *, with_files: bool) -> set[str]:
+    """Return the digests by which other stages identify this result, or one of its files too."""
     try:
         manifest = read_manifest(path)
     except A2Error:
         return set()
     outputs = {name: output.sha256 for name, output in manifest.outputs.items()}
     captioner = {captioner_digest(outputs)} if set(CAPTIONER) <= outputs.keys() else set()
-    return {manifest.digest, *captioner}
+    return {manifest.digest, *captioner, *(outputs.values() if with_files else ())}
 
 
 def _made_from(folder: Path) -> MadeFrom | None:

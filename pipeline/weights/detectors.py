@@ -36,26 +36,21 @@ class PublishedDetector:
 
 @dataclass(frozen=True)
 class BundledDetector:
-    """A detector in this package; file: its name in the package `a2cap.extract.weights`.
+    """A detector in this package.
 
     settings: fields of `extract` that files written before conventions were stored do not contain.
     """
 
     purpose: str
-    file: str
+    path: Path
     sha256: str
     settings: Mapping[str, int]
-
-    @property
-    def path(self) -> Path:
-        """Path of the installed file."""
-        return Path(str(files("a2cap.extract.weights") / self.file))
 
 
 BUNDLED: Mapping[str, BundledDetector] = {
     "scenes": BundledDetector(
         "generated scenes, of `a2 scenes` (docs/scenes-detector.md)",
-        "scenes_detector.safetensors",
+        Path(str(files("a2cap.extract.weights") / "scenes_detector.safetensors")),
         "742b6cbbe0c21d7f11cdd3966a62dfcf8063b0d67852dc71a2ebb5a590a2ad18",
         {"roi_size": 7, "proposals": 36},
     )

@@ -24,7 +24,7 @@ from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.extraction import images, ray_engine
+from a2cap.pipeline.extraction import extract_images, images
 from a2cap.pipeline.extraction import shard_worker as extraction
 from tests.experiments import DETECTOR, SECTIONS, TinyExperiment, make_experiment
 from tests.faults import processes, run_log
@@ -470,13 +470,13 @@ def observe_tasks(
     sent: signal.Signals | None = None,
 ) -> None:
     """Prepare the workers to which Ray gives the shards."""
-    fill = ray_engine._fill
+    fill = extract_images._fill_on_node
 
     def observed(*arguments: Any) -> None:
         _prepare_task(log, fault, signalled, sent)
         fill(*arguments)
 
-    ray_engine._fill = observed  # type: ignore[assignment]
+    extract_images._fill_on_node = observed  # type: ignore[assignment]
 
 
 def scale_down() -> None:

@@ -27,7 +27,6 @@ from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.train_config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.training_data import TrainingData
-from a2cap.pipeline.training.loop import Optimizer, TrainingTask
 from a2cap.pipeline.training.training_parts import Batches
 
 logger = logging.getLogger(__name__)
@@ -66,19 +65,6 @@ def training_batches(
         groups=dataset.lengths() if grouping == "length" else None,
         parts=dataset.parts() if config.shuffle_window else None,
         window=config.shuffle_window,
-    )
-
-
-def caption_task(
-    section: str,
-    optimizer: Optimizer[Batch],
-    batches: Batches[Item, Batch],
-    validation: "CaptionValidation",
-) -> TrainingTask[Batch]:
-    """Return the training of the validated captioner; section: of the configuration."""
-    captioner, config = validation.captioner, validation.config
-    return TrainingTask(
-        section, "a2 train", "tokens", config, captioner, batches, optimizer, validation
     )
 
 

@@ -6,7 +6,6 @@ The captioner's parameters follow the caption loss alone and the mask network's 
 
 import logging
 import math
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -34,7 +33,6 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.caption_validation import (
     CaptionValidation,
-    caption_task,
     training_batches,
 )
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
@@ -43,7 +41,7 @@ from a2cap.pipeline.training.captioner.training_data import (
     read_training_data,
     require_kind_of_regions,
 )
-from a2cap.pipeline.training.loop import Optimizer, run_training
+from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -91,7 +89,10 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     optimizer = CrossEntropyOptimizer(
         captioner, config, ranks, steps_per_epoch=len(batches), supervision=supervision
     )
-    best = run_training(caption_task("train", optimizer, batches, validation), run)
+    task = TrainingTask(
+        "train", "a2 train", "tokens", config, captioner, batches, optimizer, validation
+    )
+    best = run_training(task, run)
     if ranks.is_main:
         save_captioner(run.folder, best, description, data.vocabulary, features=features)
 
@@ -116,6 +117,13 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         self._captioner = captioner
         self._config = config
         self.read_interval = _read_interval(self._device)
+        terms = {"supervision": config.supervision, "label_smoothing": config.label_smoothing}
+        self._penalties = (*captioner.penalty_names, *(name for name, on in terms.items() if on))
+        masks: tuple[str, ...] = ()
+        if captioner.has_masks:
+            gate = ("mean_gate",) if captioner.config.alignment.fusion == "gate" else ()
+            masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll", *gate)
+        self.names = ("caption_loss", *self._penalties, *masks)
 
     def losses(self, part: Batch, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of a part, tokens (B, K, L), and its measurements."""
@@ -162,23 +170,8 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
     ) -> tuple[int, dict[str, float], dict[str, float]]:
         """Return the tokens, the losses and all measurements."""
         means = {"loss": found["caption_loss"], "mask_loss": found.get("mask_loss", 0.0)}
-        others = ("mean_mask", *self._penalty_names)
+        others = ("mean_mask", *self._penalties)
         return amount, means | {name: found[name] for name in others if name in found}, found
-
-    @property
-    def _penalty_names(self) -> tuple[str, ...]:
-        chosen = {name: getattr(self._config, name) for name in ("supervision", "label_smoothing")}
-        return (*self._captioner.penalty_names, *(name for name, on in chosen.items() if on))
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Names of the measurements, equal on a rank without a part of the batch."""
-        losses = ("caption_loss", *self._penalty_names)
-        if not self._captioner.has_masks:
-            return losses
-        gated = self._captioner.config.alignment.fusion == "gate"
-        masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
-        return (*losses, *masks, *(("mean_gate",) if gated else ()))
 
 
 def _optimiser(config: TrainConfig, side: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -37,14 +37,13 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.caption_validation import (
     CaptionValidation,
-    caption_task,
     training_batches,
 )
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.captioner.training_data import read_training_data
 from a2cap.pipeline.training.checkpoints import derived_seed
 from a2cap.pipeline.training.extended_training import read_epochs
-from a2cap.pipeline.training.loop import Optimizer, run_training
+from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
 
 
@@ -77,7 +76,10 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
         loaded.captioner, data, config, loaded.description, ranks, start_score(model, config)
     )
     batches = training_batches(validation, run.runtime)
-    best = run_training(caption_task("scst", optimizer, batches, validation), run)
+    task = TrainingTask(
+        "scst", "a2 train", "tokens", config, loaded.captioner, batches, optimizer, validation
+    )
+    best = run_training(task, run)
     if ranks.is_main:
         save_captioner(run.folder, best, loaded.description, data.vocabulary, features=features)
 

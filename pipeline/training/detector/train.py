@@ -124,7 +124,20 @@ def train_detector(config: DetectorConfig, run: TrainingRun) -> DetectorData:
     detector.to(memory_format=torch.channels_last)
     if ranks.is_main:
         _log_data(data)
-    best = run_training(_task(config, run, detector, data, ranks), run)
+    batches = Batches(
+        DetectorDataset(data.training, flip=config.flip, seed=config.seed),
+        partial(collate, meta=detector.meta),
+        config,
+        share=Share(ranks.rank, ranks.count, config.accumulate),
+        workers=run.runtime.workers,
+    )
+    steps = config.epochs * len(batches)
+    optimizer = DetectorOptimizer(detector, config, steps=steps, ranks=ranks)
+    validation = DetectorValidation(detector, data.validation, config, ranks)
+    task = TrainingTask(
+        "detector", "a2 detector train", "images", config, detector, batches, optimizer, validation
+    )
+    best = run_training(task, run)
     if ranks.is_main:
         detector.load_state_dict(best)
         _save(detector, config, data, run.folder)
@@ -172,34 +185,6 @@ def start_tensors(path: Path) -> dict[str, Tensor]:
     if all(key in tensors for key in _TORCHVISION_KEYS):
         return resnet_tensors(tensors)
     return dict(load_detector(path).state_dict())
-
-
-def _task(
-    config: DetectorConfig,
-    run: TrainingRun,
-    detector: TrainableDetector,
-    data: DetectorData,
-    ranks: Ranks,
-) -> TrainingTask[DetectorPart]:
-    batches = Batches(
-        DetectorDataset(data.training, flip=config.flip, seed=config.seed),
-        partial(collate, meta=detector.meta),
-        config,
-        share=Share(ranks.rank, ranks.count, config.accumulate),
-        workers=run.runtime.workers,
-    )
-    return TrainingTask(
-        section="detector",
-        command="a2 detector train",
-        unit="images",
-        config=config,
-        network=detector,
-        batches=batches,
-        optimizer=DetectorOptimizer(
-            detector, config, steps=config.epochs * len(batches), ranks=ranks
-        ),
-        validation=DetectorValidation(detector, data.validation, config, ranks),
-    )
 
 
 def _log_data(data: DetectorData) -> None:

@@ -14,9 +14,8 @@ import pytest
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.engine.prepared_stage import EventLog
-from a2cap.pipeline.extraction import ray_engine
-from a2cap.pipeline.extraction.extract_images import extract_images
-from a2cap.pipeline.extraction.ray_engine import fill_on_ray
+from a2cap.pipeline.extraction import extract_images as engine
+from a2cap.pipeline.extraction.extract_images import extract_images, fill_on_ray
 from a2cap.pipeline.extraction.shard_worker import Extraction
 from tests.data.messages import message_of
 from tests.pipeline.extraction.conftest import IDS
@@ -88,7 +87,7 @@ def test_ray_that_is_not_installed_is_named(new, monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_worker_and_a_killed_node_lose_nothing(cluster, new, tmp_path, monkeypatch):
     """Each comes once, after an image was added; the second worker is killed with SIGTERM."""
-    fill, add = ray_engine._fill, FeatureWriter.add
+    fill, add = engine._fill_on_node, FeatureWriter.add
     [node] = cluster.worker_nodes
     node_id = node.node_id
     deaths = tmp_path / "deaths"
@@ -125,7 +124,7 @@ def test_a_killed_worker_and_a_killed_node_lose_nothing(cluster, new, tmp_path, 
                 cluster.remove_node(node, allow_graceful=False)
                 return
 
-    monkeypatch.setattr(ray_engine, "_fill", fill_and_die)
+    monkeypatch.setattr(engine, "_fill_on_node", fill_and_die)
     killing = threading.Thread(target=kill_node)
     run = new(given=False, ray=cluster.address)
     run.directory.mkdir()
@@ -153,7 +152,7 @@ def test_an_error_in_one_shard_lets_the_others_end(cluster, new, tmp_path, monke
             raise InputError("the disk is full")
         (tmp_path / name).touch()
 
-    monkeypatch.setattr(ray_engine, "_fill", work)
+    monkeypatch.setattr(engine, "_fill_on_node", work)
     found = begun(new(ray=cluster.address))
     assert message_of(fill_on_ray, *found, error=A2Error) == (
         "1 of 3 shards failed, first 00001: the disk is full; "
