@@ -96,7 +96,7 @@ def scaled_product(queries: Tensor, keys: Tensor, *, scale: float, bias: Tensor)
 def softmax_of_rows(scores: Tensor) -> Tensor:
     """Return softmax weights over the last axis, at least float32."""
     scores = at_least_float32(scores)
-    if scores.shape[-1] >= 16 or scores.requires_grad or scores.is_cuda:
+    if scores.shape[-1] >= 16 or torch.is_grad_enabled() or scores.device.type != "cpu":
         return scores.softmax(dim=-1)
     # torch's kernel computes rows of less than 16 numbers one number at a time, 5 times slower
     powers = (scores - scores.amax(dim=-1, keepdim=True)).exp_()

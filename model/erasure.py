@@ -70,7 +70,8 @@ def kept_log_probs(
         return log_probs[:, 0].gather(-1, caption.expand(count, -1)[..., None])[..., 0]
 
     parts = [part for group in groups for part in group.split(at_once)]
-    is_threaded = on_cpu and len(parts) > 1
+    # of a captioner that is known: one of a user may keep a state
+    is_threaded = on_cpu and is_set and len(parts) > 1
     found = _map_in_threads(log_probs_of, parts) if is_threaded else list(map(log_probs_of, parts))
     return torch.cat(found)[torch.cat(groups).argsort()]
 

@@ -9,6 +9,7 @@ from a2cap.model.alignment import (
     DecoderPass,
     LinearMask,
     at_least_float32,
+    softmax_of_rows,
 )
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.errors import ModelError
@@ -61,6 +62,18 @@ def _run(alignment, *, schedule_step=30_000, perturbed=False):
 def test_half_precision_is_raised_to_float32_and_float64_kept(dtype):
     assert at_least_float32(torch.ones(1, dtype=dtype)).dtype == torch.float32
     assert at_least_float32(torch.ones(1, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("regions", [1, 5, 15, 16, 40])
+def test_softmax_without_gradients_equals_torchs(regions):
+    scores = 30 * torch.randn(3, 4, regions, generator=torch.Generator().manual_seed(regions))
+    scores[0, :, 1:] = -math.inf
+    before = scores.clone()
+    with torch.no_grad():
+        found = softmax_of_rows(scores)
+    torch.testing.assert_close(found, scores.softmax(-1), rtol=1e-5, atol=1e-7)
+    assert torch.equal(scores, before)
+    assert torch.equal(softmax_of_rows(scores), scores.softmax(-1))
 
 
 @pytest.mark.parametrize("detaches", [True, False])
