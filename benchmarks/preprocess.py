@@ -1,7 +1,7 @@
 """Time and peak memory of `a2 preprocess` on all 616,767 captions of COCO 2014.
 
 The captions are those in the jar of SPICE, which pycocoevalcap installs. Their splits are not
-Karpathy's unless `--annotations` names his file: 5,000 images of val2014 each are val and test.
+Karpathy's: 5,000 images of val2014 each are val and test.
 `--stages` runs every stage of `configs/a2-from-features.yaml` with a small captioner. CPU time is
 that of all processes, JVM included; it depends less on other programs than the time on the clock.
 """
@@ -82,18 +82,12 @@ def random_regions(rng: np.random.Generator, count: int, width: int) -> Regions:
 @click.command()
 @click.option("--quick", is_flag=True, help="2,000 images.")
 @click.option("--stages", is_flag=True, help="Run all stages, on random features.")
-@click.option(
-    "--annotations",
-    type=click.Path(path_type=Path, exists=True),
-    help="Use this file of Karpathy's layout.",
-)
-def main(quick: bool, stages: bool, annotations: Path | None) -> None:
+def main(quick: bool, stages: bool) -> None:
     """Preprocess all captions of COCO 2014 once."""
     print_machine()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if annotations is None:
-            annotations = write_annotations(folder, count=2_000 if quick else None)
+        annotations = write_annotations(folder, count=2_000 if quick else None)
         options = ["--artifacts", f"{folder}/artifacts", "--set", f"data.annotations={annotations}"]
         if stages:
             write_features(folder / "features.lmdb", annotations)

@@ -30,7 +30,7 @@ ORDER = (
     ("pipeline/experiment", "pipeline/runs"),
     ("pipeline/stages",),
     ("pipeline/config",),
-    ("pipeline/evaluation", "pipeline/human_evaluation"),
+    ("pipeline/evaluation",),
     ("pipeline/analysis", "pipeline/serving"),
     ("pipeline/report",),
     ("pipeline/training/captioner", "pipeline/training/detector"),

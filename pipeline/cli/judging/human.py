@@ -12,10 +12,9 @@ import click
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
 from a2cap.pipeline.engine.artifact_names import RESULTS
+from a2cap.pipeline.evaluation.human import Key, Tally, write_sheet
+from a2cap.pipeline.evaluation.human import tally as count_answers
 from a2cap.pipeline.evaluation.results import read_reference_tokens, read_results
-from a2cap.pipeline.human_evaluation.sheet import Key, write_sheet
-from a2cap.pipeline.human_evaluation.tally import Tally
-from a2cap.pipeline.human_evaluation.tally import tally as count_answers
 
 _HUMAN = "a human reference"
 _HEADER = f"{'':<12} {'A':>6} {'tie':>6} {'B':>6}  {'B - A':>7}  {'95 % interval':^18}  kappa"

@@ -7,8 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from a2cap.pipeline.human_evaluation.sheet import ANSWERS, CRITERIA, Key, write_sheet
-from a2cap.pipeline.human_evaluation.tally import fleiss_kappa, tally
+from a2cap.pipeline.evaluation.human import (
+    ANSWERS,
+    CRITERIA,
+    Key,
+    fleiss_kappa,
+    tally,
+    write_sheet,
+)
 from tests.data.messages import message_of
 from tests.experiments import a2
 

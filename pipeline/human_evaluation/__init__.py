@@ -1,1 +1,0 @@
-"""Human judgement of two captioners, blind and side by side: `a2 human`."""
