@@ -45,7 +45,7 @@ from a2cap.model.losses import TwoLosses
 from a2cap.pipeline.captioning.attention import join_steps, of_image
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.subwords import average_tokens, merge_tokens
-from a2cap.pipeline.config import config_from
+from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.evaluation.score_captions import score_evaluation, write_evaluation
 from a2cap.pipeline.metrics.spice import NOT_REQUESTED

@@ -18,7 +18,7 @@ from a2cap.extract.detector.input import Pixels
 from a2cap.images import AnyImage, Channels, as_boxes, as_pixels, is_image, listed, path_of
 from a2cap.pipeline.captioning.caption_images import ImageCaptioner
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
-from a2cap.pipeline.config import config_from
+from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import DEFAULT, captioner_name

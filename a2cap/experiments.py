@@ -17,7 +17,7 @@ from a2cap.captioner import Captioner, load
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import SkippedItem, require_intact
-from a2cap.pipeline.config import Config, load_config, load_named_config
+from a2cap.pipeline.configuration import Config, load_config, load_named_config
 from a2cap.pipeline.engine.artifact_names import EPOCHS, EVALUATE, METRICS, REPORT, RESULTS
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.evaluation.results import read_results

@@ -20,7 +20,7 @@ from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.image import read_image, to_rgb
-from a2cap.pipeline.config import config_from
+from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.weights.detectors import weights_file
 

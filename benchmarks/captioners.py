@@ -25,7 +25,7 @@ from a2cap.data.scenes.generate import write_scenes
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.saved_captioner import load_model
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import (
     EVALUATE,
     EXTRACT,

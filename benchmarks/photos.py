@@ -21,7 +21,7 @@ from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
 from a2cap.model.captioners.kinds import KINDS
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import EVALUATE, EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.measure import Cost, cost_of, print_machine, print_table

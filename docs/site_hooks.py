@@ -13,7 +13,13 @@ from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import Config, field_paths, is_section, section_models, valid_values
+from a2cap.pipeline.configuration import (
+    Config,
+    field_paths,
+    is_section,
+    section_models,
+    valid_values,
+)
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 

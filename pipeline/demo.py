@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import (
     EVALUATE,
     EXTRACT,

@@ -9,7 +9,7 @@ from typing import Self
 
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import (
     EVALUATE,
     EXTRACT,

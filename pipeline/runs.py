@@ -19,7 +19,7 @@ from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, read_manifest, require_intact
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.model.captioners.kinds import KINDS
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import (
     CAPTIONER,
     EVALUATE,

@@ -20,7 +20,7 @@ from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.image import read_image
 from a2cap.extract.weights.load import save_detector
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.plan import Checked, check_stages
 from tests.random_detector import random_detector

@@ -36,7 +36,7 @@ from a2cap.data.sources.open_source import open_source
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.captioning.published import convert_captioner
-from a2cap.pipeline.config import Config, load_config
+from a2cap.pipeline.configuration import Config, load_config
 from a2cap.pipeline.extraction import convert
 from tests.data.annotations.documents import GOOD, karpathy
 from tests.data.features.stores import write_store

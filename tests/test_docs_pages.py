@@ -8,7 +8,7 @@ import click
 from a2cap.data.errors import ConfigError
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import Config, explain_field, load_config
+from a2cap.pipeline.configuration import Config, explain_field, load_config
 from a2cap.pipeline.sweep import grid
 from tests.test_structure import MAY_IMPORT, ROOT, named
 

@@ -29,7 +29,7 @@ ORDER = (
     ("pipeline/upkeep",),
     ("pipeline/experiment", "pipeline/runs"),
     ("pipeline/stages",),
-    ("pipeline/config",),
+    ("pipeline/configuration",),
     ("pipeline/evaluation",),
     ("pipeline/analysis", "pipeline/serving"),
     ("pipeline/report",),

@@ -19,7 +19,7 @@ from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment

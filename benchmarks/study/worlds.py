@@ -13,7 +13,7 @@ from typing import Any
 from a2cap.data.annotations.split_list import SPLITS
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.pipeline.config import override
+from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.progress import track
 
 PLAIN, PLANTED = "plain", "planted"

@@ -9,7 +9,7 @@ import click
 from a2cap.data.errors import ConfigError
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.cli.options import FOLDER, log, set_option, verbose_option
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.weights.captioners import DEFAULT
 
 model_option = click.option(

@@ -17,7 +17,7 @@ from a2cap.pipeline.cli.options import (
     set_option,
     verbose_option,
 )
-from a2cap.pipeline.config import Config, load_named_config
+from a2cap.pipeline.configuration import Config, load_named_config
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.runtime.launch import RankGroup, launch
 

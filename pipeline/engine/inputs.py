@@ -4,7 +4,7 @@ A result of another stage is compared with its manifest before the work begins. 
 checked again before work is kept or published.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,23 +47,14 @@ def result_input(folder: Path, manifest: Manifest) -> Input:
     return Input(folder, manifest.digest, promised)
 
 
-class Inputs(Mapping[str, Input]):
+class Inputs(dict[str, Input]):
     """The inputs of a stage's work by name."""
 
     def __init__(self, found: Mapping[str, Input]) -> None:
-        self._found = dict(found)
+        super().__init__(found)
         self._promised = {
             path: known for one in found.values() for path, known in one.files.items()
         }
-
-    def __getitem__(self, name: str) -> Input:
-        return self._found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
 
     def check(self, paths: Iterable[Path | None] | None = None) -> None:
         """Raise InputError if an input has changed.
@@ -97,17 +88,12 @@ class Inputs(Mapping[str, Input]):
             state = file_state(path / MANIFEST if path.is_dir() else path)
             if state == known:
                 return False
-            if _digest(path) != digest:
+            # of a folder by size only: the records of a feature store have checksums of their own
+            if path.is_dir() and problems(path, digests=False):
+                return True
+            if (read_manifest(path).digest if path.is_dir() else sha256_of(path)) != digest:
                 return True
         except (OSError, A2Error):
             return True
         self._promised[path] = (digest, state)
         return False
-
-
-def _digest(path: Path) -> str | None:
-    """Return the digest of a file or a sealed folder; None if a file of the folder is truncated."""
-    if not path.is_dir():
-        return sha256_of(path)
-    # by size only: the records of a feature store have checksums of their own
-    return None if problems(path, digests=False) else read_manifest(path).digest

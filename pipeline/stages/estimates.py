@@ -22,7 +22,7 @@ from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.grid import grid_width
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.model_config import ModelConfig
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 
 PUBLISHED_WIDTH = 2048  # for weights without a width in their header

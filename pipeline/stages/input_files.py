@@ -13,7 +13,7 @@ from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
 from a2cap.data.sources.open_source import image_source, open_source, require_image_folder
 from a2cap.data.sources.parquet import Table
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.engine.hash_cache import HashCache
 from a2cap.pipeline.engine.inputs import Input

@@ -21,7 +21,7 @@ from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.sources.open_source import image_source, open_source, require_image_folder
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import PREPROCESS, VOCABULARY
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.status import Status

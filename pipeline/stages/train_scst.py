@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.pipeline.captioning.model_description import captioner_outputs
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.explain import key_fields

@@ -16,7 +16,7 @@ from a2cap.data.errors import A2Error, InputError, LockedError
 from a2cap.data.files.atomic import rename_durably
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import MadeFrom, read_manifest
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONER, FURTHER_MODEL, TRAIN_DETECTOR
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.lock import is_locked, is_read, lock_folder, lock_holder, stage_lock

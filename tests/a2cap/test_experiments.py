@@ -8,7 +8,7 @@ import pytest
 
 import a2cap
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from tests.data.messages import message_of
 
 

@@ -9,7 +9,7 @@ from a2cap.extract.efficientnet_lite import EfficientNetLite
 from a2cap.extract.extract_config import LITE, ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import GridExtractor, grid_width
-from a2cap.pipeline.config import config_from
+from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.weights import detectors
 from tests.data.messages import message_of
 from tests.quick import some_quick

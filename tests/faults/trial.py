@@ -19,7 +19,7 @@ import torch
 
 from a2cap.data.errors import A2Error
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.shard_stripe import Stripe

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel
 
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 
 
 def config_fields(model=Config, prefix=""):

@@ -8,7 +8,7 @@ import yaml
 from a2cap.data.errors import ConfigError
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.pipeline.config import Config, load_config, override
+from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.training.captioner.recipes import RECIPES
 from tests.data.messages import message_of
 from tests.pipeline.config_fields import config_fields, plain_values

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from tests.pipeline.config_fields import config_fields
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

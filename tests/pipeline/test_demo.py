@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.demo import run_demo
 
 SMALL = (

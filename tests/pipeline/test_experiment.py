@@ -10,7 +10,7 @@ import pytest
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.extract.detector import proposal_precision
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.status import UnfinishedStageError
 from a2cap.pipeline.experiment import Experiment

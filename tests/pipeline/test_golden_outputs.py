@@ -22,7 +22,7 @@ from safetensors.numpy import load_file
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.features.store import FeatureStore
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.evaluate import Evaluate
 from a2cap.pipeline.stages.extract import Extract

@@ -20,7 +20,7 @@ from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.errors import KindError
 from a2cap.model.plug_ins import TRUST, PlugIn, plug_in_of
 from a2cap.pipeline.captioning.model_description import load_description
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.serving.server import CaptionServer
 from tests.data.messages import message_of
 from tests.experiments import SECTIONS, a2, detecting

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from a2cap.data.files.sealed_folder import Manifest, write_manifest
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.experiment import Experiment

@@ -9,7 +9,7 @@ import pytest
 
 from a2cap.data.files.sealed_folder import MadeFrom, read_manifest, seal, write_manifest
 from a2cap.pipeline import runs
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.evaluation.metrics_file import write_scores

@@ -9,7 +9,7 @@ import click
 from a2cap.data.scenes.captions import CAPTIONS_PER_SCENE
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.cli.options import FOLDER, log, verbose_option
-from a2cap.pipeline.config import override
+from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.progress import track
 
 

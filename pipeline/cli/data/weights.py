@@ -8,7 +8,7 @@ import click
 from a2cap.pipeline.captioning.published import import_captioner
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import FILE, PATH, log, set_option, verbose_option
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.weights.detector_files import (
     describe_detector,
     download_detector,

@@ -10,7 +10,7 @@ from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_
 from a2cap.pipeline.cli.options import PATH, force_option
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.cli.run_stages import run_stages
-from a2cap.pipeline.config import override
+from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.plan import require_runnable

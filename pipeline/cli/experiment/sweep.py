@@ -11,7 +11,7 @@ from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.config import override
+from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.artifact_names import METRICS
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.plan import require_runnable

@@ -22,7 +22,7 @@ from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.cli.options import FILE, PATH, require_existing
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import captioner_name

@@ -7,7 +7,7 @@ import click
 
 from a2cap.pipeline.captioning.caption_images import ImageCaptioner
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.serving.server import CaptionServer

@@ -7,7 +7,7 @@ import click
 from a2cap.pipeline.captioning.caption_stores import caption_sets
 from a2cap.pipeline.cli.decoding_options import decoding_options
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
-from a2cap.pipeline.config import Config
+from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.evaluation import coco_server as submission
 from a2cap.pipeline.evaluation.results import read_results

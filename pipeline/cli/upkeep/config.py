@@ -7,7 +7,7 @@ import click
 from a2cap.data.files.sealed_folder import MadeFrom
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import PATH, config_option, require_existing, set_option
-from a2cap.pipeline.config import explain_field, load_config
+from a2cap.pipeline.configuration import explain_field, load_config
 from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG
 from a2cap.pipeline.engine.explain import difference
 

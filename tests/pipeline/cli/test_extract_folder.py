@@ -11,7 +11,7 @@ import pytest
 
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.pipeline.config import override
+from a2cap.pipeline.configuration import override
 from tests.experiments import a2, settings
 
 SMALL_DETECTION = (

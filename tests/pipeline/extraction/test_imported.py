@@ -9,7 +9,7 @@ import pytest
 from a2cap.data.features.formats.tsv import TsvTarget
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.extractor_record import ExtractorRecord
-from a2cap.pipeline.config import override
+from a2cap.pipeline.configuration import override
 from a2cap.pipeline.extraction.convert import FORMATS, convert
 from tests.data.messages import message_of
 from tests.experiments import a2, problems, settings

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.experiment import Experiment
 from tests.experiments import a2, data_overrides
 from tests.pipeline.faults.mounts import read_only

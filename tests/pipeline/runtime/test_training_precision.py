@@ -4,7 +4,7 @@ import pytest
 import torch
 import yaml
 
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.runtime import training_precision as precision_module
 from a2cap.pipeline.runtime.training_precision import (

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, ConfigError, InputError, WeightsError
 from a2cap.pipeline.cli.upkeep.doctor import _marks
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import pycocoevalcap
 from a2cap.pipeline.stages.estimates import detector_training_disk

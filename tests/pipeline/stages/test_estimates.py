@@ -9,7 +9,7 @@ from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.weights.initial import random_detector
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.stages.estimates import (
     captioner_parameters,
     detector_bytes,

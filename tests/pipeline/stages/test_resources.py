@@ -8,7 +8,7 @@ import torch
 
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages import plan
 from a2cap.pipeline.stages.estimates import training_disk

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.interruption import Interrupted

@@ -8,7 +8,7 @@ import pytest
 from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import read_manifest, write_manifest
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.engine.lock import is_read, lock_folder, reading, stage_lock
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.experiment import Experiment

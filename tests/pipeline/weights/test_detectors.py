@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from a2cap.data.errors import WeightsError
 from a2cap.extract.extract_config import META_KEY, ExtractConfig
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.weights.detector_files import download_detector, import_detector
 from a2cap.pipeline.weights.detectors import (
     BUNDLED,

@@ -10,7 +10,7 @@ from PIL import Image
 
 import a2cap
 from a2cap.pipeline.captioning.model_description import load_description
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.weights import captioners
 from tests.experiments import a2
 from tests.test_structure import ROOT

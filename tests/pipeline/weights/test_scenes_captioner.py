@@ -9,7 +9,7 @@ from a2cap.data.scenes.truth import judge, read_scenes
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import load_description
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.demo import CONFIG as DEMO
 from a2cap.pipeline.weights import captioners, detectors
 from tests.test_structure import ROOT

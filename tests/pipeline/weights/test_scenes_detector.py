@@ -6,7 +6,7 @@ from a2cap.data.detection.coco import read_coco
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.data.scenes.objects import COLOURS, MUTED, SIZES, TEXTURES
 from a2cap.extract.weights.load import load_detector
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.training.detector.validation import detector_figures
 from a2cap.pipeline.weights.detectors import BUNDLED
 

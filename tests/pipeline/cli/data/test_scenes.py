@@ -13,7 +13,7 @@ import pytest
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.cli.data.scenes import scenes
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.engine.lock import reading
 from tests.experiments import a2
 

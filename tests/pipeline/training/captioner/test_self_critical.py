@@ -18,7 +18,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import load_model
-from a2cap.pipeline.config import load_config, override
+from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
 from a2cap.pipeline.training.captioner.training_data import read_training_data

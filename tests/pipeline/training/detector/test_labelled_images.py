@@ -8,7 +8,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.pipeline.config import load_config
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.training.detector.detector_config import (
     DetectorConfig,
     image_files,
