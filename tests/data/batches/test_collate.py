@@ -92,8 +92,10 @@ def test_all_tensors_of_a_batch_are_pinned(store, monkeypatch):
     monkeypatch.setattr(
         torch.Tensor, "pin_memory", lambda tensor: (pinned.append(tensor), tensor)[1]
     )
-    batch = next(whole_batches(make_dataset(store), batch_size=2))
-    assert_all_equal([batch.pin_memory()], [batch])
+    items = [make_dataset(store)[0, index] for index in range(2)]
+    batch = collate(items)
+    assert pinned == []
+    assert_all_equal([collate(items, pinned=True)], [batch])
     assert len(pinned) == 5
 
 
