@@ -17,7 +17,7 @@ from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.store import seal_shards
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.extract.extractor import AnyExtractor, load_extractor
+from a2cap.extract.extractor import load_extractor
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, WEIGHTS
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
@@ -59,7 +59,10 @@ def extract_images(
             f"none of the {extraction.total} images can be used, first {first.image_id!r}: "
             f"{first.reason}; fix or replace them"
         )
-    _save_extractor(extractor or load_extractor(given.weights, config=given.config), folder)
+    # with these, a captioner can extract the same regions
+    extractor = extractor or load_extractor(given.weights, config=given.config)
+    extractor.save(folder / WEIGHTS)
+    extractor.record(folder / WEIGHTS).write(folder / EXTRACTOR)
     remove_working_folder(extraction.store)
     (folder / LISTING).unlink(missing_ok=True)
     return skipped
@@ -150,9 +153,3 @@ def _fill_on_node(directory: Path, extraction: Extraction, name: str) -> None:
         fill_here(extraction, {name: extraction.images.ids}, EventLog(folder))
     except Interrupted as stop:
         sys.exit(128 + stop.signal_number)  # a lost worker to Ray, which starts the task again
-
-
-def _save_extractor(extractor: AnyExtractor, folder: Path) -> None:
-    """Write the weights and the record with which a captioner can extract the same regions."""
-    extractor.save(folder / WEIGHTS)
-    extractor.record(folder / WEIGHTS).write(folder / EXTRACTOR)

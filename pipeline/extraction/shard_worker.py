@@ -148,16 +148,13 @@ class ShardWorker:
             done = writer.done()
             self.progress.advance(len(done))
             # Features depend in the last bit on the batch, so batches do not depend on what is done
-            left = [batch for batch in runs_of(ids, self._batch_size) if set(batch) - done]
+            size = 1 if self.extraction.boxes is None else _BATCH_SIZE
+            left = [batch for batch in runs_of(ids, size) if set(batch) - done]
             for decoded in self._decoded(left):
                 self.extraction.inputs.check(self.extraction.images.files(decoded))
                 self._add(self._readable(decoded), writer)
                 self.progress.advance(len(decoded.keys() - done))
             writer.seal(self.skipped[others:])
-
-    @property
-    def _batch_size(self) -> int:
-        return 1 if self.extraction.boxes is None else _BATCH_SIZE
 
     def _decoded(self, batches: Sequence[Sequence[str]]) -> Iterator[dict[str, Pixels | A2Error]]:
         """Yield decoded batches; threads read and decode the next ones during extraction."""

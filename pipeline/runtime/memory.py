@@ -1,5 +1,6 @@
 """Available memory of the machine and of its container."""
 
+from contextlib import suppress
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
@@ -15,21 +16,12 @@ _CGROUPS = (
 
 def available_memory() -> int | None:
     """Return the bytes that machine and container still have; None where the system hides it."""
-    found = [_machine_memory(), *(_cgroup_memory(limit, used) for limit, used in _CGROUPS)]
-    return min((count for count in found if count is not None), default=None)
-
-
-def _machine_memory() -> int | None:
-    try:
+    found = []
+    with suppress(OSError, StopIteration):
         lines = _MEMINFO.read_text().splitlines()
         available = next(line for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
-    return int(available.split()[1]) * 1024  # "kB" in the file means KiB
-
-
-def _cgroup_memory(limit: Path, used: Path) -> int | None:
-    try:
-        return max(0, int(limit.read_text()) - int(used.read_text()))
-    except (OSError, ValueError):  # int("max") fails: the group has no limit
-        return None
+        found.append(int(available.split()[1]) * 1024)  # "kB" in the file means KiB
+    for limit, used in _CGROUPS:
+        with suppress(OSError, ValueError):  # int("max") fails: the group has no limit
+            found.append(max(0, int(limit.read_text()) - int(used.read_text())))
+    return min(found, default=None)

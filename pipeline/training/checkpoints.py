@@ -180,13 +180,6 @@ def environment(device: torch.device, *, ranks: int) -> dict[str, str]:
     }
 
 
-def environment_changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Format the differences of two environments: `torch 2.15.0 -> 2.16.0`."""
-    return [
-        f"{name} {before.get(name)} -> {now[name]}" for name in now if before.get(name) != now[name]
-    ]
-
-
 @dataclass
 class Position:
     """Progress of a training, part of every checkpoint."""
@@ -254,7 +247,10 @@ class SavedTraining:
         self._network.load_state_dict(found.tensors)
         self._optimizer.load_state_dict(state["optimizer"])
         position = Position(**state["position"])
-        self._restore_rng(state["random"], position.step)
+        if ranks.rank < len(state["random"]):
+            restore_rng_states(state["random"][ranks.rank])
+        else:  # the checkpoint was written by fewer ranks
+            torch.manual_seed(derived_seed(self._seed, ranks.rank, position.step))
         if ranks.is_main:
             self._report(found.step, position, state["environment"])
         return position
@@ -264,21 +260,14 @@ class SavedTraining:
         self._checkpoints.drop_old(position.best_step)
         self._run.events.write("resume", step=step)
         logger.info("train: resuming at step %d, epoch %d", step, position.epoch + 1)
-        changes = environment_changes(before, self._environment)
+        now = self._environment
+        changes = [f"{k} {before.get(k)} -> {now[k]}" for k in now if before.get(k) != now[k]]
         if changes:
             logger.warning(
                 "train: %s since the checkpoint; the result will not equal that of an "
                 "uninterrupted run bit for bit",
                 ", ".join(changes),
             )
-
-    def _restore_rng(self, saved: list[dict[str, Any]], step: int) -> None:
-        """Restore this rank's RNG states; seed a rank that the checkpoint does not contain."""
-        rank = self._ranks.rank
-        if rank < len(saved):
-            restore_rng_states(saved[rank])
-        else:
-            torch.manual_seed(derived_seed(self._seed, rank, step))
 
     def save(self, position: Position) -> None:
         """Write a checkpoint; all ranks wait until it is on disk."""
