@@ -22,8 +22,7 @@ from a2cap.data.batches.loader import image_batches
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.regions import cell_boxes
 from a2cap.data.scenes.generate import write_scenes
-from a2cap.model.decoding.decoding_config import DecodingConfig
-from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import (
@@ -163,12 +162,10 @@ def run_row(compared: Comparison, row: tuple[str, str]) -> list[str]:
 def _speed(model: Path, features: Path, image_ids: Sequence[str]) -> tuple[int, float]:
     """Return the parameters of a captioner, and its captions per CPU second with five beams."""
     torch.set_num_threads(1)
-    device = torch.device("cpu")
-    loaded = load_model(model, device=device)
+    loaded = load_model(model, device=torch.device("cpu"))
     batches = list(image_batches(features / FEATURES, image_ids, batch_size=50))
     started = time.process_time()
-    decoding = partial(caption_batches, loaded.captioner, vocabulary=loaded.vocabulary)
-    count = sum(1 for _ in decoding(batches, config=DecodingConfig(), device=device))
+    count = sum(1 for _ in loaded.decode(batches, CaptioningConfig()))
     seconds = time.process_time() - started
     return sum(one.numel() for one in loaded.captioner.parameters()), count / seconds
 

@@ -22,10 +22,9 @@ from a2cap.data.scenes.objects import PLURALS
 from a2cap.data.scenes.truth import judge_captions, read_scenes
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.trainings import read_run
-from a2cap.pipeline.captioning.decoding import caption_batches
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
@@ -138,13 +137,8 @@ def _errors(
 
 def greedy_captions(subject: Subject) -> dict[str, str]:
     """Return the greedy caption of each image."""
-    decoded = caption_batches(
-        subject.saved.captioner,
-        subject.batches(),
-        subject.saved.vocabulary,
-        DecodingConfig(beam_size=1, max_length=_LONGEST),
-        device=torch.device("cpu"),
-    )
+    config = CaptioningConfig(beam_size=1, max_length=_LONGEST)
+    decoded = subject.saved.decode(subject.batches(), config)
     return {image_id: beams[0].caption for image_id, beams in decoded}
 
 

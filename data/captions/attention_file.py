@@ -21,6 +21,7 @@ from a2cap.data.files.hdf5_file import own_dataset
 
 _CHUNK = 1 << 13
 _PER_REGION = ("original", "aligned", "keep")
+_Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,14 @@ class CaptionAttention:
         if head is not None:
             _check_number(f"head in layer {layer}", head, len(chosen.original))
         heads = slice(None) if head is None else slice(head - 1, head)
-        return chosen.map(*[lambda values: values[heads].mean(axis=0)] * 2)
 
-    def map(self, rows: "_Change", gate: "_Change") -> "CaptionAttention":
-        """Return functions of the values over regions, and of the gate, of the layers too."""
+        def mean(values: NDArray[np.float32]) -> NDArray[np.float32]:
+            return np.asarray(values[heads].mean(axis=0))
+
+        return chosen.map(mean, mean)
+
+    def map(self, rows: _Change, gate: _Change) -> "CaptionAttention":
+        """Apply a function to all values over regions, and one to the gate, of the layers too."""
         return CaptionAttention(
             rows(self.original),
             rows(self.aligned),
@@ -64,9 +69,6 @@ class CaptionAttention:
             None if self.gate is None else gate(self.gate),
             tuple(layer.map(rows, gate) for layer in self.layers),
         )
-
-
-_Change = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 
 def _check_number(noun: str, number: int, count: int) -> None:

@@ -19,9 +19,8 @@ from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
-from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
-from a2cap.pipeline.captioning.decoding import Beam, caption_batches
+from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
@@ -87,9 +86,8 @@ class ImageCaptioner:
     def __init__(
         self, models: Sequence[Path], *, decoding: CaptioningConfig, runtime: RuntimeConfig
     ) -> None:
-        self._device = prepare_device(runtime)
-        average = decoding.ensemble_average
-        self._loaded = load_captioner(models, device=self._device, average=average)
+        device = prepare_device(runtime)
+        self._loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
         self._decoding = _with_own_beams(models, decoding)
         model = models[0]  # all have the same extractor
         record = ExtractorRecord.read(model / EXTRACTOR)
@@ -101,9 +99,7 @@ class ImageCaptioner:
             )
         self.extract_config = record.config
         weights = extractor_weights(model)
-        self._extractor = load_extractor(
-            weights, config=self.extract_config, device=str(self._device)
-        )
+        self._extractor = load_extractor(weights, config=self.extract_config, device=str(device))
         if weights.parent == model:
             record.require_weights(weights)  # a flipped bit loads silently
         if self._loaded.description.trained_on == _DRAWINGS:
@@ -140,14 +136,7 @@ class ImageCaptioner:
         """Decode images together and return their captions."""
         if not images:
             return []
-        decoded = caption_batches(
-            self._loaded.captioner,
-            [_batch(images)],
-            self._loaded.vocabulary,
-            self._decoding,
-            device=self._device,
-            precision=self._decoding.precision,
-        )
+        decoded = self._loaded.decode([_batch(images)], self._decoding)
         return [
             CaptionedImage(beams, regions)
             for regions, (_, beams) in zip(images, decoded, strict=True)
@@ -157,15 +146,10 @@ class ImageCaptioner:
         """Add the attention at each word of the top-scoring captions, by layer and head too."""
         if not captioned:
             return []
-        traced = attention_of_captions(
-            self._loaded.captioner,
-            [_batch([one.regions for one in captioned])],
-            {str(number): one.beams[0].caption for number, one in enumerate(captioned)},
-            self._loaded.vocabulary,
-            device=self._device,
-            layers=True,
-        )
-        found = dict(traced)  # empty for a captioner without attention
+        batch = _batch([one.regions for one in captioned])
+        captions = {str(number): one.beams[0].caption for number, one in enumerate(captioned)}
+        # empty for a captioner without attention
+        found = dict(self._loaded.attend([batch], captions, layers=True))
         return [replace(one, attention=found.get(str(n))) for n, one in enumerate(captioned)]
 
 

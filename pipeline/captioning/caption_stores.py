@@ -10,7 +10,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.image_ids import sample_ids
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
-from a2cap.pipeline.captioning.decoding import Beam, caption_batches
+from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
 from a2cap.pipeline.engine.artifact_names import FEATURES
@@ -85,14 +85,7 @@ def caption_sets(
                     max_regions=loaded.description.max_regions,
                     workers=runtime.workers,
                 )
-                for identity, beams in caption_batches(
-                    loaded.captioner,
-                    batches,
-                    loaded.vocabulary,
-                    config,
-                    device=device,
-                    precision=config.precision,
-                ):
+                for identity, beams in loaded.decode(batches, config):
                     captions[name][identity] = best_nonempty(beams)
                     progress.advance(1)
     return captions

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -11,6 +11,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from a2cap.data.batches.collate import Batch
+from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.atomic import link_or_copy
@@ -22,6 +24,9 @@ from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.decoding.ensemble import Average, Ensemble
 from a2cap.model.plug_ins import plug_in_of
+from a2cap.pipeline.captioning.attention import attention_of_captions
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
+from a2cap.pipeline.captioning.decoding import Beam, caption_batches
 from a2cap.pipeline.captioning.model_description import (
     DESCRIPTION,
     EXTRACTOR,
@@ -48,6 +53,28 @@ class LoadedCaptioner(Generic[Captioner_co]):
     captioner: Captioner_co  # a single model or an `Ensemble`
     vocabulary: Vocabulary
     description: ModelDescription  # of the first model
+    device: torch.device
+
+    def decode(
+        self, batches: Iterable[Batch], config: CaptioningConfig
+    ) -> Iterator[tuple[str, list[Beam]]]:
+        """Yield (image id, beams with the best first) of each image."""
+        return caption_batches(
+            self.captioner,
+            batches,
+            self.vocabulary,
+            config,
+            device=self.device,
+            precision=config.precision,
+        )
+
+    def attend(
+        self, batches: Iterable[Batch], captions: Mapping[str, str], *, layers: bool = False
+    ) -> Iterator[tuple[str, CaptionAttention]]:
+        """Yield (image id, attention at each word of its caption), also of each layer and head."""
+        return attention_of_captions(
+            self.captioner, batches, captions, self.vocabulary, device=self.device, layers=layers
+        )
 
 
 def new_captioner(description: ModelDescription) -> EncoderDecoder:
@@ -98,7 +125,7 @@ def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[Enco
     if plug_in and description.plug_in and plug_in.sources != description.plug_in.sources:
         text = "the code of %s is not that of its training; captions may differ: %s"
         logger.warning(text, description.model.kind, directory)
-    return LoadedCaptioner(captioner.to(device).eval(), vocabulary, description)
+    return LoadedCaptioner(captioner.to(device).eval(), vocabulary, description, device)
 
 
 def load_captioner(
@@ -113,7 +140,7 @@ def load_captioner(
     captioner: Captioner = first.captioner
     if len(loaded) > 1:
         captioner = Ensemble([model.captioner for model in loaded], average=average)
-    return LoadedCaptioner(captioner, first.vocabulary, first.description)
+    return LoadedCaptioner(captioner, first.vocabulary, first.description, device)
 
 
 def save_captioner(

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances, read_instances
@@ -24,12 +23,8 @@ from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.data.scenes.truth import read_scenes
 from a2cap.model.captioner import Captioner
-from a2cap.pipeline.captioning.attention import (
-    attention_of_captions,
-    certify_captions,
-    ground_captions,
-)
-from a2cap.pipeline.captioning.decoding import Beam, caption_batches
+from a2cap.pipeline.captioning.attention import certify_captions, ground_captions
+from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding, region_names
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_captioner
 from a2cap.pipeline.engine.artifact_names import (
@@ -123,7 +118,6 @@ class _Captioning:
     config: EvaluateConfig
     model: LoadedCaptioner[Captioner]
     store: FeatureStore
-    device: torch.device
     events: EventLog
 
     def batches(self, image_ids: Sequence[str]) -> Iterable[Batch]:
@@ -137,15 +131,7 @@ class _Captioning:
 
     def decode(self, image_ids: Sequence[str]) -> dict[str, list[Beam]]:
         """Return the beams of each image, best first."""
-        model, batches = self.model, self.batches(image_ids)
-        decoded = caption_batches(
-            model.captioner,
-            batches,
-            model.vocabulary,
-            self.config,
-            device=self.device,
-            precision=self.config.precision,
-        )
+        decoded = self.model.decode(self.batches(image_ids), self.config)
         with track("caption", total=len(image_ids), events=self.events) as progress:
             return dict(advance_after_each(decoded, progress.advance))
 
@@ -153,12 +139,9 @@ class _Captioning:
         self, path: Path, captions: Mapping[str, str], image_ids: Sequence[str]
     ) -> AttentionFile:
         """Write the attention at each token of these images' captions, one batch at a time."""
-        model, batches = self.model, self.batches(image_ids)
         # The captions are teacher-forced, because beam search does not return attention.
         with track("attend", total=len(image_ids), events=self.events) as progress:
-            found = attention_of_captions(
-                model.captioner, batches, captions, model.vocabulary, device=self.device
-            )
+            found = self.model.attend(self.batches(image_ids), captions)
             write_attention(path, advance_after_each(found, progress.advance))
         return AttentionFile(path)
 
@@ -169,18 +152,10 @@ class _Captioning:
 
         image_ids: from the worst to the best caption; both ends come first.
         """
-        count, model = len(image_ids), self.model
+        count = len(image_ids)
         ends = [image_ids[n // 2 if n % 2 == 0 else count - 1 - n // 2] for n in range(count)]
-        traced = attention_of_captions(
-            model.captioner,
-            self.batches(ends),
-            captions,
-            model.vocabulary,
-            device=self.device,
-            layers=True,
-        )
         found, left = {}, MAX_LAYER_BYTES
-        for image_id, attention in traced:
+        for image_id, attention in self.model.attend(self.batches(ends), captions, layers=True):
             left -= sum(embedded_bytes(layer) for layer in attention.layers)
             if left < 0:
                 break
@@ -200,7 +175,7 @@ class _Captioning:
                 captions,
                 attention.__getitem__,
                 model.vocabulary,
-                device=self.device,
+                device=model.device,
             )
         )
 
@@ -248,7 +223,7 @@ def evaluate_captioner(
     model = load_captioner(models, device=device, average=config.ensemble_average)
     store = FeatureStore(inputs["features"].path / FEATURES)
     store.require_width(model.description.region_width)
-    captioning = _Captioning(config, model, store, device, events)
+    captioning = _Captioning(config, model, store, events)
     references, skipped = read_split(config.split, inputs)
     # All inputs are read and checked before minutes of decoding.
     groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}

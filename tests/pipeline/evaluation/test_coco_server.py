@@ -9,6 +9,7 @@ import pytest
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.captioning import caption_stores as stored_captioning
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.evaluation.coco_server import (
     TEST,
     VAL,
@@ -298,8 +299,8 @@ def test_the_top_scoring_nonempty_caption_is_submitted(submit, trained, tmp_path
         for identity, (best, *others) in decode(*arguments, **how):
             yield identity, [type(best)("", 0.0), *others]
 
-    decode = stored_captioning.caption_batches
-    monkeypatch.setattr(stored_captioning, "caption_batches", decoded)
+    decode = LoadedCaptioner.decode
+    monkeypatch.setattr(LoadedCaptioner, "decode", decoded)
     assert submit(*trained).exit_code == 0
     captions = [
         c for entries in archived(tmp_path / "a2.zip").values() for c in captions_of(entries)

@@ -377,7 +377,7 @@ def saved(config, words):
         vocabulary_digest=words.digest,
         max_regions=None,
     )
-    return LoadedCaptioner(new(config, words), words, description)
+    return LoadedCaptioner(new(config, words), words, description, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
