@@ -65,6 +65,7 @@ def pytest_configure(config):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
     gc.freeze()
+    gc.set_threshold(10_000)  # hypothesis measures each collection, thousands with 700
     gc.enable()
 
 
