@@ -39,7 +39,6 @@ from a2cap.pipeline.captioning.model_description import (
     require_files,
 )
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
-from a2cap.pipeline.engine.explain import key_fields
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +94,8 @@ def save_model(
 ) -> None:
     """Write tensors, description and vocabulary into `directory`."""
     save_tensors(directory / TENSORS, tensors)
-    fields = {**description.model_dump(mode="json"), "model": key_fields(description.model)}
+    model = description.model.model_dump(mode="json")
+    fields = {**description.model_dump(mode="json"), "model": model}
     for name in ("trained_on", "plug_in"):  # later fields: without them, files stay as they were
         if fields[name] is None:
             del fields[name]

@@ -1,6 +1,7 @@
 """Printed outcomes and states of stages."""
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -55,16 +56,7 @@ def print_status(
                 raise
             found.append(Status(name, "blocked", None, [str(error)]))
     if as_json:
-        rows = [
-            {
-                "stage": status.stage,
-                "state": status.state,
-                "directory": None if status.directory is None else str(status.directory),
-                "why": status.why,
-            }
-            for status in found
-        ]
-        click.echo(json.dumps(rows, indent=1))
+        click.echo(json.dumps([asdict(status) for status in found], indent=1, default=str))
     for status in [] if as_json else found:
         click.echo(f"{status.stage:<12} {status.state:<8} {status.directory or ''}".rstrip())
         if (explain or status.state == "blocked") and status.why:

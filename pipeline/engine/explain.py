@@ -1,11 +1,8 @@
-"""Keys of results: the fields in a key, and the differences that are reasons for a rerun."""
+"""Differences between the keys of results, which are reasons for a rerun."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
 
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, Manifest, read_manifest
@@ -58,17 +55,3 @@ def leaves(fields: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
             yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def key_fields(section: BaseModel, *, exclude: Collection[str] = ()) -> dict[str, Any]:
-    """Return a section's fields as JSON values for `MadeFrom.fields`.
-
-    Fields declared with `json_schema_extra={"no_effect": True}` are left out: they cannot change a
-    result.
-    """
-    left_out = set(exclude)
-    for name, field in type(section).model_fields.items():
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        if extra.get("no_effect"):
-            left_out.add(name)
-    return section.model_dump(mode="json", exclude=left_out)

@@ -16,7 +16,6 @@ from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG, TRAIN_SCST
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.prepared_stage import Input
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.evaluation.score_captions import METRIC_TOKENS
@@ -27,7 +26,7 @@ def provenance_of(
     config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner[Captioner]
 ) -> dict[str, str]:
     """Return the settings that a reader needs to reproduce the scores, name -> value."""
-    settings = key_fields(model.description.model)
+    settings = model.description.model.model_dump(mode="json")
     alignment = settings.pop("alignment")
     trained = inputs["model"].path
     extractor = ExtractorRecord.read(trained / EXTRACTOR)

@@ -29,7 +29,6 @@ from a2cap.pipeline.engine.artifact_names import (
     RESULTS,
 )
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
@@ -64,7 +63,7 @@ class Evaluate(Stage):
     @property
     def fields(self) -> dict[str, Any]:
         """All fields but paths, and whether SPICE can run."""
-        fields = key_fields(self.evaluate, exclude={"baseline", "ensemble"})
+        fields = self.evaluate.model_dump(mode="json", exclude={"baseline", "ensemble"})
         found = {path: plug_in_of(path) for path in self.evaluate.metrics}
         metrics = {path: asdict(plug_in) for path, plug_in in found.items() if plug_in}
         # else a result that lacks SPICE would stay the result once SPICE is installed

@@ -18,7 +18,6 @@ from a2cap.extract.extractor_record import CODE_VERSION as RECORDED_VERSION
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.engine.artifact_names import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.engine.shard_stripe import Stripe
@@ -49,7 +48,7 @@ class Extract(Stage):
     @property
     def fields(self) -> dict[str, Any]:
         """The section, with the digest of the weights instead of the path."""
-        return {"extract": key_fields(self._computed, exclude={"weights"})}
+        return {"extract": self._computed.model_dump(mode="json", exclude={"weights"})}
 
     @cached_property
     def _computed(self) -> ExtractConfig:

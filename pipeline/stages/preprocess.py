@@ -23,7 +23,6 @@ from a2cap.pipeline.engine.artifact_names import (
     VOCABULARY,
 )
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import tokenize
@@ -50,7 +49,7 @@ class Preprocess(Stage):
     def fields(self) -> dict[str, Any]:
         """The section, and the rules by which annotations are read."""
         rules = self.data.model_dump(mode="json", include={"split", "ids"})
-        return {"preprocess": key_fields(self.preprocess), "data": rules}
+        return {"preprocess": self.preprocess.model_dump(mode="json"), "data": rules}
 
     def files(self, files: ExperimentFiles) -> dict[str, Input]:
         """Return the annotations, and the list of the split if it is set."""

@@ -14,7 +14,6 @@ from a2cap.pipeline.engine.artifact_names import (
     TRAIN_DETECTOR,
 )
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
@@ -27,6 +26,7 @@ from a2cap.pipeline.training.detector.detector_config import (
     input_files,
 )
 from a2cap.pipeline.training.extended_training import continued
+from a2cap.pipeline.training.training_config import NO_EFFECT
 from a2cap.pipeline.training.training_run import TrainingRun
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class TrainDetector(Stage):
     @property
     def fields(self) -> dict[str, Any]:
         """All fields but paths."""
-        return {"detector": key_fields(self.detector, exclude=_PATHS)}
+        return {"detector": self.detector.model_dump(mode="json", exclude={*_PATHS, NO_EFFECT})}
 
     def files(self, files: ExperimentFiles) -> dict[str, Input]:
         """Return the files of the section, and its images, by the field that names them."""

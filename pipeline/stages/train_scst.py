@@ -12,7 +12,6 @@ from a2cap.pipeline.captioning.model_description import captioner_outputs
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
@@ -20,6 +19,7 @@ from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.extended_training import continued
+from a2cap.pipeline.training.training_config import NO_EFFECT
 from a2cap.pipeline.training.training_run import TrainingRun
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TrainScst(Stage):
         """All fields of the section, and the code of the reward."""
         plug_in = plug_in_of(self.scst.reward or "")
         added = {} if plug_in is None else {"plug_in": asdict(plug_in)}
-        return {"scst": key_fields(self.scst), **added}
+        return {"scst": self.scst.model_dump(mode="json", exclude={NO_EFFECT}), **added}
 
     @property
     def reads(self) -> Mapping[str, str]:
@@ -55,8 +55,11 @@ class TrainScst(Stage):
 
     def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Check device, memory, disk and folder."""
-        size = (self_critical_tokens, "self-critical training", "raise scst.accumulate")
-        return {**plan.training(self.name, *size), **super().work_checks(plan)}
+        what, remedy = "self-critical training", "raise scst.accumulate"
+        return {
+            **plan.training(self.name, self_critical_tokens, what, remedy),
+            **super().work_checks(plan),
+        }
 
     def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""

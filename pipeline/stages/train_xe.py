@@ -13,7 +13,6 @@ from a2cap.pipeline.captioning.model_description import captioner_outputs
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
@@ -22,6 +21,7 @@ from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.extended_training import continued
+from a2cap.pipeline.training.training_config import NO_EFFECT
 from a2cap.pipeline.training.training_run import TrainingRun
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class TrainXe(Stage):
     @property
     def fields(self) -> dict[str, Any]:
         """All fields but a path, whose captioner is an input."""
-        fields = {"train": key_fields(self.train, exclude={"start"})}
+        fields = {"train": self.train.model_dump(mode="json", exclude={"start", NO_EFFECT})}
         plug_in = plug_in_of(self.model.kind)  # a2's own code is in the version of the stage
         added = {} if plug_in is None else {"plug_in": asdict(plug_in)}
-        return {**fields, "model": key_fields(self.model), **added}
+        return {**fields, "model": self.model.model_dump(mode="json"), **added}
 
     @property
     def reads(self) -> Mapping[str, str]:
@@ -68,8 +68,10 @@ class TrainXe(Stage):
 
     def work_checks(self, plan: "Plan") -> dict[str, Check]:
         """Check device, memory, disk and folder."""
-        size = (training_tokens, "training", "raise train.accumulate")
-        return {**plan.training(self.name, *size), **super().work_checks(plan)}
+        return {
+            **plan.training(self.name, training_tokens, "training", "raise train.accumulate"),
+            **super().work_checks(plan),
+        }
 
     def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""

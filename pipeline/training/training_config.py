@@ -7,6 +7,9 @@ from pydantic import Field
 from a2cap.data.data_config import Section
 from a2cap.pipeline.runtime.runtime_config import Precision
 
+NO_EFFECT = "checkpoint_every"
+"""Field that cannot change a result: it is in no key."""
+
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what every generator of random numbers accepts
 
@@ -37,7 +40,7 @@ class TrainingConfig(Section):
     """Learning rate."""
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest gradient norm; null does not clip."""
-    checkpoint_every: Annotated[Count, Field(json_schema_extra={"no_effect": True})] = 1000
+    checkpoint_every: Count = 1000
     """Steps between checkpoints; one is also written at the end of each epoch. Not in the key."""
     max_validation_images: Count | None = None
     """Validation images used each epoch, the first by id; null uses all."""

@@ -77,6 +77,6 @@ def test_seven_files_lie_between_the_command_and_the_loss(profiled):
 
 
 @pytest.mark.slow
-def test_at_most_387_functions_run_before_the_loss(profiled):
-    """The aim is 300; 387 in 91 files were measured, where class bodies do not count."""
-    assert len(profiled["functions"]) <= 387
+def test_at_most_386_functions_run_before_the_loss(profiled):
+    """The aim is 300; 386 in 91 files were measured, where class bodies do not count."""
+    assert len(profiled["functions"]) <= 386

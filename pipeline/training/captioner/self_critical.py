@@ -31,7 +31,6 @@ from a2cap.pipeline.engine.artifact_names import (
     REFERENCES,
     VOCABULARY,
 )
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
@@ -93,7 +92,7 @@ def start_score(model: Path, config: ScstConfig) -> float | None:
     if not scores or not (model / MANIFEST).is_file():
         return None
     train = read_manifest(model).origin.fields["train"]
-    fields = key_fields(config)
+    fields = config.model_dump(mode="json")
     same = isinstance(train, Mapping) and all(
         train.get(name) == fields.get(name)
         for name in ("select", "validation_beam_size", "max_validation_images", "max_length")

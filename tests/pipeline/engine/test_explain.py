@@ -1,12 +1,9 @@
-"""Fields of keys, and the differences between what two results are made from."""
-
-from pydantic import BaseModel, Field
+"""Differences between what two results are made from."""
 
 from a2cap.data.files.sealed_folder import MadeFrom, Manifest, write_manifest
 from a2cap.pipeline.engine.explain import (
     difference,
     finished_results,
-    key_fields,
     nearest_difference,
 )
 
@@ -59,14 +56,3 @@ def test_a_rerun_is_explained_by_the_nearest_result_and_not_by_the_newest(tmp_pa
     finish(tmp_path, "near", near, 3.0)
     finish(tmp_path, "newest", other, 9.0)
     assert nearest_difference(tmp_path, BEFORE) == ["train.lr 0.0001 -> 0.0005"]
-
-
-class Settings(BaseModel):
-    lr: float = Field(1.0, json_schema_extra={"unit": "1"})
-    seed: int = 0
-    every: int = Field(10, json_schema_extra={"no_effect": True})
-
-
-def test_fields_are_in_the_key_unless_they_are_excluded_or_without_effect():
-    assert key_fields(Settings(every=3)) == {"lr": 1.0, "seed": 0}
-    assert key_fields(Settings(), exclude={"seed"}) == {"lr": 1.0}

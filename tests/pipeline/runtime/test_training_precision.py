@@ -5,7 +5,6 @@ import torch
 import yaml
 
 from a2cap.pipeline.configuration import load_config
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.runtime import training_precision as precision_module
 from a2cap.pipeline.runtime.training_precision import (
     deterministic_operations,
@@ -48,7 +47,7 @@ def test_a_configuration_contains_the_precision_that_auto_is(monkeypatch, is_fas
     sections = (config.train, config.scst, config.detector)
     assert [one.precision for one in sections] == [expected, "fp32", expected]
     assert yaml.safe_load(config.to_yaml())["train"]["precision"] == expected
-    assert key_fields(config.train).get("precision", "fp32") == expected
+    assert config.train.model_dump().get("precision", "fp32") == expected
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from a2cap.data.files.sealed_folder import seal
 from a2cap.pipeline.engine.artifact_names import EPOCHS, checkpoint_name
-from a2cap.pipeline.engine.explain import key_fields
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import prepare
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
@@ -21,7 +20,7 @@ SCORES = [0.1, 0.3, 0.2, 0.3, 0.4]
 
 def stage_of(config):
     section = "train" if isinstance(config, TrainConfig) else "detector"
-    return PreparedStage(section, 1, {section: key_fields(config)}, {}, (), work=None)
+    return PreparedStage(section, 1, {section: config.model_dump(mode="json")}, {}, (), work=None)
 
 
 def finish(folder, config, *, checkpoints=True):
