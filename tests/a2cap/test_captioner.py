@@ -33,7 +33,7 @@ from tests.experiments import detecting
 from tests.quick import some_quick
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model(experiment):
     return experiment.directory("train-xe")
 
@@ -43,7 +43,7 @@ def boxes(experiment, scene):
     return read_instances(experiment.scenes / "instances.json")[image_id(scene.name)].boxes
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def captioner(model):
     return a2cap.load(model, device="cpu", beam_size=2)
 
@@ -83,12 +83,13 @@ def images(experiment):
     return sorted((experiment.scenes / "images").iterdir())[:7]
 
 
-@pytest.fixture
-def detector(model, tmp_path):
+@pytest.fixture(scope="module")
+def detector(model, tmp_path_factory):
     """Return the captioner with boxes that it detects itself."""
-    shutil.copytree(model, tmp_path / "detecting", ignore=shutil.ignore_patterns("manifest.json"))
-    detecting(tmp_path / "detecting")
-    return a2cap.load(tmp_path / "detecting", device="cpu", beam_size=2)
+    folder = tmp_path_factory.mktemp("detecting") / "model"
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("manifest.json"))
+    detecting(folder)
+    return a2cap.load(folder, device="cpu", beam_size=2)
 
 
 @pytest.mark.parametrize("batch_size", some_quick((1, 3, 16), 3))
