@@ -44,6 +44,7 @@ def state_of(stage, paths):
 def test_the_last_stripe_publishes_the_result_of_a_single_run(tmp_path):
     stage = shared_stage()
     paths = StagePaths.in_artifacts(tmp_path / "a", stage)
+    require_replaceable(paths.final, stage.name)  # nothing is there
     first = run_of(stage, paths, 0)
     assert (first.missing, first.stage) == (1, None)
     assert state_of(stage, paths) == ("partial", ["no earlier result", paths.partial.name])
