@@ -50,12 +50,12 @@ def _slow_log_prob(captioner, image, kept, position):
 
 
 @pytest.mark.parametrize(
-    ("regions", "at_once"), crossed(product(("none", "relative"), (False, True)), (1, 100, 4))
+    ("form", "at_once"), crossed(product(("none", "relative"), (False, True)), (1, 100, 4))
 )
 def test_a_removed_region_is_as_if_it_had_not_been_extracted(
-    tiny, images, monkeypatch, regions, at_once
+    tiny, images, monkeypatch, form, at_once
 ):
-    box_geometry, is_set = regions
+    box_geometry, is_set = form
     captioner, image = tiny(box_geometry=box_geometry), _without_padding(images, 0)
     words = len(image[2])
     monkeypatch.setattr(erasure, "_LOGITS", at_once * words * captioner.vocabulary_size)
