@@ -5,6 +5,7 @@ store, so that new images get the same features and another extractor's features
 """
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -23,6 +24,16 @@ CODE_VERSION = 1
 
 The code version of stage extract contains it, so that the stage then runs again.
 """
+
+
+_DISTRIBUTIONS = {
+    "torch": "torch",
+    "torchvision": "torchvision",
+    "opencv": "opencv-python-headless",
+    "pillow": "pillow",
+    "numpy": "numpy",
+}
+"""Libraries that compute features -> their names in a package index."""
 
 
 class ExtractorRecord(BaseModel):
@@ -57,11 +68,12 @@ class ExtractorRecord(BaseModel):
 
         weights: its saved file; facts: summary, feature_width, and a detector's other fields.
         """
-        from a2cap.extract.libraries import library_versions
+        from torch import get_num_threads
 
-        libraries = library_versions()
-        if device.type != "cpu":
-            del libraries["threads"]
+        libraries = _versions()
+        if device.type == "cpu":
+            # one thread and several differ in the last digits, boxes by some 1e-4 pixels
+            libraries["threads"] = str(get_num_threads())
         own = {
             "weights_sha256": sha256_of(weights),
             "config": config.model_copy(update={"weights": None}),
@@ -127,11 +139,10 @@ class ExtractorRecord(BaseModel):
     def changed_libraries(self, *, threads: int | None) -> list[str]:
         """Return the versions, and the number of CPU threads, that differ here: only rounding.
 
-        threads: `runtime.threads`, None for torch's default.
+        threads: `runtime.threads`; None, the default of torch, which is not loaded for this, is not
+        compared.
         """
-        from a2cap.extract.libraries import library_versions
-
-        now = library_versions() | ({} if threads is None else {"threads": str(threads)})
+        now = _versions() | ({} if threads is None else {"threads": str(threads)})
         return [
             f"{name} {before} -> {now[name]}"
             for name, before in self.libraries.items()
@@ -142,3 +153,8 @@ class ExtractorRecord(BaseModel):
         fields = self.model_dump(exclude={"libraries", "config", "source"})
         config = self.config.model_dump(exclude={"weights"})
         return fields | {f"config.{name}": value for name, value in config.items()}
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the libraries, without loading them: that takes seconds."""
+    return {library: version(name) for library, name in _DISTRIBUTIONS.items()}

@@ -27,9 +27,9 @@ from a2cap.extract.detector.roi_pool import roi_align
 from a2cap.extract.efficientnet_lite import STRIDE, EfficientNetLite
 from a2cap.extract.extract_config import LITE, ExtractConfig, GridBackbone
 from a2cap.extract.extractor_record import ExtractorRecord
-from a2cap.extract.libraries import torchvision_module
 from a2cap.extract.timm_backbone import PREFIX as TIMM
 from a2cap.extract.timm_backbone import TimmBackbone
+from a2cap.extract.torchvision_module import torchvision_module
 from a2cap.extract.weights.normalised_vgg import is_normalised_vgg, torchvision_tensors
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values

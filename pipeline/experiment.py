@@ -188,7 +188,10 @@ class Experiment:
         except UnfinishedStageError as error:
             return Status(name, "waiting", None, [f"waits for {error.waits_for}"])
         remarks = self.declared(name).remarks
-        return status_of(stage, self._paths(stage), self.artifacts / name, remarks=remarks)
+        paths = self._paths(stage)
+        if (outcome := finished(stage, paths)) is not None:
+            self._outcomes[name] = outcome  # for the stages that read it
+        return status_of(stage, paths, self.artifacts / name, remarks=remarks)
 
     def result(self, name: str, *, needed_by: str) -> Outcome:
         """Return the finished result of a stage; raise UnfinishedStageError if it has none."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from a2cap.extract.libraries import torchvision_module
+from a2cap.extract.torchvision_module import torchvision_module
 
 
 def nms(boxes: Tensor, scores: Tensor, *, threshold: float, most: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from a2cap.extract.detector.pooled_cells import FEWEST, PooledCells, pool_from_tables
-from a2cap.extract.libraries import torchvision_module
+from a2cap.extract.torchvision_module import torchvision_module
 
 
 def roi_pool(

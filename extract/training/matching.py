@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from a2cap.extract.libraries import torchvision_module
+from a2cap.extract.torchvision_module import torchvision_module
 
 BACKGROUND, IGNORED = -1, -2
 """Matches of background regions, and of regions that are not trained on."""

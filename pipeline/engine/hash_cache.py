@@ -53,15 +53,16 @@ class HashCache:
 
         what: the file's name in the InputError that is raised if `path` is not a file.
         """
-        digest, state = self._digest(path, what=what)
-        self._commit()
-        return Input(path, digest, {path: (digest, state)})
-
-    def _digest(self, path: Path, *, what: str) -> tuple[str, FileState]:
         if not path.is_file():
             raise InputError(f"{what} not found: {str(path)!r}; check the path")
+        found = self._digest(path)
+        self._commit()
+        return Input(path, found[0], {path: found})
+
+    def _digest(self, path: Path) -> tuple[str, FileState]:
+        """Return the digest and state of a file; raise OSError if it cannot be read."""
         fresh = file_state(path)
-        name = str(path.resolve())  # one row per file, however the command names it
+        name = str(path.absolute())  # resolving links would take most of the time of `a2 status`
         # A cache that cannot be read or written, as on a full disk, costs only time.
         with suppress(sqlite3.Error):
             row = self._database.execute(_FIND, (name,)).fetchone()
@@ -80,7 +81,7 @@ class HashCache:
             # a file that can be read later, also behind a broken link, must change the digest
             with suppress(OSError):
                 if path is not None and path.is_file():
-                    found[path] = self._digest(path, what="image")
+                    found[path] = self._digest(path)
                     content = found[path][0]
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:
