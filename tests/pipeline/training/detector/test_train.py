@@ -236,13 +236,13 @@ def test_all_ranks_end_with_the_same_network(labelled, together, tmp_path):
 
     def train_and_show(ranks):
         shown = []
-        task = detector_training._task
+        made = detector_training.TrainableDetector
 
-        def remember(config, run, detector, data):
-            shown.append(detector)
-            return task(config, run, detector, data)
+        def remember(*arguments, **options):
+            shown.append(made(*arguments, **options))
+            return shown[0]
 
-        detector_training._task = remember
+        detector_training.TrainableDetector = remember
         DetectorTraining(labelled)(tmp_path / "together", epochs=1)
         return {name: tensor.clone() for name, tensor in shown[0].state_dict().items()}
 
