@@ -70,7 +70,7 @@ def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
     counts = [len(item.regions) for item in items]
     width = items[0].regions.features.shape[1]
     features = torch.empty(len(items), max(counts), width)  # zeros would pass over it twice
-    boxes = torch.zeros(len(items), max(counts), 5)
+    boxes = np.zeros((len(items), max(counts), 4), np.float32)
     region_mask = torch.zeros(len(items), max(counts), dtype=torch.bool)
     for row, item in enumerate(items):
         count = len(item.regions)
@@ -81,7 +81,7 @@ def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
         # float16 stores are widened here, once per batch
         features[row, :count] = torch.from_numpy(item.regions.features)
         features[row, count:] = 0
-        boxes[row, :count] = torch.from_numpy(_relative_boxes(item.regions))
+        boxes[row, :count] = item.regions.boxes
         region_mask[row, :count] = True
     captions = [item.tokens for item in items if item.tokens is not None]
     tokens = _pad(captions) if captions else None
@@ -89,7 +89,7 @@ def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
     batch = Batch(
         image_ids=tuple(item.image_id for item in items),
         features=features,
-        boxes=boxes,
+        boxes=torch.from_numpy(_relative(boxes, [item.regions for item in items])),
         region_mask=region_mask,
         tokens=tokens,
         positions=positions,
@@ -97,11 +97,12 @@ def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
     return batch.pin_memory() if pinned else batch
 
 
-def _relative_boxes(regions: Regions) -> NDArray[np.float32]:
-    """Return (R, 5) float32: x1, x2 over the image's width, y1, y2 over its height, the area."""
-    size = np.array([regions.width, regions.height] * 2, dtype=np.float32)
-    x1, y1, x2, y2 = (regions.boxes / size).T
-    return np.stack([x1, y1, x2, y2, (x2 - x1) * (y2 - y1)], axis=1)
+def _relative(boxes: NDArray[np.float32], images: Sequence[Regions]) -> NDArray[np.float32]:
+    """Return (B, R, 5): x1, x2 over the image's width, y1, y2 over its height, and the area."""
+    sizes = np.array([[one.width, one.height] * 2 for one in images], dtype=np.float32)
+    scaled = boxes / sizes[:, None]
+    sides = scaled[..., 2:] - scaled[..., :2]
+    return np.concatenate([scaled, sides[..., :1] * sides[..., 1:]], axis=-1)
 
 
 def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:

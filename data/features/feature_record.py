@@ -8,6 +8,7 @@ takes several times as long as its checksum.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -125,13 +126,20 @@ def _packed(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
 def _unpacked(record: memoryview) -> dict[str, NDArray[Any]]:
     """Return the arrays of a record, in its memory."""
     start = 8 + int.from_bytes(record[:8], "little")
-    header = json.loads(bytes(record[8:start]))
-    data, found = record[start:-CHECKSUM_SIZE], {}
-    for name, entry in header.items():
-        first, last = entry["data_offsets"]
-        flat = np.frombuffer(data[first:last], _DTYPES[entry["dtype"]])
-        found[name] = flat.reshape(entry["shape"])
-    return found
+    data = record[start:-CHECKSUM_SIZE]
+    return {
+        name: np.frombuffer(data[first:last], dtype).reshape(shape)
+        for name, dtype, shape, first, last in _layout(bytes(record[8:start]))
+    }
+
+
+@lru_cache(maxsize=64)  # images of equally many regions have equal headers
+def _layout(header: bytes) -> tuple[tuple[str, np.dtype[Any], tuple[int, ...], int, int], ...]:
+    """Return the name, dtype, shape, start and end of each array."""
+    return tuple(
+        (name, _DTYPES[entry["dtype"]], tuple(entry["shape"]), *entry["data_offsets"])
+        for name, entry in json.loads(header).items()
+    )
 
 
 def check_record(value: bytes | bytearray | memoryview, image_id: str) -> None:
