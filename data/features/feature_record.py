@@ -85,7 +85,13 @@ def decode_regions(value: bytes | bytearray, image_id: str) -> Regions:
     check_record(value, image_id)
     try:
         # arrays are writable; those of immutable bytes would not be
-        arrays = _unpacked(memoryview(bytearray(value) if isinstance(value, bytes) else value))
+        record = memoryview(bytearray(value) if isinstance(value, bytes) else value)
+        start = 8 + int.from_bytes(record[:8], "little")
+        data = record[start:-CHECKSUM_SIZE]
+        arrays = {
+            name: np.frombuffer(data[first:last], dtype).reshape(shape)
+            for name, dtype, shape, first, last in _layout(bytes(record[8:start]))
+        }
         width, height = (int(side) for side in arrays["size"])
         required = {name: arrays[name] for name in ("boxes", "features", "scores", "class_ids")}
         return Regions(
@@ -121,16 +127,6 @@ def _packed(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     for part in parts:
         checksum.update(part)
     return b"".join([*parts, checksum.digest()])
-
-
-def _unpacked(record: memoryview) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a record, in its memory."""
-    start = 8 + int.from_bytes(record[:8], "little")
-    data = record[start:-CHECKSUM_SIZE]
-    return {
-        name: np.frombuffer(data[first:last], dtype).reshape(shape)
-        for name, dtype, shape, first, last in _layout(bytes(record[8:start]))
-    }
 
 
 @lru_cache(maxsize=64)  # images of equally many regions have equal headers
