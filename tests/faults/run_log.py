@@ -7,10 +7,12 @@ its checkpoint, a stage after its manifest. An acknowledged item that a rerun do
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from a2cap.data.errors import A2Error
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.training.checkpoints import Position
@@ -76,9 +78,16 @@ def start_logging(path: Path) -> None:
 
 
 def _published(writer: FeatureWriter) -> set[str]:
-    """Return the images of the shards that are published when the next one is opened."""
-    shards = writer.path.parents[1].glob("features.lmdb/[0-9]*")
-    return {image_id for shard in shards for image_id in FeatureStore(shard)}
+    """Return the images of the sealed shards that exist when another one is opened."""
+    found: set[str] = set()
+    # A run that was killed between seal and publication left these; the other stripe may just
+    # publish one, which the second loop finds.
+    for manifest in writer.path.parent.glob("[0-9]*/manifest.json"):
+        with suppress(A2Error, OSError):
+            found.update(FeatureStore(manifest.parent))
+    for shard in writer.path.parents[1].glob("features.lmdb/[0-9]*"):
+        found.update(FeatureStore(shard))
+    return found
 
 
 def _logged(position: Position, log: Callable[[str, object], None]) -> Position:
