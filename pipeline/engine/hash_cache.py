@@ -62,7 +62,7 @@ class HashCache:
     def _digest(self, path: Path) -> tuple[str, FileState]:
         """Return the digest and state of a file; raise OSError if it cannot be read."""
         fresh = file_state(path)
-        name = str(path.absolute())  # resolving links would take most of the time of `a2 status`
+        name = str(path.absolute())  # resolving links takes longer than finding the row
         # A cache that cannot be read or written, as on a full disk, costs only time.
         with suppress(sqlite3.Error):
             row = self._database.execute(_FIND, (name,)).fetchone()
