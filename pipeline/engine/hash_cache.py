@@ -1,4 +1,4 @@
-"""Cache of input file digests: an unchanged file is read only once.
+"""Cache of input file digests, and of the images that files name: unchanged files are read once.
 
 A cached digest is valid while size, times and inode stay the same. Stage keys contain only the
 digests; a wrong time costs a read and never changes a key.
@@ -6,10 +6,11 @@ digests; a wrong time costs a read and never changes a key.
 
 import errno
 import hashlib
+import json
 import logging
 import sqlite3
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,8 @@ _COMMITTED_TOGETHER = 256
 
 _FIND = "SELECT size, mtime_ns, ctime_ns, inode, sha256 FROM digests WHERE path = ?"
 _INSERT = "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?, ?)"
+_FIND_NAMES = "SELECT names FROM named WHERE path = ? AND key = ?"
+_INSERT_NAMES = "INSERT OR REPLACE INTO named VALUES (?, ?, ?)"
 
 
 class HashCache:
@@ -89,6 +92,29 @@ class HashCache:
         self._commit()
         return Input(folder, combined.hexdigest(), found)
 
+    def names(
+        self, files: Sequence[Path], rules: str, read: Callable[[], dict[str, str]]
+    ) -> dict[str, str]:
+        """Return what `read` finds in the files by these rules, without calling it if it is known.
+
+        One result per first file is kept.
+        """
+        row = [str(files[0].absolute()), self._key(files, rules)]
+        # damaged rows cost only time too
+        with suppress(sqlite3.Error, ValueError, TypeError):
+            [found] = self._database.execute(_FIND_NAMES, row).fetchone() or [None]
+            if found is not None:
+                return dict(json.loads(found))
+        names = read()
+        if self._key(files, rules) == row[1]:  # no file was replaced while it was read
+            with suppress(sqlite3.Error):
+                self._database.execute(_INSERT_NAMES, (*row, json.dumps(names)))
+        self._commit()
+        return names
+
+    def _key(self, files: Sequence[Path], rules: str) -> str:
+        return "\n".join([rules, *(self._digest(path)[0] for path in files)])
+
     def _commit(self) -> None:
         """Commit the new digests, or drop them if the database cannot be written."""
         try:
@@ -100,13 +126,16 @@ class HashCache:
 
 
 def _open(path: Path | str) -> sqlite3.Connection:
-    """Open the database and create its table; raise sqlite3.Error if damaged or read-only."""
+    """Open the database and create its tables; raise sqlite3.Error if damaged or read-only."""
     # whichever thread collects a forgotten cache closes it
     database = sqlite3.connect(path, timeout=60.0, check_same_thread=False)
     try:
         database.execute(
             "CREATE TABLE IF NOT EXISTS digests (path TEXT PRIMARY KEY, size INTEGER, "
             "mtime_ns INTEGER, ctime_ns INTEGER, inode INTEGER, sha256 TEXT)"
+        )
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS named (path TEXT PRIMARY KEY, key TEXT, names TEXT)"
         )
     except sqlite3.Error:
         database.close()

@@ -21,6 +21,9 @@ from a2cap.pipeline.extraction.images import ImageFiles, Source, UnlistedImages
 from a2cap.pipeline.extraction.imported import ImportedFeatures
 from a2cap.pipeline.weights.captioners import captioner_folder
 
+_READING = 1
+"""Raised when images of the same annotations are read in another way."""
+
 
 class ExperimentFiles:
     """The files that a configuration names, read once for all stages of a command."""
@@ -80,16 +83,27 @@ class ExperimentFiles:
         folder = require_image_folder(data.images)
         if data.annotations is None:
             return dict(find_images(folder, data.ids))
-        named = {image.image_id: image.file for image in self.annotations.images}
-        files = resolve_files(named, folder, data.ids)
-        return {image_id: files.get(image_id) for image_id in named}
+        files = resolve_files(self.named, folder, data.ids)
+        return {image_id: files.get(image_id) for image_id in self.named}
+
+    @cached_property
+    def named(self) -> dict[str, str]:
+        """Image id -> file name of each annotated image; files are read only once."""
+        data = self._config.data
+        files = [require_annotations(data.annotations)]
+        files += [] if data.split_list is None else [data.split_list]
+
+        def read() -> dict[str, str]:
+            return {image.image_id: image.file for image in self.annotations.images}
+
+        if not all(path.is_file() for path in files):
+            return read()
+        return self.hashes.names(files, f"{_READING} {data.ids} {data.split}", read)
 
     @property
     def annotated(self) -> set[str] | None:
         """Ids of the annotated images, None without annotations."""
-        if self._config.data.annotations is None:
-            return None
-        return {image.image_id for image in self.annotations.images}
+        return None if self._config.data.annotations is None else set(self.named)
 
     def extracted(self) -> Input:
         """Return the images to extract with their digest."""

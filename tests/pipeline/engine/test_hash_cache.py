@@ -168,3 +168,34 @@ def test_a_forgotten_cache_closes_its_database(tmp_path):
     del cache
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         database.execute("SELECT 1")
+
+
+def test_names_are_read_once_and_again_from_other_files_or_by_other_rules(cache, tmp_path):
+    (tmp_path / "one").write_text("1")
+    reads = []
+
+    def names(rules="", of=cache):
+        read = (tmp_path / "one").read_text()
+        return of.names([tmp_path / "one"], rules, lambda: reads.append(read) or {read: rules})
+
+    other = HashCache(tmp_path / "cache" / "hashes.sqlite")
+    assert names() == names(of=other) == {"1": ""}
+    other.close()
+    assert names("path") == {"1": "path"}
+    (tmp_path / "one").write_text("2")
+    assert names("path") == names("path") == {"2": "path"}
+    assert reads == ["1", "1", "2"]
+
+
+def test_names_of_a_file_that_is_replaced_meanwhile_or_damaged_are_read_again(cache, tmp_path):
+    (tmp_path / "one").write_text("old")
+
+    def replace():
+        (tmp_path / "one").write_text("new")
+        return {"1": "new"}
+
+    cache.names([tmp_path / "one"], "", replace)
+    (tmp_path / "one").write_text("old")
+    assert cache.names([tmp_path / "one"], "", lambda: {"1": "old"}) == {"1": "old"}
+    cache._database.execute("UPDATE named SET names = '[1'")
+    assert cache.names([tmp_path / "one"], "", lambda: {"1": "again"}) == {"1": "again"}
