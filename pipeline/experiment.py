@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -50,25 +49,31 @@ class Experiment:
     def __init__(self, config: Config, artifacts: Path, *, group: RankGroup | None = None) -> None:
         self.config = config
         self.artifacts = artifacts
-        self.files = ExperimentFiles(config, artifacts)
+        self.files = files = ExperimentFiles(config, artifacts)
         self._group = group
         self._outcomes: dict[str, Outcome] = {}
+        self.training = [TRAIN_XE, TRAIN_SCST] if config.scst.epochs else [TRAIN_XE]
+        """Names of the training stages; the last one trains the captioner that is evaluated."""
+        self.names = [EXTRACT, PREPROCESS, *self.training, EVALUATE]
+        """Names of the stages, in the order in which they run."""
+        data, runtime = config.data, config.runtime
+        stages: tuple[Stage, ...] = (
+            Extract(config.extract, data, runtime, files)
+            if data.features is None
+            else ImportFeatures(files),
+            Preprocess(config.preprocess, data, files),
+            TrainXe(config.train, config.model, runtime, data.instances, files),
+            TrainScst(config.scst, runtime),
+            Evaluate(config.evaluate, data, runtime, self.training[-1], files),
+            TrainDetector(config.detector, runtime, files),
+        )
+        self.declared = {stage.name: stage for stage in stages}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.files.hashes.close()
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the stages, in the order in which they run."""
-        return [EXTRACT, PREPROCESS, *self.training, EVALUATE]
-
-    @property
-    def training(self) -> list[str]:
-        """Names of the training stages; the last one trains the captioner that is evaluated."""
-        return [TRAIN_XE, TRAIN_SCST] if self.config.scst.epochs else [TRAIN_XE]
 
     @property
     def shown(self) -> list[str]:
@@ -91,36 +96,19 @@ class Experiment:
             )
         return {"xe": [TRAIN_XE], "scst": [TRAIN_SCST]}.get(name, self.training)
 
-    @cached_property
-    def _declared(self) -> dict[str, Stage]:
-        config, files, runtime = self.config, self.files, self.config.runtime
-        stages = (
-            Extract(config.extract, config.data, runtime, files),
-            Preprocess(config.preprocess, config.data, lambda: files.annotations),
-            TrainXe(config.train, config.model, runtime, config.data.instances),
-            TrainScst(config.scst, runtime),
-            Evaluate(config.evaluate, config.data, runtime, self.training[-1], files),
-            TrainDetector(config.detector, runtime),
-        )
-        return {stage.name: stage for stage in stages}
-
-    def declared(self, name: str) -> Stage:
-        """Return the declaration of a stage."""
-        if name == EXTRACT and self.files.imported is not None:
-            return ImportFeatures(self.files.imported)
-        return self._declared[name]
-
     def stage(self, name: str) -> PreparedStage:
         """Prepare a stage; raise UnfinishedStageError if a stage that it reads is not finished."""
-        declared = self.declared(name)
-        results = {n: self.result(other, needed_by=name) for n, other in declared.reads.items()}
-        inputs = {n: result_input(one.directory, one.manifest) for n, one in results.items()}
-        return declared.prepare(inputs | declared.files(self.files), self.artifacts / name)
+
+        def result(other: str) -> Input:
+            found = self.result(other, needed_by=name)
+            return result_input(found.directory, found.manifest)
+
+        return self.declared[name].prepare(result, self.artifacts / name)
 
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:
         """Run a stage unless its result exists, in the artifacts folder or at `output`."""
         stage = self.stage(name)
-        if self._group is not None and self.declared(name).is_distributed:
+        if self._group is not None and self.declared[name].is_distributed:
             stage = self._announced(stage, self._group)
         paths, text = self._paths(stage, output), self.config.to_yaml()
         outcome = run_stage(stage, paths, resolved_config=text, force=force)
@@ -167,7 +155,7 @@ class Experiment:
         for found in group.announced():
             inputs = Inputs({name: Input(Path(path), "") for name, path in found.inputs.items()})
             folder = Path(found.folder)
-            self.declared(found.stage).work(folder, inputs, EventLog(folder))
+            self.declared[found.stage].work(folder, inputs, EventLog(folder))
 
     def run_stripe(self, stripe: Stripe, *, output: Path | None = None) -> StripeOutcome:
         """Run a stripe of extraction; the process that finds all shards done publishes it."""
@@ -187,7 +175,7 @@ class Experiment:
             stage = self.stage(name)
         except UnfinishedStageError as error:
             return Status(name, "waiting", None, [f"waits for {error.waits_for}"])
-        remarks = self.declared(name).remarks
+        remarks = self.declared[name].remarks
         paths = self._paths(stage)
         if (outcome := finished(stage, paths)) is not None:
             self._outcomes[name] = outcome  # for the stages that read it

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import JsonValue
+from typing import Any
 
 from a2cap.data.files.sealed_folder import MadeFrom, SkippedItem
 from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
@@ -31,7 +30,7 @@ class PreparedStage:
 
     name: str
     version: int
-    fields: dict[str, JsonValue]
+    fields: Mapping[str, Any]
     inputs: Mapping[str, Input]
     outputs: Sequence[str]
     work: Work

@@ -4,11 +4,11 @@ Outputs are `captions.json` (COCO results), `metrics.json`, `per_image.json`, `r
 unless `evaluate.attention` is none `attention.h5`: the attention at each token of the captions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.word_groups import read_word_groups
@@ -29,14 +29,15 @@ from a2cap.pipeline.engine.artifact_names import (
     RESULTS,
 )
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.inputs import Input, Inputs
+from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.stages.stage import Results, Stage
 from a2cap.pipeline.weights.captioners import captioner_folder
 
 if TYPE_CHECKING:
@@ -47,55 +48,45 @@ if TYPE_CHECKING:
 class Evaluate(Stage):
     """Evaluation of one trained captioner or an ensemble.
 
-    model: the stage that trains the captioner. shown: the experiment's files, whose images are for
-    the report only, so they are not inputs.
+    model: the stage that trains the captioner. The images of `files` are for the report only, so
+    they are not inputs.
     """
 
     evaluate: EvaluateConfig
     data: DataConfig
     runtime: RuntimeConfig
     model: str
-    shown: ExperimentFiles
+    files: ExperimentFiles
 
     name = EVALUATE
     version = 8
+    always = ("metrics", "spice", "baseline", "word groups", "ensemble", "images")
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """All fields but paths, and whether SPICE can run."""
-        fields = self.evaluate.model_dump(mode="json", exclude={"baseline", "ensemble"})
-        found = {path: plug_in_of(path) for path in self.evaluate.metrics}
-        metrics = {path: asdict(plug_in) for path, plug_in in found.items() if plug_in}
-        # else a result that lacks SPICE would stay the result once SPICE is installed
-        fields["has_spice"] = self._no_spice is None
-        return {"evaluate": fields, **({"metrics": metrics} if metrics else {})}
-
-    @property
-    def reads(self) -> Mapping[str, str]:
-        """Features, references and the captioner."""
-        return {"features": EXTRACT, "captions": PREPROCESS, "model": self.model}
-
-    def files(self, files: ExperimentFiles) -> dict[str, Input]:
-        """Return the further captioners of an ensemble, and what the captions are compared with."""
-        data = self.data
+    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+        """Return the stage with further captioners, and what the captions are compared with."""
+        config, data, files = self.evaluate, self.data, self.files
+        found = {"features": result(EXTRACT), "captions": result(PREPROCESS)}
+        found["model"] = result(self.model)
+        for number, path in enumerate(config.ensemble, start=2):
+            found[f"{FURTHER_MODEL}{number}"] = files.captioner(path, "evaluate.ensemble")
         # without attention there is no grounding, and the boxes are not read
-        instances = None if self.evaluate.attention == "none" else data.instances
-        inputs = {
-            f"{FURTHER_MODEL}{number}": files.captioner(folder, "evaluate.ensemble")
-            for number, folder in enumerate(self.evaluate.ensemble, start=2)
-        }
-        inputs |= files.optional("evaluate", baseline=self.evaluate.baseline)
-        return inputs | files.optional(
+        instances = None if config.attention == "none" else data.instances
+        found |= files.optional("evaluate", baseline=config.baseline)
+        found |= files.optional(
             "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
         )
-
-    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
-        """Return captions, scores and the report."""
-        attention = () if self.evaluate.attention == "none" else (ATTENTION,)
-        return (RESULTS, METRICS, PER_IMAGE, REPORT, *attention)
+        section = config.model_dump(mode="json", exclude={"baseline", "ensemble"})
+        # else a result that lacks SPICE would stay the result once SPICE is installed
+        fields = {"evaluate": {**section, "has_spice": self._no_spice is None}}
+        plug_ins = {name: plug_in_of(name) for name in config.metrics}
+        if metrics := {name: asdict(plug_in) for name, plug_in in plug_ins.items() if plug_in}:
+            fields["metrics"] = metrics
+        attention = () if config.attention == "none" else (ATTENTION,)
+        outputs = (RESULTS, METRICS, PER_IMAGE, REPORT, *attention)
+        return PreparedStage(self.name, self.version, fields, found, outputs, self.work)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check what the captions are compared with, and the images of the report."""
+        """Check what the captions are compared with, the images of the report, and the device."""
         return {
             "metrics": require_metric_files,
             "spice": lambda: self._spice(plan),
@@ -103,15 +94,10 @@ class Evaluate(Stage):
             "word groups": self._word_groups,
             "ensemble": lambda: self._ensemble(plan),
             "images": plan.images,
-        }
-
-    def work_checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check large files, the device and the folder."""
-        return {
+            # large files
             "instances": self._instances,
             "scenes": self._scenes,
             "device": plan.device,
-            **super().work_checks(plan),
         }
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
@@ -122,7 +108,7 @@ class Evaluate(Stage):
         return evaluate_captioner(
             self.evaluate,
             inputs,
-            self.shown.images,
+            self.files.images,
             self.runtime,
             directory=folder,
             events=events,

@@ -2,10 +2,10 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,11 +22,11 @@ from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.images import SHARD_SIZE, ExtractionInputs, given_boxes
-from a2cap.pipeline.extraction.imported import ImportedFeatures, import_features
+from a2cap.pipeline.extraction.imported import import_features
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.stages.stage import Results, Stage
 from a2cap.pipeline.weights.detectors import settings_of_weights, weights_file
 
 if TYPE_CHECKING:
@@ -40,15 +40,11 @@ class Extract(Stage):
     extract: ExtractConfig
     data: DataConfig
     runtime: RuntimeConfig
-    images: ExperimentFiles
+    files: ExperimentFiles
 
     name = EXTRACT
     version = 6 + RECORDED_VERSION
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The section, with the digest of the weights instead of the path."""
-        return {"extract": self._computed.model_dump(mode="json", exclude={"weights"})}
+    always = ("images",)
 
     @cached_property
     def _computed(self) -> ExtractConfig:
@@ -61,38 +57,31 @@ class Extract(Stage):
             precision = extraction_precision(self.extract, self.runtime)
         return self.extract.model_copy(update={"precision": precision})
 
-    def files(self, files: ExperimentFiles) -> dict[str, Input]:
-        """Return images, weights and given boxes."""
-        inputs = {
+    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+        """Return the stage with images, weights and given boxes, which processes can share."""
+        files = self.files
+        found = {
             "images": files.extracted(),
             "weights": files.file(weights_file(self.extract), "extract.weights"),
         }
         if self.extract.boxes == "given":
-            inputs["instances"] = files.file(self.data.instances, "data.instances")
-        return inputs
-
-    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
-        """Return the store, and what extracts equal features."""
-        return (FEATURES, EXTRACTOR, WEIGHTS)
+            found["instances"] = files.file(self.data.instances, "data.instances")
+        # the digest of the weights is among the inputs, in place of their path
+        fields = {"extract": self._computed.model_dump(mode="json", exclude={"weights"})}
+        outputs = (FEATURES, EXTRACTOR, WEIGHTS)
+        work, share = self.work, self._share
+        return PreparedStage(self.name, self.version, fields, found, outputs, work, share)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check that the images exist."""
-        return {"images": plan.images}
-
-    def work_checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check weights, boxes, device, memory, disk and folder."""
+        """Check images, weights, boxes, device, memory and disk."""
         return {
+            "images": plan.images,
             "weights": lambda: self._weights(plan),
             "boxes": lambda: self._boxes(plan),
             "device": plan.device,
             "memory": plan.detector_memory,
             "disk": lambda: self._disk(plan),
-            **super().work_checks(plan),
         }
-
-    def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
-        """Return the stage, which several processes can share."""
-        return replace(super().prepare(inputs, results), share=self._share)
 
     def _share(self, stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog) -> int:
         from a2cap.pipeline.extraction.extract_images import extract_stripe
@@ -115,7 +104,7 @@ class Extract(Stage):
         return [f"{', '.join(changed)}: only rounding would differ"] if changed else []
 
     def _inputs(self, inputs: Mapping[str, Input]) -> ExtractionInputs:
-        images = self.images.listed(inputs["images"])
+        images = self.files.listed(inputs["images"])
         boxes = inputs["instances"].path if "instances" in inputs else None
         return ExtractionInputs(self._computed, inputs["weights"].path, images, boxes, self.runtime)
 
@@ -154,40 +143,34 @@ class Extract(Stage):
 class ImportFeatures(Stage):
     """Stage extract with `data.features`: features of another program."""
 
-    imported: ImportedFeatures
+    files: ExperimentFiles
 
     name = EXTRACT
     version = 2
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The type of the stored features."""
-        return {"features": {"dtype": self.imported.config.dtype}}
-
-    def files(self, files: ExperimentFiles) -> dict[str, Input]:
-        """Return the features, the ids of the images that need some, and image sizes."""
-        imported = self.imported
+    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+        """Return the stage with the features, ids of the images that need some, and image sizes."""
+        imported, hashes = self.files.imported, self.files.hashes
         names = "\n".join(sorted(imported.image_ids))
-        inputs = {
-            "features": files.hashes.images(imported.path, imported.files()),
+        found = {
+            "features": hashes.images(imported.path, imported.files()),
             # images whose features are missing are rejected
             "images": Input(imported.path, hashlib.sha256(names.encode()).hexdigest()),
         }
         if imported.sizes is not None:
-            inputs["sizes"] = files.hashes.images(imported.sizes, imported.size_files())
-        return inputs
+            found["sizes"] = hashes.images(imported.sizes, imported.size_files())
+        fields = {"features": {"dtype": imported.config.dtype}}
+        outputs = (FEATURES, EXTRACTOR)
+        return PreparedStage(self.name, self.version, fields, found, outputs, self.work)
 
-    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
-        """Return the store and the record of where it comes from."""
-        return (FEATURES, EXTRACTOR)
-
-    def work_checks(self, plan: "Plan") -> dict[str, Check]:
+    def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check that the features can be read."""
-        return {"features": self._features, **super().work_checks(plan)}
+        return {"features": self._features}
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Import the features."""
-        return import_features(self.imported, folder, inputs, events)
+        return import_features(self.files.imported, folder, inputs, events)
 
     def _features(self) -> str:
-        return f"{self.imported.path}, feature width {self.imported.feature_width():,}"
+        imported = self.files.imported
+        return f"{imported.path}, feature width {imported.feature_width():,}"

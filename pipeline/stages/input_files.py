@@ -61,11 +61,10 @@ class ExperimentFiles:
         return self.hashes.images(Path(str(path)), files)
 
     @cached_property
-    def imported(self) -> ImportedFeatures | None:
-        """The features of `data.features`, None if regions are extracted."""
+    def imported(self) -> ImportedFeatures:
+        """The features of `data.features`, which is set."""
         data = self._config.data
-        if data.features is None:
-            return None
+        assert data.features is not None
         image_ids = self.annotated or set()
         return ImportedFeatures(data.features, data.sizes, image_ids, self._config.extract)
 
@@ -76,7 +75,7 @@ class ExperimentFiles:
         The images are those of the annotations if they are set, else all of `data.images`.
         """
         data = self._config.data
-        if data.images is None and self.imported is not None:
+        if data.images is None and data.features is not None:
             return dict.fromkeys(self.imported.image_ids)
         if image_source(data.images) is not None:
             return dict.fromkeys(self.annotated or ())

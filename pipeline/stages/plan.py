@@ -7,11 +7,11 @@ because it imports torch.
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -59,10 +59,10 @@ class Checked:
 class CheckedStage(Protocol):
     """The checks of a stage."""
 
-    def checks(self, plan: "Plan") -> dict[str, Check]:
-        """Return what must hold whenever a command needs the stage, by need."""
+    always: ClassVar[Collection[str]]
+    """Needs that are checked whenever a command needs the stage, although its result exists."""
 
-    def work_checks(self, plan: "Plan") -> dict[str, Check]:
+    def checks(self, plan: "Plan") -> dict[str, Check]:
         """Return what must hold if the stage has to run, by need."""
 
 
@@ -72,8 +72,9 @@ class Stages(Protocol):
     config: Config
     files: ExperimentFiles
 
-    def declared(self, name: str) -> CheckedStage:
-        """Return the declaration of a stage."""
+    @property
+    def declared(self) -> Mapping[str, CheckedStage]:
+        """The declarations of stages by name."""
 
     def stage(self, name: str) -> PreparedStage:
         """Return a stage with its inputs; raise A2Error if it cannot run yet."""
@@ -135,16 +136,11 @@ class Plan:
 
     def device(self) -> str:
         """Check that torch has the device."""
-        return str(self.torch_device)
-
-    @cached_property
-    def torch_device(self) -> torch.device:
-        """The device; ConfigError if torch does not have it."""
-        return prepare_device(self.config.runtime)
+        return str(prepare_device(self.config.runtime))
 
     def memory(self, needed: int, what: str, remedy: str) -> str:
         """Check that a model fits into the device's free memory."""
-        device = known(lambda: self.torch_device)
+        device = known(lambda: prepare_device(self.config.runtime))
         # an Apple GPU shares the machine's memory
         is_cuda = device.type == "cuda"
         available = torch.cuda.mem_get_info(device)[0] if is_cuda else available_memory()
@@ -180,7 +176,7 @@ class Plan:
                 vocabulary=self.vocabulary_size,
             )
             # the ranks on a CPU share its memory, each GPU has its own
-            is_shared = known(lambda: self.torch_device).type == "cpu"
+            is_shared = known(lambda: prepare_device(self.config.runtime)).type == "cpu"
             return self.memory(needed * (started.local_ranks if is_shared else 1), what, remedy)
 
         return {
@@ -195,10 +191,9 @@ class Plan:
 
     def feature_width(self) -> int:
         """Return the width of the features that the experiment extracts or imports."""
-        imported, config = self.files.imported, self.config.extract
-        if imported is not None:
-            return imported.feature_width()
-        return feature_width(config, weights_file(config))
+        if self.config.data.features is not None:
+            return self.files.imported.feature_width()
+        return feature_width(self.config.extract, weights_file(self.config.extract))
 
     @cached_property
     def parameters(self) -> int:
@@ -270,15 +265,24 @@ def check_stages(
     plan = Plan(stages, force=force, output=output)
     found = []
     for name in names:
-        stage = stages.declared(name)
-        found += [_checked(name, need, check) for need, check in stage.checks(plan).items()]
-        is_pending = plan.is_pending(name)
-        for need, check in stage.work_checks(plan).items():
-            found.append(
-                _checked(name, need, check)
-                if is_pending
-                else Checked(name, need, "ok", "the result exists")
-            )
+        stage, is_pending = stages.declared[name], plan.is_pending(name)
+        checks: dict[str, Check] = {
+            **stage.checks(plan),
+            "folder": partial(plan.writable_folder, name),
+        }
+        for need, check in checks.items():
+            is_needed = is_pending or need in stage.always
+            try:
+                text = check() if is_needed else "the result exists"
+                found.append(Checked(name, need, "ok", text))
+            except UnknownRequirement as error:
+                found.append(Checked(name, need, "unknown", str(error)))
+            except A2Error as error:
+                found.append(Checked(name, need, "problem", str(error), error))
+            except OSError as error:
+                reason, file = error.strerror, str(error.filename)
+                problem = InputError(f"{reason}: {file!r}; check the path and its permissions")
+                found.append(Checked(name, need, "problem", str(problem), problem))
     return found
 
 
@@ -300,19 +304,6 @@ def require_runnable(
         text = f"{len(problems)} problems, nothing was started:{lines}"
         all_config = all(isinstance(problem, ConfigError) for problem in problems.values())
         raise ConfigError(text) if all_config else A2Error(text)
-
-
-def _checked(stage: str, need: str, check: Check) -> Checked:
-    """Return the outcome of a check."""
-    try:
-        return Checked(stage, need, "ok", check())
-    except UnknownRequirement as error:
-        return Checked(stage, need, "unknown", str(error))
-    except A2Error as error:
-        return Checked(stage, need, "problem", str(error), error)
-    except OSError as error:
-        problem = f"{error.strerror}: {str(error.filename)!r}; check the path and its permissions"
-        return Checked(stage, need, "problem", problem, InputError(problem))
 
 
 def gigabytes(count: int) -> str:

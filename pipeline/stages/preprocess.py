@@ -1,9 +1,9 @@
 """Stage preprocess: vocabulary, token ids, references and document frequencies of annotations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from a2cap.data.annotations.json_layouts import IN_NO_SPLIT, require_annotations
 from a2cap.data.annotations.read import Annotations, Caption, check_skip_limit
@@ -23,12 +23,13 @@ from a2cap.pipeline.engine.artifact_names import (
     VOCABULARY,
 )
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.inputs import Input, Inputs
+from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.stages.stage import Results, Stage
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
@@ -36,38 +37,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preprocess(Stage):
-    """Preprocessing of captions; read: returns the content of the annotations."""
+    """Preprocessing of captions."""
 
     preprocess: PreprocessConfig
     data: DataConfig
-    read: Callable[[], Annotations]
+    files: ExperimentFiles
 
     name = PREPROCESS
     version = 4
+    always = ("annotations", "metrics")
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The section, and the rules by which annotations are read."""
-        rules = self.data.model_dump(mode="json", include={"split", "ids"})
-        return {"preprocess": self.preprocess.model_dump(mode="json"), "data": rules}
-
-    def files(self, files: ExperimentFiles) -> dict[str, Input]:
-        """Return the annotations, and the list of the split if it is set."""
-        path, split = self.data.annotations, self.data.split_list
+    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+        """Return the stage with the annotations, and the list of the split if it is set."""
+        path, split, hashes = self.data.annotations, self.data.split_list, self.files.hashes
+        found = {}
         if is_source(path):
-            inputs = {"annotations": files.source(path)}
+            found["annotations"] = self.files.source(path)
         elif path is not None and path.is_dir():
-            inputs = {"annotations": files.hashes.images(path, caption_files(path))}
+            found["annotations"] = hashes.images(path, caption_files(path))
         else:
-            inputs = {"annotations": files.file(path, "data.annotations")}
+            found["annotations"] = self.files.file(path, "data.annotations")
         if split is not None and split.is_dir():
             lists = {file.name: file for file in sorted(split.glob("*.txt"))}
-            return {**inputs, "split_list": files.hashes.images(split, lists)}
-        return inputs | files.optional("data", split_list=split)
-
-    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
-        """Return vocabulary, token ids, references and document frequencies."""
-        return (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)
+            found["split_list"] = hashes.images(split, lists)
+        elif split is not None:
+            found["split_list"] = self.files.file(split, "data.split_list")
+        # with the rules by which annotations are read
+        rules = self.data.model_dump(mode="json", include={"split", "ids"})
+        fields = {"preprocess": self.preprocess.model_dump(mode="json"), "data": rules}
+        outputs = (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)
+        return PreparedStage(self.name, self.version, fields, found, outputs, self.work)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check the annotations and the files of the tokenizer."""
@@ -75,14 +74,15 @@ class Preprocess(Stage):
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Write the outputs; return the skipped captions and images."""
-        return preprocess(self.preprocess, self.read(), inputs["annotations"].path, folder, events)
+        path = inputs["annotations"].path
+        return preprocess(self.preprocess, self.files.annotations, path, folder, events)
 
     def _annotations(self) -> str:
         """Check that captions can be read, that splits have images, and the limit of skips."""
         path = require_annotations(self.data.annotations)
         if self.data.split_list is not None and not self.data.split_list.is_dir():
             require_file(self.data.split_list, "data.split_list")
-        found = self.read()
+        found = self.files.annotations
         unusable = require_usable(found, path)
         return f"{len(found.images):,} images, {len(unusable):,} items skipped"
 

@@ -1,9 +1,9 @@
 """Stage train-detector: labelled images to the weights of a detector, for `a2 extract`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
@@ -14,12 +14,12 @@ from a2cap.pipeline.engine.artifact_names import (
     TRAIN_DETECTOR,
 )
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.inputs import Input, Inputs
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.stages.stage import Results, Stage
 from a2cap.pipeline.training.detector.detector_config import (
     DetectorConfig,
     image_files,
@@ -53,48 +53,36 @@ class TrainDetector(Stage):
 
     detector: DetectorConfig
     runtime: RuntimeConfig
+    files: ExperimentFiles
 
     name = TRAIN_DETECTOR
     version = 2
     is_distributed = True
+    always = ("labels", "labelled images")
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """All fields but paths."""
-        return {"detector": self.detector.model_dump(mode="json", exclude={*_PATHS, NO_EFFECT})}
+    def prepare(self, result: Results, folder: Path) -> PreparedStage:
+        """Return the stage with its files and images, by the field that names them.
 
-    def files(self, files: ExperimentFiles) -> dict[str, Input]:
-        """Return the files of the section, and its images, by the field that names them."""
+        It is the finished one that would end at the same epoch, if there is one.
+        """
         named = {**dict(input_files(self.detector)), "start": self.detector.start}
-        inputs = files.optional("detector", **named)
+        found = self.files.optional("detector", **named)
         for field, images in image_files(self.detector).items():
-            inputs[field] = files.hashes.images(getattr(self.detector, field), images)
-        return inputs
-
-    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
-        """Return the detector, its figures and the names of its classes."""
-        return (DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES)
+            found[field] = self.files.hashes.images(getattr(self.detector, field), images)
+        fields = {"detector": self.detector.model_dump(mode="json", exclude={*_PATHS, NO_EFFECT})}
+        outputs = (DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES)
+        stage = PreparedStage(self.name, self.version, fields, found, outputs, self.work)
+        return continued(stage, folder, self.detector, score="AP50", rate_falls=True)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check that labels, names, lists and images exist."""
+        """Check labels, names, lists and images, the weights to start from, device and disk."""
         return {
             "labels": lambda: ", ".join(str(path) for _, path in input_files(self.detector)),
             "labelled images": self._images,
-        }
-
-    def work_checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check the weights to start from, the device and the disk."""
-        return {
             "start": self._start,
             "device": plan.device,
             "disk": lambda: plan.detector_checkpoints(self.name),
-            **super().work_checks(plan),
         }
-
-    def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
-        """Return the stage, or the finished one that would end at the same epoch."""
-        stage = super().prepare(inputs, results)
-        return continued(stage, results, self.detector, score="AP50", rate_falls=True)
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the detector; return the images that cannot be used."""

@@ -1,10 +1,10 @@
 """Stage train-scst: self-critical training of the captioner from train-xe."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.plug_ins import plug_in_of
@@ -12,11 +12,11 @@ from a2cap.pipeline.captioning.model_description import captioner_outputs
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.inputs import Input, Inputs
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check
-from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.stages.stage import Results, Stage
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.extended_training import continued
 from a2cap.pipeline.training.training_config import NO_EFFECT
@@ -37,35 +37,22 @@ class TrainScst(Stage):
     version = 3
     is_distributed = True
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """All fields of the section, and the code of the reward."""
-        plug_in = plug_in_of(self.scst.reward or "")
-        added = {} if plug_in is None else {"plug_in": asdict(plug_in)}
-        return {"scst": self.scst.model_dump(mode="json", exclude={NO_EFFECT}), **added}
-
-    @property
-    def reads(self) -> Mapping[str, str]:
-        """The data of cross-entropy training, and its captioner."""
-        return {"features": EXTRACT, "captions": PREPROCESS, "model": TRAIN_XE}
-
-    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
-        """Return the files of a captioner."""
-        return captioner_outputs(inputs["features"].path)
-
-    def work_checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check device, memory, disk and folder."""
-        what, remedy = "self-critical training", "raise scst.accumulate"
-        return {
-            **plan.training(self.name, self_critical_tokens, what, remedy),
-            **super().work_checks(plan),
-        }
-
-    def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
+    def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
-        return continued(
-            super().prepare(inputs, results), results, self.scst, score=self.scst.selected
-        )
+        found = {"features": result(EXTRACT), "captions": result(PREPROCESS)}
+        found["model"] = result(TRAIN_XE)
+        fields = {"scst": self.scst.model_dump(mode="json", exclude={NO_EFFECT})}
+        plug_in = plug_in_of(self.scst.reward or "")
+        if plug_in is not None:  # the code of the reward
+            fields["plug_in"] = asdict(plug_in)
+        outputs = captioner_outputs(found["features"].path)
+        stage = PreparedStage(self.name, self.version, fields, found, outputs, self.work)
+        return continued(stage, folder, self.scst, score=self.scst.selected)
+
+    def checks(self, plan: "Plan") -> dict[str, Check]:
+        """Check device, memory and disk."""
+        what, remedy = "self-critical training", "raise scst.accumulate"
+        return plan.training(self.name, self_critical_tokens, what, remedy)
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner further."""

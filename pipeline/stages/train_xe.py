@@ -1,10 +1,10 @@
 """Stage train-xe: a captioner trained by cross-entropy and the mask loss."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.captioners.model_config import ModelConfig
@@ -13,12 +13,12 @@ from a2cap.pipeline.captioning.model_description import captioner_outputs
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import EXTRACT, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.inputs import Input, Inputs
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.stages.stage import Stage
+from a2cap.pipeline.stages.stage import Results, Stage
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.extended_training import continued
 from a2cap.pipeline.training.training_config import NO_EFFECT
@@ -35,51 +35,39 @@ class TrainXe(Stage):
     train: TrainConfig
     model: ModelConfig
     runtime: RuntimeConfig
-    instances: Path | None = None
+    instances: Path | None
+    files: ExperimentFiles
 
     name = TRAIN_XE
     version = 5
     is_distributed = True
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """All fields but a path, whose captioner is an input."""
-        fields = {"train": self.train.model_dump(mode="json", exclude={"start", NO_EFFECT})}
-        plug_in = plug_in_of(self.model.kind)  # a2's own code is in the version of the stage
-        added = {} if plug_in is None else {"plug_in": asdict(plug_in)}
-        return {**fields, "model": self.model.model_dump(mode="json"), **added}
-
-    @property
-    def reads(self) -> Mapping[str, str]:
-        """Features and preprocessed captions."""
-        return {"features": EXTRACT, "captions": PREPROCESS}
-
-    def files(self, files: ExperimentFiles) -> dict[str, Input]:
-        """Return the captioner to start from and the boxes of supervised attention, if any."""
-        start = self.train.start
-        found = {} if start is None else {"start": files.captioner(start, "train.start")}
-        if self.train.supervision:
-            found["instances"] = files.file(self.instances, "data.instances")
-        return found
-
-    def outputs(self, inputs: Mapping[str, Input]) -> tuple[str, ...]:
-        """Return the files of a captioner."""
-        return captioner_outputs(inputs["features"].path)
-
-    def work_checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check device, memory, disk and folder."""
-        return {
-            **plan.training(self.name, training_tokens, "training", "raise train.accumulate"),
-            **super().work_checks(plan),
-        }
-
-    def prepare(self, inputs: Mapping[str, Input], results: Path) -> PreparedStage:
+    def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
-        stage = super().prepare(inputs, results)
+        found = {"features": result(EXTRACT), "captions": result(PREPROCESS)}
+        start = self.train.start
+        if start is not None:
+            found["start"] = self.files.captioner(start, "train.start")
+        if self.train.supervision:
+            found["instances"] = self.files.file(self.instances, "data.instances")
+        # without the path of the captioner to start from, which is an input
+        fields = {
+            "train": self.train.model_dump(mode="json", exclude={"start", NO_EFFECT}),
+            "model": self.model.model_dump(mode="json"),
+        }
+        plug_in = plug_in_of(self.model.kind)  # a2's own code is in the version of the stage
+        if plug_in is not None:
+            fields["plug_in"] = asdict(plug_in)
+        outputs = captioner_outputs(found["features"].path)
+        stage = PreparedStage(self.name, self.version, fields, found, outputs, self.work)
         rate_falls = self.train.rate_depends_on_epochs
         return continued(
-            stage, results, self.train, score=self.train.selected, rate_falls=rate_falls
+            stage, folder, self.train, score=self.train.selected, rate_falls=rate_falls
         )
+
+    def checks(self, plan: "Plan") -> dict[str, Check]:
+        """Check device, memory and disk."""
+        return plan.training(self.name, training_tokens, "training", "raise train.accumulate")
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner."""
