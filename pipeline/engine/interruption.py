@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 
@@ -19,12 +20,12 @@ def raise_interrupted(signal_number: int, frame: FrameType | None) -> None:
     raise Interrupted(signal_number)
 
 
+@dataclass
 class StopRequest:
     """Signal handler of loops that stop only between two steps."""
 
-    def __init__(self) -> None:
-        self._received: int | None = None
-        self._requested: int | None = None
+    _received: int | None = None
+    _requested: int | None = None
 
     def __call__(self, signal_number: int, frame: FrameType | None) -> None:
         """Record the first signal; stop immediately on the second."""

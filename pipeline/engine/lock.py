@@ -20,15 +20,11 @@ from a2cap.data.errors import LockedError
 from a2cap.data.files.system import HAS_LOCKS, locked
 
 LOCKS = ".locks"
+HOLDER = ".holder.json"
 
 # Not 0: `is_locked` of another process holds the lock for a moment.
 _TIMEOUT = 0.2
 """Seconds until a lock counts as taken."""
-
-
-def lock_folder(result: Path) -> Path:
-    """Return the folder of the locks of a result in an artifacts folder."""
-    return result.parents[1] / LOCKS / result.parent.name
 
 
 @contextmanager
@@ -44,12 +40,12 @@ def stage_lock(path: Path, *, what: str) -> Iterator[None]:
         with suppress(OSError):  # the lock works on a full disk too
             since = datetime.now().astimezone().isoformat(timespec="seconds")
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-            _holder_file(path).write_text(json.dumps(holder))
+            path.with_suffix(HOLDER).write_text(json.dumps(holder))
         try:
             yield
         finally:
             # before the release: afterwards the file may be that of the next holder
-            _holder_file(path).unlink(missing_ok=True)
+            path.with_suffix(HOLDER).unlink(missing_ok=True)
 
 
 def is_locked(path: Path) -> bool:
@@ -70,14 +66,10 @@ def is_locked(path: Path) -> bool:
 def lock_holder(path: Path) -> str:
     """Describe the holder of a lock: process, host and start."""
     try:
-        found = json.loads(_holder_file(path).read_text())
+        found = json.loads(path.with_suffix(HOLDER).read_text())
         return f"process {found['pid']} on {found['host']} since {found['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "a process that has just started"
-
-
-def _holder_file(path: Path) -> Path:
-    return path.with_suffix(".holder.json")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from a2cap.data.files.sealed_folder import MadeFrom, SkippedItem
 from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
 from a2cap.pipeline.engine.inputs import Input as Input  # noqa: PLC0414
 from a2cap.pipeline.engine.inputs import Inputs
-from a2cap.pipeline.engine.lock import lock_folder
+from a2cap.pipeline.engine.lock import LOCKS
 from a2cap.pipeline.engine.shard_stripe import Stripe
 
 Work = Callable[[Path, Inputs, EventLog], Sequence[SkippedItem]]
@@ -65,7 +65,7 @@ class StagePaths:
     @classmethod
     def of_result(cls, final: Path) -> "StagePaths":
         """Return the paths of a result in an artifacts folder."""
-        return cls(final, locks=lock_folder(final))
+        return cls(final, locks=final.parents[1] / LOCKS / final.parent.name)
 
     @property
     def partial(self) -> Path:

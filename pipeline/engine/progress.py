@@ -80,10 +80,11 @@ def track(
     events: of the stage that does the work, which get a line now and then.
     """
     with ExitStack() as drawing:
-        draw = None
+        draw, ipython = None, sys.modules.get("IPython")
+        shell = ipython and ipython.get_ipython()
         if shown and sys.stderr.isatty():
             draw = drawing.enter_context(_terminal_bar(what, total, done))
-        elif shown and (shell := _notebook()):
+        elif shown and hasattr(shell, "kernel"):  # of Jupyter
             draw = drawing.enter_context(_notebook_bar(shell, what, total, done))
         tracked = TrackedWork(what, total, done, draw, events)
         tracked.write()
@@ -134,13 +135,6 @@ def _notebook_bar(shell: Any, what: str, total: int, done: int) -> Iterator[_Dra
         yield draw
     finally:
         show("", "")
-
-
-def _notebook() -> object:
-    """Return IPython's shell in a kernel of Jupyter, which has imported it; else None."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell if hasattr(shell, "kernel") else None
 
 
 def advance_after_each(items: Iterable[T], advance: Callable[[int], None]) -> Iterator[T]:

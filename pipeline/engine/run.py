@@ -48,8 +48,8 @@ class Outcome:
 
 
 def finished(stage: PreparedStage, paths: StagePaths) -> Outcome | None:
-    """Return the stage's result if it exists; raise A2Error if it has other settings."""
-    if not paths.final.is_dir():
+    """Return the stage's result unless it is to be replaced; A2Error if it has other settings."""
+    if paths.forced or not paths.final.is_dir():
         return None
     manifest = read_manifest(paths.final)
     if manifest.made_from != stage.made_from:
@@ -73,35 +73,34 @@ def run_stage(
     directory then stays for the next run, with --force or without.
     """
     # before the lock, which needs the right to write
-    found = published(stage, paths, force=force)
-    if found is not None:
+    chosen = resumed(stage, paths, force=force)
+    if (found := finished(stage, chosen)) is not None:
         return found
     with name_in_disk_errors(paths.partial), stage_lock(paths.lock, what=stage.name):
         # again, because another process may have finished the stage since
-        found = published(stage, paths, force=force)
-        if found is not None:
+        chosen = resumed(stage, paths, force=force)
+        if (found := finished(stage, chosen)) is not None:
             return found
-        paths = resumed(stage, paths, force=force)
-        if paths.forced:
-            _make_room(stage, paths)
-        return complete(stage, paths, resolved_config=resolved_config)
-
-
-def published(stage: PreparedStage, paths: StagePaths, *, force: bool) -> Outcome | None:
-    """Return the result if nothing is left to do: none is forced, now or by an interrupted run."""
-    return None if resumed(stage, paths, force=force).forced else finished(stage, paths)
+        if chosen.forced:
+            _make_room(stage, chosen)
+        return complete(stage, chosen, resolved_config=resolved_config)
 
 
 def resumed(stage: PreparedStage, paths: StagePaths, *, force: bool = False) -> StagePaths:
     """Return the paths at which a run works: those of an interrupted run with --force, if any."""
     forced = replace(paths, forced=True)
-    return forced if force or _continues(stage, forced) else paths
+    try:
+        earlier = unfinished(forced.partial)
+    except A2Error:
+        earlier = None
+    # one of other settings cannot be resumed; one without settings was killed before any work
+    return forced if force or earlier == stage.made_from else paths
 
 
 def _make_room(stage: PreparedStage, paths: StagePaths) -> None:
     """Make room for a run with --force; raise LockedError if a part of the stage is running."""
     plain = replace(paths, forced=False)
-    for found in [plain] if _continues(stage, paths) else [plain, paths]:
+    for found in [plain] if resumed(stage, plain).forced else [plain, paths]:
         for lock in filter(is_locked, found.part_locks()):
             raise LockedError(
                 f"a part of {stage.name} is already running: {lock_holder(lock)}; "
@@ -112,16 +111,6 @@ def _make_room(stage: PreparedStage, paths: StagePaths) -> None:
     # a run may have been killed between the two renames of _publish
     if paths.replaced.exists() and not paths.final.exists():
         rename_durably(paths.replaced, paths.final)
-
-
-def _continues(stage: PreparedStage, forced: StagePaths) -> bool:
-    """Return True if an interrupted run with --force, of the same settings, can be resumed."""
-    try:
-        earlier = unfinished(forced.partial)
-    except A2Error:
-        return False
-    # one that was killed before it wrote its settings has done no work
-    return earlier is not None and earlier == stage.made_from
 
 
 def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -> Outcome:

@@ -19,7 +19,7 @@ from a2cap.data.files.sealed_folder import MadeFrom, read_manifest
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONER, FURTHER_MODEL, TRAIN_DETECTOR
 from a2cap.pipeline.engine.explain import difference
-from a2cap.pipeline.engine.lock import is_locked, is_read, lock_folder, lock_holder, stage_lock
+from a2cap.pipeline.engine.lock import HOLDER, is_locked, is_read, lock_holder, stage_lock
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.experiment import Experiment
@@ -29,7 +29,6 @@ from a2cap.pipeline.upkeep.verify import STAGES, is_key
 RESULT, UNFINISHED, LEFTOVER = "result", "unfinished", "leftover"
 
 _REMOVED = ".removed"
-_HOLDER = ".holder.json"
 
 
 @dataclass(frozen=True)
@@ -234,8 +233,8 @@ def _of_key(final: Path) -> list[Path]:
 
 
 def _locks(final: Path) -> list[Path]:
-    found = sorted(lock_folder(final).glob(f"{final.name}.*"))
-    return [path for path in found if path.name.endswith((".lock", _HOLDER))]
+    found = sorted(StagePaths.of_result(final).lock.parent.glob(f"{final.name}.*"))
+    return [path for path in found if path.name.endswith((".lock", HOLDER))]
 
 
 def _is_below(path: Path, artifacts: Path) -> bool:

@@ -20,7 +20,6 @@ import torch
 from a2cap.data.errors import A2Error
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.configuration import Config, load_config, override
-from a2cap.pipeline.engine.lock import lock_folder
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.experiment import Experiment
@@ -411,7 +410,7 @@ class Trial:
             self._result.with_name(f"{self._result.name}{ending}") for ending in ("", ".replaced")
         )
         partials = tuple(path.with_name(f"{path.name}.removed") for path in self._partials)
-        own = (*own, *self._partials, *partials, lock_folder(self._result))
+        own = (*own, *self._partials, *partials, StagePaths.of_result(self._result).lock.parent)
         hashes = tuple(artifacts / f"hashes.sqlite{ending}" for ending in ("", "-journal"))
         scenes = file_digests(self.workspace.scenes)
         return file_digests(artifacts, without=(*own, *hashes)) | scenes

@@ -19,11 +19,11 @@ from a2cap.pipeline.engine import lock as locking
 from a2cap.pipeline.engine.lock import (
     is_locked,
     is_read,
-    lock_folder,
     lock_holder,
     reading,
     stage_lock,
 )
+from a2cap.pipeline.engine.prepared_stage import StagePaths
 from tests.file_sizes import limited_to
 
 
@@ -149,7 +149,8 @@ def test_the_lock_of_a_relative_path_is_held(tmp_path, monkeypatch):
 
 
 def test_the_locks_of_an_artifacts_folder_are_in_one_folder(tmp_path):
-    assert lock_folder(tmp_path / "train" / "0123456789ab") == tmp_path / ".locks" / "train"
+    locks = tmp_path / ".locks" / "train"
+    assert StagePaths.of_result(tmp_path / "train" / "ab").lock == locks / "ab.lock"
 
 
 def test_a_system_without_file_locks_is_asked_by_filelock(tmp_path, monkeypatch):

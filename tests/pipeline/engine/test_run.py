@@ -256,10 +256,8 @@ def test_a_second_run_fails_immediately_and_names_the_holder(tmp_path):
 def test_a_stage_that_another_process_finished_meanwhile_is_not_run_again(tmp_path, monkeypatch):
     stage, made = counting_stage()
     first = run(stage, tmp_path)
-    found, published = [None], running.published
-    monkeypatch.setattr(
-        running, "published", lambda *a, **o: found.pop() if found else published(*a, **o)
-    )
+    found, finish = [None], running.finished
+    monkeypatch.setattr(running, "finished", lambda *a: found.pop() if found else finish(*a))
     again = run(stage, tmp_path)
     assert (again.ran, again.directory) == (False, first.directory)
     assert len(made) == 10

@@ -9,7 +9,7 @@ from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import read_manifest, write_manifest
 from a2cap.pipeline.configuration import load_config, override
-from a2cap.pipeline.engine.lock import is_read, lock_folder, reading, stage_lock
+from a2cap.pipeline.engine.lock import is_read, reading, stage_lock
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.input_files import captioner_digest
@@ -196,7 +196,7 @@ def test_a_result_that_a_command_reads_is_not_removable(copy, inner):
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
 def test_work_of_a_running_process_is_not_removable(copy, lock):
     partial = unfinished(copy, "evaluate")
-    held = lock_folder(partial) / lock.format(partial.stem)
+    held = StagePaths.of_result(partial).lock.parent / lock.format(partial.stem)
     with stage_lock(held, what="a test"):
         assert copy.found("evaluate.beam_size=3") == {}
 
@@ -257,7 +257,7 @@ def test_links_out_of_the_artifacts_folder_are_not_followed(copy, tmp_path):
 def test_a_removed_result_is_gone_with_its_locks_and_the_rest_is_intact(copy):
     final = copy.directory("evaluate")
     for lock in ("lock", "holder.json", "shards.lock"):
-        (lock_folder(final) / f"{final.name}.{lock}").touch()
+        (StagePaths.of_result(final).lock.parent / f"{final.name}.{lock}").touch()
     before = copy.left()
     [item] = copy.items("evaluate.beam_size=3")
     remove_item(item)
@@ -301,7 +301,9 @@ def test_a_stopped_deletion_leaves_no_half_deleted_result(copy, monkeypatch):
 def test_work_resumed_since_the_listing_is_not_removed(copy, lock):
     partial = unfinished(copy, "evaluate")
     [item] = copy.items("evaluate.beam_size=3")
-    held = stage_lock(lock_folder(partial) / lock.format(partial.stem), what="a test")
+    held = stage_lock(
+        StagePaths.of_result(partial).lock.parent / lock.format(partial.stem), what="a test"
+    )
     with held, pytest.raises(LockedError) as raised:
         remove_item(item)
     assert str(raised.value).endswith("; wait for it, or stop it")
