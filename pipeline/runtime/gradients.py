@@ -1,7 +1,7 @@
 """Sums of gradients over the ranks, which begin while the backward pass still runs."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,7 @@ _BUCKET = 8 * 2**20
 """Most numbers in one message, unless a single parameter has more."""
 
 Bucket = list[nn.Parameter]
+Part = TypeVar("Part")
 
 
 class GradientSum:
@@ -27,28 +28,29 @@ class GradientSum:
     # one order. The backward pass ends with the parameters that the forward pass began with.
 
     def __init__(self, sides: Iterable[Sequence[nn.Parameter]], ranks: Ranks) -> None:
-        buckets = [bucket for side in sides for bucket in _buckets(side)]
+        # a single rank sends nothing
+        sent = sides if ranks.count > 1 else ()
         self._ranks = ranks
-        self._buckets = buckets[::-1] if ranks.count > 1 else []
+        self._buckets = [bucket for side in sent for bucket in _buckets(side)][::-1]
         self._bucket_of: dict[Tensor, int] = {
             p: number for number, bucket in enumerate(self._buckets) for p in bucket
         }
         self._missing: list[int] = []  # gradients that each bucket waits for
         self._sent: list[tuple[dist.Work, Tensor]] = []
 
-    @contextmanager
-    def overlapped(self) -> Iterator[None]:
-        """Send each bucket once the backward pass in the block has all of its gradients.
+    def overlapped(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """Yield the parts of an update; send each bucket once the last one's backward pass has it.
 
-        The block has the last backward pass before an update; what is left is sent at its end.
+        What is left is sent after the last part.
         """
+        yield from parts[:-1]
         self._missing, self._sent = [len(bucket) for bucket in self._buckets], []
         hooks = [
             parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
             for parameter in self._bucket_of
         ]
         try:
-            yield
+            yield from parts[-1:]
         finally:
             for hook in hooks:
                 hook.remove()

@@ -224,9 +224,8 @@ class SavedTraining:
     ) -> None:
         self._network, self._optimizer = network, optimizer
         self._seed, self._run = config.seed, run
-        device = next(network.parameters()).device
+        self._device = next(network.parameters()).device
         self._ranks = optimizer.ranks
-        self._environment = environment(device, ranks=self._ranks.count)
         self._checkpoints = Checkpoints(run.folder / CHECKPOINTS, command=command)
 
     def resume(self) -> Position:
@@ -260,7 +259,7 @@ class SavedTraining:
         self._checkpoints.drop_old(position.best_step)
         self._run.events.write("resume", step=step)
         logger.info("train: resuming at step %d, epoch %d", step, position.epoch + 1)
-        now = self._environment
+        now = environment(self._device, ranks=self._ranks.count)
         changes = [f"{k} {before.get(k)} -> {now[k]}" for k in now if before.get(k) != now[k]]
         if changes:
             logger.warning(
@@ -283,7 +282,7 @@ class SavedTraining:
                         "optimizer": self._optimizer.state_dict(),
                         "position": asdict(position),
                         "random": random,
-                        "environment": self._environment,
+                        "environment": environment(self._device, ranks=ranks.count),
                     },
                     best_step=position.best_step,
                 )

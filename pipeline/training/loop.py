@@ -9,8 +9,8 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -91,7 +91,7 @@ class Optimizer(ABC, Generic[Part]):
 
         for _, optimizer in self.sides:
             optimizer.zero_grad(set_to_none=True)
-        for index, part in enumerate(self._overlapped(parts)):
+        for index, part in enumerate(self._gradients.overlapped(parts)):
             loss, measured = self.losses(part, number, index)
             # losses are means, so parts count by their share of the tokens or images
             weight = self.weight(counts[index], amount)
@@ -176,12 +176,6 @@ class Optimizer(ABC, Generic[Part]):
         if self._average is not None:
             self._average.load_state_dict(state["average"])
 
-    def _overlapped(self, parts: Sequence[Part]) -> Iterator[Part]:
-        """Yield the parts; gradients are summed over ranks during the backward pass of the last."""
-        yield from parts[:-1]
-        with self._gradients.overlapped():
-            yield from parts[-1:]
-
     def _clip(self, divisors: Sequence[Tensor]) -> Tensor:
         """Divide and clip the gradients; return the norm of all sides before clipping."""
         norms: list[Tensor] = []
@@ -214,7 +208,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
     Raises A2Error on a loss that is not finite, Interrupted after saving a checkpoint.
     """
     ranks, config = task.optimizer.ranks, task.config
-    recorded = TrainingRecord(run.folder, run.events) if ranks.is_main else nullcontext()
+    recorded = closing(TrainingRecord(run.folder, run.events)) if ranks.is_main else nullcontext()
     device = next(task.network.parameters()).device
     switch = deterministic_operations(device) if config.deterministic else nullcontext()
     if ranks.is_main:
@@ -226,7 +220,8 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         stop_between_steps() as stop,
     ):
         training = Training(task, run, record)
-        while not training.finished:
+        position, saved = training.position, training.saved
+        while position.epoch < config.epochs and position.stale < config.patience:
             try:
                 training.run_epoch(stop)
             except (RuntimeError, RankError):
@@ -234,7 +229,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
                 # then any operation fails here, and nothing more can be saved.
                 stop.raise_if_pending()
                 raise
-        position, saved = training.position, training.saved
+            position = training.position
         best = saved.best_tensors(position, section=task.section) if ranks.is_main else {}
         stop.raise_if_pending()  # safe alone: no rank waits for this one any more
         return best
@@ -253,12 +248,6 @@ class Training(Generic[Part]):
         )
         self._ranks = task.optimizer.ranks
         self.position = self.saved.resume()
-
-    @property
-    def finished(self) -> bool:
-        """Return True after the last epoch, or when patience has run out."""
-        position = self.position
-        return position.epoch >= self._config.epochs or position.stale >= self._config.patience
 
     def run_epoch(self, stop: StopRequest) -> None:
         """Train to the end of the epoch, validate, and write a checkpoint.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -118,7 +118,7 @@ _SECONDS_BETWEEN_EVENTS = 10.0
 
 
 class TrainingRecord:
-    """The record of one training, written by the main rank; a context that ends the record."""
+    """The record of one training, written by the main rank."""
 
     def __init__(self, directory: Path, events: EventLog) -> None:
         self._metrics = directory / EPOCHS
@@ -126,10 +126,8 @@ class TrainingRecord:
         self._last_event = time.monotonic()
         self.events = events
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Close TensorBoard's file."""
         self._board.close()
 
     def epoch(self, line: Mapping[str, float]) -> None:

@@ -81,14 +81,14 @@ class CaptionValidation:
     """The score of the captioner that is trained further, None for a new one."""
 
     def __post_init__(self) -> None:
-        tokens = metric_tokens(self.data.vocabulary.tokenizer)
-        if self.config.select == "METEOR" and tokens != "PTB":
+        if self.config.select != "METEOR":
+            return
+        if (tokens := metric_tokens(self.data.vocabulary.tokenizer)) != "PTB":
             raise InputError(
                 "select is 'METEOR', which reads English alone, and the captions are "
                 f"{tokens}; set train.select and scst.select to CIDEr, BLEU-4 or loss"
             )
-        if self.config.select == "METEOR":
-            require_metric_files()  # now, not after the first epoch
+        require_metric_files()  # now, not after the first epoch
 
     @property
     def score(self) -> str:

@@ -116,7 +116,8 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         self._supervision = supervision
         self._captioner = captioner
         self._config = config
-        self.read_interval = _read_interval(self._device)
+        # reading a value waits for a GPU to finish; on a CPU it is there already
+        self.read_interval = 1 if self._device.type == "cpu" else _GPU_READ_INTERVAL
         terms = {"supervision": config.supervision, "label_smoothing": config.label_smoothing}
         self._penalties = (*captioner.penalty_names, *(name for name, on in terms.items() if on))
         masks: tuple[str, ...] = ()
@@ -131,17 +132,17 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         if self._supervision is not None:
             targets = self._supervision.targets(part).to(self._device, non_blocking=True)
         batch, captioner = part.to(self._device, non_blocking=True), self._captioner
-        rate = sampling_rate(self._config, number, steps_per_epoch=self._steps_per_epoch)
-        with forward_precision(self._config.precision, self._device, captioner):
+        tokens, config = batch.tokens, self._config
+        assert tokens is not None  # `count` requires them
+        epochs = (number - 1) // self._steps_per_epoch
+        rate = config.scheduled_sampling * min(1.0, epochs / config.scheduled_sampling_epochs)
+        with forward_precision(config.precision, self._device, captioner):
             memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
-            inputs = None
-            if rate:
-                inputs = scheduled_inputs(captioner, memory, _tokens(batch), rate=rate)
-            config = self._config
+            inputs = scheduled_inputs(captioner, memory, tokens, rate=rate) if rate else None
             teaching = Teaching(
                 inputs, config.label_smoothing, batch.positions, targets, config.supervision
             )
-            losses = two_losses(captioner, memory, _tokens(batch), teaching=teaching)
+            losses = two_losses(captioner, memory, tokens, teaching=teaching)
         # one backward pass: the two losses share no parameter
         return losses.total(), torch.stack(_measurements(losses)).float()
 
@@ -151,7 +152,9 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
 
     def count(self, part: Batch) -> int:
         """Return the tokens of a part."""
-        return int((_tokens(part) != self._captioner.special.pad).sum())
+        if part.tokens is None:
+            raise ValueError("batch has no captions; train on batches of a CaptionDataset")
+        return int((part.tokens != self._captioner.special.pad).sum())
 
     def lr(self, number: int) -> float:
         """Return the rate of the schedule."""
@@ -187,17 +190,6 @@ def _optimiser(config: TrainConfig, side: list[nn.Parameter]) -> torch.optim.Opt
     return torch.optim.Adam(side, lr=0.0, betas=config.betas, weight_decay=decay, fused=True)
 
 
-def _read_interval(device: torch.device) -> int:
-    # reading a value waits for a GPU to finish; on a CPU it is there already
-    return 1 if device.type == "cpu" else _GPU_READ_INTERVAL
-
-
-def _tokens(batch: Batch) -> Tensor:
-    if batch.tokens is None:
-        raise ValueError("batch has no captions; train on batches of a CaptionDataset")
-    return batch.tokens
-
-
 def _measurements(losses: TwoLosses) -> list[Tensor]:
     """Return the measurements in the order of `CrossEntropyOptimizer.names`, detached."""
     found = [losses.caption.detach(), *(one.detach() for one in losses.penalties.values())]
@@ -207,12 +199,6 @@ def _measurements(losses: TwoLosses) -> list[Tensor]:
         if masks.gate is not None:
             found.append(masks.gate)
     return found
-
-
-def sampling_rate(config: TrainConfig, step: int, *, steps_per_epoch: int) -> float:
-    """Return the probability of scheduled sampling at update `step` (1 is the first)."""
-    epochs = (step - 1) // steps_per_epoch
-    return config.scheduled_sampling * min(1.0, epochs / config.scheduled_sampling_epochs)
 
 
 def learning_rate(config: TrainConfig, step: int, *, width: int, steps_per_epoch: int = 1) -> float:

@@ -22,10 +22,10 @@ from a2cap.model.losses import two_losses
 from a2cap.pipeline.captioning.model_description import ModelDescription
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.runtime.training_precision import forward_precision
+from a2cap.pipeline.training.captioner import cross_entropy
 from a2cap.pipeline.training.captioner.cross_entropy import (
     CrossEntropyOptimizer,
     learning_rate,
-    sampling_rate,
     start_from,
     warn_of_another_extractor,
 )
@@ -305,10 +305,18 @@ def test_the_optimiser_of_each_name_has_its_settings_on_both_sides(name, expecte
         assert {**expected, "weight_decay": 0.1}.items() <= group.items()
 
 
-def test_scheduled_sampling_rises_by_epochs():
+def test_scheduled_sampling_rises_by_epochs(batch, monkeypatch):
+    rates = []
+
+    def note(captioner, memory, tokens, *, rate):
+        rates.append(rate)
+
+    monkeypatch.setattr(cross_entropy, "scheduled_inputs", note)
     config = TrainConfig(scheduled_sampling=0.5, scheduled_sampling_epochs=4)
-    rates = [sampling_rate(config, number, steps_per_epoch=2) for number in range(1, 14, 2)]
-    assert rates == [0, 0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
+    optimizer = CrossEntropyOptimizer(captioner(), config, steps_per_epoch=2)
+    for number in range(1, 14, 2):
+        optimizer.losses(batch, number, 0)
+    assert rates == [0.125, 0.25, 0.375, 0.5, 0.5, 0.5]  # none in the first epoch
 
 
 def test_label_smoothing_trains_and_is_reported_apart(batch):
