@@ -31,7 +31,7 @@ from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.recipes import with_recipe
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
-from a2cap.pipeline.weights.detectors import with_stated_settings
+from a2cap.pipeline.weights.detectors import settings_of_weights
 
 _MOST_PROBLEMS = 20
 _REPR = Repr()
@@ -66,7 +66,14 @@ class Config(Section):
     def _fill_unset(cls, content: object) -> object:
         if not isinstance(content, Mapping):
             return content
-        return with_stated_settings(with_recipe(content))
+        filled = with_recipe(content)
+        section = filled.get("extract")
+        if isinstance(section, Mapping) and isinstance(section.get("weights"), str):
+            stated = settings_of_weights(section["weights"])
+            if stated.get("boxes") == "grid":
+                stated["grid_size"] = 7  # the map has 7 to 9 cells a side
+            filled["extract"] = {**stated, **section}
+        return filled
 
     @model_validator(mode="after")
     def _resolve_precision(self) -> Self:

@@ -83,19 +83,16 @@ def kept_per_token(config: ModelConfig, regions: int) -> int:
     is_region[:, 0] = True  # of one region: spatial rejects images of more regions than cells
     memory = captioner.encode(torch.zeros(1, regions, _FEW), torch.zeros(1, regions, 5), is_region)
 
-    def kept(tokens: int) -> int:
+    kept = []
+    for tokens in (1, 2):
         saved: list[torch.Tensor] = []
         with saved_tensors_hooks(saved.append, torch.as_tensor):
             captioner.score(memory, torch.full((1, 1, tokens), _FEW - 1))
-        own = {_storage(parameter) for parameter in captioner.parameters()}
-        sizes = {_storage(one): one.untyped_storage().nbytes() for one in saved}
-        return sum(size for storage, size in sizes.items() if storage not in own)
-
-    return (kept(2) - kept(1)) // _FLOAT_BYTES
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+        storages = {one.untyped_storage()._cdata: one.untyped_storage() for one in saved}
+        for parameter in captioner.parameters():
+            storages.pop(parameter.untyped_storage()._cdata, None)
+        kept.append(sum(storage.nbytes() for storage in storages.values()))
+    return (kept[1] - kept[0]) // _FLOAT_BYTES
 
 
 def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int) -> int:

@@ -194,17 +194,6 @@ def bundled_settings(path: Path) -> dict[str, int]:
     return dict(next((one.settings for one in BUNDLED.values() if one.path == path), {}))
 
 
-def with_stated_settings(content: Mapping[str, object]) -> dict[str, object]:
-    """Return a configuration with the settings of its detector where it states none."""
-    section = content.get("extract")
-    if not isinstance(section, Mapping) or not isinstance(section.get("weights"), str):
-        return dict(content)
-    stated = settings_of_weights(section["weights"])
-    if stated.get("boxes") == "grid":
-        stated["grid_size"] = 7  # the map has 7 to 9 cells a side
-    return {**content, "extract": {**stated, **section}}
-
-
 def weights_sha256(path: Path) -> str:
     """Return the sha256 of a weights file; raise WeightsError if it cannot be read."""
     try:
