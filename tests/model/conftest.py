@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -8,9 +7,7 @@ from torch import Tensor
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import Memory
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-
-VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
+from tests.model.kinds import FEATURE_WIDTH, make
 
 
 @dataclass
@@ -47,31 +44,13 @@ def images() -> Images:
 
 
 @pytest.fixture
-def tiny() -> Callable[..., TransformerCaptioner]:
-    """Return a builder of tiny float64 captioners in eval mode from fields of both configs."""
+def tiny():
+    """Return a builder of tiny captioners of the paper from fields of both configurations."""
 
-    def make(**fields: object) -> TransformerCaptioner:
-        alignment = {key: fields.pop(key) for key in list(fields) if key in _ALIGNMENT_FIELDS}
-        sizes = {"width": 16, "heads": 2, "feed_forward": 24, "dropout": 0.0}
-        layers = {"encoder_layers": 2, "decoder_layers": 2}
-        config = TransformerConfig(**{**sizes, **layers, **fields, "alignment": alignment})
-        torch.manual_seed(0)
-        captioner = TransformerCaptioner(
-            config, feature_width=FEATURE_WIDTH, vocabulary_size=VOCABULARY_SIZE
-        )
-        _break_symmetry(captioner)
-        return captioner.double().eval()
+    def build(**fields):
+        of_alignment = AlignmentConfig.model_fields.keys() & fields.keys()
+        alignment = {name: fields.pop(name) for name in of_alignment}
+        papers = {"encoder_layers": 2, "box_geometry": "none"}
+        return make("transformer", alignment=alignment, **{**papers, **fields})
 
-    return make
-
-
-_ALIGNMENT_FIELDS = set(AlignmentConfig.model_fields)
-
-
-@torch.no_grad()
-def _break_symmetry(captioner: TransformerCaptioner) -> None:
-    """Move biases away from 0 and sharpen the predictions."""
-    for name, parameter in captioner.named_parameters():
-        if name.endswith("bias"):
-            parameter.normal_(std=0.3)
-    captioner.decoder.output.weight.mul_(3)
+    return build

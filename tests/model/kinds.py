@@ -17,14 +17,10 @@ VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 FUSIONS = ["none", "max", "moving", "decay", "gate"]
 KINDS = {
     "transformer": lambda **fields: TransformerConfig(
-        width=16,
-        heads=2,
-        feed_forward=24,
-        encoder_layers=1,
-        decoder_layers=2,
-        dropout=0,
-        box_geometry="linear",
-        **fields,
+        **{
+            **{"width": 16, "heads": 2, "feed_forward": 24, "dropout": 0},
+            **{"encoder_layers": 1, "decoder_layers": 2, "box_geometry": "linear", **fields},
+        }
     ),
     "aoa": lambda **fields: AoaConfig(
         **{

@@ -14,8 +14,7 @@ from a2cap.model.faithfulness import (
     kendall_tau,
     region_gradients,
 )
-
-FUSIONS = ["none", "max", "moving", "decay", "gate"]
+from tests.model.kinds import FUSIONS
 
 
 def tau_b(first, second):

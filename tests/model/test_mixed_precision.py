@@ -19,9 +19,16 @@ def _losses(captioner, images, precision):
 
 @pytest.fixture
 def single(tiny, images):
-    """Return a builder of float32 captioners; convert the images too."""
+    """Return a builder of float32 captioners with weights of usual size; convert the images too."""
     images.features, images.boxes = images.features.float(), images.boxes.float()
-    return lambda **fields: tiny(**{"width": 64, "feed_forward": 64, **fields}).float()
+
+    def build(**fields):
+        captioner = tiny(width=64, feed_forward=64, **fields).float()
+        for parameter in captioner.parameters():
+            parameter.data.mul_(0.3)
+        return captioner
+
+    return build
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)

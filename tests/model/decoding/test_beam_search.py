@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from a2cap.model.captioner import DecoderState, Memory, SpecialTokens, StepOutput
+from tests.model.kinds import FUSIONS
 from tests.model.searching import Uncached, encode_alone, search
 from tests.quick import crossed
 
-FUSIONS = ["none", "max", "moving", "decay", "gate"]
 ALLOWED = [2, *range(4, 11)]
 
 

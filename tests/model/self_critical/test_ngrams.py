@@ -17,6 +17,7 @@ from a2cap.model.self_critical.ngrams import (
     count_occurrences,
     ngram_exists,
 )
+from tests.data.messages import message_of
 
 SENTENCES = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=4)
 
@@ -48,7 +49,17 @@ def test_counts_equal_counting_each_ngram(xp, sentences, other):
             assert counts[: len(here), column].tolist() == [expected[ngram] for ngram in here]
 
 
+def document_counts(documents):
+    """Count the documents of each n-gram; documents: groups of sentences."""
+    return Counter(
+        ngram
+        for group in documents
+        for ngram in {n for s in group for size in (1, 2, 3, 4) for n in ngrams(s, size)}
+    )
+
+
 def table(counts, documents):
+    """Return the weights of n-grams that are in so many of the documents."""
     rows = [[*ngram, *[-1] * (4 - len(ngram))] for ngram in counts]
     return InverseDocumentFrequencies(
         torch.tensor(rows, dtype=torch.int32).reshape(-1, 4),
@@ -60,11 +71,7 @@ def table(counts, documents):
 @pytest.mark.slow
 @given(st.lists(SENTENCES, min_size=1, max_size=4), SENTENCES)
 def test_weights_are_log_inverse_document_frequencies(corpus, asked):
-    counts = Counter(
-        ngram
-        for group in corpus
-        for ngram in {n for s in group for size in (1, 2, 3, 4) for n in ngrams(s, size)}
-    )
+    counts = document_counts(corpus)
     weights = table(counts, len(corpus))(batch(asked, END_OF_CAPTION))
     for size, found in enumerate(weights, start=1):
         for column, sentence in enumerate(asked):
@@ -82,14 +89,11 @@ def test_unknown_ngrams_have_the_weight_of_one_document():
 
 
 def test_an_ngram_without_its_prefix_is_rejected():
-    with pytest.raises(ModelError, match="lack the prefix") as error:
-        table({(1, 2): 1, (2,): 4}, 4)
-    assert str(error.value) == (
+    assert message_of(table, {(1, 2): 1, (2,): 4}, 4, error=ModelError) == (
         "document frequencies lack the prefix of an n-gram; count them again"
     )
 
 
 def test_zero_documents_are_rejected():
-    with pytest.raises(ModelError, match="documents") as error:
-        table({(1,): 1}, 0)
-    assert str(error.value) == "too few documents: 0; count over one image or more"
+    found = message_of(table, {(1,): 1}, 0, error=ModelError)
+    assert found == "too few documents: 0; count over one image or more"

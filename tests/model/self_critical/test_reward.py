@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,9 @@ from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from a2cap.model.errors import ModelError
-from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
 from a2cap.model.self_critical.reward import CaptionReward, References
+from tests.data.messages import message_of
+from tests.model.self_critical.test_ngrams import document_counts, table
 
 PAD, EOS, UNK = 0, 2, 3
 SENTENCE = st.lists(st.integers(3, 9), max_size=9)
@@ -29,24 +29,9 @@ def text(sentence):
     return " ".join("<unk>" if word == UNK else str(word) for word in sentence)
 
 
-def table(documents):
-    """Count document frequencies in plain Python; documents: groups of sentences."""
-    counts = Counter()
-    for group in documents:
-        counts.update(
-            {
-                tuple(sentence[start : start + size])
-                for sentence in group
-                for size in (1, 2, 3, 4)
-                for start in range(len(sentence) - size + 1)
-            }
-        )
-    rows = [[*ngram, *[-1] * (4 - len(ngram))] for ngram in counts]
-    return InverseDocumentFrequencies(
-        torch.tensor(rows, dtype=torch.int32).reshape(-1, 4),
-        torch.tensor(list(counts.values()), dtype=torch.int32),
-        documents=len(documents),
-    )
+def weights_of(documents):
+    """Return the weights of documents, groups of sentences."""
+    return table(document_counts(documents), len(documents))
 
 
 def captions(rows, longest):
@@ -108,7 +93,7 @@ def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
     ]
     everything = captions(rows, 10)
     images = torch.arange(len(corpus))
-    frequencies = table(documents)
+    frequencies = weights_of(documents)
     plain = CaptionReward(frequencies, References.from_sentences(corpus), eos=eos)(
         images, everything
     )
@@ -127,7 +112,7 @@ def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
 
 def test_a_caption_equal_to_its_only_reference_has_reward_ten():
     corpus = [[[4, 5, 6, 7, 8]], [[9, 10]]]
-    reward = CaptionReward(table(corpus), References.from_sentences(corpus), eos=False)
+    reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
     found = reward(torch.tensor([0]), captions([[[4, 5, 6, 7, 8], [9, 10], []]], 6))
     assert found.tolist() == [[pytest.approx(10), 0, 0]]
 
@@ -137,7 +122,7 @@ def test_a_missing_end_lowers_the_reward_only_with_eos():
     whole = torch.tensor([[[4, 5, 6, EOS], [4, 5, 6, PAD]]])
     for eos in (False, True):
         documents = [[[*s, EOS] for s in group] for group in corpus] if eos else corpus
-        reward = CaptionReward(table(documents), References.from_sentences(corpus), eos=eos)
+        reward = CaptionReward(weights_of(documents), References.from_sentences(corpus), eos=eos)
         ended, cut = reward(torch.tensor([0]), whole)[0].tolist()
         assert (ended > cut) == eos
         assert (ended == cut) == (not eos)
@@ -145,7 +130,7 @@ def test_a_missing_end_lowers_the_reward_only_with_eos():
 
 def test_images_may_come_in_any_order():
     corpus = [[[4, 5]], [[6, 7], [8, 9, 4]], [[5, 5, 5, 6]]]
-    reward = CaptionReward(table(corpus), References.from_sentences(corpus), eos=False)
+    reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
     candidates = [[[6, 7]], [[8, 9]], [[5, 5]]]
     together = reward(torch.arange(3), captions(candidates, 5))
     order = torch.tensor([2, 0, 1])
@@ -156,15 +141,15 @@ def test_images_may_come_in_any_order():
 
 def test_counts_above_255_are_correct():
     corpus = [[[4] * 400], [[5]]]
-    reward = CaptionReward(table(corpus), References.from_sentences(corpus), eos=False)
+    reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
     found = reward(torch.tensor([0]), captions([[[4] * 300]], 301))
     assert found.item() == pytest.approx(cider_d([([4] * 300, corpus[0])], corpus)[0])
 
 
 def test_empty_references_are_rejected():
-    with pytest.raises(ModelError, match="references are empty") as error:
-        CaptionReward(table([[[4]]]), References.from_sentences([[[]], [[], []]]), eos=True)
-    assert str(error.value) == "all references are empty; give each image captions"
+    none, weights = References.from_sentences([[[]], [[], []]]), weights_of([[[4]]])
+    found = message_of(CaptionReward, weights, none, eos=True, error=ModelError)
+    assert found == "all references are empty; give each image captions"
 
 
 @pytest.mark.slow
@@ -197,7 +182,7 @@ def test_rewards_of_coco_captions_equal_pycocoevalcap():
         )
         corpus = [[[numbers[word] for word in s] for s in group] for group in others]
         rows = [[[numbers[word] for word in caption]] for caption in candidates]
-        reward = CaptionReward(table(corpus), References.from_sentences(corpus), eos=False)
+        reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
         found = reward(torch.arange(len(corpus)), captions(rows, 1 + max(map(len, candidates))))
         np.testing.assert_allclose(found.flatten(), expected, atol=1e-9)
         assert math.isfinite(found.mean().item())
