@@ -22,6 +22,7 @@ READINGS = [
     {"average": "heads"},
     {"renormalise_perturbed": True},
     {"aligned_layers": (2,)},
+    {"encoder_layers": 0},
     {"box_geometry": "linear", "penalty_weight": 0.3},
     {"box_geometry": "relative"},
     {"fusion": "moving", "moving_rate": 0.4},

@@ -79,16 +79,6 @@ def test_the_states_are_the_used_weights_times_the_values(inputs, fusion, pertur
     np.testing.assert_allclose(states.detach(), expected, atol=1e-5)
 
 
-def test_padding_regions_change_nothing(inputs):
-    hidden, regions, mask = inputs
-    wrapped = AlignedMultiheadAttention(attention(), AlignmentConfig(fusion="gate"))
-    changed = regions.masked_fill(~mask[..., None], 9.0)
-    states, _ = wrapped(hidden, regions, region_mask=mask)
-    again, found = wrapped(hidden, changed, region_mask=mask)
-    assert torch.equal(states, again)
-    assert found.used[1, :, :, 3:].abs().max() == 0
-
-
 @pytest.mark.parametrize("perturbed", [False, True])
 def test_each_pass_trains_one_side_alone(inputs, perturbed):
     hidden, regions, mask = inputs

@@ -43,10 +43,3 @@ def test_an_aligned_layer_above_the_decoder_is_rejected():
     message = "aligned_layers contains layer 7, the decoder has 6; choose layers from 1 to 6"
     with pytest.raises(ValidationError, match=message):
         TransformerConfig(alignment=AlignmentConfig(aligned_layers=(1, 7)))
-
-
-def test_only_listed_layers_are_aligned_and_none_without_fusion():
-    some = AlignmentConfig(aligned_layers=(2,))
-    assert [some.includes(layer) for layer in (1, 2, 3)] == [False, True, False]
-    assert AlignmentConfig().includes(1)
-    assert not AlignmentConfig(fusion="none").includes(1)

@@ -23,9 +23,3 @@ def test_half_precision_features_are_accepted(tiny, images):
     captioner = tiny()
     images.features = images.features.half()
     assert _encode(captioner, images).dtype == torch.float64
-
-
-def test_encoder_without_layers_is_the_embedding(tiny, images):
-    captioner = tiny(encoder_layers=0)
-    arguments = (images.features, images.boxes, images.region_mask)
-    assert torch.equal(captioner.encoder(*arguments), captioner.encoder.embedding(*arguments))
