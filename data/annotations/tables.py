@@ -90,6 +90,9 @@ def _csv_rows(
     lines: Sequence[str], delimiter: str, columns: dict[str, int], skip: Skip
 ) -> Iterator[Row]:
     below = (f"{line}\n" for line in lines[1:])
+    if delimiter == "|":
+        # in Flickr30k's file a mark may open a caption and not close: the next lines would be in it
+        below = (line.replace('"', "") if line.count('"') % 2 else line for line in below)
     reader = csv.reader(below, delimiter=delimiter, skipinitialspace=True)
     while True:
         try:

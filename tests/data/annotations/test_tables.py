@@ -46,6 +46,14 @@ def test_tables_of_flickr_and_others_are_read(tmp_path, name, text):
     assert read(zipped) == DOGS
 
 
+def test_an_open_quotation_mark_of_flickr30k_ends_with_its_line(tmp_path):
+    text = 'image_name| comment_number| comment\na.jpg| 0| " Look , a dog\nb.jpg| 0| A "cat"\n'
+    assert read(written(tmp_path, text, "results.csv")) == [
+        ("a.jpg", ["Look , a dog"]),
+        ("b.jpg", ['A "cat"']),
+    ]
+
+
 def test_a_table_may_name_the_splits(tmp_path):
     text = "image,split,caption\na.jpg,train,A dog\nb.jpg,test,A cat\na.jpg,val,Dogs\n"
     found = read_annotations(written(tmp_path, text, "x.csv"))
