@@ -1,10 +1,11 @@
 """Caption files to score, and the references that they are scored against.
 
 Captions are COCO results (a list of `{"image_id": 42, "caption": "a dog"}`), the same as JSON
-lines, `{"42": "a dog"}`, a CSV or Flickr token file, or a text with a caption on each line, in the
-order of the references. References are COCO captions (`images` and `annotations`), the test split
-of annotations that name their splits (Karpathy layout, captions.jsonl), a CSV or Flickr token file,
-`{"42": ["A dog."]}`, or the `references.json` of the preprocess stage, the same with tokens.
+lines, those of `a2 caption --output`, `{"42": "a dog"}`, a CSV or Flickr token file, or a text with
+a caption on each line, in the order of the references. References are COCO captions (`images` and
+`annotations`), the test split of annotations that name their splits (Karpathy layout,
+captions.jsonl), a CSV or Flickr token file, `{"42": ["A dog."]}`, or the `references.json` of the
+preprocess stage, the same with tokens.
 """
 
 import json
@@ -38,9 +39,10 @@ _TOKEN_LINE = re.compile(r"[^\t]+#[0-9]+\t")
 def read_results(path: Path, images: Iterable[str] = ()) -> dict[str, str]:
     """Return the captions of a file by image id, in the file's order.
 
-    images: ids in the order of a text without ids. Raises InputError for another layout, a
-    duplicate image, and a caption that is empty or longer than LONGEST_CAPTION. An empty caption is
-    an error and not a score of 0, because it is the mark of a file or a decoder that failed.
+    images: ids of the references, in the order of a text without ids. Raises InputError for another
+    layout, a duplicate image, and a caption that is empty or longer than LONGEST_CAPTION. An empty
+    caption is an error and not a score of 0, because it is the mark of a file or a decoder that
+    failed.
     """
     pairs = _caption_pairs(path, list(images))
     counts = Counter(identity for identity, _ in pairs)
@@ -145,7 +147,8 @@ def _caption_pairs(path: Path, images: list[str]) -> list[tuple[str, str]]:
         ]
     if not isinstance(content, list):
         raise InputError(f"results {name} are not a list; {_RESULTS_FORM}")
-    return [_result(entry, f"entry {n} of {name}") for n, entry in enumerate(content, 1)]
+    known = set(images)
+    return [_result(entry, f"entry {n} of {name}", known) for n, entry in enumerate(content, 1)]
 
 
 def _json_line(line: str, source: str) -> object:
@@ -170,10 +173,20 @@ def _lines(path: Path, images: list[str]) -> list[tuple[str, str]]:
     return [(i, _caption(line, str(path))) for i, line in zip(images, lines, strict=True)]
 
 
-def _result(entry: object, source: str) -> tuple[str, str]:
-    if not isinstance(entry, dict) or not {"image_id", "caption"} <= entry.keys():
-        raise InputError(f"{source} lacks image_id or caption: {_short(entry)}; {_RESULTS_FORM}")
-    return _image_id(entry["image_id"], source), _caption(entry["caption"], source)
+def _result(entry: object, source: str, known: Collection[str]) -> tuple[str, str]:
+    if isinstance(entry, dict) and "caption" in entry:
+        if "image_id" in entry:
+            return _image_id(entry["image_id"], source), _caption(entry["caption"], source)
+        if isinstance(image := entry.get("image"), str) and Path(image).name:
+            return _path_id(image, known), _caption(entry["caption"], source)
+    raise InputError(f"{source} lacks image_id or caption: {_short(entry)}; {_RESULTS_FORM}")
+
+
+def _path_id(image: str, known: Collection[str]) -> str:
+    """Return the id of an image that `a2 caption` read: the longest end of its path in `known`."""
+    parts = [part for part in Path(image).parts if part not in ("/", "..")]
+    ends = [named_id("/".join(parts[at:])) for at in range(len(parts))]
+    return next((identity for identity in ends if identity in known), ends[-1])
 
 
 def _image_id(value: object, source: str) -> str:

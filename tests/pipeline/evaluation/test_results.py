@@ -61,6 +61,14 @@ def test_results_are_keyed_by_image_id(tmp_path):
     }
 
 
+def test_lines_of_a2_caption_are_keyed_by_the_end_of_their_path(tmp_path):
+    paths = ["/data/pets/dog.jpg", "../pets/cat.png", "COCO_val2014_000000000042.jpg", "x/boat.jpg"]
+    lines = [json.dumps({"image": path, "model": "photos", "caption": path}) for path in paths]
+    known = ["dog", "pets/dog", "pets/cat", "000000000042"]
+    found = read_results(written(tmp_path, "\n".join(lines), "x.jsonl"), known)
+    assert list(found) == ["pets/dog", "pets/cat", "000000000042", "boat"]
+
+
 def test_results_are_written_in_id_order_with_integers_for_decimal_ids(tmp_path):
     captions = {"trip/photo.v2": "Ein Hündchen", "000000000042": "a dog", "000000000007": "a cat"}
     one, other = tmp_path / "one.json", tmp_path / "other.json"
