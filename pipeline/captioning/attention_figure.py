@@ -71,8 +71,8 @@ class FigurePaths:
     """Paths of figures: one file, or files in a folder.
 
     In a folder a figure has its image's name and the suffix .png; the second image of that name
-    gets the suffix "-2". Raises ConfigError for one file if there may be `many` images, and for a
-    file whose suffix is not a figure's.
+    gets the suffix "-2". Raises ConfigError for one file if there may be `many` images, for a file
+    whose suffix is not a figure's, and for a figure that would replace an image.
     """
 
     def __init__(self, path: Path, *, many: bool) -> None:
@@ -102,6 +102,13 @@ class FigurePaths:
         while not self._file and path in self._taken:
             count += 1
             path = folder / f"{stem}-{count}.png"
+        if path.exists() and (path if self._file else folder).samefile(
+            image if self._file else image.parent
+        ):
+            raise ConfigError(
+                f"--figure would replace a file beside the image: {str(path)!r}; "
+                "name another file or folder"
+            )
         self._taken.add(path)
         return path
 

@@ -211,6 +211,17 @@ def test_paths_of_figures(tmp_path):
         FigurePaths(tmp_path / "x.png", many=True)
 
 
+@pytest.mark.parametrize(("figure", "many"), [("dog.png", False), ("", True), ("", False)])
+def test_a_figure_does_not_replace_an_image(tmp_path, figure, many):
+    image = tmp_path / "dog.png"
+    image.touch()
+    paths = FigurePaths(tmp_path / figure, many=many)
+    assert message_of(paths.for_image, image, error=ConfigError) == (
+        f"--figure would replace a file beside the image: {str(image)!r}; name another file or "
+        "folder"
+    )
+
+
 @pytest.mark.parametrize(("name", "many"), [("x.bmp", False), ("x.bmp", True), ("x.eps", False)])
 def test_an_unknown_suffix_of_a_figure_is_refused_unless_it_is_a_folder(tmp_path, name, many):
     path = tmp_path / name
