@@ -119,7 +119,7 @@ def _relative_files(
     except OSError as error:
         name = str(folder / relative)
         raise InputError(
-            f"cannot read the folder {name!r} ({error.strerror}); check data.images"
+            f"cannot read the folder {name!r} ({error.strerror}); check the folder"
         ) from error
     here = (status.st_dev, status.st_ino)
     if here in above:

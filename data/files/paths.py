@@ -33,7 +33,8 @@ def require_folder(path: Path | None, field: str) -> Path:
 def did_you_mean(path: Path) -> str:
     """Return "; did you mean 'PATH'?" for a missing path with a near one beside it, else ""."""
     found = _near(path)
-    return "" if found is None or path.exists() else f"; did you mean {str(found)!r}?"
+    # a link that leads nowhere has its own name
+    return "" if found in (None, path) or path.exists() else f"; did you mean {str(found)!r}?"
 
 
 def _near(path: Path) -> Path | None:

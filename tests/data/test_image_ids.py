@@ -170,5 +170,5 @@ def test_an_empty_folder_is_rejected(tmp_path):
 def test_a_missing_folder_is_rejected(tmp_path):
     folder = tmp_path / "no"
     assert message_of(find_images, folder) == (
-        f"cannot read the folder {str(folder)!r} (No such file or directory); check data.images"
+        f"cannot read the folder {str(folder)!r} (No such file or directory); check the folder"
     )

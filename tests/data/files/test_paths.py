@@ -3,7 +3,7 @@
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
-from a2cap.data.files.paths import require_file, require_folder, size_of
+from a2cap.data.files.paths import did_you_mean, require_file, require_folder, size_of
 from tests.data.messages import message_of
 
 
@@ -38,3 +38,10 @@ def test_the_size_of_a_folder_counts_each_file_and_no_folder(tmp_path):
     assert size_of(tmp_path) == 43
     (tmp_path / "inner" / "link").symlink_to("gone")  # its own size, as a file
     assert size_of(tmp_path) == 47
+
+
+def test_a_link_that_leads_nowhere_is_not_its_own_near_name(tmp_path):
+    link = tmp_path / "dog.jpg"
+    link.symlink_to("gone.jpg")
+    assert did_you_mean(link) == ""
+    assert did_you_mean(tmp_path / "dgo.jpg") == f"; did you mean {str(link)!r}?"
