@@ -36,8 +36,8 @@ _DRAWINGS = "scenes"
 _ABOUT = {
     _DRAWINGS: "Trained on drawings of a2 scenes; captions of photographs mean nothing.",
     "coco-photos": "Trained on 5,557 photographs of everyday scenes (COCO). It names the main "
-    "objects, often with a wrong detail, but no people, places, brands or texts: do not rely on a "
-    "caption.",
+    "objects, often with a wrong detail, but not who people are, nor places, brands or texts: do "
+    "not rely on a caption.",
 }
 """Name of the data -> what a captioner of it is good for."""
 
