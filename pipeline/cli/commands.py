@@ -93,16 +93,18 @@ class Commands(click.Group):
             text = _with_near_names(str(error), ctx.meta[_WORDS])
             raise Failure(text, _EXIT_CODES.get(type(error), EXIT_ERROR)) from error
         except Interrupted as stop:
-            how = "restart" if _invoked(ctx) in _RESTARTED else "resume"
+            command, words = _invoked(ctx), ctx.meta[_WORDS]
+            has_output = command == "caption" and any(w.startswith("--output") for w in words)
+            how = "restart" if command in _RESTARTED and not has_output else "resume"
             text = f"stopped; run the same command again to {how}"
             raise Failure(text, 128 + stop.signal_number) from stop
         except BrokenPipeError:
             raise  # the reader has closed the pipe, as "| head" does; click exits quietly
         except OSError as error:
             # filename2 is the target of a copy or a rename
-            name = error.filename2 or error.filename or "unknown file"
+            name = error.filename2 or error.filename  # none of a write to a full disk
             remedy = _REMEDIES.get(error.errno or 0, "check the path, then run the command again")
-            text = f"{error.strerror or error}: {name!r}; {remedy}"
+            text = f"{error.strerror or error}{f': {name!r}' if name else ''}; {remedy}"
             raise Failure(_with_near_names(text, ctx.meta[_WORDS]), EXIT_ERROR) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise

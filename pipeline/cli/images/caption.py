@@ -16,7 +16,7 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.paths import did_you_mean
 from a2cap.data.image_ids import list_images
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, attention_by, caption_files
-from a2cap.pipeline.captioning.caption_output import caption_line, caption_output
+from a2cap.pipeline.captioning.caption_output import CaptionOutput, caption_line, caption_output
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
@@ -122,7 +122,8 @@ def caption(
     _require_figure(figure, style=figure_style, below=figure_below, layer=layer)
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
-    named = _named_images(images, sys.stdin.buffer)
+    # without standard input, as of some services, there are no lines
+    named = _named_images(images, () if sys.stdin is None else sys.stdin.buffer)
     # rejects a wrong path before a model is loaded
     write = _figure_writer(
         figure,
@@ -139,7 +140,7 @@ def caption(
             written = files.enter_context(caption_output(output, model=model, force=force))
         files.enter_context(reading(*models))
         captioned = caption_files(
-            named if written is None else (one for one in named if not written.has(one.path)),
+            named if written is None else _missing(named, written),
             models=models,
             boxes=boxes,
             decoding=config.evaluate,
@@ -243,6 +244,15 @@ def _named_images(
     return chain.from_iterable(sources)
 
 
+def _missing(named: Iterable[NamedImage], written: CaptionOutput) -> Iterator[NamedImage]:
+    """Yield each image once, without those that have been captioned."""
+    seen = set()
+    for image in named:
+        if image.path not in seen and not written.has(image.path):
+            seen.add(image.path)
+            yield image
+
+
 def _may_be_many(arguments: Sequence[Path]) -> bool:
     """Return True unless the arguments name exactly one image."""
     return len(arguments) != 1 or arguments[0] == _STANDARD_INPUT or arguments[0].is_dir()
@@ -302,7 +312,9 @@ def _text(
     if as_json:  # ASCII, which every terminal and locale accepts
         return json.dumps(caption_line(str(path), found, model, beams))
     shown = found.beams[:beams]
-    lines = [f"{click.format_filename(path)}: {shown[0].caption}"]
+    name = click.format_filename(path)
+    # a line break would be a second line, an escape sequence would reach the terminal
+    lines = [f"{name if name.isprintable() else repr(name)}: {shown[0].caption}"]
     if beams is not None:
         lines += [f"{beam.score:>10.4f}  {beam.caption}" for beam in shown]
     return "\n".join(lines)

@@ -121,6 +121,16 @@ def test_the_remedy_fits_the_error_of_the_system(monkeypatch, number, text):
     assert (answer.exit_code, answer.stderr) == (1, f"a2: {text}\n")
 
 
+def test_a_full_disk_names_no_file(monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("a2cap.pipeline.cli.experiment.status.print_status", fail)
+    assert a2("status").stderr == (
+        "a2: No space left on device; free disk space, then run the command again\n"
+    )
+
+
 def test_status_shows_every_stage_though_weights_are_missing(copy):
     answer = copy.a2("status", "--set", "extract.weights=missing.pth")
     assert answer.exit_code == 1
