@@ -5,18 +5,24 @@ A file has the captions of one captioner; a text file does not state its caption
 """
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.atomic import replacing, write_durably
+from a2cap.data.files.system import locked
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 
 SIDECARS = "sidecars"
 """Value of --output that asks for a text file beside each image."""
+
+_FIRST_BYTES = b'{"image": '
+"""Of each line."""
 
 
 class CaptionOutput(ABC):
@@ -59,35 +65,55 @@ def caption_output(path: Path, *, model: str, force: bool = False) -> CaptionOut
 
 
 class Sidecars(CaptionOutput):
-    """NAME.txt beside each image."""
+    """NAME.txt beside each image; for dog.png beside dog.jpg, which has dog.txt, dog.png.txt."""
 
     def __init__(self, *, force: bool) -> None:
         self._force = force
+        self._images: dict[Path, Path] = {}  # of each text file of this run
 
     def has(self, image: Path) -> bool:
         """Return True if there is a text file that is to be kept."""
-        return not self._force and image.with_suffix(".txt").is_file()
+        return not self._force and self._text(image).is_file()
 
     def write(self, image: Path, line: Mapping[str, Any]) -> None:
         """Write the best caption."""
-        write_durably(image.with_suffix(".txt"), f"{line['caption']}\n".encode())
+        path = self._text(image)
+        write_durably(path, f"{line['caption']}\n".encode())
+        self._images[path] = image
+
+    def _text(self, image: Path) -> Path:
+        path = image.with_suffix(".txt")
+        is_free = self._images.get(path, image) == image
+        return path if is_free else image.with_name(f"{image.name}.txt")
 
     def close(self) -> None:
         """Leave everything as it is: each file is whole."""
 
 
 class JsonLines(CaptionOutput):
-    """One JSON object per line and image, appended as the images are captioned."""
+    """One JSON object per line and image, appended as the images are captioned.
+
+    The file changes with the first caption, so that an unusable model loses nothing. Raises
+    LockedError while another process writes it.
+    """
 
     def __init__(self, path: Path, *, model: str, force: bool) -> None:
-        content = path.read_bytes() if path.is_file() and not force else b""
-        whole = content[: content.rfind(b"\n") + 1]  # a killed run may leave half a line
-        lines = [_parsed(path, line) for line in whole.splitlines()]
-        _require_model(path, lines, model)
-        self._done = {line["image"] for line in lines}
-        self._file = path.open("r+b" if content else "wb")
-        self._file.truncate(len(whole))
-        self._file.seek(len(whole))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as opened:
+            self._file = opened.enter_context(path.open("a+b"))
+            _lock(path, opened)
+            self._file.seek(0)
+            content = self._file.read()
+            whole = content[: content.rfind(b"\n") + 1]  # a killed run may leave half a line
+            lines = [_parsed(path, line) for line in whole.splitlines()]
+            half = content[len(whole) :]
+            if not (half.startswith(_FIRST_BYTES) or _FIRST_BYTES.startswith(half)):
+                raise _other_file(path, f"has the line {half[:40].decode(errors='replace')!r}")
+            if not force:
+                _require_model(path, lines, model)
+            self._done = set() if force else {line["image"] for line in lines}
+            self._kept: int | None = 0 if force else len(whole)
+            self._opened = opened.pop_all()
 
     def has(self, image: Path) -> bool:
         """Return True if there is a line of the image."""
@@ -95,12 +121,15 @@ class JsonLines(CaptionOutput):
 
     def write(self, image: Path, line: Mapping[str, Any]) -> None:
         """Append a line."""
+        if self._kept is not None:
+            self._file.truncate(self._kept)
+            self._kept = None
         self._file.write(f"{json.dumps(line)}\n".encode())
         self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._opened.close()
 
 
 class Parquet(JsonLines):
@@ -109,16 +138,36 @@ class Parquet(JsonLines):
     def __init__(self, path: Path, *, model: str, force: bool) -> None:
         self._arrow = load_pyarrow(path.name)
         self._table, self._rows = path, path.with_name(f"{path.name}.jsonl")
-        if path.is_file() and not self._rows.is_file() and not force:
-            rows = self._arrow.parquet.read_table(path).to_pylist()
-            _require_model(path, rows, model)
-            write_durably(self._rows, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        if path.is_file() and not self._rows.is_file():
+            rows = self._read()
+            if not force:
+                _require_model(path, rows, model)
+                write_durably(self._rows, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
         super().__init__(self._rows, model=model, force=force)
+
+    def has(self, image: Path) -> bool:
+        """Return True if there is a row of the image."""
+        return super().has(_as_utf8(image))
+
+    def write(self, image: Path, line: Mapping[str, Any]) -> None:
+        """Append a row."""
+        super().write(image, {**line, "image": str(_as_utf8(image))})
+
+    def _read(self) -> list[dict[str, Any]]:
+        reason = "is not Parquet"
+        with suppress(self._arrow.ArrowException):
+            table = self._arrow.parquet.read_table(self._table)
+            if {"image", "model"} <= set(table.column_names):
+                rows: list[dict[str, Any]] = table.to_pylist()
+                return rows
+            reason = f"has the columns {', '.join(table.column_names)}"
+        raise _other_file(self._table, reason)
 
     def close(self) -> None:
         """Write the table and remove the lines."""
         super().close()
-        rows = [_parsed(self._rows, line) for line in self._rows.read_bytes().splitlines()]
+        lines = self._rows.read_bytes().splitlines(keepends=True)
+        rows = [_parsed(self._rows, line) for line in lines if line.endswith(b"\n")]
         if rows:
             with replacing(self._table) as partial:
                 self._arrow.parquet.write_table(self._arrow.Table.from_pylist(rows), partial)
@@ -142,6 +191,24 @@ def caption_line(
     }
 
 
+def _lock(path: Path, opened: ExitStack) -> None:
+    """Lock a file as long as the stack is open; raise LockedError if another process has it."""
+    try:
+        opened.enter_context(locked(path, exclusive=True))
+    except BlockingIOError as error:
+        raise LockedError(
+            f"another process writes captions into this file: {str(path)!r}; wait for it, or name "
+            "another --output"
+        ) from error
+    except OSError:  # a file system without locks
+        pass
+
+
+def _as_utf8(path: Path) -> Path:
+    """Return the path with other bytes than UTF-8 as \\xe9: Parquet has no others."""
+    return Path(os.fsencode(path).decode(errors="backslashreplace"))
+
+
 def _require_model(path: Path, lines: Iterable[Mapping[str, Any]], model: str) -> None:
     """Raise InputError if another captioner has written lines of a file."""
     other = next((line["model"] for line in lines if line["model"] != model), model)
@@ -159,7 +226,8 @@ def _parsed(path: Path, line: bytes) -> dict[str, Any]:
             return found
     except ValueError:
         pass
-    raise InputError(
-        f"not a file of captions: {str(path)!r} has the line {line[:40].decode(errors='replace')!r}"
-        "; name another --output"
-    )
+    raise _other_file(path, f"has the line {line[:40].decode(errors='replace')!r}")
+
+
+def _other_file(path: Path, reason: str) -> InputError:
+    return InputError(f"not a file of captions: {str(path)!r} {reason}; name another --output")

@@ -1,12 +1,20 @@
 """Captions in files: what is appended, what a second run skips, and what is refused."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import InputError, LockedError
+from a2cap.data.regions import Regions
+from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.caption_output import caption_output
+from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.cli.main import cli
 from tests.data.messages import message_of
 
 
@@ -70,6 +78,40 @@ def test_sidecars_lie_beside_their_images(tmp_path):
     assert not caption_output(Path("sidecars"), model="photos", force=True).has(image)
 
 
+def test_two_images_of_one_name_have_two_sidecars(tmp_path):
+    images = [tmp_path / name for name in ("dog.jpg", "dog.png")]
+    output = caption_output(Path("sidecars"), model="photos")
+    assert [output.has(image) for image in images] == [False, False]
+    for image, caption in zip(images, ("a dog", "a cat"), strict=True):
+        output.write(image, line(str(image), caption))
+    assert (tmp_path / "dog.txt").read_text() == "a dog\n"
+    assert (tmp_path / "dog.png.txt").read_text() == "a cat\n"
+    assert [output.has(image) for image in images] == [True, True]
+
+
+def test_a_file_is_replaced_by_the_first_caption_and_has_one_writer(path):
+    with caption_output(path, model="photos") as output:
+        output.write(Path("a.jpg"), line("a.jpg"))
+        assert message_of(caption_output, path, model="photos", error=LockedError) == (
+            "another process writes captions into this file: "
+            f"{str(path) + '.jsonl' * (path.suffix == '.parquet')!r}; wait for it, or name another "
+            "--output"
+        )
+    with caption_output(path, model="photos", force=True):
+        pass  # as with an unusable model, or without images
+    assert rows(path) == [line("a.jpg")]
+
+
+def test_parquet_has_names_that_are_not_utf8(tmp_path):
+    pytest.importorskip("pyarrow")
+    path, image = tmp_path / "new" / "captions.parquet", Path(os.fsdecode(b"caf\xe9.jpg"))
+    for is_done in (False, True):
+        with caption_output(path, model="photos") as output:
+            assert output.has(image) == is_done
+            output.write(image, line(str(image)))
+    assert {row["image"] for row in rows(path)} == {r"caf\xe9.jpg"}
+
+
 def test_captions_of_another_model_are_refused_and_replaced_by_force(path):
     with caption_output(path, model="photos") as output:
         output.write(Path("a.jpg"), line("a.jpg"))
@@ -91,10 +133,67 @@ def test_other_files_are_refused(tmp_path):
         "--output has an unknown suffix: 'captions.csv'; name a .jsonl or .parquet file, or "
         "'sidecars' for a text file beside each image"
     )
-    path = tmp_path / "other.jsonl"
-    path.write_text('{"images": []}\n')
-    assert message_of(caption_output, path, model="photos", error=InputError) == (
-        f"not a file of captions: {str(path)!r} has the line '{{\"images\": []}}'"
-        "; name another --output"
-    )
-    assert path.read_text() == '{"images": []}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("other.jsonl", '{"images": []}\n', "has the line '{\"images\": []}'"),
+        ("other.jsonl", "a letter", "has the line 'a letter'"),  # not half a line
+        ("other.parquet", "a letter", "is not Parquet"),
+        ("other.parquet", None, "has the columns score"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_files_that_have_no_captions_are_kept(tmp_path, name, content, reason, force):
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    if path.suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        if content is None:
+            table = pytest.importorskip("pyarrow").table({"score": [1]})
+            parquet.write_table(table, path)
+    before = path.read_bytes()
+    found = message_of(caption_output, path, model="photos", force=force, error=InputError)
+    assert found == f"not a file of captions: {str(path)!r} {reason}; name another --output"
+    assert path.read_bytes() == before
+
+
+@pytest.fixture
+def a2(monkeypatch, tmp_path):
+    """Return a function that runs `a2 caption`, whose captioner sees a dog in every image."""
+    none = np.zeros(0, np.float32)
+    regions = Regions(none.reshape(0, 4), none, none, none.astype(np.int32), None, 9, 9)
+
+    def captioned(images, **_):
+        for image in images:
+            if image.path.name == "stop":
+                os.kill(os.getpid(), signal.SIGINT)
+            yield image, CaptionedImage([Beam("a dog", -1.0)], regions)
+
+    def run(*words, **given):
+        return CliRunner().invoke(cli, ["caption", *words], catch_exceptions=False, **given)
+
+    monkeypatch.setattr("a2cap.pipeline.cli.images.caption.caption_files", captioned)
+    monkeypatch.chdir(tmp_path)
+    return run
+
+
+def test_an_image_that_is_named_twice_has_one_line_and_a_stop_is_resumed(a2):
+    again = a2("a.jpg", "a.jpg", "stop", "--output", "new/x.jsonl")
+    assert again.stderr == "a2: stopped; run the same command again to resume\n"
+    assert [row["image"] for row in rows(Path("new/x.jsonl"))] == ["a.jpg"]
+
+
+def test_names_that_would_reach_the_terminal_are_quoted(a2):
+    assert a2("a\nb.jpg", "\x1b[31m.jpg", "ü b.jpg").stdout.splitlines() == [
+        r"'a\nb.jpg': a dog",
+        r"'\x1b[31m.jpg': a dog",
+        "ü b.jpg: a dog",
+    ]
+
+
+def test_a_process_without_standard_input_captions_files(a2, monkeypatch):
+    monkeypatch.setattr("a2cap.pipeline.cli.images.caption.sys.stdin", None)
+    assert a2("a.jpg").stdout == "a.jpg: a dog\n"
