@@ -15,7 +15,7 @@ from a2cap.pipeline.metrics.bleu import COLUMNS, bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.cider import CorpusFrequencies, cider_values, coco_frequencies
 from a2cap.pipeline.metrics.ngrams import count_pairs
 from a2cap.pipeline.metrics.pycocoevalcap import coco_captions
-from a2cap.pipeline.metrics.rouge import longest_common_subsequence, rouge_values
+from a2cap.pipeline.metrics.rouge import rouge_values
 from a2cap.pipeline.metrics.tokenization import tokenize
 
 EQUAL = {"rel": 1e-12, "abs": 1e-12}
@@ -169,14 +169,3 @@ def test_captions_without_words_score_zero():
     pair = count_pairs(["", ""], [["", ""], [""]])
     assert bleu_values(bleu_statistics(pair)) == pytest.approx(np.zeros((2, 4)), abs=1e-3)
     assert cider_values(pair, CorpusFrequencies.count([[""], [""]])).tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "length"),
-    [("a b c", "a b c", 3), ("a b c", "c b a", 1), ("a x b y c", "a b c", 3), ("a a", "a", 1)],
-)
-def test_a_common_subsequence_keeps_the_order_but_may_have_gaps(one, other, length):
-    positions: dict[str, int] = {}
-    for index, word in enumerate(one.split()):
-        positions[word] = positions.get(word, 0) | 1 << index
-    assert longest_common_subsequence(positions, len(one.split()), other.split()) == length

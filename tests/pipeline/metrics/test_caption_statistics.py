@@ -41,16 +41,6 @@ def test_equal_beams_have_diversity_zero_and_disjoint_beams_one():
     assert found["2"] == pytest.approx(1)
 
 
-def test_diversity_grows_with_difference_and_does_not_depend_on_the_order():
-    def of(*beams):
-        return beam_diversity({"1": beams, "2": ["x", "y"], "3": ["z", "z"]}, REFERENCES)["1"]
-
-    near = of("two dogs run", "two dogs sit", "two dogs run here")
-    far = of("two dogs run", "a cat sits here", "a bus")
-    assert 0 < near < far <= 1
-    assert of("two dogs run here", "two dogs run", "two dogs sit") == pytest.approx(near)
-
-
 def test_diversity_equals_the_formula_of_the_paper():
     """Half of the unigrams of two beams are equal, and in the references of two images."""
     references = {"1": ["a dog", "dog"], "2": ["dogs", "dog"], "3": ["x"]}

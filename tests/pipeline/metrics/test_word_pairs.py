@@ -2,7 +2,7 @@
 
 import pytest
 
-from a2cap.pipeline.metrics.word_pairs import PairReader, plurals
+from a2cap.pipeline.metrics.word_pairs import PairReader
 
 GROUPS = {
     "kinds": frozenset({"ball", "balls", "box", "boxes", "cup", "cups", "fish"}),
@@ -134,21 +134,3 @@ def test_pairs_that_exclude_each_other_have_one_topic(one, other, is_equal):
     [first], [second] = (READER.read(text.split())["relations"] for text in (one, other))
     assert first != second
     assert (first.topic == second.topic) is is_equal
-
-
-@pytest.mark.parametrize(
-    ("noun", "expected"),
-    [
-        ("ball", ("balls", "balles")),
-        ("puppy", ("puppys", "puppyes", "puppies")),
-        ("leaf", ("leafs", "leafes", "leaves")),
-        ("knife", ("knifes", "knifees", "knives")),
-    ],
-)
-def test_the_regular_plurals_of_a_noun(noun, expected):
-    assert plurals(noun) == expected
-
-
-def test_pairs_need_the_group_of_nouns():
-    bare = PairReader({"colours": frozenset({"red"})})
-    assert not bare.read(["red", "ball"])["colours"]

@@ -3,8 +3,6 @@
 import pytest
 
 from a2cap.pipeline.metrics.meteor.normalization import normalized_words
-from a2cap.pipeline.metrics.meteor.paraphrases import ParaphraseTable, _trie
-from a2cap.pipeline.metrics.meteor.word_alignment import EXACT, PARAPHRASE, STEM, align, new_match
 from a2cap.pipeline.metrics.meteor.words import java_hash, stem, words
 
 STEMS = {
@@ -75,32 +73,3 @@ def test_a_word_is_compared_by_its_hash_in_java():
 )
 def test_normalised_words_are_those_of_the_jar(text, expected):
     assert normalized_words(text, words().prefixes) == expected.split()
-
-
-def test_the_alignment_covers_most_words_with_fewest_chunks():
-    # the caption "a b a", the reference "b a"
-    b, first, last = (new_match(EXACT, *at) for at in ((1, 1, 0, 1), (0, 1, 1, 1), (2, 1, 1, 1)))
-    assert align([[b], [first, last]]) == [b, last]
-
-
-def test_an_exact_match_wins_over_a_paraphrase_of_the_same_words():
-    exact, stemmed = new_match(EXACT, 0, 1, 0, 1), new_match(STEM, 1, 1, 1, 1)
-    phrase = new_match(PARAPHRASE, 0, 2, 0, 2)
-    assert align([[exact, phrase], [stemmed]]) == [stemmed, exact]
-
-
-def test_phrases_and_their_paraphrases_are_found_in_sentences():
-    numbers, keys, nodes = _trie(b"in front of\nbefore\nin front\na")
-    table = ParaphraseTable(
-        numbers, keys, nodes[[0, 2]], nodes.dtype.type([0, 1, 2]), nodes[[1, 3]]
-    )
-    found = table.occurrences([["before", "a"], [], ["x", "in", "front", "of"]])
-    place = list(
-        zip(found.sentence.tolist(), found.start.tolist(), found.length.tolist(), strict=True)
-    )
-    assert place == [(0, 0, 1), (0, 1, 1), (2, 1, 1), (2, 1, 2), (2, 1, 3)]
-    rows, sources, targets = table.pairs(nodes[:1], nodes[1:2])
-    assert (rows.tolist(), sources.tolist(), targets.tolist()) == ([0], [nodes[0]], [nodes[1]])
-    rows, _, _ = table.pairs(nodes[3:4], nodes[:3])
-    assert rows.tolist() == [1]
-    assert table.pairs(nodes[:1], nodes[3:4])[0].tolist() == []
