@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from a2cap.data.files.atomic import discard, rename_durably, replacing, write_durably
+from a2cap.data.files.atomic import discard, replacing, write_durably
 from a2cap.data.files.sealed_folder import seal
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import run_stage
@@ -37,11 +37,6 @@ def test_a_file_has_its_name_only_once_its_content_is_on_disk(disk, tmp_path, na
     [rename] = disk.renames
     assert rename.lost_contents == set()
     assert rename.target not in disk.written
-    assert disk.lost(tmp_path) == set()
-
-
-def test_a_renamed_folder_keeps_its_name(disk, tmp_path):
-    rename_durably(tmp_path / "folder", tmp_path / "other")
     assert disk.lost(tmp_path) == set()
 
 

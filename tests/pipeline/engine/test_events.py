@@ -87,7 +87,7 @@ def test_an_item_skipped_during_the_work_is_written_once(tmp_path):
         (Interrupted(15), {"outcome": "stopped"}),
     ],
 )
-def test_an_unfinished_run_writes_its_outcome(tmp_path, error, end):
+def test_an_unfinished_run_and_the_next_one_write_their_outcomes(tmp_path, error, end):
     def work(log):
         raise error
 
@@ -95,13 +95,6 @@ def test_an_unfinished_run_writes_its_outcome(tmp_path, error, end):
     assert raised is error
     del found[-1]["seconds"]
     assert found == [START, {"event": "end", **end}]
-
-
-def test_each_run_writes_its_own_start(tmp_path):
-    def fail(log):
-        raise A2Error("odd")
-
-    run(tmp_path, fail)
     _, found = run(tmp_path, lambda log: [])
     assert [event["event"] for event in found] == ["start", "end", "start", "end"]
 

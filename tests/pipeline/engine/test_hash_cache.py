@@ -27,12 +27,6 @@ def digest(cache, files):
     return cache.images(Path("images"), files).digest
 
 
-def test_the_digest_is_the_sha256_of_the_bytes(cache, tmp_path):
-    path = tmp_path / "a file"
-    path.write_bytes(b"content")
-    assert cache.file(path, what="file").digest == hashlib.sha256(b"content").hexdigest()
-
-
 def test_a_file_is_read_once_and_again_after_an_edit_that_keeps_size_and_time(
     cache, tmp_path, monkeypatch
 ):
@@ -118,15 +112,6 @@ def test_a_cache_below_a_file_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         HashCache(tmp_path / "file" / "artifacts" / "hashes.sqlite")
-
-
-def test_two_commands_can_use_the_cache_at_once(cache, tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).write_text(name)
-    other = HashCache(tmp_path / "cache" / "hashes.sqlite")
-    assert cache.file(tmp_path / "one", what="file") != other.file(tmp_path / "two", what="file")
-    assert digest(cache, {"1": tmp_path / "two"}) == digest(other, {"1": tmp_path / "two"})
-    other.close()
 
 
 @pytest.fixture

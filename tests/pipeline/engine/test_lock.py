@@ -64,12 +64,6 @@ def test_a_holder_with_an_unreadable_description_has_just_started(lock, content)
     assert lock_holder(lock) == "a process that has just started"
 
 
-def test_an_error_releases_the_lock(lock):
-    with pytest.raises(ZeroDivisionError), stage_lock(lock, what="count"):
-        raise ZeroDivisionError
-    assert not is_locked(lock)
-
-
 def test_a_brief_check_of_the_lock_does_not_block_a_run(lock, monkeypatch):
     checking, refused = threading.Event(), threading.Event()
 

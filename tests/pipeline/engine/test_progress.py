@@ -17,9 +17,7 @@ from a2cap.pipeline.engine.progress import advance_after_each, format_duration, 
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (0, "0 s"),
         (0.4, "0 s"),
-        (42, "42 s"),
         (59.6, "1 min 0 s"),
         (200, "3 min 20 s"),
         (3599.4, "59 min 59 s"),
@@ -43,11 +41,19 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Replace the clock by one that the test moves, and stderr by a stream without a terminal."""
+    """Replace the clock by one that the test moves."""
     clock = Clock()
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
     return clock
+
+
+def on_terminal(monkeypatch):
+    """Replace stderr by a terminal and return it; pytest would restore that of a fixture."""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    return terminal
 
 
 def test_a_log_gets_a_line_at_most_every_15_seconds(clock, caplog):
@@ -82,10 +88,7 @@ def test_the_end_of_work_logs_no_line(clock, caplog):
 
 
 def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
+    terminal = on_terminal(monkeypatch)
     with caplog.at_level(logging.INFO), track("draw", total=4, done=1) as shown:
         shown.advance(2)
     assert "draw" in terminal.getvalue()
@@ -94,11 +97,8 @@ def test_a_terminal_gets_a_bar_and_no_lines(monkeypatch, caplog):
     assert caplog.messages == []
 
 
-def test_work_of_unknown_length_is_counted(clock, monkeypatch, caplog):
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
+def test_work_of_unknown_length_is_counted(clock, monkeypatch):
+    terminal = on_terminal(monkeypatch)
     with track("draw", total=0) as shown:
         clock.now += 60
         shown.advance(3)
@@ -113,9 +113,7 @@ def test_time_left_is_named_after_a_tenth_of_the_work_or_15_seconds(
     clock, monkeypatch, seconds, count, left
 ):
     drawn = []
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
+    on_terminal(monkeypatch)
     with track("draw", total=120, done=20) as shown:
         shown.draw = lambda done, left: drawn.append((done, left))
         clock.started_with(shown)
@@ -141,13 +139,6 @@ def test_progress_inside_a_stage_is_written_to_its_events(clock, tmp_path):
     ]
 
 
-def test_progress_outside_a_stage_writes_no_event(clock, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with track("draw", total=2) as shown:
-        shown.advance(2)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_each_yielded_item_advances_after_its_use():
     advanced = []
     items = advance_after_each("ab", advanced.append)
@@ -159,9 +150,7 @@ def test_each_yielded_item_advances_after_its_use():
 
 def test_lines_for_a_file_are_not_printed_on_the_terminal(monkeypatch, tmp_path):
     """As in `python program.py > captions.txt`: rich would print them above the bar."""
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
+    on_terminal(monkeypatch)
     with (tmp_path / "out").open("w+") as file:
         monkeypatch.setattr(sys, "stdout", file)
         with track("draw", total=4):
@@ -217,10 +206,7 @@ def test_a_notebook_gets_a_bar_that_is_erased_at_the_end():
 
 
 def test_a_log_line_is_printed_above_the_bar(monkeypatch):
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
+    terminal = on_terminal(monkeypatch)
     record = logging.LogRecord("a2", logging.INFO, "", 0, "half an hour later", (), None)
     with track("draw", total=4):
         Stderr().emit(record)
