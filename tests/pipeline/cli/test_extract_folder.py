@@ -140,42 +140,6 @@ def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_p
     assert "inputs.images changed" in changed.stderr  # the key shows that it can be read now
 
 
-def test_an_existing_store_is_not_extracted_again(images_and_weights, tmp_path):
-    store = tmp_path / "store"
-    assert a2("extract", *images_and_weights, "--output", store).exit_code == 0
-    before = (store / "manifest.json").read_bytes()
-    again = a2("extract", *images_and_weights, "--output", store)
-    assert again.exit_code == 0
-    assert again.stdout.splitlines() == [
-        f"extract: up to date: {store}",
-        "nothing to do: every result exists; --force reruns a stage",
-    ]
-    other = (*images_and_weights, *settings("extract.max_regions=6"), "--output", store)
-    refused = a2("extract", *other)
-    assert refused.exit_code == 1
-    assert refused.stderr == (
-        f"a2: {str(store)!r} contains the result of other settings (extract.max_regions 8 -> 6); "
-        "name another path, or use --force to replace it\n"
-    )
-    assert (store / "manifest.json").read_bytes() == before
-    assert a2("extract", *other, "--force").exit_code == 0
-    features = FeatureStore(store / "features.lmdb")
-    assert max(len(features[name]) for name in features) <= 6
-
-
-def test_a_folder_with_other_files_is_never_replaced(images_and_weights, tmp_path):
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "dear.txt").write_text("dear")
-    for force in ([], ["--force"]):
-        answer = a2("extract", *images_and_weights, "--output", tmp_path / "letters", *force)
-        assert answer.exit_code == 1
-        assert answer.stderr == (
-            f"a2: output {str(tmp_path / 'letters')!r} exists and is not a result of "
-            "extract; name a path that does not exist\n"
-        )
-    assert (tmp_path / "letters" / "dear.txt").read_text() == "dear"
-
-
 INTERRUPTED = """
 import os, signal, sys
 from a2cap.data.files import image_file as images

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from a2cap.pipeline.engine.interruption import Interrupted, stop_between_steps
+from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted, stop_between_steps
 
 BOTH = [signal.SIGINT, signal.SIGTERM]
 
@@ -28,7 +28,6 @@ def test_a_second_signal_stops_immediately(first, second):
         signal.raise_signal(first)
         signal.raise_signal(second)
     assert interrupted.value.signal_number == second
-    assert not isinstance(interrupted.value, Exception)  # which `except Exception` would catch
 
 
 def test_handlers_are_restored_even_after_an_error():
@@ -44,6 +43,13 @@ def test_a_stop_request_does_not_outlive_its_block():
         signal.raise_signal(signal.SIGTERM)
     with stop_between_steps() as stop:
         assert not stop.pending
+
+
+def test_the_immediate_handler_raises():
+    with pytest.raises(Interrupted) as interrupted:
+        raise_interrupted(signal.SIGTERM, None)
+    assert interrupted.value.signal_number == signal.SIGTERM
+    assert not isinstance(interrupted.value, Exception)  # which `except Exception` would catch
 
 
 def test_the_first_signal_after_another_rank_s_request_does_not_stop_immediately():

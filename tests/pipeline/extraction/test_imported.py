@@ -119,26 +119,20 @@ def test_images_without_features_are_refused_by_name(opened, lines, store):
     )
 
 
-def test_an_image_with_bad_features_is_skipped_and_left_out(opened, lines, store):
-    [bad, *others] = FeatureStore(store)
+def test_bad_features_and_a_damaged_line_lose_only_their_images(opened, lines, store):
+    [bad, *others, cut] = FeatureStore(store)
 
     def spoil(regions):
         regions.features[0, 0] = np.nan
 
-    found = opened(lines({bad: spoil})).run("extract")
-    assert list(FeatureStore(found.directory / "features.lmdb")) == others
-    reason = f"feature of image {bad!r} is not finite: nan; check the extractor's weights and the"
-    assert found.manifest.reasons == {bad: f"{reason} image"}
-
-
-def test_an_image_whose_line_is_damaged_is_skipped_and_left_out(opened, lines, store):
-    path = lines({})
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-200])  # a download that was cut
-    *others, last = FeatureStore(store)
+    path = lines({bad: spoil})
+    path.write_bytes(path.read_bytes()[:-200])  # a download that was cut
     found = opened(path).run("extract")
     assert list(FeatureStore(found.directory / "features.lmdb")) == others
-    assert found.manifest.reasons[last].startswith("line 40: ")
+    reason = f"feature of image {bad!r} is not finite: nan; check the extractor's weights and the"
+    reasons = found.manifest.reasons
+    assert (reasons.keys(), reasons[bad]) == ({bad, cut}, f"{reason} image")
+    assert reasons[cut].startswith("line 40: ")
 
 
 def test_images_without_captions_are_imported_and_counted(opened, lines, store, caplog):
@@ -180,13 +174,6 @@ def test_unusable_features_are_named_before_any_work(opened, tmp_path, content, 
         (tmp_path / "x").write_text(content)
     found = problems(opened(tmp_path / "x"), "extract")
     assert found[0].startswith(message.format(path=str(tmp_path / "x")))
-
-
-def test_features_have_the_stored_type(opened, features, lines, store):
-    half = opened(features("caffe")).run("extract").directory
-    whole = opened(features("lxmert"), "extract.dtype=float32").run("extract").directory
-    assert FeatureStore(half / "features.lmdb").facts.dtype == "float16"
-    assert FeatureStore(whole / "features.lmdb").facts.dtype == "float32"
 
 
 def test_imported_features_are_not_extracted_in_shards(experiment, features, tmp_path):

@@ -23,8 +23,11 @@ def test_a_system_that_hides_its_memory_gives_none(system):
     assert available_memory() is None
 
 
-def test_available_memory_counts_and_not_free_memory(system):
+def test_available_memory_counts_and_neither_free_memory_nor_a_container_without_limit(system):
     (system / "meminfo").write_text(MACHINE)
+    assert available_memory() == 2000 * 1024
+    (system / "limit 2").write_text("max\n")
+    (system / "used 2").write_text("5\n")
     assert available_memory() == 2000 * 1024
 
 
@@ -35,10 +38,3 @@ def test_a_container_limit_lowers_the_available_memory(system, version, limit, u
     (system / f"limit {version}").write_text(f"{limit}\n")
     (system / f"used {version}").write_text(f"{used}\n")
     assert available_memory() == left
-
-
-def test_a_container_without_a_limit_changes_nothing(system):
-    (system / "meminfo").write_text(MACHINE)
-    (system / "limit 2").write_text("max\n")
-    (system / "used 2").write_text("5\n")
-    assert available_memory() == 2000 * 1024

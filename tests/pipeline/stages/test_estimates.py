@@ -18,7 +18,6 @@ from a2cap.pipeline.stages.estimates import (
     feature_width,
     kept_per_token,
     step_memory,
-    training_disk,
 )
 from a2cap.pipeline.stages.train_scst import self_critical_tokens
 from a2cap.pipeline.stages.train_xe import training_tokens
@@ -96,10 +95,6 @@ def test_a_self_critical_step_keeps_the_tokens_of_its_samples():
     assert tokens("scst.samples=6") > tokens()
     assert tokens("scst.mask=continued") > tokens()
     assert tokens("scst.accumulate=10") < tokens()
-
-
-def test_four_checkpoints_with_their_moments_and_the_captioner_are_on_the_disk():
-    assert training_disk(1000) == 4 * 1000 * (4 * 3 + 1)
 
 
 @pytest.mark.parametrize(("optimiser", "states"), [("sgd", 1), ("adamw", 2)])

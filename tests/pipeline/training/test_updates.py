@@ -10,6 +10,7 @@ from torch import nn
 from a2cap.pipeline.runtime.distributed import SINGLE
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.loop import Optimizer
+from a2cap.pipeline.training.training_parts import Update
 
 
 @dataclass(frozen=True)
@@ -96,3 +97,12 @@ def test_measurements_are_read_in_intervals_and_before_a_checkpoint():
     assert [update.number for update in expected] == [1, 2, 3, 4, 5]
     assert optimizer.flush() == expected[3:]
     assert optimizer.flush() == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "finite"), [(1.5, 2.0, True), (math.nan, 2.0, False), (1.5, math.inf, False)]
+)
+def test_an_update_is_finite_if_its_losses_and_its_gradient_are(loss, norm, finite):
+    update = Update(3, ("7",), 1, {"loss": loss, "classes": 1.5}, {}, norm)
+    assert update.finite == finite
+    assert update.summary() == f"loss {loss}, classes 1.5, gradient norm {norm}"

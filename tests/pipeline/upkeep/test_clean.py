@@ -49,10 +49,6 @@ def copy(experiment, tmp_path):
 # --- removable --------------------------------------------------------------------------------
 
 
-def test_no_result_of_the_current_experiment_is_removable(copy):
-    assert copy.found() == {}
-
-
 def test_results_of_other_settings_are_listed_with_the_difference_and_their_readers(copy):
     why = "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'"
     others = ("evaluate.beam_size=3", "evaluate.split=val")
@@ -254,18 +250,6 @@ def test_links_out_of_the_artifacts_folder_are_not_followed(copy, tmp_path):
 # --- deletion -----------------------------------------------------------------------------------
 
 
-def test_a_removed_result_is_gone_with_its_locks_and_the_rest_is_intact(copy):
-    final = copy.directory("evaluate")
-    for lock in ("lock", "holder.json", "shards.lock"):
-        (StagePaths.of_result(final).lock.parent / f"{final.name}.{lock}").touch()
-    before = copy.left()
-    [item] = copy.items("evaluate.beam_size=3")
-    remove_item(item)
-    assert before - copy.left() == {f"evaluate/{final.name}"}
-    assert not list((copy.artifacts / ".locks").rglob(f"{final.name}*"))
-    assert not any(verified.damages for verified in verify(copy.artifacts, data=True))
-
-
 def test_the_lock_of_a_kept_result_is_kept(copy):
     final = copy.directory("evaluate")
     shutil.copytree(final, f"{final}.replaced")
@@ -358,13 +342,17 @@ def test_the_command_reports_if_nothing_is_removable(copy):
         assert (answer.exit_code, answer.stdout) == (0, printed)
 
 
-def test_the_command_deletes_only_the_named_item(copy):
+def test_the_command_deletes_only_the_named_item_with_its_locks(copy):
     others = copy.left() - {copy.name(final := copy.directory("evaluate"))}
     size = f"{size_of(final) / 1000:.3g} kB"
+    for lock in ("lock", "holder.json", "shards.lock"):
+        (StagePaths.of_result(final).lock.parent / f"{final.name}.{lock}").touch()
     answer = copy.a2("clean", "--set", "evaluate.beam_size=3", final)
     assert answer.exit_code == 0
     assert answer.stdout == f"deleted {final}: {size}\n"
     assert copy.left() == others
+    assert not list((copy.artifacts / ".locks").rglob(f"{final.name}*"))
+    assert not any(verified.damages for verified in verify(copy.artifacts, data=True))
 
 
 def test_the_command_rejects_names_in_use_with_their_holder_and_an_exit_code(copy):

@@ -191,19 +191,6 @@ def test_a_reward_of_ones_own_gets_the_captions_and_the_references(refine):
     assert config.model_dump(mode="json")["reward"] == own
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no_module:f", "cannot import 'no_module' (ModuleNotFoundError: No module named "),
-        ("statistics:f", "'statistics:f' is not a function; name one"),
-        ("string:digits", "'string:digits' is not a function; name one"),
-    ],
-)
-def test_a_reward_that_is_no_function_is_rejected_before_training(refine, tmp_path, name, message):
-    found = message_of(refine, tmp_path / "model", f"scst.reward={name}", error=ConfigError)
-    assert found.splitlines()[1].startswith(f"  scst.reward: {message}")
-
-
 @pytest.mark.parametrize("name", ["cider", "a b:c", ":f", "module:", "module:f()", "../x:f"])
 def test_a_reward_without_module_or_function_is_rejected(name):
     found = message_of(load_config, None, [override("scst.reward", name)], error=ConfigError)

@@ -100,18 +100,6 @@ def test_a_missing_input_is_reported_by_its_field(labelled, field, value, error,
     assert refusal(config, error) == message.format(field)
 
 
-def test_inputs_are_listed_by_field_without_reading_them(labelled, tmp_path):
-    listed = tmp_path / "ids.txt"
-    listed.write_text("2\n4\n")
-    config = labelled.config(ids=str(listed))
-    assert [field for field, _ in input_files(config)] == ["labels", "ids", "validation_labels"]
-    found = image_files(config)
-    assert {field: sorted(files) for field, files in found.items()} == {
-        "images": [TRAIN[1], TRAIN[3]],
-        "validation_images": VAL,
-    }
-
-
 @pytest.mark.parametrize("through_a_link", [False, True])
 def test_an_image_in_training_and_validation_is_rejected(labelled, tmp_path, through_a_link):
     folder = labelled.folder / "train" / "images"

@@ -109,20 +109,6 @@ def test_perfect_detections_score_one(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    "wrong", [(500, 500, 600, 600), (0, 0, 100, 100)], ids=["elsewhere", "a second of one box"]
-)
-def test_average_precision_equals_a_value_computed_by_hand(wrong):
-    # Ranked right, wrong, right of two boxes: precision 1 up to recall 0.5, then 2/3. Of the 101
-    # recalls 0, 0.01, ..., 1 that are 51 and 50.
-    box = (0, 0, 100, 100)
-    data = truth({"a": [Label(box, DOG)], "b": [Label(box, DOG)]})
-    detections = {"a": found((box, DOG, 0.9), (wrong, DOG, 0.8)), "b": found((box, DOG, 0.7))}
-    scores = detection_metrics(data, detections)
-    assert scores.ap == pytest.approx((51 + 50 * 2 / 3) / 101)
-    assert scores.per_class["dog"] == scores.ap50 == pytest.approx(scores.ap)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_class_by_class_equals_pycocotools_on_all_classes(seed):
     data, detections = random_case(seed)
