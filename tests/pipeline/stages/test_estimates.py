@@ -18,6 +18,7 @@ from a2cap.pipeline.stages.estimates import (
     feature_width,
     kept_per_token,
     step_memory,
+    training_disk,
 )
 from a2cap.pipeline.stages.train_scst import self_critical_tokens
 from a2cap.pipeline.stages.train_xe import training_tokens
@@ -114,3 +115,7 @@ def test_checkpoints_of_a_detector_hold_its_tensors_and_the_optimisers_states(op
     tensors = random_detector(architecture, meta, generator=torch.Generator()).state_dict()
     numbers = sum(tensor.numel() for tensor in tensors.values())
     assert detector_training_disk(config) == 4 * numbers * (4 * (1 + states) + 1)
+
+
+def test_four_checkpoints_with_their_moments_and_the_captioner_are_on_the_disk():
+    assert training_disk(1000) == 4 * 1000 * (4 * 3 + 1)

@@ -3,6 +3,7 @@
 import pytest
 
 from a2cap.pipeline.metrics.meteor.normalization import normalized_words
+from a2cap.pipeline.metrics.meteor.word_alignment import EXACT, align, new_match
 from a2cap.pipeline.metrics.meteor.words import java_hash, stem, words
 
 STEMS = {
@@ -73,3 +74,9 @@ def test_a_word_is_compared_by_its_hash_in_java():
 )
 def test_normalised_words_are_those_of_the_jar(text, expected):
     assert normalized_words(text, words().prefixes) == expected.split()
+
+
+def test_the_alignment_covers_most_words_with_fewest_chunks():
+    # the caption "a b a", the reference "b a"
+    b, first, last = (new_match(EXACT, *at) for at in ((1, 1, 0, 1), (0, 1, 1, 1), (2, 1, 1, 1)))
+    assert align([[b], [first, last]]) == [b, last]
