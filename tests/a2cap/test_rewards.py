@@ -16,33 +16,26 @@ REFERENCES = [["A red dog runs.", "the dog runs"], ["two cats", "a cat sleeps"]]
 
 
 def test_rewards_are_the_metrics_of_single_captions():
-    found = rewards.cider(COMPLETIONS[:2], REFERENCES[:2], prompts=["p"] * 2)
     expected = score(
         {"1": "a red dog runs", "2": "a cat"},
         {"1": ["a red dog runs", "the dog runs"], "2": ["two cats", "a cat sleeps"]},
-        metrics=["CIDEr", "Bleu_4"],
+        metrics=["CIDEr", "Bleu_4", "METEOR"],
     )
-    values = list(expected.per_image.values())
-    assert found == pytest.approx([row["CIDEr"] for row in values])
-    by_bleu = rewards.bleu(COMPLETIONS[:2], REFERENCES[:2])
-    assert by_bleu == pytest.approx([row["Bleu_4"] for row in values])
+    rows = expected.per_image.values()
+    for reward, values in (
+        (rewards.cider, [row["CIDEr"] for row in rows]),
+        (rewards.bleu, [row["Bleu_4"] for row in rows]),
+        # METEOR stands in for SPICE
+        (rewards.spider_without_spice, [(row["CIDEr"] + row["METEOR"]) / 2 for row in rows]),
+    ):
+        found = reward(COMPLETIONS[:2], REFERENCES[:2], prompts=["p"] * 2)
+        assert found == pytest.approx(values)
+        assert reward is rewards.bleu or min(values) > 0
 
 
 def test_conversations_are_rewarded_by_their_last_message():
     messages = [[{"role": "assistant", "content": text}] for text in COMPLETIONS]
     assert rewards.bleu(messages, references=REFERENCES) == rewards.bleu(COMPLETIONS, REFERENCES)
-
-
-def test_meteor_stands_in_for_spice():
-    expected = score(
-        {"1": "a red dog runs", "2": "a cat"},
-        {"1": ["a red dog runs", "the dog runs"], "2": ["two cats", "a cat sleeps"]},
-        metrics=["CIDEr", "METEOR"],
-    )
-    means = [(row["CIDEr"] + row["METEOR"]) / 2 for row in expected.per_image.values()]
-    assert min(means) > 0
-    found = rewards.spider_without_spice(COMPLETIONS[:2], REFERENCES[:2], prompts=["p"] * 2)
-    assert found == pytest.approx(means)
 
 
 def test_repeated_generations_do_not_change_the_rewards():
