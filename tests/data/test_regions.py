@@ -10,7 +10,7 @@ from tests.data.batches.items import make_regions
 
 @given(count=st.integers(1, 20), most=st.integers(1, 25), levels=st.integers(1, 20))
 def test_the_top_scoring_regions_keep_their_order(count, most, levels):
-    regions = make_regions("3", count)
+    regions = make_regions("3", count=count)
     # few score levels, so that there are ties
     regions = replace(regions, scores=np.round(regions.scores * levels).astype(np.float32))
     found = top_scoring(regions, most)
@@ -22,6 +22,6 @@ def test_the_top_scoring_regions_keep_their_order(count, most, levels):
 
 
 def test_without_a_limit_all_regions_are_kept():
-    regions = replace(make_regions("3", 5), attribute_ids=None)
+    regions = replace(make_regions("3", count=5), attribute_ids=None)
     assert top_scoring(regions, None) is regions
     assert top_scoring(regions, 2).attribute_ids is None

@@ -1,4 +1,4 @@
-"""Captions without splits: tables, folders, nocaps, VizWiz, TextCaps, and random splits."""
+"""Captions without splits: tables, folders, VizWiz, TextCaps, and random splits."""
 
 import gzip
 
@@ -126,19 +126,7 @@ def test_karpathys_flickr_files_have_neither_folder_nor_coco_id(tmp_path):
     assert [(p.image_id, p.split) for p in found.images] == [("1000268201_693b08cb0e", "test")]
 
 
-def test_nocaps_and_vizwiz_are_coco_captions_and_rejected_captions_are_left_out(tmp_path):
-    nocaps = {
-        "licenses": [],
-        "info": {"description": "nocaps validation dataset"},
-        "images": [
-            {
-                **{"id": 0, "open_images_id": "0013ea2087020901", "domain": "in-domain"},
-                **{"file_name": "0013ea2087020901.jpg", "width": 1024, "height": 732},
-            }
-        ],
-        "annotations": [{"id": 0, "image_id": 0, "caption": "A baby is standing."}],
-    }
-    assert read(written(tmp_path, nocaps)) == [("0013ea2087020901.jpg", ["A baby is standing."])]
+def test_vizwiz_is_coco_captions_with_other_fields_of_which_rejected_ones_are_left_out(tmp_path):
     texts = [("Quality issues are too severe.", True, True), ("A can.", False, False)]
     vizwiz = {
         "info": {},

@@ -2,16 +2,13 @@
 
 import pytest
 
-from a2cap.data.features.writer import FeatureWriter
-from tests.data.batches.items import IDS, make_regions
+from tests.data.batches.items import IDS, WIDTH
+from tests.data.features.stores import write_store
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
     """Feature store of the images of IDS."""
     path = tmp_path_factory.mktemp("store") / "features.lmdb"
-    with FeatureWriter(path) as writer:
-        for image_id in IDS:
-            writer.add(image_id, make_regions(image_id))
-        writer.seal()
+    write_store(path, IDS, width=WIDTH)
     return path

@@ -1,6 +1,7 @@
 """Images with regions and captions, and batches of them."""
 
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 import torch
@@ -8,9 +9,10 @@ import torch
 from a2cap.data.batches.collate import Batch, collate
 from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.batches.loader import epoch_batches
-from a2cap.data.regions import Regions
+from tests.data.features import stores
 
 WIDTH = 6
+make_regions = partial(stores.make_regions, width=WIDTH, attributes=True)
 IDS = [f"{number:012d}" for number in range(11)]
 END = 2
 
@@ -35,21 +37,6 @@ class Captions:
 
 def token_of(image_id, caption):
     return 100 + 10 * int(image_id) + caption
-
-
-def make_regions(image_id, count=None):
-    draw = np.random.default_rng(int(image_id))
-    count = count or int(draw.integers(1, 8))
-    boxes = np.sort(draw.uniform(0, 100, (count, 2, 2)), axis=1)
-    return Regions(
-        boxes=boxes.reshape(count, 4).astype(np.float32),
-        features=draw.normal(size=(count, WIDTH)).astype(np.float32),
-        scores=draw.uniform(size=count).astype(np.float32),
-        class_ids=draw.integers(0, 1600, count).astype(np.int32),
-        attribute_ids=draw.integers(0, 400, count).astype(np.int32),
-        width=200,
-        height=100,
-    )
 
 
 def make_dataset(store, counts=None, **options):

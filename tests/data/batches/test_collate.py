@@ -51,7 +51,8 @@ def test_padding_does_not_change_the_regions_of_an_image(store):
 
 def test_boxes_are_relative_to_the_image_and_its_area():
     boxes = np.array([[0, 0, 200, 100], [50, 20, 150, 70]], np.float32)
-    batch = collate([Item("1", replace(make_regions("1", count=2), boxes=boxes), None)])
+    regions = replace(make_regions("1", count=2), boxes=boxes, width=200, height=100)
+    batch = collate([Item("1", regions, None)])
     expected = [[0, 0, 1, 1, 1], [0.25, 0.2, 0.75, 0.7, 0.25]]
     torch.testing.assert_close(batch.boxes[0], torch.tensor(expected))
 

@@ -311,7 +311,9 @@ def test_few_shards_are_open_at_once(tmp_path, monkeypatch):
 
 
 def test_shards_that_are_missing_or_differ_are_named(tmp_path):
-    with_width = partial_shards(tmp_path / "a", width=9)
+    with_width = tmp_path / "a"
+    for name, ids, width in (("00000", IDS[:2], 8), ("00001", IDS[2:], 9)):
+        write_store(with_width / name, ids, dtype="float32", width=width)
     assert refusal(seal_shards, with_width, 2) == (
         f"shards 00000 and 00001 of {str(with_width)!r} differ: features of 8 float32 and of "
         "9 float32; extract all with one extractor"
@@ -319,12 +321,6 @@ def test_shards_that_are_missing_or_differ_are_named(tmp_path):
     assert refusal(seal_shards, with_width, 4) == (
         f'2 of 4 shards of {str(with_width)!r} are missing: 00002, 00003; run "a2 extract" again'
     )
-
-
-def partial_shards(path, **options):
-    write_store(path / "00000", IDS[:2], dtype="float32")
-    write_store(path / "00001", IDS[2:], dtype="float32", **options)
-    return path
 
 
 def test_another_shard_than_was_sealed_is_rejected(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 
 from a2cap.data.scenes.drawing import Background, draw_image, silhouette_mask
 from a2cap.data.scenes.objects import (
+    CLUTTER,
     COLOURS,
     MAX_TILT,
     OBJECT_CATEGORIES,
@@ -27,7 +28,7 @@ def obj(
 
 @pytest.mark.parametrize("tilt", [-MAX_TILT, 0.0, MAX_TILT])
 def test_the_box_is_tight_around_the_silhouette(tilt):
-    for category in OBJECT_CATEGORIES:
+    for category in (*OBJECT_CATEGORIES, *CLUTTER):
         drawn = obj(category, tilt=tilt)
         rows, columns = np.nonzero(silhouette_mask(drawn, side=160) > 0.02)
         found = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)

@@ -98,21 +98,12 @@ def resized(content, number):
         lambda content: resized(content, b"\x80" + b"\0" * 3 + b"\x05" + b"k" * 7),  # 10^20
         lambda content: resized(content, b"-0000000777\0"),
         lambda content: b"\x1f\x8b" + content,
+        lambda content: tarfile.TarInfo.create_pax_global_header({"comment": "x"}) * 3000 + content,
     ],
 )
 def test_members_lost_by_damage_are_an_error(tmp_path, damage):
     path = tmp_path / "s.tar"
     path.write_bytes(damage(tar_bytes(MEMBERS)))
-    with pytest.raises(TruncatedError):
-        list(open_source(str(path)).items())
-
-
-def test_headers_of_headers_are_an_error(tmp_path):
-    path = tmp_path / "s.tar"
-    chain = b"".join(
-        tarfile.TarInfo.create_pax_global_header({"comment": "x" * 9}) for _ in range(3000)
-    )
-    path.write_bytes(chain + tar_bytes(MEMBERS))
     with pytest.raises(TruncatedError):
         list(open_source(str(path)).items())
 
