@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.extract.detector.resnet import Architecture
 from tests.extract.tiny import TINY
 from tests.random_detector import random_detector
 
@@ -41,21 +40,13 @@ def make_image():
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Architecture:
-    return TINY
+def detector(make_image):
+    images = [make_image(1), make_image(2)]
+    return random_detector(images, TINY, min_side=192, max_side=320, roi_size=7)
 
 
 @pytest.fixture(scope="session")
-def detector(tiny, make_image):
-    return random_detector(
-        [make_image(1), make_image(2)], tiny, min_side=192, max_side=320, roi_size=7, seed=0
-    )
-
-
-@pytest.fixture(scope="session")
-def deep(tiny, make_image):
+def deep(make_image):
     """Return a detector with bottlenecks."""
-    architecture = replace(tiny, depth=50)
-    return random_detector(
-        [make_image(1)], architecture, min_side=192, max_side=320, roi_size=7, seed=0
-    )
+    bottlenecks = replace(TINY, depth=50)
+    return random_detector([make_image(1)], bottlenecks, min_side=192, max_side=320, roi_size=7)

@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,17 +14,9 @@ from a2cap.extract.detector.input import ScaledSize, image_blob
 from a2cap.extract.detector.proposals import select_proposals
 from a2cap.extract.detectron2_backend import rebuild
 from a2cap.extract.extractor import Extractor
-from tests.extract.tiny import CONFIG, TINY, relative, with_meta
-from tests.random_detector import random_detector
+from tests.extract.tiny import CONFIG, relative, with_meta
 
 THEIRS = CONFIG.model_copy(update={"backend": "detectron2"})
-
-
-@pytest.fixture(scope="module")
-def deep(make_image):
-    images = [make_image(1), make_image(2)]
-    deeper = replace(TINY, depth=50)
-    return random_detector(images, deeper, min_side=192, max_side=320, roi_size=7, seed=0)
 
 
 def needs_detectron2(test):

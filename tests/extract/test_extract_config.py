@@ -35,18 +35,3 @@ def test_detectron2_computes_in_float32_only():
     message = "backend detectron2 computes in float32 only; set precision=exact or backend=native"
     with pytest.raises(ValidationError, match=message):
         ExtractConfig(backend="detectron2", precision="mixed")
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({}, "auto"),
-        ({"precision": "exact"}, "exact"),
-        ({"boxes": "given"}, "exact"),
-        ({"boxes": "given", "precision": "mixed"}, "exact"),
-        ({"boxes": "grid"}, "exact"),
-        ({"backend": "detectron2"}, "exact"),
-    ],
-)
-def test_keys_name_the_precision_only_where_there_is_a_choice(values, expected):
-    assert ExtractConfig(**values).precision_in_key == expected

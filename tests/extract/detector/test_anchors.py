@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torchvision.models.detection._utils import BoxCoder
 
 from a2cap.extract.detector.anchors import decode_boxes, encode_boxes
 
@@ -21,9 +20,3 @@ def test_encoding_is_the_inverse_of_decoding(plus1):
     )
     again = encode_boxes(decode_boxes(deltas, anchors, plus1=plus1), anchors, plus1=plus1)
     torch.testing.assert_close(again, deltas, atol=1e-5, rtol=1e-4)
-
-
-def test_without_the_last_pixel_encoding_is_torchvisions():
-    true, anchors = boxes(50, 2), boxes(50, 3)
-    expected = BoxCoder((1.0, 1.0, 1.0, 1.0)).encode_single(true, anchors)
-    torch.testing.assert_close(encode_boxes(true, anchors, plus1=False), expected)

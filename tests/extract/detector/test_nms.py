@@ -1,19 +1,9 @@
-from functools import partial
-
 import pytest
 import torch
 import torchvision
 
 from a2cap.extract.detector.nms import nms
 from tests.extract.tiny import seeded
-
-
-def test_nms_returns_indices_by_falling_score():
-    boxes = torch.tensor([[0.0, 0, 10, 10], [1, 0, 11, 10], [50, 50, 60, 60]])
-    kept = partial(nms, boxes, torch.tensor([0.1, 0.5, 0.9]), threshold=0.7)
-    assert kept(most=9).tolist() == [2, 1]
-    assert kept(most=1).tolist() == [2]
-    assert kept(most=0).tolist() == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

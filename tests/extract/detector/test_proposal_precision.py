@@ -77,8 +77,11 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
         ({"precision": "auto", "backend": "detectron2"}, "exact", "exact"),
     ],
 )
-def test_the_precision_follows_from_the_kind_of_processor(monkeypatch, fields, fast, slow):
+def test_the_precision_follows_from_the_kind_of_processor_and_keys_name_a_choice_alone(
+    monkeypatch, fields, fast, slow
+):
     config = EXACT.model_copy(update=fields)
+    assert config.precision_in_key == (fast if fast == slow else "auto")
     for is_fast, expected in ((True, fast), (False, slow)):
         monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device, found=is_fast: found)
         assert resolve_precision(config, CPU) == expected

@@ -9,27 +9,13 @@ import torch
 from a2cap.extract.training.detector_losses import (
     AttributeLoss,
     DetectorLosses,
-    Samples,
-    box_loss,
-    class_loss,
     mean_by_image,
-    objectness_loss,
 )
-from tests.extract.formulas import log_softmax, smooth_l1
-
-IMAGES = (0, 0, 0, 2, 2)  # of three; the second one has nothing
-FOREGROUND = (True, False, True, False, True)
+from tests.extract.formulas import log_softmax
 
 
 def random(*shape, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).normal(0, 1, shape)).float()
-
-
-@pytest.fixture
-def sampled():
-    foreground = torch.tensor(FOREGROUND)
-    deltas = random(5, 4, seed=1) * foreground[:, None]
-    return Samples(torch.tensor(IMAGES), 3, torch.zeros(5, 4), deltas, foreground)
 
 
 def by_image(losses):
@@ -39,24 +25,6 @@ def by_image(losses):
         own = [loss for of, loss in losses if of == image]
         total += sum(own) / len(own) if own else 0.0
     return total / 3
-
-
-def test_losses_of_samples_equal_loops(sampled):
-    objects, deltas, logits = random(5), random(5, 4, seed=2) * 0.3, random(5, 4)
-    class_ids = [1, 3, 0, 3, 2]  # 3 is the background
-    cross_entropy, errors, classes = [], [], []
-    for k, (image, is_object) in enumerate(zip(IMAGES, FOREGROUND, strict=True)):
-        value = objects[k].item() if is_object else -objects[k].item()
-        cross_entropy.append((image, -math.log(1 / (1 + math.exp(-value)))))
-        error = smooth_l1(deltas[k].tolist(), sampled.deltas[k].tolist())
-        errors.append((image, error if is_object else 0.0))
-        classes.append((image, -log_softmax(logits[k].tolist())[class_ids[k]]))
-    for found, expected in (
-        (objectness_loss(objects, sampled), cross_entropy),
-        (box_loss(deltas, sampled), errors),
-        (class_loss(logits, torch.tensor(class_ids), sampled), classes),
-    ):
-        assert found.item() == pytest.approx(by_image(expected), rel=1e-5)
 
 
 def test_attribute_loss_averages_the_attributes_of_each_region_and_ignores_regions_without():

@@ -1,26 +1,23 @@
-"""Protocol buffers written by hand, after caffe.proto; whole models are in test_layouts."""
+"""Protocol buffers field by field; whole models are in test_checkpoint_layouts."""
 
 import numpy as np
 import pytest
 
 from a2cap.data.errors import WeightsError
 from a2cap.extract.weights.caffemodel import load_caffemodel, read_blobs
+from tests.extract.weights.test_checkpoint_layouts import bytes_field
 
 # NetParameter{name: "n", layer{name: "ip", blobs{shape{dim: 2, dim: 300}}, blobs{...}}}
 SHAPE = bytes([0x3A, 3, 0x0A, 1, 2])
 
 
 def layer(name: bytes, *blobs: bytes, after: bytes = b"") -> bytes:
-    content = b"\x0a" + bytes([len(name)]) + name
-    for blob in blobs:
-        content += b"\x3a" + bytes([len(blob)]) + blob
-    content += after
-    return b"\xa2\x06" + bytes([len(content)]) + content
+    content = b"".join(bytes_field(7, blob) for blob in blobs)
+    return bytes_field(100, bytes_field(1, name) + content + after)
 
 
 def floats(*values: float) -> bytes:
-    data = np.array(values, "<f4").tobytes()
-    return b"\x2a" + bytes([len(data)]) + data
+    return bytes_field(5, np.array(values, "<f4").tobytes())
 
 
 @pytest.fixture
