@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import subprocess
 import sys
 from itertools import islice
@@ -10,18 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.model import layers
 from tests.mutants import (
     FOLDERS,
-    FORK,
     ROOT,
-    Mutant,
-    Sampled,
     changes_of,
     draw,
     mutant_of,
-    take_functions_of,
-    wait,
 )
 
 TESTS = ["tests/data/sources/test_source.py", "tests/data/sources/test_hostile_names.py"]
@@ -66,34 +59,6 @@ def test_samples_are_repeatable_and_of_the_folder():
     drawn = list(islice(draw(folder, 0), 5))
     assert drawn == list(islice(draw(folder, 0), 5))
     assert all(mutant.file.startswith(f"{folder}/") for mutant in drawn)
-
-
-def test_the_tests_of_a_mutant_execute_its_line_or_have_its_name(tmp_path):
-    sampled = Sampled(tmp_path, [], 0, 0, "")
-    quick, slower, own = "tests/b.py::q", "tests/a.py::s", "tests/model/x/test_y.py::o"
-    sampled.flaky = {"tests/b.py::flaky"}
-    sampled.seconds = {quick: 0.1, slower: 2.0, own: 5.0, "tests/b.py::flaky": 0.0}
-    sampled.lines = {"model/x/y.py": {"7": [slower, quick, "failed"], "8": ["tests/b.py::flaky"]}}
-
-    def tests_at(first, last):
-        return sampled.tests_of(Mutant("model/x/y.py", first, "", "", (first, last), False))
-
-    assert tests_at(6, 8) == [own, quick, slower]
-    assert tests_at(1, 6) == []
-
-
-def test_functions_that_exist_run_the_changed_code():
-    file = "model/layers.py"
-    source = (ROOT / file).read_text()
-    before = layers.sinusoidal_positions(3, 4)
-
-    def changed():
-        mutant = Mutant(file, 0, "", source.replace("10_000.0", "9.0"), (0, 0), False)
-        fits = take_functions_of(mutant)
-        os._exit(int(fits and not layers.sinusoidal_positions(3, 4).equal(before)))
-
-    assert wait(FORK, 60, changed) == 1
-    assert layers.sinusoidal_positions(3, 4).equal(before)
 
 
 @pytest.mark.slow
