@@ -1,14 +1,12 @@
 """Rendering of scenes to JPEG files by several processes."""
 
-import os
 import signal
-import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import cv2
@@ -20,6 +18,7 @@ from a2cap.data.scenes.scene import Scene, draw, make_scene
 
 JPEG_QUALITY = 95
 
+_STOPS = {signal.SIGINT, signal.SIGTERM}
 _BATCH_SIZE = 32
 _MIN_SCENES_PER_PROCESS = 300
 """Fewer scenes take less time than the start of another process."""
@@ -42,9 +41,12 @@ def write_images(
     write = partial(_write_batch, images, planted, seed=seed, side=side)
     starts = range(0, len(planted), _BATCH_SIZE)
     count = workers or min(cores(), len(planted) // _MIN_SCENES_PER_PROCESS)
-    drawn = _map_in_pool(write, starts, workers=count) if count > 1 else (write(s) for s in starts)
+    if count > 1:
+        drawn = _draw_in_processes(write, starts, workers=count)
+    else:
+        drawn = (write(start) for start in starts)
     scenes: list[Scene] = []
-    # closed here: garbage collection may close it in a thread of the pool, which cannot end it
+    # closed here, at once, because an error keeps its frames and so the processes
     with closing(drawn) as parts:
         for part in parts:
             for scene in part:
@@ -54,36 +56,62 @@ def write_images(
     return scenes
 
 
-def _map_in_pool(
+def _draw_in_processes(
     write: Callable[[int], list[Scene]], starts: Sequence[int], *, workers: int
 ) -> Generator[list[Scene]]:
-    """Map `write` over the starts in order, in several processes."""
+    """Yield `write` of each start in order; each process does the starts of one stripe."""
     # not forked: OpenCV may already have threads, which a fork does not copy
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_init_worker)
+    context = get_context("spawn")
+    resource_tracker.ensure_running()  # the first process would start it, which unblocks signals
+    running: list[tuple[SpawnProcess, Connection]] = []
     try:
-        # Processes inherit the mask: only this one receives Ctrl-C, and it then ends the others.
-        with signals_blocked({signal.SIGINT}):
-            parts = pool.map(write, starts)
-        yield from parts
-    except BrokenProcessPool as error:
+        # Processes inherit the mask: whatever signal all receive, this one alone ends the others.
+        with signals_blocked(_STOPS):
+            for first in range(workers):
+                receiver, sender = context.Pipe(duplex=False)
+                stripe = starts[first::workers]
+                process = context.Process(target=_draw_stripe, args=(sender, write, stripe))
+                process.start()
+                sender.close()  # so that the end of the process is the end of its results
+                running.append((process, receiver))
+        for number in range(len(starts)):
+            yield _receive(running[number % workers][1])
+    finally:
+        with signals_blocked(_STOPS):
+            for process, receiver in running:
+                process.kill()
+                process.join()
+                receiver.close()
+
+
+def _receive(receiver: Connection) -> list[Scene]:
+    """Return the next scenes of a process, or raise its error."""
+    try:
+        part = receiver.recv()
+    except (EOFError, OSError) as error:  # OSError within a message
         raise A2Error(
             "a process that drew scenes was killed; free memory and run it again"
         ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    if isinstance(part, Exception):
+        raise part
+    return list(part)
 
 
-def _init_worker() -> None:
-    """Limit a worker to one core, and end it with its parent."""
+def _draw_stripe(
+    sender: Connection, write: Callable[[int], list[Scene]], starts: Sequence[int]
+) -> None:
+    """Send `write` of each start, or its error, until the end of the stripe or of the parent."""
     cv2.setNumThreads(1)  # the processes use all cores already
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
-
-
-def _exit_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)  # sys.exit would end this thread alone
+    for start in starts:
+        part: list[Scene] | Exception
+        try:
+            part = write(start)
+        except Exception as error:
+            part = error
+        try:
+            sender.send(part)
+        except BrokenPipeError:  # nobody receives any more: the parent was killed
+            return
 
 
 def _write_batch(

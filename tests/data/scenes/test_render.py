@@ -38,7 +38,7 @@ def test_the_images_do_not_depend_on_the_number_of_processes(tmp_path):
 
 
 def test_few_images_are_drawn_by_this_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(render, "ProcessPoolExecutor", None)
+    monkeypatch.setattr(render, "get_context", None)
     (tmp_path / "images").mkdir()
     assert len(write_images(tmp_path / "images", [0.0] * 5, seed=0, side=96)) == 5
 
@@ -63,6 +63,12 @@ def test_a_killed_process_is_an_error(tmp_path):
         progress=end_one,
         error=A2Error,
     ) == ("a process that drew scenes was killed; free memory and run it again")
+
+
+@pytest.mark.slow
+def test_an_error_in_a_process_is_raised(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"missing/000000000001\.jpg"):
+        write_images(tmp_path / "missing", [0.0] * 70, seed=0, side=96, workers=2)
 
 
 SCRIPT = """
