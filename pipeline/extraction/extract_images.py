@@ -128,12 +128,13 @@ def _cluster(address: str | None) -> Iterator[Any]:
             'ray is not installed: --engine ray needs it; run pip install "a2cap[ray]"'
         ) from error
     on_sigterm = signal.getsignal(signal.SIGTERM)
+    # without an address, Ray would join the cluster that anybody started here last
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray's errors have no common base
-        where = address or os.environ.get("RAY_ADDRESS", "this machine")
         raise InputError(
-            f"no Ray cluster at {where!r}: {str(error).splitlines()[0]}; "
+            f"no Ray cluster at {address!r}: {str(error).splitlines()[0]}; "
             "start one with ray start --head, or leave out --address"
         ) from error
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray's handler exits with another code

@@ -64,14 +64,24 @@ def begun(run):
     return extraction, extraction.shards, EventLog(run.directory)
 
 
-def test_an_address_without_a_cluster_is_an_error(new, monkeypatch):
+@pytest.mark.parametrize(
+    ("address", "environment", "expected"),
+    [
+        ("10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.1:6379"),
+        ("auto", "10.0.0.2:6379", "10.0.0.2:6379"),
+        # never None, with which Ray joins the cluster that was last started on this machine
+        ("auto", "", "local"),
+    ],
+)
+def test_an_address_without_a_cluster_is_an_error(new, monkeypatch, address, environment, expected):
     def init(**options):  # Ray's takes minutes to give up
-        raise ConnectionError("could not connect\nto anything")
+        raise ConnectionError(f"could not connect to {options['address']}\nnor to anything")
 
+    monkeypatch.setenv("RAY_ADDRESS", environment)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
-    assert message_of(fill_on_ray, *begun(new(ray="10.0.0.1:6379"))) == (
-        "no Ray cluster at '10.0.0.1:6379': could not connect; start one with ray start --head, or "
-        "leave out --address"
+    assert message_of(fill_on_ray, *begun(new(ray=address))) == (
+        f"no Ray cluster at {expected!r}: could not connect to {expected}; start one with "
+        "ray start --head, or leave out --address"
     )
 
 
