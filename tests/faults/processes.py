@@ -1,5 +1,6 @@
 """Forked processes, which start at once because their parent has imported everything."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -36,14 +37,18 @@ def run(
     log: Path,
     kill_after: float | None = None,
     sent: signal.Signals = signal.SIGKILL,
+    timeout: float = 300.0,
 ) -> ProcessExit:
-    """Fork a process that does `work` and writes to `log`; signal it after `kill_after` seconds."""
+    """Fork a process that does `work` and writes to `log`; signal it after `kill_after` seconds.
+
+    After `timeout` seconds it ends with code 1, and the log contains the stack of each thread.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     started = time.monotonic()
     process = os.fork()
     if process == 0:
-        _child(work, log)
+        _child(work, log, timeout)
     if kill_after is not None:
         time.sleep(kill_after)
         os.kill(process, sent)  # before waitpid, so the id cannot be reused
@@ -51,13 +56,14 @@ def run(
     return ProcessExit(process, os.waitstatus_to_exitcode(status), time.monotonic() - started)
 
 
-def _child(work: Callable[[], object], log: Path) -> None:
+def _child(work: Callable[[], object], log: Path, timeout: float) -> None:
     code = 1
     try:
         os.setpgid(0, 0)  # identifies its child processes, also after its death
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        faulthandler.dump_traceback_later(timeout, exit=True, file=2)  # from a thread without GIL
         for number in (signal.SIGINT, signal.SIGTERM):  # as the commands do
             signal.signal(number, raise_interrupted)
         work()

@@ -7,9 +7,11 @@ import sys
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from tests.faults import processes, trial
 from tests.faults.digests import differences, result_digests
 from tests.faults.fault_points import POINTS
 from tests.faults.run_log import OBSERVED, Run, lost, read_log, repeated
@@ -146,6 +148,21 @@ SEALED = Run(worked=True, sealed=True)
 )
 def test_lost_and_repeated_items_are_counted(counted, killed, rerun, count):
     assert counted([killed], rerun) == count
+
+
+def test_a_run_that_hangs_is_ended_with_its_stack_and_its_processes(tmp_path, monkeypatch):
+    def hang():
+        subprocess.Popen(["sleep", "600"])
+        Event().wait()
+
+    end = processes.run(hang, log=tmp_path / "log", timeout=0.5)
+    assert end.code == 1
+    log = (tmp_path / "log").read_text()
+    assert log.startswith("Timeout (0:00:00.500000)!\n") and " in hang\n" in log
+    monkeypatch.setattr(trial, "_ORPHAN_TIMEOUT", 0.0)
+    [problem] = trial._kill_orphans([end.process])
+    assert problem.endswith("still ran 0 s after its run")
+    assert processes.orphans(end.process, timeout=60.0) == []
 
 
 def test_a_log_is_read_up_to_the_kill(tmp_path):

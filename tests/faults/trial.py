@@ -295,7 +295,7 @@ class Trial:
             if self.force and not self._partials[1].exists():
                 self._done = len(self._runs)
             if not end.killed and not replaces and end.code != _ONE_LINE:
-                self._problems += [f"a run ended with code {end.code}"] if end.code else []
+                self._problems += [f"a run {_format(end)}"] if end.code else []
                 break
         return killed
 
@@ -351,7 +351,7 @@ class Trial:
         """Run the stage to its end and check its result."""
         end = self._start(None)
         if end.code:
-            self._problems.append(f"the rerun ended with code {end.code}")
+            self._problems.append(f"the rerun {_format(end)}")
         elif not self._result.exists():
             self._problems.append("the rerun left no result")
         else:
@@ -433,6 +433,10 @@ def digests_by_child(directory: Path) -> Digests:
         lambda: answer.write_text(json.dumps(result_digests(directory))), directory.parents[2]
     )
     return dict(json.loads(answer.read_text()))
+
+
+def _format(end: processes.ProcessExit) -> str:
+    return f"ended with code {end.code} after {end.seconds:.0f} s"
 
 
 def _kill_orphans(groups: Sequence[int]) -> list[str]:
