@@ -4,7 +4,6 @@ Its encoder reads projected regions, once for the five captions of an image, as 
 is as `transformers` ships it: fused attention, a KV cache, the loss of its own forward pass.
 """
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import torch
@@ -46,14 +45,6 @@ class Bart(nn.Module):
             forced_eos_token_id=None,
         )
         self.bart = BartForConditionalGeneration(settings)
-
-    def mask_parameters(self) -> Iterator[nn.Parameter]:
-        """Return no parameters: it has no masks."""
-        return iter(())
-
-    def caption_parameters(self) -> Iterator[nn.Parameter]:
-        """Return the parameters of its one optimiser."""
-        return self.parameters()
 
     def encode(self, batch: Batch) -> Tensor:
         """Encode the regions; returns (B, R, D)."""

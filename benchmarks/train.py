@@ -7,16 +7,16 @@ has no KV cache: each step runs teacher forcing over the prefix. The results are
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from a2cap.extract.detector.proposal_precision import has_bfloat16
-from a2cap.model.alignment import AlignedAttention, DecoderPass
+from a2cap.model.alignment import AlignedAttention, DecoderPass, caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import Captioner, DecoderState, Memory, StepOutput, decoder_input
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
@@ -114,8 +114,8 @@ def mixed_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
 def plain_gradients(captioner: TransformerCaptioner, batch: Batch) -> None:
     """Compute each loss with a separate forward pass, differentiated for its parameters."""
     sides = (
-        (list(captioner.caption_parameters()), _plain_caption_loss),
-        (list(captioner.mask_parameters()), _plain_mask_loss),
+        (list(caption_parameters(captioner)), _plain_caption_loss),
+        (list(mask_parameters(captioner)), _plain_mask_loss),
     )
     for parameters, loss in sides:
         gradients = torch.autograd.grad(loss(captioner, batch), parameters)
@@ -152,20 +152,7 @@ def _plain_forward(
     return log_probs.gather(-1, batch.captions[..., None])[..., 0], decoded.attention
 
 
-class Trained(Protocol):
-    """What an update needs of a captioner, of a2 or not."""
-
-    def zero_grad(self) -> None:
-        """Delete the gradients."""
-
-    def caption_parameters(self) -> Iterator[nn.Parameter]:
-        """Return theta."""
-
-    def mask_parameters(self) -> Iterator[nn.Parameter]:
-        """Return theta_m."""
-
-
-AnyCaptioner = TypeVar("AnyCaptioner", bound=Trained)
+AnyCaptioner = TypeVar("AnyCaptioner", bound=nn.Module)
 Gradients = Callable[[AnyCaptioner, Batch], None]
 EXACT: Mapping[str, Gradients[TransformerCaptioner]] = {A2: a2_gradients, PLAIN: plain_gradients}
 
@@ -174,7 +161,7 @@ def training_step(
     captioner: AnyCaptioner, gradients: Gradients[AnyCaptioner]
 ) -> Callable[[Batch], None]:
     """Return an update on a batch: gradients, clipping of each side, both optimisers."""
-    both = [list(captioner.caption_parameters()), list(captioner.mask_parameters())]
+    both = [list(caption_parameters(captioner)), list(mask_parameters(captioner))]
     sides = [side for side in both if side]  # without alignment there are no masks
     optimisers = [torch.optim.Adam(side, lr=1e-5, betas=(0.9, 0.98), fused=True) for side in sides]
 

@@ -133,22 +133,19 @@ class BilinearMask(nn.Module):
 
     def project(self, regions: Tensor) -> Tensor:
         """Project the regions to keys; (B, R, D) -> (B, H, R, d)."""
-        return self._heads(self.key(regions)).contiguous()
+        keys: Tensor = self.key(regions).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return keys.contiguous()
 
     def forward(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Return keep probabilities m (B, H, Q, R), 1 on padding.
 
         hidden: (B or 1, Q, D); keys: (B, H, R, d); padding: (B, 1 or H, 1, R), of `padding_bias`.
         """
-        query = at_least_float32(self._heads(self.query(hidden)))
+        query = at_least_float32(self.query(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2))
         with torch.autocast(hidden.device.type, enabled=False):
             bias = at_least_float32(self.bias)[:, None, None] - padding
             logits = scaled_product(query, at_least_float32(keys), scale=self.scale, bias=bias)
         return logits.sigmoid()
-
-    def _heads(self, states: Tensor) -> Tensor:
-        batch, length, _ = states.shape
-        return states.reshape(batch, length, self.heads, -1).transpose(1, 2)
 
 
 class LinearMask(nn.Module):
@@ -318,8 +315,9 @@ class Alignment(nn.Module):
         projected; hidden: (B or 1, Q, D), input of the attention; mask_keys:
         `mask_network.project(regions)`; region_mask: (B, R) bool.
         """
+        config = self.config
         # Lu lets the caption loss reach the state and the regions through the mask
-        if self.config.detach_mask and not decoder_pass.perturbed:
+        if config.detach_mask and not decoder_pass.perturbed:
             hidden, mask_keys = hidden.detach(), mask_keys.detach()
         # on padding 1, which adds nothing to the penalty; attention and average are 0 there already
         keep = self.mask_network(hidden, mask_keys, decoder_pass.padding(region_mask))
@@ -327,32 +325,27 @@ class Alignment(nn.Module):
         if decoder_pass.perturbed:
             # "an average vector of attention heads" (Eq. 3) leaves open what is averaged
             average = decoder_pass.uniform
-            if self.config.average == "heads":
+            if config.average == "heads":
                 average = head_average(attention)
             elif average is None:
                 average = uniform_average(region_mask, dtype=attention.dtype)
             used = perturb(attention, keep, average)
-            is_renormalised = self.config.renormalise_perturbed
+            is_renormalised = config.renormalise_perturbed
         else:
+            gathered = evidence(attention, keep)
             if self.gate is not None:
                 gate = self.gate(queries).expand(len(attention), -1, -1, -1)
-            gathered = evidence(attention, keep)
-            used = self._fuse(attention, gathered, gate, decoder_pass.schedule_step)
-            is_renormalised = self.config.renormalise_aligned
+                used = fuse_gate(attention, gathered, gate=gate)
+            elif config.fusion == "max":
+                used = fuse_max(attention, gathered)
+            elif config.fusion == "moving":
+                used = fuse_moving(attention, gathered, rate=config.moving_rate)
+            else:
+                step, steps = decoder_pass.schedule_step, config.decay_steps
+                used = fuse_decay(attention, gathered, schedule_step=step, decay_steps=steps)
+            is_renormalised = config.renormalise_aligned
         used = renormalise(used) if is_renormalised else used
         return AlignedAttention(attention, used, keep, gate)
-
-    def _fuse(
-        self, attention: Tensor, evidence: Tensor, gate: Tensor | None, schedule_step: Tensor
-    ) -> Tensor:
-        if gate is not None:
-            return fuse_gate(attention, evidence, gate=gate)
-        if self.config.fusion == "max":
-            return fuse_max(attention, evidence)
-        if self.config.fusion == "moving":
-            return fuse_moving(attention, evidence, rate=self.config.moving_rate)
-        decay_steps = self.config.decay_steps
-        return fuse_decay(attention, evidence, schedule_step=schedule_step, decay_steps=decay_steps)
 
 
 def mask_parameters(network: nn.Module) -> Iterator[nn.Parameter]:

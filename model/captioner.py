@@ -4,12 +4,12 @@ Beam search, sampling, self-critical training, reports and analysis use only thi
 Transformer, LSTM and GRU captioners are interchangeable.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention, RegionProjection
 from a2cap.model.alignment_config import AlignmentConfig
@@ -225,12 +225,6 @@ class TrainableCaptioner(Captioner, Protocol):
     def regions_are_a_set(self) -> bool:
         """Report whether predictions are known not to depend on the order of the regions."""
 
-    def mask_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield theta_m, the parameters of the mask networks."""
-
-    def caption_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield theta, all other parameters."""
-
     def score(
         self,
         memory: Memory,
@@ -240,11 +234,6 @@ class TrainableCaptioner(Captioner, Protocol):
         teaching: Teaching = PLAIN,
     ) -> ScoredCaptions:
         """Score given captions in the aligned pass or in the perturbed pass."""
-
-
-def token_positions(captions: Tensor, *, pad: int) -> Tensor:
-    """Return the positions of tokens in the flattened captions, (T,) int64."""
-    return (captions != pad).flatten().nonzero().squeeze(1)
 
 
 def decoder_input(captions: Tensor, *, bos: int) -> Tensor:

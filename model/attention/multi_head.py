@@ -23,17 +23,6 @@ from a2cap.model.attention.region_attention import attend
 from a2cap.model.layers import xavier_linear
 
 
-def split_heads(states: Tensor, heads: int) -> Tensor:
-    """Split the last axis into heads; (B, Q, H * d) -> (B, H, Q, d)."""
-    batch, length, _ = states.shape
-    return states.reshape(batch, length, heads, -1).transpose(1, 2)
-
-
-def merge_heads(states: Tensor) -> Tensor:
-    """Join the heads; (B, H, Q, d) -> (B, Q, H * d)."""
-    return states.transpose(1, 2).flatten(2)
-
-
 @dataclass(frozen=True)
 class AttentionForm:
     """Readings of Eq. 1 that differ between papers; the default is Vaswani's.
@@ -44,10 +33,6 @@ class AttentionForm:
 
     bias: bool = True
     length: int = 0
-
-    def tau(self, width: int) -> float:
-        """Return the divisor of the scores for heads of this width."""
-        return math.sqrt(self.length + width)
 
 
 VASWANI = AttentionForm()
@@ -82,10 +67,11 @@ class SelfAttention(nn.Module):
         (N, L, D).
         """
         parts = self.query_key_value(states).chunk(3, dim=-1)
-        queries, keys, values = (split_heads(part, self.heads) for part in parts)
+        # (N, L, H * d) -> (N, H, L, d)
+        queries, keys, values = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
         is_visible = None if region_mask is None else region_mask[:, None, None, :]
         attended = self._attend(queries, keys, values, is_visible=is_visible, causal=self.causal)
-        added: Tensor = self.output(merge_heads(attended))
+        added: Tensor = self.output(attended.transpose(1, 2).flatten(2))  # -> (N, L, H * d)
         return added
 
     def step(self, states: Tensor, kv_cache: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -98,7 +84,7 @@ class SelfAttention(nn.Module):
         queries, added = parts[:, :, 0], parts[:, :, 1:].transpose(1, 2)  # one token: t = 1
         kv_cache = added if kv_cache is None else torch.cat((kv_cache, added), dim=3)
         attended = self._attend(queries, *kv_cache.unbind(dim=1))
-        return self.output(merge_heads(attended)), kv_cache
+        return self.output(attended.transpose(1, 2).flatten(2)), kv_cache
 
     def _attend(
         self,
@@ -120,7 +106,7 @@ class SelfAttention(nn.Module):
                 values,
                 attn_mask=is_visible,
                 is_causal=causal,
-                scale=1 / self.form.tau(queries.shape[-1]),
+                scale=1 / math.sqrt(self.form.length + queries.shape[-1]),
                 dropout_p=self.dropout if self.training else 0.0,
             )
 
@@ -149,8 +135,9 @@ class CrossAttention(nn.Module):
     def project(self, regions: Tensor, region_mask: Tensor) -> RegionProjection:
         """Project the encoder's output, (B, R, D), once for all captions of an image."""
         parts = self.key_value(regions).chunk(2, dim=-1)
+        heads = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         # every step and pass would copy them otherwise
-        keys, values = (split_heads(part, self.heads).contiguous() for part in parts)
+        keys, values = (part.contiguous() for part in heads)
         return RegionProjection(keys, values, region_mask, self.project_mask_keys(regions))
 
     def project_mask_keys(self, regions: Tensor) -> Tensor | None:
@@ -166,9 +153,9 @@ class CrossAttention(nn.Module):
 
         Returns (B, Q, D) and the attention.
         """
-        queries = split_heads(self.query(hidden), self.heads)
+        queries = self.query(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         padding = decoder_pass.padding(regions.region_mask)
-        scale = 1 / self.form.tau(queries.shape[-1])
+        scale = 1 / math.sqrt(self.form.length + queries.shape[-1])
         attended, attention = attend(
             scaled_product(queries, regions.keys, scale=scale, bias=padding),
             regions,
@@ -177,4 +164,4 @@ class CrossAttention(nn.Module):
             hidden=hidden,
             decoder_pass=decoder_pass,
         )
-        return self.output(merge_heads(attended)), attention
+        return self.output(attended.transpose(1, 2).flatten(2)), attention

@@ -6,7 +6,7 @@ theta_m, the mask networks. Each pass freezes the other side's parameters while 
 so that one `backward()` of the sum of both losses gives each side the gradient of its own loss.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, NotRequired, Protocol, TypedDict
 
@@ -36,7 +36,6 @@ from a2cap.model.captioner import (
     Tensors,
     average_attention,
     decoder_input,
-    token_positions,
 )
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.errors import ModelError
@@ -179,26 +178,35 @@ class EncoderDecoder(nn.Module):
     @property
     def has_masks(self) -> bool:
         """Report whether any layer is aligned, which gives a mask loss."""
-        return any(True for _ in self.mask_parameters())
-
-    def mask_parameters(self) -> Iterator[nn.Parameter]:
-        """Return theta_m, the parameters of the mask networks."""
-        return mask_parameters(self)
-
-    def caption_parameters(self) -> Iterator[nn.Parameter]:
-        """Return theta, all other parameters."""
-        return caption_parameters(self)
+        return any(True for _ in mask_parameters(self))
 
     def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
         """Encode B images and project their regions for every attention of the decoder.
 
         Raises ModelError for other widths or shapes and for an image without a region.
         """
-        self._check_regions(features, boxes, region_mask)
+        if features.shape[-1] != self.feature_width:
+            raise ModelError(
+                f"region width is {features.shape[-1]}, the model expects {self.feature_width}; "
+                "retrain, or extract with the checkpoint that it was trained on"
+            )
+        expected = (*features.shape[:-1], BOX_VALUES)
+        if boxes.shape != expected:
+            raise ModelError(
+                f"boxes have shape {tuple(boxes.shape)}, the features need {expected}; "
+                "give each region x1, y1, x2, y2 and its share of the area"
+            )
+        # this check would wait for a GPU; batches are checked when they are made
+        if region_mask.device.type == "cpu" and not region_mask.any(dim=1).all():
+            empty = (~region_mask.any(dim=1)).nonzero()[0].item()
+            raise ModelError(
+                f"an image has no region: position {empty} of the batch; "
+                "leave the image out, or extract it again"
+            )
         if self.standardisation is not None:
             features = self.standardisation(features)
         states = self.encoder(features, boxes, region_mask)
-        with frozen(self, self.mask_parameters()):
+        with frozen(self, mask_parameters(self)):
             return Memory(states, region_mask, self.decoder.project(states, region_mask))
 
     def start(self, memory: Memory, rows_per_image: int) -> DecoderState:
@@ -213,7 +221,7 @@ class EncoderDecoder(nn.Module):
         """
         self._check_tokens(tokens, (len(state.memory) * state.rows_per_image,))
         decoder_pass = self._pass(state.memory)
-        with frozen(self, self.mask_parameters()):
+        with frozen(self, mask_parameters(self)):
             decoded, tensors = self.decoder.step(tokens, state.tensors, state.memory, decoder_pass)
         layers = tuple(map(_by_row, decoded.attention)) if attention else ()
         return StepOutput(
@@ -229,7 +237,7 @@ class EncoderDecoder(nn.Module):
         networks no gradient.
         """
         self._check_tokens(tokens, (len(memory), *tokens.shape[1:]))
-        with frozen(self, self.mask_parameters()):
+        with frozen(self, mask_parameters(self)):
             decoded = self.decoder(tokens.flatten(0, 1), memory, self._pass(memory))
         return self.log_probs(decoded.states).reshape(*tokens.shape, -1)
 
@@ -245,44 +253,23 @@ class EncoderDecoder(nn.Module):
         captions: Tensor,
         *,
         perturbed: bool = False,
+        expected: bool = False,
         teaching: Teaching = PLAIN,
     ) -> ScoredCaptions:
         """Return the log-probability of each token of given captions.
 
-        captions: (B, K, L) int64, tokens, <eos>, padding, no <bos>. The perturbed pass gives only
-        the mask networks a gradient (the memory gets none either); the aligned pass gives them
-        none.
+        captions: (B, K, L) int64, tokens, <eos>, padding, no <bos>; expected: with soft attention
+        in place of hard attention. The perturbed pass gives only the mask networks a gradient (the
+        memory gets none either); the aligned pass gives them none.
         """
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
-        return self._score(memory, captions, self._pass(memory, perturbed=perturbed), teaching)
-
-    @torch.no_grad()
-    def expected_log_probs(self, memory: Memory, captions: Tensor) -> Tensor:
-        """Return what `score` does, (B, K, L), with soft attention in place of hard attention."""
-        return self._score(memory, captions, self._pass(memory, expected=True), PLAIN).log_probs
-
-    def _pass(
-        self, memory: Memory, *, perturbed: bool = False, expected: bool = False
-    ) -> DecoderPass:
-        dropout = self.attention_dropout if self.training else 0.0
-        heads = memory.projections[0].keys.shape[1] if memory.projections else 1
-        bias, uniform = padding_bias(memory.region_mask, heads=heads), None
-        if perturbed:
-            dtype = torch.promote_types(memory.states.dtype, torch.float32)
-            uniform = uniform_average(memory.region_mask, dtype=dtype)
-        return DecoderPass(self.schedule_step, perturbed, expected, dropout, bias, uniform)
-
-    def _score(
-        self, memory: Memory, captions: Tensor, decoder_pass: DecoderPass, teaching: Teaching
-    ) -> ScoredCaptions:
-        inputs, positions = teaching.inputs, teaching.positions
+        decoder_pass = self._pass(memory, perturbed=perturbed, expected=expected)
+        pad, inputs, positions = self.special.pad, teaching.inputs, teaching.positions
         if inputs is None:
             inputs = decoder_input(captions, bos=self.special.bos)
         if positions is None:
-            positions = token_positions(captions, pad=self.special.pad)
-        perturbed = decoder_pass.perturbed
-        others = self.caption_parameters() if perturbed else self.mask_parameters()
-        with frozen(self, others):
+            positions = (captions != pad).flatten().nonzero().squeeze(1)
+        with frozen(self, caption_parameters(self) if perturbed else mask_parameters(self)):
             if perturbed:
                 memory = self._detach(memory)
             decoded = self.decoder(inputs.flatten(0, 1), memory, decoder_pass)
@@ -291,11 +278,10 @@ class EncoderDecoder(nn.Module):
             logits = self.decoder.output(states)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         targets = captions.flatten().index_select(0, positions)
-        pad = self.special.pad
         log_probs = -functional.cross_entropy(logits, targets, reduction="none", ignore_index=pad)
         scattered = log_probs.new_zeros(captions.numel()).index_copy(0, positions, log_probs)
         found = ScoredCaptions(scattered.view_as(captions), decoded.attention)
-        if perturbed or decoder_pass.expected:
+        if perturbed or expected:
             return found
         penalties = self.penalties(found, memory, captions)
         if self.prophet is not None:
@@ -311,6 +297,17 @@ class EncoderDecoder(nn.Module):
             total = ((log_probs - uniform) * counted).sum() / counted.sum().clamp(min=1)
             penalties["label_smoothing"] = teaching.label_smoothing * total
         return replace(found, penalties=penalties)
+
+    def _pass(
+        self, memory: Memory, *, perturbed: bool = False, expected: bool = False
+    ) -> DecoderPass:
+        dropout = self.attention_dropout if self.training else 0.0
+        heads = memory.projections[0].keys.shape[1] if memory.projections else 1
+        bias, uniform = padding_bias(memory.region_mask, heads=heads), None
+        if perturbed:
+            dtype = torch.promote_types(memory.states.dtype, torch.float32)
+            uniform = uniform_average(memory.region_mask, dtype=dtype)
+        return DecoderPass(self.schedule_step, perturbed, expected, dropout, bias, uniform)
 
     def penalties(
         self, scored: ScoredCaptions, memory: Memory, captions: Tensor
@@ -328,33 +325,14 @@ class EncoderDecoder(nn.Module):
         )
         return Memory(states, memory.region_mask, projections)
 
-    def _check_regions(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> None:
-        if features.shape[-1] != self.feature_width:
-            raise ModelError(
-                f"region width is {features.shape[-1]}, the model expects {self.feature_width}; "
-                "retrain, or extract with the checkpoint that it was trained on"
-            )
-        expected = (*features.shape[:-1], BOX_VALUES)
-        if boxes.shape != expected:
-            raise ModelError(
-                f"boxes have shape {tuple(boxes.shape)}, the features need {expected}; "
-                "give each region x1, y1, x2, y2 and its share of the area"
-            )
-        if _is_cheap_to_read(region_mask) and not region_mask.any(dim=1).all():
-            empty = (~region_mask.any(dim=1)).nonzero()[0].item()
-            raise ModelError(
-                f"an image has no region: position {empty} of the batch; "
-                "leave the image out, or extract it again"
-            )
-
     def _check_tokens(self, tokens: Tensor, expected: tuple[int, ...]) -> None:
         if tokens.shape != expected:
             raise ModelError(
                 f"tokens have shape {tuple(tokens.shape)}, the images need {expected}; "
                 "give every image the same number of rows"
             )
-        # an empty tensor has no minimum
-        if not (tokens.numel() and _is_cheap_to_read(tokens)):
+        # an empty tensor has no minimum, and that of a GPU would be waited for
+        if not tokens.numel() or tokens.device.type != "cpu":
             return
         if not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
@@ -362,11 +340,6 @@ class EncoderDecoder(nn.Module):
                 f"token is out of the vocabulary: {wrong}, the model has {self.vocabulary_size} "
                 "tokens; encode the captions with the vocabulary of its training"
             )
-
-
-def _is_cheap_to_read(values: Tensor) -> bool:
-    """Return False where a check would wait for a GPU; batches are checked when they are made."""
-    return values.device.type == "cpu"
 
 
 def _by_row(attention: AlignedAttention) -> AlignedAttention:

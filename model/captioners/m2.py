@@ -23,11 +23,7 @@ from a2cap.model.alignment import (
     RegionProjection,
     scaled_product,
 )
-from a2cap.model.attention.multi_head import (
-    SelfAttention,
-    merge_heads,
-    split_heads,
-)
+from a2cap.model.attention.multi_head import SelfAttention
 from a2cap.model.attention.region_attention import attend
 from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
@@ -71,14 +67,16 @@ class MemoryLayer(nn.Module):
         values = torch.cat((values, memory_values.expand(batch, -1, -1).to(values.dtype)), dim=1)
         # the memory is visible to every image, also to one with padding
         is_visible = torch.cat((region_mask, region_mask.new_ones(batch, slots)), dim=1)
+        parts = (queries, keys, values)
+        queries, keys, values = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
         attended = nn.functional.scaled_dot_product_attention(
-            split_heads(queries, self.heads),
-            split_heads(keys, self.heads),
-            split_heads(values, self.heads),
+            queries,
+            keys,
+            values,
             attn_mask=is_visible[:, None, None, :],
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
-        added = self.dropout(self.output(merge_heads(attended)))
+        added = self.dropout(self.output(attended.transpose(1, 2).flatten(2)))
         states = self.attention_norm(states + added)
         encoded: Tensor = self.feed_forward_norm(states + self.dropout(self.feed_forward(states)))
         return encoded
@@ -154,7 +152,7 @@ class MeshedLayer(nn.Module):
         attention over the K * L positions of each image.
         """
         read = states.reshape(len(levels[0].region_mask), -1, states.shape[-1])
-        queries = split_heads(self.query(read), self.heads)
+        queries = self.query(read).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         padding = decoder_pass.padding(levels[0].region_mask)
         scale = queries.shape[-1] ** -0.5
         meshed, attention = torch.zeros_like(states), []
@@ -167,7 +165,8 @@ class MeshedLayer(nn.Module):
                 hidden=read,
                 decoder_pass=decoder_pass,
             )
-            added = self.dropout(self.output(merge_heads(attended))).view_as(states)
+            attended = self.output(attended.transpose(1, 2).flatten(2))
+            added = self.dropout(attended).view_as(states)
             context = self.cross_attention_norm(states + added)
             share = gate(torch.cat((states, context), dim=-1)).sigmoid()
             meshed = meshed + share * context / math.sqrt(len(levels))
@@ -190,7 +189,7 @@ class MeshedDecoder(nn.Module):
         positions = sinusoidal_positions(MAX_POSITIONS + 1, config.width)[1:]
         is_saved = config.positions == "table"
         self.register_buffer("positions", positions, persistent=is_saved)
-        self.layers = nn.ModuleList(
+        self.layers: Sequence[MeshedLayer] = nn.ModuleList(  # type: ignore[assignment]
             MeshedLayer(config, aligned=config.alignment.includes(number))
             for number in range(1, config.decoder_layers + 1)
         )
@@ -201,10 +200,10 @@ class MeshedDecoder(nn.Module):
         """Project every encoder layer's output for every decoder layer, decoder layer by layer."""
         found = []
         mask_keys = iter(self.project_mask_keys(states))
-        for layer in self._layers():
+        for layer in self.layers:
             for level in states.chunk(self.levels, dim=-1):
                 keys, values = (
-                    split_heads(part, layer.heads).contiguous()
+                    part.unflatten(-1, (layer.heads, -1)).transpose(1, 2).contiguous()
                     for part in layer.key_value(level).chunk(2, dim=-1)
                 )
                 found.append(RegionProjection(keys, values, region_mask, next(mask_keys)))
@@ -213,7 +212,7 @@ class MeshedDecoder(nn.Module):
     def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
         """Project for every mask network, None without one, in the order of `project`."""
         found: list[Tensor | None] = []
-        for layer in self._layers():
+        for layer in self.layers:
             for number, level in enumerate(states.chunk(self.levels, dim=-1)):
                 alignment = layer.alignment(number)
                 found.append(None if alignment is None else alignment.mask_network.project(level))
@@ -227,7 +226,7 @@ class MeshedDecoder(nn.Module):
         """Decode whole captions, (N, L) int64."""
         states = self._embed(tokens, 0)
         attention: list[AlignedAttention] = []
-        for number, layer in enumerate(self._layers()):
+        for number, layer in enumerate(self.layers):
             attended = layer.self_attention(states)
             states = layer.add_self_attended(states, attended)
             states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
@@ -241,7 +240,7 @@ class MeshedDecoder(nn.Module):
         states = self._embed(tokens[:, None], tensors[0].shape[3] if tensors else 0)
         attention: list[AlignedAttention] = []
         extended: list[Tensor] = []
-        for number, layer in enumerate(self._layers()):
+        for number, layer in enumerate(self.layers):
             kv_cache = tensors[number] if tensors else None
             attended, kv_cache = layer.self_attention.step(states, kv_cache)
             states = layer.add_self_attended(states, attended)
@@ -258,9 +257,6 @@ class MeshedDecoder(nn.Module):
 
     def _of_layer(self, memory: Memory, number: int) -> tuple[RegionProjection, ...]:
         return memory.projections[number * self.levels : (number + 1) * self.levels]
-
-    def _layers(self) -> Sequence[MeshedLayer]:
-        return self.layers  # type: ignore[return-value]
 
 
 class M2Captioner(EncoderDecoder):

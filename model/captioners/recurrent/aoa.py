@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a2cap.model.alignment import Alignment, DecoderPass, RegionProjection, scaled_product
-from a2cap.model.attention.multi_head import merge_heads, split_heads
 from a2cap.model.attention.region_attention import attend
 from a2cap.model.captioner import Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
@@ -56,7 +55,7 @@ class RefiningLayer(nn.Module):
         """Refine states (B, R, D)."""
         normed = self.norm(states)
         parts = self.query_key_value(normed).chunk(3, dim=-1)
-        queries, keys, values = (split_heads(part, self.heads) for part in parts)
+        queries, keys, values = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
         attended = functional.scaled_dot_product_attention(
             queries,
             keys,
@@ -64,7 +63,8 @@ class RefiningLayer(nn.Module):
             attn_mask=region_mask[:, None, None, :],
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
-        refined: Tensor = states + self.dropout(self.gate(merge_heads(attended), normed))
+        attended = attended.transpose(1, 2).flatten(2)
+        refined: Tensor = states + self.dropout(self.gate(attended, normed))
         return refined
 
 
@@ -118,7 +118,7 @@ class AoaDecoder(RecurrentDecoder):
     def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
         """Project the refined regions for the attention."""
         keys, values = (
-            split_heads(part, self.heads).contiguous()
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2).contiguous()
             for part in self.key_value(states).chunk(2, dim=-1)
         )
         mask_keys = self.project_mask_keys(states)
@@ -146,7 +146,7 @@ class AoaDecoder(RecurrentDecoder):
         )
         state, cell = lstm(self.gates(inputs), cell)
         hidden = self.norm(state).reshape(len(memory), -1, state.shape[-1])  # -> (B, K, D)
-        queries = split_heads(self.query(hidden), self.heads)
+        queries = self.query(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         attended, attention = attend(
             scaled_product(
                 queries,
@@ -161,7 +161,7 @@ class AoaDecoder(RecurrentDecoder):
             decoder_pass=decoder_pass,
         )
         # the query beside the attended values is the state before its norm
-        context = self.gate(merge_heads(attended).reshape(state.shape), state)
+        context = self.gate(attended.transpose(1, 2).reshape(state.shape), state)
         tensors = (mean, state, cell, context)
         return DecoderOutput(self.dropout(context), (attention,)), tensors
 

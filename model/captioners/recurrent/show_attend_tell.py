@@ -147,8 +147,10 @@ class ShowAttendTellCaptioner(EncoderDecoder):
             return {"doubly_stochastic": self._doubly_stochastic(scored, memory, is_token)}
         if not self.training:  # nothing is sampled
             return dict.fromkeys(self.hard.names, scored.log_probs.new_zeros(()))
-        is_soft = self.config.hard.baseline == "soft"
-        soft = self.expected_log_probs(memory, captions) if is_soft else None
+        soft = None
+        if self.config.hard.baseline == "soft":
+            with torch.no_grad():
+                soft = self.score(memory, captions, expected=True).log_probs
         losses: dict[str, Tensor] = self.hard(scored.log_probs, scored.attention[0], is_token, soft)
         return losses
 

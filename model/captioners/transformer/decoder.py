@@ -80,14 +80,15 @@ class DecoderLayer(nn.Module):
 
     def self_attend(self, states: Tensor) -> Tensor:
         """Attend from each token to itself and those before it; (N, L, D) -> (N, L, D)."""
-        read = block_input(states, self.self_attention_norm, pre=self.pre)
-        return self._add_self_attended(states, self.self_attention(read))
+        pre, norm = self.pre, self.self_attention_norm
+        attended = self.self_attention(block_input(states, norm, pre=pre))
+        return add_block(states, self.dropout(attended), norm, pre=pre)
 
     def self_attend_step(self, states: Tensor, kv_cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend from the next token of each row to those before it; (N, 1, D) -> (N, 1, D)."""
-        read = block_input(states, self.self_attention_norm, pre=self.pre)
-        attended, kv_cache = self.self_attention.step(read, kv_cache)
-        return self._add_self_attended(states, attended), kv_cache
+        pre, norm = self.pre, self.self_attention_norm
+        attended, kv_cache = self.self_attention.step(block_input(states, norm, pre=pre), kv_cache)
+        return add_block(states, self.dropout(attended), norm, pre=pre), kv_cache
 
     def cross_attend(
         self, states: Tensor, regions: RegionProjection, decoder_pass: DecoderPass
@@ -109,9 +110,6 @@ class DecoderLayer(nn.Module):
         transformed = self.feed_forward(block_input(states, norm, pre=pre))
         return add_block(states, self.dropout(transformed), norm, pre=pre), attention
 
-    def _add_self_attended(self, states: Tensor, attended: Tensor) -> Tensor:
-        return add_block(states, self.dropout(attended), self.self_attention_norm, pre=self.pre)
-
 
 class CaptionDecoder(nn.Module):
     """Embedding, decoder layers and output layer; a `Decoder`."""
@@ -119,10 +117,10 @@ class CaptionDecoder(nn.Module):
     def __init__(self, embedding: TokenEmbedding, layers: Iterable[DecoderLayer]):
         super().__init__()
         self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
+        self.layers: Sequence[DecoderLayer] = nn.ModuleList(layers)  # type: ignore[assignment]
         vocabulary_size, width = embedding.words.weight.shape
         # the last block is not normed where each norm is before its block
-        is_pre = any(layer.pre for layer in self._layers())
+        is_pre = any(layer.pre for layer in self.layers)
         self.norm = layer_norm(width, pre=True) if is_pre else nn.Identity()
         self.output = nn.Linear(width, vocabulary_size)
         nn.init.xavier_uniform_(self.output.weight)
@@ -130,12 +128,12 @@ class CaptionDecoder(nn.Module):
 
     def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
         """Project the encoder's output, (B, R, D), for every layer."""
-        attentions = (layer.cross_attention for layer in self._layers())
+        attentions = (layer.cross_attention for layer in self.layers)
         return tuple(attention.project(states, region_mask) for attention in attentions)
 
     def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
         """Project the encoder's output for every layer's mask network, None without one."""
-        attentions = (layer.cross_attention for layer in self._layers())
+        attentions = (layer.cross_attention for layer in self.layers)
         return tuple(attention.project_mask_keys(states) for attention in attentions)
 
     def start(self, memory: Memory) -> Tensors:
@@ -148,7 +146,7 @@ class CaptionDecoder(nn.Module):
         is_one = tokens.stride(0) == 0 and len(tokens) == len(memory)
         states: Tensor = self.embedding(tokens[:1] if is_one else tokens)
         attention: list[AlignedAttention] = []
-        for layer, regions in zip(self._layers(), memory.projections, strict=True):
+        for layer, regions in zip(self.layers, memory.projections, strict=True):
             states, weights = layer.cross_attend(layer.self_attend(states), regions, decoder_pass)
             attention.append(weights)
         return DecoderOutput(self.norm(states), tuple(attention))
@@ -161,12 +159,9 @@ class CaptionDecoder(nn.Module):
         states: Tensor = self.embedding(tokens[:, None], first_position=position)
         extended: list[Tensor] = []
         attention: list[AlignedAttention] = []
-        for number, layer in enumerate(self._layers()):
+        for number, layer in enumerate(self.layers):
             states, kv_cache = layer.self_attend_step(states, tensors[number] if tensors else None)
             states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
             extended.append(kv_cache)
             attention.append(weights)
         return DecoderOutput(self.norm(states).squeeze(1), tuple(attention)), tuple(extended)
-
-    def _layers(self) -> Sequence[DecoderLayer]:
-        return self.layers  # type: ignore[return-value]

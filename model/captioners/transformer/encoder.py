@@ -22,7 +22,12 @@ class RegionEmbedding(nn.Module):
         super().__init__()
         self.blind = config.blind
         self.feature = xavier_linear(feature_width, config.width)
-        self.box = _box_embedding(config)
+        self.box: nn.Module | None = None
+        if config.box_geometry == "linear":
+            self.box = xavier_linear(BOX_VALUES, config.width)
+        elif config.box_geometry == "relative":
+            first, second = (xavier_linear(w, config.width) for w in (BOX_VALUES, config.width))
+            self.box = nn.Sequential(first, nn.ReLU(), second)
         self.dropout = nn.Dropout(config.region_dropout(config.dropout))
         self.norm = nn.LayerNorm(config.width) if config.norm == "post" else nn.Identity()
 
@@ -37,18 +42,6 @@ class RegionEmbedding(nn.Module):
             states = states + self.box(boxes)
         embedded: Tensor = self.norm(states)
         return embedded
-
-
-def _box_embedding(config: TransformerConfig) -> nn.Module | None:
-    match config.box_geometry:
-        case "none":
-            return None
-        case "linear":
-            return xavier_linear(BOX_VALUES, config.width)
-        case "relative":
-            layers = (BOX_VALUES, config.width), (config.width, config.width)
-            first, second = (xavier_linear(*widths) for widths in layers)
-            return nn.Sequential(first, nn.ReLU(), second)
 
 
 class EncoderLayer(nn.Module):

@@ -15,6 +15,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.extract.extractor_record import ExtractorRecord
+from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.model_config import ModelConfig
@@ -109,7 +110,7 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         steps_per_epoch: int = 1,
         supervision: NamedRegions | None = None,
     ) -> None:
-        sides = map(list, (captioner.caption_parameters(), captioner.mask_parameters()))
+        sides = map(list, (caption_parameters(captioner), mask_parameters(captioner)))
         optimised = [(side, _optimiser(config, side)) for side in sides if side]
         super().__init__(optimised, config, ranks, ema=config.ema)
         self._steps_per_epoch = steps_per_epoch

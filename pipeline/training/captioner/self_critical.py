@@ -16,6 +16,7 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
+from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.errors import KindError
@@ -183,8 +184,8 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         ranks: Ranks = SINGLE,
     ) -> None:
         self._trains_masks = config.mask == "continued" and captioner.has_masks
-        masks = list(captioner.mask_parameters()) if self._trains_masks else []
-        sides = [side for side in (list(captioner.caption_parameters()), masks) if side]
+        masks = list(mask_parameters(captioner)) if self._trains_masks else []
+        sides = [side for side in (list(caption_parameters(captioner)), masks) if side]
         adams = [torch.optim.Adam(side, lr=0.0, betas=config.betas, fused=True) for side in sides]
         super().__init__(list(zip(sides, adams, strict=True)), config, ranks, ema=config.ema)
         self._captioner = captioner

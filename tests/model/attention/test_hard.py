@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from a2cap.model.alignment import AlignedAttention
+from a2cap.model.alignment import AlignedAttention, caption_parameters
 from a2cap.model.attention.hard import LocationLosses, Locations
 from a2cap.model.attention.hard_config import HardAttentionConfig
 from a2cap.model.captioner import trace_attention
@@ -50,7 +50,7 @@ def of_path(captioner, encoded, path):
 
 
 def gradient(value, captioner):
-    found = torch.autograd.grad(value, list(captioner.caption_parameters()), allow_unused=True)
+    found = torch.autograd.grad(value, list(caption_parameters(captioner)), allow_unused=True)
     return torch.cat([part.flatten() for part in found if part is not None])
 
 

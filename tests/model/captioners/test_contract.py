@@ -7,6 +7,7 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import pad
 
+from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import (
     Teaching,
@@ -239,7 +240,7 @@ def test_a_loaded_captioner_equals_the_saved_one(captioner, kind, images):
 
 def test_each_loss_gives_its_parameters_a_gradient_and_no_others(captioner, images):
     losses = two_losses(captioner, images.encoded(captioner), images.captions)
-    masks, others = list(captioner.mask_parameters()), list(captioner.caption_parameters())
+    masks, others = list(mask_parameters(captioner)), list(caption_parameters(captioner))
     assert {*masks, *others} == set(captioner.parameters())
     losses.caption.backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in others)
@@ -380,7 +381,7 @@ def test_masks_learn_to_harm_a_captioner_that_overfits_one_tiny_batch(kind):
     features, region_mask = torch.randn(6, 3, 6), torch.ones(6, 3, dtype=torch.bool)
     captions = torch.randint(4, 11, (6, 1, 5))
     captions[..., -1] = 2
-    sides = (captioner.caption_parameters(), captioner.mask_parameters())
+    sides = (caption_parameters(captioner), mask_parameters(captioner))
     optimisers = [torch.optim.Adam(side, lr=0.02) for side in sides]
     for _ in range(250):
         memory = captioner.encode(features, torch.zeros(6, 3, 5), region_mask)

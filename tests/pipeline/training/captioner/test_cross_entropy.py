@@ -12,6 +12,7 @@ from torch import nn
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.model.alignment import caption_parameters
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import decoder_input
 from a2cap.model.captioners.kinds import make_captioner
@@ -334,7 +335,7 @@ def test_the_average_of_the_weights_is_validated_and_resumed(batch):
     model = captioner()
     config = CONSTANT.model_copy(update={"ema": 0.2})
     optimizer = CrossEntropyOptimizer(model, config)
-    [parameter, *_] = model.caption_parameters()
+    [parameter, *_] = caption_parameters(model)
     expected = parameter.detach().clone()
     for number, decay in ((1, 2 / 11), (2, 0.2), (3, 0.2)):
         update(optimizer, batch, number)
