@@ -20,7 +20,7 @@ import torch
 
 from a2cap.data.batches.collate import collate
 from a2cap.data.batches.dataset import CaptionDataset
-from a2cap.data.batches.loader import epoch_batches
+from a2cap.data.batches.loader import Batches
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.pipeline.cli.main import cli
@@ -120,7 +120,7 @@ def start_training(folder: Path, scst: bool) -> int:
     rewards = (
         ImageRewards.read(captions, ScstConfig(), device=torch.device("cpu")) if scst else None
     )
-    batches = epoch_batches(dataset, collate, batch_size=50, seed=0, epoch=0)
+    batches = Batches(dataset, collate, batch_size=50, seed=0).epoch(0)
     loaded = 0
     for [batch] in islice(batches, BATCHES):
         loaded += len(batch.image_ids)

@@ -2,12 +2,12 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,50 +53,49 @@ class Share:
 ALL = Share()
 
 
-def epoch_batches(
-    dataset: EpochDataset[Element],
-    collate: Callable[[Sequence[Element]], Collated],
-    *,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    start: int = 0,
-    share: Share = ALL,
-    groups: NDArray[np.int64] | None = None,
-    parts: NDArray[np.int64] | None = None,
-    window: int | None = None,
-    workers: int = 0,
-) -> Iterator[list[Collated]]:
-    """Return the batches of an epoch from number `start` on, each as the micro-batches of `share`.
+@dataclass(frozen=True)
+class Batches(Generic[Element, Collated]):
+    """The batches of a training, each as the micro-batches of `share`.
 
     groups: of the items, which are not mixed in a batch; parts, window: as of `part_order`. The
     last batch holds the remaining items; a rank may have none of them. The batches are the same for
     any number of workers. Neither reads nor changes the global RNG state.
     """
-    chunks = epoch_chunks(
-        len(dataset),
-        batch_size=batch_size,
-        seed=seed,
-        epoch=epoch,
-        groups=groups,
-        parts=parts,
-        window=window,
-    )
-    batches = [share.of(chunk) for chunk in chunks[start:]]
 
-    def make(part: NDArray[np.int64]) -> Collated:
-        return collate([dataset[epoch, int(index)] for index in part])
+    dataset: EpochDataset[Element]
+    collate: Callable[[Sequence[Element]], Collated]
+    batch_size: int
+    seed: int
+    share: Share = ALL
+    groups: NDArray[np.int64] | None = None
+    parts: NDArray[np.int64] | None = None
+    window: int | None = None
+    workers: int = 0
 
-    loaded = _load(make, (part for batch in batches for part in batch), workers=workers)
-    return (list(islice(loaded, len(batch))) for batch in batches)
+    def __len__(self) -> int:
+        count, groups = len(self.dataset), self.groups
+        counts = [count] if groups is None else np.unique(groups, return_counts=True)[1]
+        return sum(math.ceil(count / self.batch_size) for count in counts)
 
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[list[Collated]]:
+        """Return the batches of an epoch, which count from 0, from batch `start` on."""
+        chunks = epoch_chunks(
+            len(self.dataset),
+            batch_size=self.batch_size,
+            seed=self.seed,
+            epoch=epoch,
+            groups=self.groups,
+            parts=self.parts,
+            window=self.window,
+        )
+        batches = [self.share.of(chunk) for chunk in chunks[start:]]
 
-def batches_per_epoch(
-    dataset: Sized, *, batch_size: int, groups: NDArray[np.int64] | None = None
-) -> int:
-    """Return the number of batches of an epoch, including partial ones."""
-    counts = [len(dataset)] if groups is None else np.unique(groups, return_counts=True)[1]
-    return sum(math.ceil(count / batch_size) for count in counts)
+        def make(part: NDArray[np.int64]) -> Collated:
+            return self.collate([self.dataset[epoch, int(index)] for index in part])
+
+        found = (part for batch in batches for part in batch)
+        loaded = _load(make, found, workers=self.workers)
+        return (list(islice(loaded, len(batch))) for batch in batches)
 
 
 def image_batches(

@@ -17,6 +17,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
+from a2cap.data.batches.loader import Batches
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
@@ -30,7 +31,6 @@ from a2cap.pipeline.runtime.training_precision import (
 from a2cap.pipeline.training.checkpoints import Position, SavedTraining
 from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_parts import (
-    Batches,
     Part,
     TrainingRecord,
     Update,

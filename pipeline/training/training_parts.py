@@ -1,25 +1,21 @@
-"""Parts of a training in the loop: batches, updates, validation, record, average of weights."""
+"""Parts of a training in the loop: updates, validation, record, average of weights."""
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from a2cap.data.batches.loader import EpochDataset, Share, batches_per_epoch, epoch_batches
 from a2cap.data.files.atomic import write_durably
 from a2cap.pipeline.engine.artifact_names import EPOCHS, TENSORBOARD
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.training.training_config import TrainingConfig
 
 
 class BatchPart(Protocol):
@@ -30,7 +26,6 @@ class BatchPart(Protocol):
         """Ids of its images."""
 
 
-Element = TypeVar("Element")
 Part = TypeVar("Part", bound=BatchPart)
 
 
@@ -55,41 +50,6 @@ class Update:
         """Format losses and gradient norm for an error message."""
         losses = ", ".join(f"{name} {value}" for name, value in self.means.items())
         return f"{losses}, gradient norm {self.gradient_norm}"
-
-
-@dataclass(frozen=True)
-class Batches(Generic[Element, Part]):
-    """One rank's share of the batches of a training."""
-
-    dataset: EpochDataset[Element]
-    collate: Callable[[Sequence[Element]], Part]
-    config: TrainingConfig
-    share: Share
-    workers: int
-    groups: NDArray[np.int64] | None = None  # of the items, which are not mixed in a batch
-    parts: NDArray[np.int64] | None = None  # of the items, to read one part after the other
-    window: int | None = None  # in which that order is shuffled
-
-    def __len__(self) -> int:
-        return batches_per_epoch(
-            self.dataset, batch_size=self.config.batch_size, groups=self.groups
-        )
-
-    def epoch(self, epoch: int, *, start: int) -> Iterator[list[Part]]:
-        """Yield the parts of each batch from number `start` on; epochs count from 0."""
-        return epoch_batches(
-            self.dataset,
-            self.collate,
-            batch_size=self.config.batch_size,
-            seed=self.config.seed,
-            epoch=epoch,
-            start=start,
-            share=self.share,
-            groups=self.groups,
-            parts=self.parts,
-            window=self.window,
-            workers=self.workers,
-        )
 
 
 class Validation(Protocol):

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.batches.dataset import CaptionDataset, Grouping
-from a2cap.data.batches.loader import Share, image_batches
+from a2cap.data.batches.loader import Batches, Share, image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.errors import InputError
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
@@ -27,7 +27,6 @@ from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.train_config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.training_data import TrainingData
-from a2cap.pipeline.training.training_parts import Batches
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +58,8 @@ def training_batches(
     return Batches(
         dataset,
         partial(collate, pinned=validation.device.type == "cuda"),
-        config,
+        config.batch_size,
+        config.seed,
         share=Share(ranks.rank, ranks.count, config.accumulate),
         workers=runtime.workers,
         groups=dataset.lengths() if grouping == "length" else None,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a2cap.data.batches.dataset import ItemKey
-from a2cap.data.batches.loader import Share
+from a2cap.data.batches.loader import Batches, Share
 from a2cap.data.batches.sampling import is_mirrored
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.errors import WeightsError
@@ -41,7 +41,6 @@ from a2cap.pipeline.training.detector.validation import (
     family_ids,
 )
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
-from a2cap.pipeline.training.training_parts import Batches
 from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -127,7 +126,8 @@ def train_detector(config: DetectorConfig, run: TrainingRun) -> DetectorData:
     batches = Batches(
         DetectorDataset(data.training, flip=config.flip, seed=config.seed),
         partial(collate, meta=detector.meta),
-        config,
+        config.batch_size,
+        config.seed,
         share=Share(ranks.rank, ranks.count, config.accumulate),
         workers=run.runtime.workers,
     )

@@ -8,7 +8,7 @@ import torch
 
 from a2cap.data.batches.collate import Batch, collate
 from a2cap.data.batches.dataset import CaptionDataset
-from a2cap.data.batches.loader import epoch_batches
+from a2cap.data.batches.loader import Batches
 from tests.data.features import stores
 
 WIDTH = 6
@@ -43,8 +43,12 @@ def make_dataset(store, counts=None, **options):
     return CaptionDataset(store, Captions(counts), "train", **{"seed": 7, **options})
 
 
-def epoch_parts(dataset, **options):
-    return epoch_batches(dataset, collate, **{"seed": 7, "epoch": 0, **options})
+def make_batches(dataset, *, seed=7, **options):
+    return Batches(dataset, collate, seed=seed, **options)
+
+
+def epoch_parts(dataset, *, epoch=0, start=0, **options):
+    return make_batches(dataset, **options).epoch(epoch, start=start)
 
 
 def whole_batches(dataset, **options):

@@ -1,13 +1,14 @@
 import pytest
 
 from a2cap.data.batches.dataset import CaptionDataset
-from a2cap.data.batches.loader import batches_per_epoch, image_batches
+from a2cap.data.batches.loader import image_batches
 from a2cap.data.batches.sampling import caption_choice, epoch_order
 from a2cap.data.errors import InputError, StoreError
 from tests.data.batches.items import (
     IDS,
     Captions,
     assert_all_equal,
+    make_batches,
     make_dataset,
     token_of,
     whole_batches,
@@ -39,7 +40,7 @@ def test_grouping_by_caption_gives_every_pair_once(store):
     dataset = make_dataset(store, counts, grouping="caption")
     assert len(dataset) == sum(counts.values())
     batches = list(whole_batches(dataset, batch_size=4))
-    assert len(batches) == batches_per_epoch(dataset, batch_size=4) == 6
+    assert len(batches) == len(make_batches(dataset, batch_size=4)) == 6
     assert {batch.tokens.shape[1] for batch in batches} == {1}
     pairs = [
         pair
@@ -60,8 +61,8 @@ def test_batches_of_one_length_hold_every_pair_once_and_go_on_where_they_stopped
     batches = list(whole_batches(dataset, **options))
     assert (
         len(batches)
-        == batches_per_epoch(dataset, **options)
-        > batches_per_epoch(dataset, batch_size=3)
+        == len(make_batches(dataset, **options))
+        > len(make_batches(dataset, batch_size=3))
     )
     for batch in batches:
         assert (batch.tokens != 0).all()  # no padding

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.data.batches.loader import Share, batches_per_epoch, epoch_batches, image_batches
+from a2cap.data.batches.loader import Batches, Share, image_batches
 from a2cap.data.errors import InputError, StoreError
-from tests.data.batches.items import IDS, assert_all_equal, epoch_parts, make_dataset, whole_batches
+from tests.data.batches.items import (
+    IDS,
+    assert_all_equal,
+    epoch_parts,
+    make_batches,
+    make_dataset,
+    whole_batches,
+)
 from tests.data.messages import message_of
 
 
@@ -26,7 +33,7 @@ def test_the_batches_of_an_epoch_contain_every_image_once(store):
     batches = list(whole_batches(dataset, batch_size=4))
     assert [len(batch.image_ids) for batch in batches] == [4, 4, 3]
     assert sorted(name for batch in batches for name in batch.image_ids) == IDS
-    assert batches_per_epoch(dataset, batch_size=4) == 3
+    assert len(make_batches(dataset, batch_size=4)) == 3
 
 
 @pytest.mark.parametrize("start", range(5))
@@ -137,7 +144,7 @@ def reject_odd(numbers):
     ],
 )
 def test_an_error_in_a_worker_keeps_its_type_and_text(dataset, collated, error, text, workers):
-    batches = epoch_batches(dataset, collated, batch_size=2, seed=0, epoch=0, workers=workers)
+    batches = Batches(dataset, collated, batch_size=2, seed=0, workers=workers).epoch(0)
     assert message_of(list, batches, error=error) == text
 
 
@@ -150,9 +157,7 @@ def test_two_batches_are_loaded_ahead_by_each_thread_and_no_thread_is_left(store
 
     for workers in (1, 3):
         made.clear()
-        found = epoch_batches(
-            Numbers(None), collated, batch_size=1, seed=0, epoch=0, workers=workers
-        )
+        found = Batches(Numbers(None), collated, batch_size=1, seed=0, workers=workers).epoch(0)
         assert made == []
         next(found)
         for _ in range(1000):

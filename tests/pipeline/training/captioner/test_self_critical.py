@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from a2cap.data.batches.collate import collate
 from a2cap.data.batches.dataset import CaptionDataset
-from a2cap.data.batches.loader import epoch_batches
+from a2cap.data.batches.loader import Batches
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, ConfigError
@@ -93,7 +93,7 @@ def ready(refine):
         captioner = load_model(refine.model, device=cpu).captioner
         data = read_training_data(refine.features, refine.captions)
         dataset = CaptionDataset(data.store.path, data.captions, "train", seed=0)
-        batch = next(epoch_batches(dataset, collate, batch_size=6, seed=0, epoch=0))
+        batch = next(Batches(dataset, collate, batch_size=6, seed=0).epoch(0))
         rewards = ImageRewards.read(refine.captions, config, device=cpu)
         return captioner, batch, SelfCriticalOptimizer(captioner, config, rewards)
 

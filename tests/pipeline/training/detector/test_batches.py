@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from a2cap.data.batches.loader import ALL
+from a2cap.data.batches.loader import Batches
 from a2cap.data.batches.sampling import is_mirrored
 from a2cap.data.detection.labels import DetectionData
 from a2cap.data.errors import InputError
@@ -19,7 +19,6 @@ from a2cap.pipeline.training.detector.train import (
     mirrored,
     new_detector,
 )
-from a2cap.pipeline.training.training_parts import Batches
 
 SEED = 3
 
@@ -37,7 +36,7 @@ def make(labelled, data):
         config = labelled.config(seed=SEED, batch_size=5, **changes)
         dataset = DetectorDataset(data, flip=config.flip, seed=config.seed)
         scaled = partial(collate, meta=new_detector(config, data).meta)
-        return Batches(dataset, scaled, config, ALL, workers)
+        return Batches(dataset, scaled, config.batch_size, config.seed, workers=workers)
 
     return make
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torchvision.models import resnet18
 
-from a2cap.data.batches.loader import Share
+from a2cap.data.batches.loader import Batches, Share
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.detections import detect_objects
 from a2cap.extract.image import read_image
@@ -29,7 +29,6 @@ from a2cap.pipeline.training.detector.train import (
     new_detector,
 )
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
-from a2cap.pipeline.training.training_parts import Batches
 from tests.pipeline.training.runs import (
     DetectorTraining,
     metrics,
@@ -267,8 +266,10 @@ def parts_of(labelled, data):
         meta = new_detector(config, data).meta
         dataset = DetectorDataset(data, flip=True, seed=0)
         share = Share(micro_batches=accumulate)
-        batches = Batches(dataset, partial(collate, meta=meta), config, share, workers=0)
-        return next(batches.epoch(0, start=0))
+        batches = Batches(
+            dataset, partial(collate, meta=meta), config.batch_size, seed=0, share=share
+        )
+        return next(batches.epoch(0))
 
     return parts_of
 
