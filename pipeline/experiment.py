@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ from a2cap.pipeline.engine.artifact_names import (
     TRAIN_XE,
 )
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.inputs import Input, Inputs, result_input
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import (
     Outcome,
@@ -98,11 +99,7 @@ class Experiment:
 
     def stage(self, name: str) -> PreparedStage:
         """Prepare a stage; raise UnfinishedStageError if a stage that it reads is not finished."""
-
-        def result(other: str) -> Input:
-            found = self.result(other, needed_by=name)
-            return result_input(found.directory, found.manifest)
-
+        result = partial(self.result, needed_by=name)
         return self.declared[name].prepare(result, self.artifacts / name)
 
     def run(self, name: str, *, force: bool = False, output: Path | None = None) -> Outcome:

@@ -19,6 +19,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from a2cap.pipeline.engine.artifact_names import EVENTS
@@ -26,18 +27,18 @@ from a2cap.pipeline.engine.artifact_names import EVENTS
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class EventLog:
     """Writer of the `events.jsonl` of a directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / EVENTS
-        self._skipped: set[tuple[str, str]] = set()
+    directory: Path
+    _skipped: set[tuple[str, str]] = field(default_factory=set)
 
     def write(self, event: str, **fields: object) -> None:
         """Append an event."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **fields})
         logger.debug("%s", line)
-        with self._path.open("a+b") as file:
+        with (self.directory / EVENTS).open("a+b") as file:
             if file.tell():
                 # a kill may have truncated the last line
                 file.seek(-1, os.SEEK_END)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.checksum import sha256_of
-from a2cap.data.files.sealed_folder import MANIFEST, Manifest, problems, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, problems, read_manifest
 
 FileState = tuple[int, int, int, int]
 Promised = tuple[str, FileState | None]
@@ -34,17 +34,6 @@ class Input:
     path: Path
     digest: str
     files: Mapping[Path, Promised] = field(default_factory=dict)
-
-
-def result_input(folder: Path, manifest: Manifest) -> Input:
-    """Return a finished result as the input of another stage."""
-    promised: dict[Path, Promised] = {
-        folder / name: (output.sha256, None) for name, output in manifest.outputs.items()
-    }
-    # its list of skipped items is read too
-    own = folder / MANIFEST
-    promised[own] = (sha256_of(own), file_state(own))
-    return Input(folder, manifest.digest, promised)
 
 
 class Inputs(dict[str, Input]):

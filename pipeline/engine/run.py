@@ -17,6 +17,7 @@ from filelock import FileLock
 
 from a2cap.data.errors import A2Error, InputError, LockedError
 from a2cap.data.files.atomic import discard, rename_durably, write_durably
+from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.sealed_folder import (
     MANIFEST,
     MadeFrom,
@@ -27,7 +28,7 @@ from a2cap.data.files.sealed_folder import (
 )
 from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG
 from a2cap.pipeline.engine.explain import difference
-from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.inputs import Input, Inputs, Promised, file_state
 from a2cap.pipeline.engine.lock import is_locked, lock_holder, reading, stage_lock
 from a2cap.pipeline.engine.prepared_stage import EventLog, PreparedStage, StagePaths
 from a2cap.pipeline.engine.shard_stripe import Stripe
@@ -45,6 +46,16 @@ class Outcome:
     directory: Path
     manifest: Manifest
     ran: bool
+
+    def as_input(self) -> Input:
+        """Return the result as the input of another stage."""
+        found, own = self.manifest.outputs, self.directory / MANIFEST
+        files: dict[Path, Promised] = {
+            self.directory / name: (output.sha256, None) for name, output in found.items()
+        }
+        # its list of skipped items is read too
+        files[own] = (sha256_of(own), file_state(own))
+        return Input(self.directory, self.manifest.digest, files)
 
 
 def finished(stage: PreparedStage, paths: StagePaths) -> Outcome | None:

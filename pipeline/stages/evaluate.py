@@ -65,8 +65,11 @@ class Evaluate(Stage):
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with further captioners, and what the captions are compared with."""
         config, data, files = self.evaluate, self.data, self.files
-        found = {"features": result(EXTRACT), "captions": result(PREPROCESS)}
-        found["model"] = result(self.model)
+        found = {
+            "features": result(EXTRACT).as_input(),
+            "captions": result(PREPROCESS).as_input(),
+            "model": result(self.model).as_input(),
+        }
         for number, path in enumerate(config.ensemble, start=2):
             found[f"{FURTHER_MODEL}{number}"] = files.captioner(path, "evaluate.ensemble")
         # without attention there is no grounding, and the boxes are not read

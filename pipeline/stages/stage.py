@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.inputs import Input, Inputs
+from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
+from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.stages.checks import Check
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
 
-Results = Callable[[str], Input]
-"""Returns the result of another stage as an input; raises UnfinishedStageError if it has none."""
+Results = Callable[[str], Outcome]
+"""Returns the result of another stage; raises UnfinishedStageError if it has none."""
 
 
 class Stage(ABC):

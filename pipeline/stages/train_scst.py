@@ -39,8 +39,11 @@ class TrainScst(Stage):
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
-        found = {"features": result(EXTRACT), "captions": result(PREPROCESS)}
-        found["model"] = result(TRAIN_XE)
+        found = {
+            "features": result(EXTRACT).as_input(),
+            "captions": result(PREPROCESS).as_input(),
+            "model": result(TRAIN_XE).as_input(),
+        }
         fields = {"scst": self.scst.model_dump(mode="json", exclude={NO_EFFECT})}
         plug_in = plug_in_of(self.scst.reward or "")
         if plug_in is not None:  # the code of the reward

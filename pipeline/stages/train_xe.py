@@ -44,7 +44,10 @@ class TrainXe(Stage):
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
-        found = {"features": result(EXTRACT), "captions": result(PREPROCESS)}
+        found = {
+            "features": result(EXTRACT).as_input(),
+            "captions": result(PREPROCESS).as_input(),
+        }
         start = self.train.start
         if start is not None:
             found["start"] = self.files.captioner(start, "train.start")

@@ -9,9 +9,9 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import SkippedItem, seal
 from a2cap.pipeline.engine import inputs as module
 from a2cap.pipeline.engine.hash_cache import HashCache
-from a2cap.pipeline.engine.inputs import Input, Inputs, result_input
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
-from a2cap.pipeline.engine.run import run_stage
+from a2cap.pipeline.engine.run import Outcome, run_stage
 from tests.data.messages import message_of
 
 
@@ -124,7 +124,7 @@ def test_the_work_can_check_the_files_of_a_commit(images):
 def test_a_damaged_file_of_a_result_is_named_before_the_work(tmp_path, images, paths):
     made = run(paths, images)
     (made.directory / "total.txt").write_text("8")
-    one = result_input(made.directory, made.manifest)
+    one = made.as_input()
     worked = []
     message = message_of(run, StagePaths(tmp_path / "next"), one, lambda: worked.append(True))
     assert message == (
@@ -141,9 +141,9 @@ def test_a_damaged_inner_folder_of_a_result_is_named_before_the_work(tmp_path, d
     (inner / "data").write_text("many records")
     seal(inner, ["data"])
     manifest = seal(tmp_path / "result", ["store"])
-    inputs = Inputs({"features": result_input(tmp_path / "result", manifest)})
-    inputs.check()
-    inputs = Inputs({"features": result_input(tmp_path / "result", manifest)})
+    outcome = Outcome(tmp_path / "result", manifest, ran=True)
+    Inputs({"features": outcome.as_input()}).check()
+    inputs = Inputs({"features": outcome.as_input()})
     if damage == "truncated":
         (inner / "data").write_text("few")
     elif damage == "other digest":
@@ -157,7 +157,7 @@ def test_a_damaged_inner_folder_of_a_result_is_named_before_the_work(tmp_path, d
 
 def test_a_manifest_that_changes_during_the_work_is_found(images, paths, tmp_path):
     made = run(paths, images)
-    inputs = Inputs({"total": result_input(made.directory, made.manifest)})
+    inputs = Inputs({"total": made.as_input()})
     inputs.check()
     seal(made.directory, ["total.txt"], skipped=[SkippedItem("1", "odd")])
     assert message_of(inputs.check).startswith("1 of 2 input files changed during the run: ")
