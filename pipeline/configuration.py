@@ -28,7 +28,7 @@ from a2cap.model.errors import KindError
 from a2cap.model.plug_ins import MAY_IMPORT
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.training.captioner.recipes import with_recipe
+from a2cap.pipeline.training.captioner.recipes import RECIPES
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from a2cap.pipeline.weights.detectors import settings_of_weights
@@ -66,7 +66,12 @@ class Config(Section):
     def _fill_unset(cls, content: object) -> object:
         if not isinstance(content, Mapping):
             return content
-        filled = with_recipe(content)
+        filled = dict(content)
+        sections = {name: value for name, value in content.items() if isinstance(value, Mapping)}
+        kind = sections.get("model", {}).get("kind", "transformer")
+        optim = sections.get("train", {}).get("optim")
+        for name, fields in RECIPES.get(str(kind), {}).get(str(optim), {}).items():
+            filled[name] = {**fields, **sections.get(name, {})}
         section = filled.get("extract")
         if isinstance(section, Mapping) and isinstance(section.get("weights"), str):
             stated = settings_of_weights(section["weights"])

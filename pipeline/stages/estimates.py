@@ -72,33 +72,29 @@ def captioner_parameters(config: ModelConfig, *, width: int, vocabulary: int) ->
     return sum(parameter.numel() for parameter in captioner.parameters())
 
 
-def kept_per_token(config: ModelConfig, regions: int) -> int:
-    """Count the floats that back-propagation keeps for one token, without the logits.
+def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int) -> int:
+    """Return the bytes of a step: weights, gradients, Adam's two moments, and the tokens.
 
     Runs one caption; the parameters stay uninitialised, as only sizes count.
     """
+    regions = config.train.max_regions or config.extract.max_regions
     with skip_init():
-        captioner = make_captioner(config, feature_width=_FEW, vocabulary_size=_FEW).train()
+        captioner = make_captioner(config.model, feature_width=_FEW, vocabulary_size=_FEW).train()
     is_region = torch.zeros(1, regions, dtype=torch.bool)
     is_region[:, 0] = True  # of one region: spatial rejects images of more regions than cells
     memory = captioner.encode(torch.zeros(1, regions, _FEW), torch.zeros(1, regions, 5), is_region)
 
     kept = []
-    for tokens in (1, 2):
+    for length in (1, 2):
         saved: list[torch.Tensor] = []
         with saved_tensors_hooks(saved.append, torch.as_tensor):
-            captioner.score(memory, torch.full((1, 1, tokens), _FEW - 1))
+            captioner.score(memory, torch.full((1, 1, length), _FEW - 1))
         storages = {one.untyped_storage()._cdata: one.untyped_storage() for one in saved}
         for parameter in captioner.parameters():
             storages.pop(parameter.untyped_storage()._cdata, None)
         kept.append(sum(storage.nbytes() for storage in storages.values()))
-    return (kept[1] - kept[0]) // _FLOAT_BYTES
-
-
-def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int) -> int:
-    """Return the bytes of a step: weights, gradients, Adam's two moments, and the tokens."""
-    regions = config.train.max_regions or config.extract.max_regions
-    per_token = 5 * vocabulary + kept_per_token(config.model, regions)
+    # a token keeps what two keep more than one, and its logits
+    per_token = 5 * vocabulary + (kept[1] - kept[0]) // _FLOAT_BYTES
     return _FLOAT_BYTES * (4 * parameters + tokens * per_token)
 
 

@@ -43,17 +43,16 @@ class Checkpoint:
     state: dict[str, object]
 
 
+@dataclass(frozen=True)
 class Checkpoints:
     """The checkpoints of one training run; command: that trains, for error messages."""
 
-    def __init__(self, folder: Path, *, command: str = "a2 train") -> None:
-        self._folder = folder
-        self._command = command
-        folder.mkdir(parents=True, exist_ok=True)
+    folder: Path
+    command: str = "a2 train"
 
     def directory(self, step: int) -> Path:
         """Return the directory of a step's checkpoint."""
-        return self._folder / checkpoint_name(step)
+        return self.folder / checkpoint_name(step)
 
     def save(
         self,
@@ -65,10 +64,10 @@ class Checkpoints:
     ) -> None:
         """Write a checkpoint under a temporary name, rename it, and drop old ones."""
         # left by a run that was killed during a save
-        for left in self._folder.glob(".step-*.partial"):
+        for left in self.folder.glob(".step-*.partial"):
             shutil.rmtree(left)
-        partial = self._folder / f".{checkpoint_name(step)}.partial"
-        partial.mkdir()
+        partial = self.folder / f".{checkpoint_name(step)}.partial"
+        partial.mkdir(parents=True)
         save_tensors(partial / TENSORS, tensors)
         _save_state(partial / STATE, state)
         seal(partial, FILES)
@@ -78,14 +77,14 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint directory, oldest first."""
         # isdigit skips folders such as "step-00000001 copy"
-        numbers = (path.name.removeprefix("step-") for path in self._folder.glob("step-*"))
+        numbers = (path.name.removeprefix("step-") for path in self.folder.glob("step-*"))
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def latest(self) -> Checkpoint | None:
         """Return the newest checkpoint that verifies, or None; warn about damaged ones."""
         # A partial checkpoint may be whole: its run died before the rename. Saving a step again
         # removes the older checkpoint of that step just before.
-        for partial in self._folder.glob(".step-*.partial"):
+        for partial in self.folder.glob(".step-*.partial"):
             if checkpoint_problem(partial) is None:
                 self._rename(partial)
         for step in reversed(self.steps()):
@@ -99,7 +98,7 @@ class Checkpoints:
         """Return one checkpoint; raise A2Error if it is incomplete or damaged."""
         problem = checkpoint_problem(self.directory(step))
         if problem is not None:
-            raise A2Error(f'{problem}; train again with "{self._command} --force"')
+            raise A2Error(f'{problem}; train again with "{self.command} --force"')
         return self._read(step)
 
     def drop_old(self, best_step: int | None) -> None:
@@ -109,7 +108,7 @@ class Checkpoints:
                 shutil.rmtree(self.directory(step))
 
     def _rename(self, partial: Path) -> None:
-        final = self._folder / partial.name.removeprefix(".").removesuffix(".partial")
+        final = self.folder / partial.name.removeprefix(".").removesuffix(".partial")
         shutil.rmtree(final, ignore_errors=True)
         publish(partial, final)
 

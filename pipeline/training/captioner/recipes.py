@@ -86,13 +86,3 @@ RECIPES: Mapping[str, Mapping[str, Fields]] = {
     "m2": {"authors": {"train": {**_M2, "clip_norm": None}}, "modern": {"train": _M2}},
 }
 """Kind -> recipe -> its fields."""
-
-
-def with_recipe(content: Mapping[str, object]) -> dict[str, object]:
-    """Return a configuration with the fields of its recipe where it states none."""
-    sections = {name: value for name, value in content.items() if isinstance(value, Mapping)}
-    kind = sections.get("model", {}).get("kind", "transformer")
-    optim = sections.get("train", {}).get("optim")
-    recipe = RECIPES.get(str(kind), {}).get(str(optim), {})
-    filled = {name: {**fields, **sections.get(name, {})} for name, fields in recipe.items()}
-    return {**content, **filled}

@@ -1,5 +1,7 @@
 """Estimates of disk space and memory, compared with measured peaks."""
 
+from functools import partial
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -9,19 +11,19 @@ from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.weights.initial import random_detector
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.pipeline.configuration import load_config
+from a2cap.pipeline.configuration import Config, load_config
 from a2cap.pipeline.stages.estimates import (
     captioner_parameters,
     detector_bytes,
     detector_memory,
     detector_training_disk,
     feature_width,
-    kept_per_token,
     step_memory,
     training_disk,
 )
 from a2cap.pipeline.stages.train_scst import self_critical_tokens
 from a2cap.pipeline.stages.train_xe import training_tokens
+from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from tests.model.kinds import KINDS
 
@@ -50,7 +52,9 @@ def test_parameters_are_counted_without_making_any_and_tokens_take_memory(kind):
     captioner = make_captioner(config, feature_width=24, vocabulary_size=40)
     counted = captioner_parameters(config, width=24, vocabulary=40)
     assert counted == sum(parameter.numel() for parameter in captioner.parameters())
-    assert kept_per_token(config, 12) >= kept_per_token(config, 2) > config.width
+    step = partial(step_memory, tokens=1, parameters=0, vocabulary=0)
+    few, many = (step(Config(model=config, train=TrainConfig(max_regions=n))) for n in (2, 12))
+    assert many >= few > 4 * config.width
 
 
 # Peak of the process less that after the imports, one thread, torch 2.15: measured with one image
