@@ -8,7 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,8 +18,8 @@ from torch import Tensor, nn
 from a2cap.extract.detector.anchors import MAX_LOG_GROWTH, anchor_grid, decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.detector.nms import nms
 from a2cap.extract.detector.resnet import Architecture
+from a2cap.extract.torchvision_module import torchvision_module
 
 CANDIDATES = 6000
 """Top-scoring boxes that enter non-maximum suppression."""
@@ -171,3 +173,29 @@ def batch_rois(boxes: Sequence[Tensor]) -> Tensor:
             for index, own in enumerate(boxes)
         ]
     )
+
+
+def nms(boxes: Tensor, scores: Tensor, *, threshold: float, most: int) -> Tensor:
+    """Drop boxes that overlap a higher-scoring one (greedy non-maximum suppression).
+
+    By torchvision, or on a CPU without importing it.
+    boxes: (N, 4) float32, continuous edges; scores: (N,) float32; threshold: largest overlap that
+    is kept. Returns at most `most` kept indices by falling score.
+    """
+    if boxes.device.type != "cpu":
+        return cast(Tensor, torchvision_module("ops").nms(boxes, scores, threshold)[:most])
+    order = scores.argsort(descending=True, stable=True)
+    x1, y1, x2, y2 = boxes[order].numpy().T.copy()
+    areas = (x2 - x1) * (y2 - y1)
+    limit = np.float64(threshold)  # compared in float64, as torchvision does
+    kept: list[np.int64] = []
+    left = np.arange(len(order))
+    while len(left) and len(kept) < most:
+        best, left = left[0], left[1:]
+        kept.append(best)
+        width = np.minimum(x2[best], x2[left]) - np.maximum(x1[best], x1[left])
+        height = np.minimum(y2[best], y2[left]) - np.maximum(y1[best], y1[left])
+        shared = np.maximum(width, 0) * np.maximum(height, 0)
+        with np.errstate(invalid="ignore"):  # boxes of no area overlap none
+            left = left[~(shared / (areas[best] + areas[left] - shared) > limit)]
+    return order[torch.tensor(kept, dtype=torch.int64)]

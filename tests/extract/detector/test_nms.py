@@ -2,7 +2,7 @@ import pytest
 import torch
 import torchvision
 
-from a2cap.extract.detector.nms import nms
+from a2cap.extract.detector.proposals import nms
 from tests.extract.tiny import seeded
 
 
