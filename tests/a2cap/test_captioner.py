@@ -68,16 +68,6 @@ def test_the_caption_is_that_of_the_command(experiment, captioner, model, scene,
     assert (found.attention.aligned == expected.attention.aligned).all()
 
 
-def test_an_array_is_captioned_as_its_file(captioner, scene, boxes, tmp_path):
-    path = tmp_path / "same.png"
-    Image.open(scene).save(path)
-    with Image.open(path) as image:
-        array = np.asarray(image.convert("RGB"))
-    found = captioner(array, boxes=boxes)
-    assert found.beams == captioner(path, boxes=boxes).beams
-    assert (found.pixels == array).all()
-
-
 @pytest.fixture
 def images(experiment):
     return sorted((experiment.scenes / "images").iterdir())[:7]

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.data.errors import A2Error, WeightsError
+from a2cap.data.errors import A2Error
 from a2cap.extract.detector.conventions import detectron2_meta
 from a2cap.extract.detector.detector import fuse
 from a2cap.extract.detector.input import ScaledSize, image_blob
 from a2cap.extract.detector.proposals import select_proposals
 from a2cap.extract.detectron2_backend import rebuild
 from a2cap.extract.extractor import Extractor
-from tests.extract.tiny import CONFIG, relative, with_meta
+from tests.extract.tiny import CONFIG, refusal, relative, with_meta
 
 THEIRS = CONFIG.model_copy(update={"backend": "detectron2"})
 
@@ -42,9 +42,8 @@ def test_missing_detectron2_is_reported_in_one_line(deep, monkeypatch):
 
 
 def test_a_depth_that_detectron2_does_not_dilate_is_refused(detector):
-    with pytest.raises(WeightsError) as error:
-        Extractor(detector, config=THEIRS)
-    assert str(error.value) == "detectron2 does not dilate ResNet-18; set extract.backend=native"
+    found = refusal(Extractor, detector, config=THEIRS)
+    assert found == "detectron2 does not dilate ResNet-18; set extract.backend=native"
 
 
 @needs_detectron2

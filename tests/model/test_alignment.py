@@ -11,8 +11,7 @@ from a2cap.model.alignment import (
     softmax_of_rows,
 )
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.errors import ModelError
-from tests.data.messages import message_of
+from tests.model.kinds import refusal
 
 B, H, Q, R, D, HEAD = 2, 2, 3, 5, 8, 4
 REGION_MASK = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
@@ -102,7 +101,7 @@ def test_mask_networks_start_with_xaviers_range():
 def test_linear_mask_accepts_at_most_as_many_regions_as_slots():
     mask = LinearMask(hidden_width=D, heads=H, slots=4).double()
     assert mask(HIDDEN, mask.project(REGIONS[:, :3]), NONE_PADDED[..., :3]).shape == (B, H, Q, 3)
-    assert message_of(mask.project, REGIONS, error=ModelError) == (
+    assert refusal(mask.project, REGIONS) == (
         "an image has 5 regions, the linear mask network has 4 slots; raise "
         "model.alignment.mask_slots and retrain, or set model.alignment.mask_network to bilinear"
     )

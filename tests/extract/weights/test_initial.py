@@ -1,12 +1,10 @@
 import math
-import re
 from dataclasses import replace
 
 import pytest
 import torch
 from torchvision.models import resnet18, resnet50
 
-from a2cap.data.errors import WeightsError
 from a2cap.extract.detector.conventions import DETECTRON2_MEAN, caffe_meta
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.weights.initial import (
@@ -15,7 +13,7 @@ from a2cap.extract.weights.initial import (
     random_detector,
     resnet_tensors,
 )
-from tests.extract.tiny import TINY, tiny_meta
+from tests.extract.tiny import TINY, refusal, tiny_meta
 
 ARCHITECTURE = replace(TINY, classes=3, attributes=4, proposal_width=32)
 
@@ -82,8 +80,7 @@ def test_a_backbone_of_another_width_is_refused():
         "of another shape, 'backbone.res2.0.conv1.norm.bias' first; "
         "choose the depth and width of the weights"
     )
-    with pytest.raises(WeightsError, match=re.escape(message)):
-        initialise_from(made(0, wider), made().state_dict(), name="a")
+    assert refusal(initialise_from, made(0, wider), made().state_dict(), name="a") == message
 
 
 META = tiny_meta(classes=2, sizes=(32,), side=64)

@@ -18,9 +18,8 @@ from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
 from a2cap.model.alignment import caption_parameters, mask_parameters  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
-from a2cap.model.errors import ModelError  # noqa: E402
-from tests.data.messages import message_of  # noqa: E402
 from tests.model.adapting.captioners import BUILDERS, build, inputs, labelled, teacher  # noqa: E402
+from tests.model.kinds import refusal  # noqa: E402
 
 NONE, GATE = AlignmentConfig(fusion="none"), AlignmentConfig(fusion="gate")
 # in the quick tests, one class of each mechanism
@@ -225,28 +224,28 @@ class Strange(nn.Module):
 def test_a_model_that_cannot_be_adapted_is_refused():
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     encoder = transformers.BertModel(transformers.BertConfig(vocab_size=9, **sizes))
-    assert message_of(adapt_layers, encoder, NONE, error=ModelError) == (
+    assert refusal(adapt_layers, encoder, NONE) == (
         "no cross-attention in BertModel; a2 adapts captioners whose decoder attends to the "
         "image by cross-attention, such as VisionEncoderDecoderModel"
     )
     strange = Strange()
     for part, layer in strange.crossattention.items():
         setattr(strange.crossattention, part, layer)
-    assert message_of(adapt_layers, strange, NONE, error=ModelError) == (
+    assert refusal(adapt_layers, strange, NONE) == (
         "cannot adapt ModuleDict: it does not use the attention interface of transformers; update "
         "transformers, or choose another model"
     )
     model = build("gpt2")
     third = AlignmentConfig(fusion="gate", aligned_layers=(1, 3))
-    assert message_of(adapt_layers, model, third, error=ModelError) == (
+    assert refusal(adapt_layers, model, third) == (
         "aligned_layers names layer 3, VisionEncoderDecoderModel has 2 cross-attentions to the "
         'image; choose "all" or layers from 1'
     )
     layers = adapt_layers(model, GATE)
-    found = message_of(adapted_losses, model, layers, GATE, teacher("gpt2"), 0, error=ModelError)
+    found = refusal(adapted_losses, model, layers, GATE, teacher("gpt2"), 0)
     assert found == "no labels to learn from; give labels=, as to the model's forward"
     model.decoder.transformer.gradient_checkpointing = True
     batch = labelled("gpt2")
-    assert message_of(adapted_losses, model, layers, GATE, batch, 0, error=ModelError) == (
+    assert refusal(adapted_losses, model, layers, GATE, batch, 0) == (
         "gradient checkpointing is on, which computes a pass again after its end; turn it off"
     )

@@ -10,8 +10,7 @@ from torch import nn
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.wrapped import AlignedMultiheadAttention, alignment_pass
-from a2cap.model.errors import ModelError
-from tests.data.messages import message_of
+from tests.model.kinds import refusal
 from tests.test_structure import ROOT
 
 B, Q, R, D, H = 2, 3, 5, 8, 2
@@ -130,7 +129,7 @@ def test_it_runs_in_bfloat16(inputs, perturbed):
 )
 def test_an_attention_that_alignment_cannot_follow_is_refused(options, obstacle):
     config = AlignmentConfig(fusion="gate")
-    found = message_of(AlignedMultiheadAttention, attention(**options), config, error=ModelError)
+    found = refusal(AlignedMultiheadAttention, attention(**options), config)
     assert found == (
         f"cannot align this attention: {obstacle}; build it with batch_first=True and otherwise "
         "default arguments"

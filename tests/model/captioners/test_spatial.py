@@ -9,8 +9,7 @@ import torch
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.spatial import SpatialCaptioner
 from a2cap.model.captioners.spatial_config import SpatialConfig
-from a2cap.model.errors import ModelError
-from tests.model.kinds import FUSIONS, make
+from tests.model.kinds import FUSIONS, make, refusal
 from tests.model.transcription import (
     Weights,
     assert_equal_to_transcription,
@@ -84,9 +83,7 @@ def test_cells_moved_with_their_positions_change_nothing_and_without_them_someth
 
 def test_more_regions_than_cells_are_an_error(images):
     captioner = make("spatial", cells=3)
-    with pytest.raises(ModelError) as error:
-        images.encoded(captioner)
-    assert str(error.value) == (
+    assert refusal(images.encoded, captioner) == (
         "an image has 4 regions, the captioner has positions for 3 cells; set model.cells to the "
         "number of cells and retrain"
     )

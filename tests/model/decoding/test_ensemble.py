@@ -4,8 +4,7 @@ import torch
 from a2cap.model.captioner import SpecialTokens, decoder_input, trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.decoding.ensemble import Ensemble
-from a2cap.model.errors import ModelError
-from tests.model.kinds import KINDS, make
+from tests.model.kinds import KINDS, make, refusal
 from tests.model.searching import search
 from tests.quick import crossed
 
@@ -86,9 +85,7 @@ def test_attention_is_averaged_and_layers_are_concatenated(three, images):
 
 
 def test_an_empty_ensemble_is_rejected():
-    with pytest.raises(ModelError) as raised:
-        Ensemble([])
-    assert str(raised.value) == "an ensemble has no captioner; give it one or more"
+    assert refusal(Ensemble, []) == "an ensemble has no captioner; give it one or more"
 
 
 @pytest.mark.parametrize("change", [{"vocabulary_size": 12}, {"special": SpecialTokens(unk=4)}])
@@ -96,9 +93,7 @@ def test_captioners_of_different_vocabularies_are_rejected(tiny, change):
     other = TransformerCaptioner(
         tiny().config, feature_width=6, **{"vocabulary_size": 11, **change}
     )
-    with pytest.raises(ModelError) as raised:
-        Ensemble([tiny(), other])
-    assert str(raised.value) == (
+    assert refusal(Ensemble, [tiny(), other]) == (
         f"captioners of an ensemble have 11 and {other.vocabulary_size} tokens, or other special "
         "tokens; give it captioners of one vocabulary"
     )

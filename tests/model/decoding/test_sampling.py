@@ -9,7 +9,7 @@ from a2cap.model.decoding.sampling import (
     sample_tokens,
     sampled_hypotheses,
 )
-from a2cap.model.errors import ModelError
+from tests.model.kinds import refusal
 from tests.model.searching import search
 
 BOS, EOS, PAD = 1, 2, 0
@@ -146,6 +146,4 @@ def test_beams_have_their_minimum_length(tiny, images):
 )
 def test_values_out_of_range_are_rejected(tiny, images, options, message):
     captioner = tiny()
-    with pytest.raises(ModelError, match="choose") as error:
-        sample_captions(captioner, images.encoded(captioner), **options)
-    assert str(error.value) == message
+    assert refusal(sample_captions, captioner, images.encoded(captioner), **options) == message

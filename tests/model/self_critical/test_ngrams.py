@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2cap.model.errors import ModelError
 from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
 from a2cap.model.self_critical.ngrams import (
     END_OF_CAPTION,
@@ -17,7 +16,7 @@ from a2cap.model.self_critical.ngrams import (
     count_occurrences,
     ngram_exists,
 )
-from tests.data.messages import message_of
+from tests.model.kinds import refusal
 
 SENTENCES = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=4)
 
@@ -89,11 +88,11 @@ def test_unknown_ngrams_have_the_weight_of_one_document():
 
 
 def test_an_ngram_without_its_prefix_is_rejected():
-    assert message_of(table, {(1, 2): 1, (2,): 4}, 4, error=ModelError) == (
+    assert refusal(table, {(1, 2): 1, (2,): 4}, 4) == (
         "document frequencies lack the prefix of an n-gram; count them again"
     )
 
 
 def test_zero_documents_are_rejected():
-    found = message_of(table, {(1,): 1}, 0, error=ModelError)
+    found = refusal(table, {(1,): 1}, 0)
     assert found == "too few documents: 0; count over one image or more"

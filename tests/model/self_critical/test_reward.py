@@ -13,9 +13,8 @@ from pycocoevalcap.bleu.bleu_scorer import BleuScorer
 from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from a2cap.model.errors import ModelError
 from a2cap.model.self_critical.reward import CaptionReward, References
-from tests.data.messages import message_of
+from tests.model.kinds import refusal
 from tests.model.self_critical.test_ngrams import document_counts, table
 
 PAD, EOS, UNK = 0, 2, 3
@@ -148,7 +147,7 @@ def test_counts_above_255_are_correct():
 
 def test_empty_references_are_rejected():
     none, weights = References.from_sentences([[[]], [[], []]]), weights_of([[[4]]])
-    found = message_of(CaptionReward, weights, none, eos=True, error=ModelError)
+    found = refusal(CaptionReward, weights, none, eos=True)
     assert found == "all references are empty; give each image captions"
 
 

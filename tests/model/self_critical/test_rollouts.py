@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from a2cap.model.decoding.sampling import sample_captions
-from a2cap.model.errors import ModelError
 from a2cap.model.self_critical.rollouts import generate_rollouts, self_critical_loss
-from tests.data.messages import message_of
-from tests.model.kinds import FUSIONS
+from tests.model.kinds import FUSIONS, refusal
 from tests.model.searching import search
 
 PAD, BOS, EOS = 0, 1, 2
@@ -74,7 +72,7 @@ def test_empty_beams_do_not_change_the_baseline(tiny, images):
 
 def test_a_single_sample_is_rejected_for_leave_one_out(tiny, images):
     captioner = tiny()
-    found = message_of(rollouts, captioner, images.encoded(captioner), samples=1, error=ModelError)
+    found = refusal(rollouts, captioner, images.encoded(captioner), samples=1)
     assert found == "too few samples to leave one out: 1; choose 2 or more"
 
 

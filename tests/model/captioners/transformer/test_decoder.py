@@ -1,17 +1,15 @@
-import pytest
 import torch
 
 from a2cap.model.captioners.transformer.decoder import TokenEmbedding
-from a2cap.model.errors import ModelError
 from a2cap.model.layers import MAX_POSITIONS
+from tests.model.kinds import refusal
 
 
 def test_captions_longer_than_the_positions_are_rejected():
     embedding = TokenEmbedding(vocabulary_size=7, width=2)
     embedding(torch.zeros(1, MAX_POSITIONS, dtype=torch.int64))
-    with pytest.raises(ModelError) as raised:
-        embedding(torch.zeros(1, 1, dtype=torch.int64), first_position=MAX_POSITIONS)
-    assert str(raised.value) == (
+    found = refusal(embedding, torch.zeros(1, 1, dtype=torch.int64), first_position=MAX_POSITIONS)
+    assert found == (
         "a caption has 513 tokens, the decoder has 512 positions; shorten the captions"
     )
 

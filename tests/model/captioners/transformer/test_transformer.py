@@ -4,9 +4,8 @@ import torch
 from a2cap.model.captioner import SpecialTokens
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.model.errors import ModelError
 from a2cap.model.replaced_parameters import frozen
-from tests.data.messages import message_of
+from tests.model.kinds import refusal
 
 
 def test_frozen_parameters_are_trainable_again_afterwards():
@@ -63,7 +62,7 @@ def test_special_tokens_can_have_other_ids(images):
 )
 def test_unusable_regions_are_rejected(tiny, images, field, change, message):
     setattr(images, field, change(getattr(images, field)))
-    assert message_of(images.encoded, tiny(), error=ModelError) == message
+    assert refusal(images.encoded, tiny()) == message
 
 
 @pytest.mark.parametrize("wrong", [11, -1])
@@ -77,7 +76,7 @@ def test_tokens_out_of_the_vocabulary_are_rejected(tiny, images, wrong):
         (captioner, (memory, images.captions)),
         (captioner.step, (images.captions[:, 1, 0], state)),
     ):
-        assert message_of(call, *arguments, error=ModelError) == (
+        assert refusal(call, *arguments) == (
             f"token is out of the vocabulary: {wrong}, the model has 11 tokens; encode the "
             "captions with the vocabulary of its training"
         )
@@ -86,11 +85,11 @@ def test_tokens_out_of_the_vocabulary_are_rejected(tiny, images, wrong):
 def test_rows_that_do_not_match_the_images_are_rejected(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
-    assert message_of(captioner.score, memory, images.captions[:2], error=ModelError) == (
+    assert refusal(captioner.score, memory, images.captions[:2]) == (
         "tokens have shape (2, 2, 6), the images need (3, 2, 6); give every image the same "
         "number of rows"
     )
     state = captioner.start(memory, rows_per_image=2)
-    assert message_of(captioner.step, torch.tensor([1, 1, 1]), state, error=ModelError) == (
+    assert refusal(captioner.step, torch.tensor([1, 1, 1]), state) == (
         "tokens have shape (3,), the images need (6,); give every image the same number of rows"
     )
