@@ -316,16 +316,6 @@ def test_only_the_command_line_imports_click():
     assert {"/".join(Path(name).parts[:2]) for name in importers("click")} == {"pipeline/cli"}
 
 
-def prints(path):
-    """Return whether a module calls print."""
-    called = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
-    return "print" in [function.id for function in called if isinstance(function, ast.Name)]
-
-
-def test_no_module_prints():
-    assert [named(path) for path in SOURCE if prints(path)] == []
-
-
 def test_every_module_has_a_docstring():
     first = {path: (ast.get_docstring(tree(path)) or "").split("\n\n")[0] for path in SOURCE}
     assert [named(p) for p, text in first.items() if not text.strip().endswith((".", ":"))] == []

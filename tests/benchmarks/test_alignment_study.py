@@ -63,11 +63,8 @@ def test_grounding_does_not_depend_on_the_sum_of_a_row():
     assert once["kinds"] == pytest.approx(thrice["kinds"])
 
 
-def test_words_without_an_overlapping_region_do_not_count():
+def test_words_without_an_overlapping_region_and_zero_evidence_have_no_grounding():
     assert grounding_of([BALL], np.ones((1, 1, 2)), REGIONS[2:]) == {}
-
-
-def test_zero_evidence_has_no_grounding():
     assert grounding_of([BALL], np.zeros((1, 1, 4)))["kinds"] == {"chance": 0.5, "words": 1}
 
 
@@ -91,11 +88,8 @@ def test_the_interval_is_the_t_interval_of_the_mean():
     assert found.mean == 3
     assert found.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
     assert str(found) == "3.000 ± 1.963"
-
-
-def test_one_value_has_no_interval():
-    found = interval([0.25])
-    assert (str(found), found.excludes_zero) == ("0.250", False)
+    single = interval([0.25])  # has none
+    assert (str(single), single.excludes_zero) == ("0.250", False)
 
 
 def test_differences_are_paired_by_seed():
@@ -151,9 +145,6 @@ def test_held_out_images_are_split_again_and_the_others_train():
     chosen = chosen_images(images, Images(6, train=2, validate=1, test=2))
     expected = {0: "train", 2: "train", 1: "val", 3: "test", 5: "test"}
     assert [(image["cocoid"], image["split"]) for image in chosen] == list(expected.items())
-
-
-def test_too_few_images_are_an_error():
     with pytest.raises(ValueError, match="too few images for val: 0 of 1; draw more"):
         chosen_images([{"split": "train"}], Images(1, 1, validate=1, test=0))
 

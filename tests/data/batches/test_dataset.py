@@ -3,7 +3,7 @@ import pytest
 from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.batches.sampling import caption_choice, epoch_order
-from a2cap.data.errors import InputError, StoreError
+from a2cap.data.errors import StoreError
 from tests.data.batches.items import (
     IDS,
     Captions,
@@ -84,7 +84,7 @@ def test_captions_over_max_words_are_left_out_and_counted(store, caplog):
     assert caplog.messages == [
         "left out 2 of 4 captions with more than 2 words; images without another: 1"
     ]
-    found = message_of(make_dataset, store, {IDS[8]: 1}, max_words=2, error=InputError)
+    found = message_of(make_dataset, store, {IDS[8]: 1}, max_words=2)
     assert found == "every caption has more than 2 words; raise train.max_words"
 
 
