@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from a2cap.data.annotations.instances import read_instances
 from a2cap.data.batches.loader import image_batches
-from a2cap.data.captions.attention_file import AttentionFile, write_attention
-from a2cap.data.files.json_file import read_json
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.pipeline.captioning.attention import (
     attention_of_captions,
     certify_captions,
-    ground_captions,
 )
 from a2cap.pipeline.captioning.saved_captioner import load_model
 
@@ -136,26 +132,3 @@ def test_a_captioner_without_attention_has_none(model, store, captions):
             return replace(model.captioner.step(tokens, state), attention=None)
 
     assert attended(Blind(), store, captions, model) == {}
-
-
-def test_captions_of_scenes_are_grounded_in_the_boxes_of_their_objects(
-    experiment, model, store, tmp_path
-):
-    """Captions of scenes name objects by the categories' names."""
-    images = read_json(experiment.scenes / "dataset_coco.json")["images"]
-    captions = {
-        f"{image['cocoid']:012d}": " ".join(image["sentences"][0]["tokens"])
-        for image in images[:10]
-    }
-    attention = attended(model.captioner, store, captions, model)
-    write_attention(tmp_path / "attention.h5", attention.items())
-    instances = read_instances(experiment.scenes / "instances.json")
-    found = ground_captions(
-        AttentionFile(tmp_path / "attention.h5"), captions, store.__getitem__, instances
-    )
-    assert 5 <= len(found) <= 10
-    for image_id, grounding in found.items():
-        assert 0 < grounding.original <= 1
-        assert 0 < grounding.aligned <= 1
-        # boxes are given: each region is one object, and a caption names at least one of them
-        assert grounding.uniform >= 1 / len(store[image_id])

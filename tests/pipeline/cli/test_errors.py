@@ -8,27 +8,7 @@ import pytest
 
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.prepared_stage import StagePaths
-from tests.experiments import a2, settings
-
-NO_WEIGHTS = (
-    "no detector weights are named: extract.weights is null; name a file with "
-    "--set extract.weights=FILE (of any known layout: docs/guide/extraction.md)"
-)
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ("null", NO_WEIGHTS),
-        ("none.pkl", "file of extract.weights not found: 'none.pkl'; check the path"),
-    ],
-)
-def test_missing_weights_are_reported(experiment, tmp_path, weights, message):
-    place = ("--artifacts", tmp_path / "artifacts", "--images", experiment.scenes / "images")
-    named = settings(f"extract.weights={weights}")
-    answer = a2("extract", *place, "--output", tmp_path / "store", *named)
-    assert (answer.exit_code, answer.stderr) == (1, f"a2: {message}\n")
-    assert not list(tmp_path.glob("store*"))
+from tests.experiments import a2
 
 
 @pytest.mark.parametrize(

@@ -96,10 +96,6 @@ def test_an_input_that_changes_between_its_digest_and_the_work_is_detected(image
     assert worked == []
 
 
-def test_an_input_with_another_time_and_the_same_content_is_unchanged(images, paths):
-    assert run(paths, images, lambda: [os.utime(path) for path in images.files]).ran
-
-
 def test_only_files_in_doubt_are_read_again(images, paths, monkeypatch):
     first, *_ = images.files
     read = []

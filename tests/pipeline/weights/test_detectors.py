@@ -91,13 +91,6 @@ def test_a_file_that_differs_from_the_first_download_is_refused(host, published)
     assert download_detector("theirs") == path
 
 
-def test_a_published_detector_must_be_downloaded_before_it_is_used():
-    assert message_of(resolve_weights, "theirs", error=WeightsError) == (
-        "weights 'theirs' have not been downloaded; run \"a2 weights fetch theirs\""
-    )
-    assert resolve_weights("some/file.pkl") == Path("some/file.pkl")
-
-
 def test_a_url_as_weights_is_refused_and_not_downloaded():
     url = "http://host/faster_rcnn.pkl"
     assert message_of(resolve_weights, url, error=WeightsError) == (

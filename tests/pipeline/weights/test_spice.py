@@ -88,13 +88,6 @@ def stored(tmp_path):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_files_are_copied_from_a_folder(tmp_path):
-    assert downloaded_spice() is None
-    found = download_spice(source=write(tmp_path / "mine", CONTENTS))
-    assert found == downloaded_spice()
-    assert stored(tmp_path) == CONTENTS
-
-
 def test_a_file_of_another_size_or_content_is_not_stored(tmp_path):
     mine = write(tmp_path / "mine", {**CONTENTS, "models.jar": b"its model"})
     path = repr(str(mine / "models.jar"))
