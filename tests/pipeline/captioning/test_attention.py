@@ -38,8 +38,13 @@ def attended(captioner, store, captions, model, *, batch_size=50):
     return dict(found)
 
 
-def test_attention_has_a_row_per_word_and_a_column_per_region(model, store, captions):
-    found = attended(model.captioner, store, captions, model)
+@pytest.fixture(scope="module")
+def found(model, store, captions):
+    """The attention at the captions, computed in one batch."""
+    return attended(model.captioner, store, captions, model)
+
+
+def test_attention_has_a_row_per_word_and_a_column_per_region(found, model, store, captions):
     assert list(found) == list(captions)
     for image_id, attention in found.items():
         shape = (len(captions[image_id].split()), len(store[image_id]))
@@ -48,43 +53,36 @@ def test_attention_has_a_row_per_word_and_a_column_per_region(model, store, capt
         np.testing.assert_allclose(attention.original.sum(axis=1), 1, rtol=1e-5)
         assert ((attention.keep > 0) & (attention.keep < 1)).all()
         assert (attention.aligned >= attention.original).all()
-
-
-def test_the_mean_over_layers_and_heads_is_the_attention(model, store, captions):
-    heads = model.description.model.heads
-    for attention in attended(model.captioner, store, captions, model).values():
         for field in ("original", "aligned", "keep", "gate"):
             layers = [getattr(layer, field) for layer in attention.layers]
-            assert {len(layer) for layer in layers} == {heads}
+            assert {len(layer) for layer in layers} == {model.description.model.heads}
             mean = np.mean(layers, axis=(0, 1))
             np.testing.assert_allclose(getattr(attention, field), mean, atol=1e-6)
 
 
-def test_batches_do_not_change_the_attention(model, store, captions):
-    together = attended(model.captioner, store, captions, model)
+def test_batches_do_not_change_the_attention(found, model, store, captions):
     alone = attended(model.captioner, store, captions, model, batch_size=1)
-    for image_id, one in together.items():
+    for image_id, one in found.items():
         for field in ("original", "aligned", "keep", "gate"):
             other = getattr(alone[image_id], field)
             np.testing.assert_allclose(getattr(one, field), other, atol=1e-5)
 
 
 def test_a_certificate_is_the_probability_without_the_region_attended_to_most(
-    model, store, captions
+    found, model, store, captions
 ):
-    attention = attended(model.captioner, store, captions, model)
     batches = image_batches(store.path, list(captions), batch_size=50)
     certified = dict(
         certify_captions(
-            model.captioner, batches, captions, attention.get, model.vocabulary, device=CPU
+            model.captioner, batches, captions, found.get, model.vocabulary, device=CPU
         )
     )
     assert list(certified) == [name for name, caption in captions.items() if caption]
-    for image_id, found in certified.items():
-        own = attention[image_id]
+    for image_id, rows in certified.items():
+        own = found[image_id]
         [batch] = image_batches(store.path, [image_id], batch_size=1)
         tokens = torch.tensor([[model.vocabulary.encode(captions[image_id].split())]])
-        for position, row in enumerate(found):
+        for position, row in enumerate(rows):
             for kind, probability in zip((None, own.original, own.aligned), row, strict=True):
                 kept = list(range(len(store[image_id])))
                 if kind is not None:
@@ -99,16 +97,15 @@ def test_a_certificate_is_the_probability_without_the_region_attended_to_most(
                 )
 
 
-def test_attention_equals_the_captioners_at_each_word(model, store, captions):
+def test_attention_equals_the_captioners_at_each_word(found, model, store, captions):
     image_id = list(captions)[1]
-    found = attended(model.captioner, store, captions, model)[image_id]
     [batch] = image_batches(store.path, [image_id], batch_size=1)
     memory = model.captioner.encode(batch.features, batch.boxes, batch.region_mask)
     tokens = torch.tensor([model.vocabulary.encode(captions[image_id].split())])
     steps = trace_attention(model.captioner, memory, tokens)
     for position, step in enumerate(steps):
-        np.testing.assert_allclose(found.aligned[position], step.aligned[0], atol=1e-5)
-        np.testing.assert_allclose(found.gate[position], step.gate[0, 0], atol=1e-5)
+        np.testing.assert_allclose(found[image_id].aligned[position], step.aligned[0], atol=1e-5)
+        np.testing.assert_allclose(found[image_id].gate[position], step.gate[0, 0], atol=1e-5)
 
 
 def test_a_captioner_without_alignment_has_only_original_attention(model, store, captions):

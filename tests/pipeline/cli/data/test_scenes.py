@@ -38,20 +38,16 @@ def output_for_three(folder):
     )
 
 
-def test_scenes_are_written_with_the_command_to_use_them(tmp_path):
-    answer = a2("scenes", tmp_path / "my scenes", "--count", 3)
+def test_scenes_are_written_once_with_the_command_to_use_them(tmp_path):
+    folder = tmp_path / "my scenes"
+    answer = a2("scenes", folder, "--count", 3)
     assert (answer.exit_code, answer.stderr) == (0, "")
-    assert answer.stdout == output_for_three(tmp_path / "my scenes")
-    assert sorted(path.name for path in (tmp_path / "my scenes").iterdir()) == [
+    assert answer.stdout == output_for_three(folder)
+    assert sorted(path.name for path in folder.iterdir()) == [
         *("captions.json", "dataset_coco.json", "grounding.json", "images"),
         *("instances.json", "scenes.json", "words.json"),
     ]
-    assert len(list((tmp_path / "my scenes" / "images").iterdir())) == 3
-
-
-def test_the_same_arguments_again_do_nothing(tmp_path):
-    folder = tmp_path / "my scenes"
-    a2("scenes", folder, "--count", 3)
+    assert len(list((folder / "images").iterdir())) == 3
     before = contents(folder)
     answer = a2("scenes", folder, "--count", 3)
     assert (answer.exit_code, answer.stderr) == (0, "")
