@@ -5,6 +5,7 @@ are in `layouts`.
 """
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -121,18 +122,12 @@ def resolve_files(
         # a last part that two images share would give both the same file
         candidates = (file, base) if names[base] == 1 else (file,)
         paths = (folder / name for name in candidates)
-        path = next((path for path in paths if _is_file(path)), None)
+        # unlike Path.is_file, False for a name too long
+        path = next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113
         path = path or scan(folder, rule).get(identity)
         if path:
             found[identity] = path
     return found
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name too long
-        return False
 
 
 @contextmanager

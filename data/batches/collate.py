@@ -1,7 +1,8 @@
 """Batches: images padded to a common number of regions, and their captions."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,21 +45,18 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the batch on a device; non_blocking only helps with a pinned batch."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        moved: dict[str, Any] = {
+            name: values.to(device, non_blocking=non_blocking)
+            for name, values in vars(self).items()
+            if isinstance(values, Tensor)
+        }
+        return replace(self, **moved)
 
     def pin_memory(self) -> "Batch":
         """Return the batch in page-locked memory."""
-        return self._map(lambda tensor: tensor.pin_memory())
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return Batch(
-            image_ids=self.image_ids,
-            features=change(self.features),
-            boxes=change(self.boxes),
-            region_mask=change(self.region_mask),
-            tokens=None if self.tokens is None else change(self.tokens),
-            positions=None if self.positions is None else change(self.positions),
-        )
+        tensors = [item for item in vars(self).items() if isinstance(item[1], Tensor)]
+        pinned: dict[str, Any] = {name: values.pin_memory() for name, values in tensors}
+        return replace(self, **pinned)
 
 
 def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
@@ -86,23 +84,20 @@ def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
     captions = [item.tokens for item in items if item.tokens is not None]
     tokens = _pad(captions) if captions else None
     positions = None if tokens is None else (tokens != PAD).flatten().nonzero().squeeze(1)
+    # x1, x2 over the image's width, y1, y2 over its height, and the area
+    sizes = [[item.regions.width, item.regions.height] * 2 for item in items]
+    boxes /= np.array(sizes, dtype=np.float32)[:, None]
+    sides = boxes[..., 2:] - boxes[..., :2]
+    relative = np.concatenate([boxes, sides[..., :1] * sides[..., 1:]], axis=-1)
     batch = Batch(
         image_ids=tuple(item.image_id for item in items),
         features=features,
-        boxes=torch.from_numpy(_relative(boxes, [item.regions for item in items])),
+        boxes=torch.from_numpy(relative),
         region_mask=region_mask,
         tokens=tokens,
         positions=positions,
     )
     return batch.pin_memory() if pinned else batch
-
-
-def _relative(boxes: NDArray[np.float32], images: Sequence[Regions]) -> NDArray[np.float32]:
-    """Return (B, R, 5): x1, x2 over the image's width, y1, y2 over its height, and the area."""
-    sizes = np.array([[one.width, one.height] * 2 for one in images], dtype=np.float32)
-    scaled = boxes / sizes[:, None]
-    sides = scaled[..., 2:] - scaled[..., :2]
-    return np.concatenate([scaled, sides[..., :1] * sides[..., 1:]], axis=-1)
 
 
 def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:

@@ -58,7 +58,10 @@ class CaptionDataset:
         self._max_words = max_words
         if max_words is not None:
             self.image_ids = self._with_short_captions(max_words)
-        self._counts = [self._count(image_id) for image_id in self.image_ids]
+        self._counts = [len(self._tokens(image_id)) for image_id in self.image_ids]
+        if 0 in self._counts:
+            bare = self.image_ids[self._counts.index(0)]
+            raise InputError(f"image {bare!r} has no captions; remove it from the split")
         self._captions_per_image = captions_per_image
         self._max_regions = max_regions
         self._seed = seed
@@ -116,12 +119,6 @@ class CaptionDataset:
                 f"every caption has more than {max_words} words; raise train.max_words"
             )
         return [image_id for image_id, count in kept.items() if count]
-
-    def _count(self, image_id: str) -> int:
-        count = len(self._tokens(image_id))
-        if count == 0:
-            raise InputError(f"image {image_id!r} has no captions; remove it from the split")
-        return count
 
 
 def _lengths(rows: NDArray[np.integer]) -> NDArray[np.int64]:

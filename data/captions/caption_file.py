@@ -70,7 +70,7 @@ class CaptionFile:
     """The captions of a captions.h5, held in memory.
 
     vocabulary_digest: digest of the vocabulary that encoded the captions. dataset: name of their
-    data, "" if it has none.
+    data, "" if it has none. largest_token: of all captions, 0 without any.
     """
 
     def __init__(self, path: Path) -> None:
@@ -84,7 +84,21 @@ class CaptionFile:
             self._splits = [*map(intern, own_dataset(file, "splits").asstr()[...])]
             self.vocabulary_digest = str(file.attrs["vocabulary_digest"])
             self.dataset = str(file.attrs.get("dataset", ""))
-            self._check()
+            images = len(self._image_ids)
+            if self._tokens.ndim != 2 or self._lengths.shape != (len(self._tokens),):
+                raise ValueError("numbers of tokens and lengths differ")
+            if ((self._lengths < 1) | (self._lengths > self._tokens.shape[1])).any():
+                raise ValueError("a caption is longer than its row")
+            if len(self._splits) != images or self._offsets.shape != (images + 1,):
+                raise ValueError("numbers of images, splits and offsets differ")
+            ends = (self._offsets[0], self._offsets[-1])
+            if ends != (0, len(self._tokens)) or (np.diff(self._offsets) < 1).any():
+                raise ValueError("offsets do not partition the captions")
+            if self._tokens.size and self._tokens.min() < 0:
+                raise ValueError("a token is negative")
+            if not set(self._splits) <= set(_SPLITS):
+                raise ValueError("unknown split")
+        self.largest_token = int(self._tokens.max(initial=0))
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}
 
     def image_ids(self, split: str) -> list[str]:
@@ -92,11 +106,6 @@ class CaptionFile:
         if split not in _SPLITS:
             raise InputError(f"unknown split: {split!r}; use train, val or test")
         return [i for i, own in zip(self._image_ids, self._splits, strict=True) if own == split]
-
-    @property
-    def largest_token(self) -> int:
-        """Return the largest token of all captions, 0 without any."""
-        return int(self._tokens.max(initial=0))
 
     def captions(self, image_id: str) -> NDArray[np.int32]:
         """Return the captions of an image, (n, L) int32: tokens, `<eos>`, then `<pad>`."""
@@ -108,22 +117,6 @@ class CaptionFile:
         position = self._index[image_id]
         # a copy: callers may change it in place
         return self._tokens[self._offsets[position] : self._offsets[position + 1]].copy()
-
-    def _check(self) -> None:
-        images = len(self._image_ids)
-        if self._tokens.ndim != 2 or self._lengths.shape != (len(self._tokens),):
-            raise ValueError("numbers of tokens and lengths differ")
-        if ((self._lengths < 1) | (self._lengths > self._tokens.shape[1])).any():
-            raise ValueError("a caption is longer than its row")
-        if len(self._splits) != images or self._offsets.shape != (images + 1,):
-            raise ValueError("numbers of images, splits and offsets differ")
-        ends = (self._offsets[0], self._offsets[-1])
-        if ends != (0, len(self._tokens)) or (np.diff(self._offsets) < 1).any():
-            raise ValueError("offsets do not partition the captions")
-        if self._tokens.size and self._tokens.min() < 0:
-            raise ValueError("a token is negative")
-        if not set(self._splits) <= set(_SPLITS):
-            raise ValueError("unknown split")
 
 
 @contextmanager

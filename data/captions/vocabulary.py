@@ -1,7 +1,5 @@
 """Vocabulary: words and their token ids."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +11,7 @@ from a2cap.data.captions.presets import PRESETS, count_words, preset_of
 from a2cap.data.data_config import PreprocessConfig
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
+from a2cap.data.files.sealed_folder import digest_of
 from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -82,8 +81,7 @@ class Vocabulary:
     @cached_property
     def digest(self) -> str:
         """Hex SHA-256 of words, preset and tokenizer, equal on every machine."""
-        canonical = json.dumps(self._document(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return digest_of(self._document())
 
     def save(self, path: Path) -> None:
         """Write the vocabulary as JSON."""

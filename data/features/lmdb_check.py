@@ -12,9 +12,8 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-
-from a2cap.data.files.system import read_at
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META = struct.Struct("<16x II 8x 8x I 44x IHHQQQQQ Q Q")
@@ -43,25 +42,25 @@ class _Tree:
 
 def find_damage(path: Path) -> str | None:
     """Return the damage that makes a data file unsafe to map, None if there is none."""
-    with path.open("rb") as file:
-        descriptor = file.fileno()
+    with path.open("rb", buffering=0) as file:
         try:
-            tree = _read_tree(descriptor)
+            tree = _read_tree(file)
             if tree is None or tree.root == _NO_PAGE:
                 return None
-            found = sum(1 for _ in _values(descriptor, tree, tree.root, tree.depth))
+            found = sum(1 for _ in _values(file, tree, tree.root, tree.depth))
         except (_DamageError, struct.error) as error:
             return str(error)
     return None if found == tree.entries else f"it holds {found} of {tree.entries} records"
 
 
-def _read_tree(descriptor: int) -> _Tree | None:
+def _read_tree(file: FileIO) -> _Tree | None:
     """Read the newer meta page; return None for another layout."""
-    first = read_at(descriptor, _META.size, 0)
+    first = file.read(_META.size)
     page_size = _META.unpack(first)[2]
     if page_size not in {2**power for power in range(8, 17)}:
         return None
-    second = read_at(descriptor, _META.size, page_size)
+    file.seek(page_size)
+    second = file.read(_META.size)
     metas = [_META.unpack(meta) for meta in (first, second)]
     if any(meta[:2] != (_MAGIC, _VERSION) for meta in metas):
         return None
@@ -70,22 +69,22 @@ def _read_tree(descriptor: int) -> _Tree | None:
     if flags:
         raise _DamageError(f"its tree has flags {flags}")
     end = (last + 1) * page_size
-    size = os.fstat(descriptor).st_size
+    size = os.fstat(file.fileno()).st_size
     if end > size:
         raise _DamageError(f"{end} bytes of it are in use, it has {size}")
     return _Tree(page_size, depth, entries, root, end)
 
 
-def _values(descriptor: int, tree: _Tree, number: int, depth: int) -> Iterator[None]:
+def _values(file: FileIO, tree: _Tree, number: int, depth: int) -> Iterator[None]:
     """Check the subtree of a page; yield once for each of its values."""
-    page = _read_page(descriptor, tree, number, _LEAF if depth == 1 else _BRANCH)
-    for node in _nodes(page, number):
+    page, nodes = _read_page(file, tree, number, _LEAF if depth == 1 else _BRANCH)
+    for node in nodes:
         low, high, flags, key_size = _NODE.unpack_from(page, node)
         after_key = node + _NODE.size + key_size
         if depth > 1:
             _require(after_key <= len(page), number)
             # a branch keeps the number of the child in the fields of size and flags
-            yield from _values(descriptor, tree, low | high << 16 | flags << 32, depth - 1)
+            yield from _values(file, tree, low | high << 16 | flags << 32, depth - 1)
             continue
         size = low | high << 16
         if flags == _OVERFLOW:  # the value has pages of its own
@@ -98,25 +97,20 @@ def _values(descriptor: int, tree: _Tree, number: int, depth: int) -> Iterator[N
         yield
 
 
-def _read_page(descriptor: int, tree: _Tree, number: int, kind: int) -> bytes:
-    """Read a page of keys, checking that its header has the expected number and kind."""
+def _read_page(file: FileIO, tree: _Tree, number: int, kind: int) -> tuple[bytes, tuple[int, ...]]:
+    """Read a page of keys of the expected kind; return it and the offsets of its nodes."""
     start = number * tree.page_size
     if not _FIRST_PAGE * tree.page_size <= start <= tree.end - tree.page_size:
         raise _DamageError(f"its tree refers to page {number}, which does not exist")
-    page = read_at(descriptor, tree.page_size, start)
-    own, _, flags, _, _ = _HEADER.unpack_from(page)
+    file.seek(start)
+    page = file.read(tree.page_size)
+    own, _, flags, lower, upper = _HEADER.unpack_from(page)
     _require((own, flags) == (number, kind), number)
-    return page
-
-
-def _nodes(page: bytes, number: int) -> tuple[int, ...]:
-    """Return the offsets of the nodes in a page."""
-    _, _, flags, lower, upper = _HEADER.unpack_from(page)
-    fewest = _HEADER.size + 2 * (2 if flags == _BRANCH else 1)
+    fewest = _HEADER.size + 2 * (2 if kind == _BRANCH else 1)
     _require(fewest <= lower <= upper <= len(page) and lower % 2 == 0, number)
     nodes = struct.unpack_from(f"<{(lower - _HEADER.size) // 2}H", page, _HEADER.size)
     _require(all(upper <= node <= len(page) - _NODE.size for node in nodes), number)
-    return nodes
+    return page, nodes
 
 
 def _require(intact: bool, number: int) -> None:

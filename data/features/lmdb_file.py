@@ -69,26 +69,36 @@ class LmdbFile:
                 self._environment = _open_environment(self.path, self._digest)
                 self._process = os.getpid()
             environment = self._environment
+        transaction: Transaction | None = None
         try:
-            return _in_transaction(environment, read)
+            with environment.begin(buffers=True) as transaction:
+                return read(transaction)
         except lmdb.Error as error:
             raise damage_error(self.path, error) from error
         finally:
             # if another thread closed the file, this ends the environment: not while one opens it
             with _opening:
-                del environment
-
-
-def _in_transaction(environment: lmdb.Environment, read: Callable[[Transaction], Found]) -> Found:
-    with environment.begin(buffers=True) as transaction:
-        return read(transaction)
+                del environment, transaction
 
 
 def _open_environment(path: Path, digest: str | None) -> lmdb.Environment:
-    """Return the environment of this process for a data file."""
-    file = path / DATA_FILE
-    _require_sealed_size(path, digest)
+    """Return the environment of this process for a data file.
+
+    Raises StoreError unless the folder is the one that was sealed and its file has that size.
+    """
+    manifest, file = read_store_manifest(path), path / DATA_FILE
+    if digest is not None and manifest.digest != digest:
+        raise StoreError(
+            f"{str(path)!r} is not the shard that was sealed with the others; "
+            f"copy it again, or {REMEDY}"
+        )
     status = file.stat()
+    # reading beyond the end of a mapped file would kill the process
+    if status.st_size != manifest.size:
+        raise StoreError(
+            f"{str(path)!r} has {status.st_size} bytes, its manifest {manifest.size}; "
+            f"copy it again, or {REMEDY}"
+        )
     key = (os.getpid(), status.st_dev, status.st_ino)
     # an environment inherited through a fork counts as open in the child, but must not be used
     for (process, *_), inherited in list(_environments.items()):
@@ -109,20 +119,3 @@ def _open_environment(path: Path, digest: str | None) -> lmdb.Environment:
             raise damage_error(path, error) from error
         _environments[key] = environment
     return environment
-
-
-def _require_sealed_size(path: Path, digest: str | None) -> None:
-    """Raise StoreError unless the folder is the one that was sealed and its file has that size."""
-    manifest = read_store_manifest(path)
-    if digest is not None and manifest.digest != digest:
-        raise StoreError(
-            f"{str(path)!r} is not the shard that was sealed with the others; "
-            f"copy it again, or {REMEDY}"
-        )
-    # reading beyond the end of a mapped file would kill the process
-    found = (path / DATA_FILE).stat().st_size
-    if found != manifest.size:
-        raise StoreError(
-            f"{str(path)!r} has {found} bytes, its manifest {manifest.size}; "
-            f"copy it again, or {REMEDY}"
-        )

@@ -2,8 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from heapq import merge
 from pathlib import Path
@@ -42,17 +41,13 @@ class FeatureStore:
         self.path = path
         manifest = read_store_manifest(path)
         self.facts = facts_of(manifest, path)
+        self.feature_width = self.facts.feature_width  # F, the features per region
         shards = map(shard_name, range(self.facts.shards))
         names = [path / name for name in shards] or [path]
         digests = {path / name: output.sha256 for name, output in manifest.outputs.items()}
         self._files = [LmdbFile(name, digests.get(name)) for name in names]
         self._open: OrderedDict[int, None] = OrderedDict()
         self._lock = Lock()  # of threads that load batches
-
-    @property
-    def feature_width(self) -> int:
-        """F, the features per region."""
-        return self.facts.feature_width
 
     @property
     def digest(self) -> str:
@@ -84,7 +79,7 @@ class FeatureStore:
 
     def shard_of(self, image_id: str) -> int:
         """Return the number of the shard that contains an image; 0 in a store without shards."""
-        return next(self._index.find(record_key(image_id)), 0) if self.facts.shards else 0
+        return next(self._shards(record_key(image_id)), 0)
 
     def require(self, image_ids: Iterable[str]) -> None:
         """Raise StoreError, naming the first few, unless every image has features."""
@@ -115,49 +110,36 @@ class FeatureStore:
         return [f"{problem}; {REMEDY}" for problem in found]
 
     @cached_property
-    def _index(self) -> "_ShardIndex":
-        return _ShardIndex.of(self._files)
-
-    def _candidates(self, key: bytes) -> list[LmdbFile]:
-        """Return the data files that may contain a key: one, but for ids of equal hash."""
-        with self._lock:
-            return [*map(self._file, self._index.find(key) if self.facts.shards else (0,))]
-
-    def _file(self, number: int) -> LmdbFile:
-        """Return the data file of a shard, and close the one that was not used for longest."""
-        self._open[number] = None
-        self._open.move_to_end(number)
-        if len(self._open) > _OPEN_SHARDS:
-            self._files[self._open.popitem(last=False)[0]].close()
-        return self._files[number]
-
-
-@dataclass(frozen=True)
-class _ShardIndex:
-    """The shard of each image: sorted hashes of ids with its number, 12 bytes per image."""
-
-    hashes: NDArray[np.uint64]
-    numbers: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, files: Sequence[LmdbFile]) -> "_ShardIndex":
-        """Read the ids of all shards."""
+    def _index(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+        """Sorted hashes of the ids, and the shard of each: 12 bytes per image."""
         hashes, numbers = [], []
-        for number, file in enumerate(files):
-            found = np.fromiter(map(_hash, file), np.uint64)
-            hashes.append(found)
-            numbers.append(np.full(len(found), number, np.int32))
+        for number, file in enumerate(self._files):
+            hashes.append(np.fromiter(map(_hash, file), np.uint64))
+            numbers.append(np.full(len(hashes[-1]), number, np.int32))
             file.close()
         every = np.concatenate(hashes)
         order = np.argsort(every, kind="stable")
-        return cls(every[order], np.concatenate(numbers)[order])
+        return every[order], np.concatenate(numbers)[order]
 
-    def find(self, key: bytes) -> Iterator[int]:
-        """Return the shards that may contain a key."""
-        wanted = np.uint64(_hash(key))
-        first = np.searchsorted(self.hashes, wanted, side="left")
-        last = np.searchsorted(self.hashes, wanted, side="right")
-        return map(int, self.numbers[first:last])
+    def _shards(self, key: bytes) -> Iterator[int]:
+        """Return the shards that may contain a key: one, but for ids of equal hash."""
+        if not self.facts.shards:
+            return iter((0,))
+        (hashes, numbers), wanted = self._index, np.uint64(_hash(key))
+        first = np.searchsorted(hashes, wanted, side="left")
+        last = np.searchsorted(hashes, wanted, side="right")
+        return map(int, numbers[first:last])
+
+    def _candidates(self, key: bytes) -> list[LmdbFile]:
+        """Return the data files that may contain a key; close those not used for longest."""
+        with self._lock:
+            found = list(self._shards(key))
+            for number in found:
+                self._open[number] = None
+                self._open.move_to_end(number)
+                if len(self._open) > _OPEN_SHARDS:
+                    self._files[self._open.popitem(last=False)[0]].close()
+            return [self._files[number] for number in found]
 
 
 def _hash(key: bytes) -> int:

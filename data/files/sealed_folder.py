@@ -247,17 +247,13 @@ def _output(path: Path) -> Output:
     return Output(sha256=sha256_of(path), size=path.stat().st_size)
 
 
-def canonical_json(value: object) -> str:
-    """Dump equal values to equal text: sorted keys, no spaces, ASCII; ValueError for NaN."""
+def digest_of(value: object) -> str:
+    """Return the hex sha256 of a value's ASCII JSON with sorted keys; ValueError for NaN."""
     # NaN is not JSON, and would never equal itself in a comparison of two keys
-    return json.dumps(
+    text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
-
-
-def digest_of(value: object) -> str:
-    """Return the hex sha256 of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @cache

@@ -63,14 +63,6 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
-def read_at(descriptor: int, size: int, start: int) -> bytes:
-    """Read up to `size` bytes of a file at a position."""
-    if hasattr(os, "pread"):
-        return os.pread(descriptor, size, start)
-    os.lseek(descriptor, start, os.SEEK_SET)
-    return os.read(descriptor, size)
-
-
 def user_of() -> int:
     """Return the id of this process's user, 0 on Windows, as files there state."""
     return os.getuid() if hasattr(os, "getuid") else 0

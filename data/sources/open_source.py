@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from a2cap.data.errors import InputError
-from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.folder import Folder, ImageList
 from a2cap.data.sources.location import as_url, exists, expand, is_folder, matching
@@ -52,11 +51,6 @@ def image_source(path: Path | None) -> str | None:
     """Return data.images if it names tars, tables, a list or a URL; None for a folder of images."""
     is_list = path is not None and path.suffix == ".txt"
     return as_url(str(path)) if is_list or is_source(path) else None
-
-
-def require_image_folder(path: Path | None) -> Path:
-    """Return data.images; raise ConfigError or InputError unless it is a folder."""
-    return require_folder(path, "data.images")
 
 
 def _container(name: str) -> Container:

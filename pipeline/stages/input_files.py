@@ -7,11 +7,11 @@ from pathlib import Path
 
 from a2cap.data.annotations.json_layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
-from a2cap.data.files.paths import require_file
+from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
-from a2cap.data.sources.open_source import image_source, open_source, require_image_folder
+from a2cap.data.sources.open_source import image_source, open_source
 from a2cap.data.sources.parquet import Table
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
@@ -79,7 +79,7 @@ class ExperimentFiles:
             return dict.fromkeys(self.imported.image_ids)
         if image_source(data.images) is not None:
             return dict.fromkeys(self.annotated or ())
-        folder = require_image_folder(data.images)
+        folder = require_folder(data.images, "data.images")
         if data.annotations is None:
             return dict(find_images(folder, data.ids))
         files = resolve_files(self.named, folder, data.ids)
@@ -109,7 +109,7 @@ class ExperimentFiles:
         named = self._config.data.images
         source = image_source(named)
         if source is None:
-            return self.hashes.images(require_image_folder(named), self.images)
+            return self.hashes.images(require_folder(named, "data.images"), self.images)
         found = self.source(Path(source))
         lists = [
             one for one in open_source(source).containers if isinstance(one, ImageList | Table)

@@ -18,9 +18,9 @@ import torch
 from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.captions.vocabulary import Vocabulary, make_vocabulary
 from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.data.files.paths import size_of
+from a2cap.data.files.paths import require_folder, size_of
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.sources.open_source import image_source, open_source, require_image_folder
+from a2cap.data.sources.open_source import image_source, open_source
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import PREPROCESS, VOCABULARY
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
@@ -126,7 +126,7 @@ class Plan:
         # a wrong folder deserves another message than eleven bad images of one that is right
         missing = [name for name in sorted(images) if images[name] is None]
         if len(missing) == len(images):
-            folder = str(require_image_folder(self.config.data.images))
+            folder = str(require_folder(self.config.data.images, "data.images"))
             raise InputError(
                 f"none of the {len(images):,} images has a file in {folder!r}; check data.images"
             )

@@ -1,5 +1,6 @@
 """Sealed folders: they read back as sealed, every damage is found, and the first publisher wins."""
 
+import hashlib
 import json
 import shutil
 
@@ -16,7 +17,6 @@ from a2cap.data.files.sealed_folder import (
     Manifest,
     Output,
     SkippedItem,
-    canonical_json,
     digest_of,
     installed_versions,
     problems,
@@ -148,14 +148,14 @@ values = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(), values, max_size=3))
-def test_a_written_manifest_reads_back_and_canonical_json_ignores_order(tmp_path_factory, fields):
+def test_a_written_manifest_reads_back_and_digests_ignore_order(tmp_path_factory, fields):
     folder = tmp_path_factory.getbasetemp()
     made = MadeFrom(stage="s", version=1, fields=fields)
     manifest = Manifest(made_from=made, outputs={}, facts=fields, finished=1.0)
     write_manifest(folder, manifest)
     assert read_manifest(folder) == manifest
     assert read_manifest(folder).made_from.key == made.key
-    assert canonical_json(fields) == canonical_json(dict(reversed(fields.items())))
+    assert digest_of(fields) == digest_of(dict(reversed(fields.items())))
 
 
 def test_a_key_covers_every_part_of_what_a_result_is_made_from():
@@ -170,11 +170,12 @@ def test_a_key_covers_every_part_of_what_a_result_is_made_from():
     assert {len(key) for key in keys} == {KEY_LENGTH}
 
 
-def test_canonical_json_is_ascii_without_spaces_and_rejects_what_json_lacks():
-    assert canonical_json({"b": ["é", 1], "a": None}) == '{"a":null,"b":["\\u00e9",1]}'
+def test_a_digest_is_that_of_ascii_without_spaces_and_rejects_what_json_lacks():
+    text = '{"a":null,"b":["\\u00e9",1]}'
+    assert digest_of({"b": ["é", 1], "a": None}) == hashlib.sha256(text.encode()).hexdigest()
     for constant in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="Out of range float values"):
-            canonical_json({"lr": constant})
+            digest_of({"lr": constant})
 
 
 def test_versions_are_those_of_installed_packages(monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from a2cap.data.errors import InputError, TruncatedError, UnreadableError
 from a2cap.data.sources import tar
 from a2cap.data.sources.location import expand
-from a2cap.data.sources.open_source import image_source, open_source, require_image_folder
+from a2cap.data.sources.open_source import image_source, open_source
 from a2cap.data.sources.source import SourceItem
 from tests.data.messages import message_of
 from tests.data.sources.samples import jpeg, tar_bytes, write_parquet
@@ -206,7 +206,6 @@ def test_a_folder_is_no_source_and_a_list_is_one(tmp_path):
     assert image_source(tmp_path) is None and image_source(None) is None
     assert image_source(Path("s3://a/{0..1}.tar")) == "s3://a/{0..1}.tar"
     assert image_source(Path("images.txt")) == "images.txt"
-    assert require_image_folder(tmp_path) == tmp_path
 
 
 def test_a_digest_is_of_names_and_sizes_and_of_no_place(tmp_path):
