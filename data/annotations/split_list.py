@@ -125,5 +125,6 @@ def _lines(text: str, name: str) -> Iterator[tuple[str, str]]:
             yield parts[0], parts[1]
         elif parts:
             raise InputError(
-                f"line {number} of {name} is not 'id split': {line[:40]!r}; fix that line"
+                f"line {number} of {name} is not 'id split': {line[:40]!r}; fix that line, "
+                "or name the folder that has a list of each split"
             )

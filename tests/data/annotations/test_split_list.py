@@ -62,7 +62,11 @@ def test_a_folder_without_split_files_is_rejected(tmp_path):
         ([1, 2], "split list {name} is not a JSON object; write it as {{split: [ids]}}"),
         ({"train": 5}, "split 'train' in {name} is not a list; write it as {{split: [ids]}}"),
         ({"train": [1.5]}, "split 'train' in {name} contains 1.5; use ids or file names"),
-        ("1 train\n2", "line 2 of {name} is not 'id split': '2'; fix that line"),
+        (
+            "1 train\n2",
+            "line 2 of {name} is not 'id split': '2'; fix that line, or name the folder that has a "
+            "list of each split",
+        ),
     ],
 )
 def test_a_list_without_one_split_per_image_is_rejected(tmp_path, content, message):
