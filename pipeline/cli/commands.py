@@ -26,7 +26,7 @@ _WORDS = f"{__name__}.words"  # of the command line
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
 # quoted names that are no paths: modules, metrics and kinds
-_NO_PATH = re.compile("did you mean|cannot import|unknown|^metric")
+_NO_PATH = re.compile("did you mean|cannot import|unknown|^metric|^another process")
 # the others resume after a stop
 _RESTARTED = {"caption", "detector evaluate", "karpathy", "scenes", "submit"}
 

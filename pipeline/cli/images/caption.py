@@ -234,8 +234,8 @@ def _named_images(
     """Yield the named images in order, duplicates included.
 
     A folder yields the images below it, sorted by path. `-` yields one image per line of standard
-    input, read lazily. Raises InputError immediately for a folder without images, and at the end of
-    a standard input without a path.
+    input, read lazily. Raises InputError immediately for a folder without images, and for a
+    standard input with a NUL or without a path.
     """
     if arguments.count(_STANDARD_INPUT) > 1:
         raise InputError("standard input is named twice, as '-'; name it once")
@@ -273,6 +273,11 @@ def _lines(standard_input: Iterable[bytes]) -> Iterator[NamedImage]:
     for line in standard_input:
         # not stripped: a name may begin or end with spaces, and is not always UTF-8
         name = line.removesuffix(b"\n").removesuffix(b"\r")
+        if b"\0" in name:
+            raise InputError(
+                f"standard input has a NUL: {name[:20]!r}, as an image or find -print0; "
+                "write one path per line"
+            )
         if name:
             named = True
             yield NamedImage(Path(os.fsdecode(name)))

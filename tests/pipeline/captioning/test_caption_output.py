@@ -194,6 +194,25 @@ def test_names_that_would_reach_the_terminal_are_quoted(a2):
     ]
 
 
+def test_an_image_on_standard_input_is_no_list_of_paths(a2):
+    assert a2("-", input=b"\x89PNG\0\0\n").stderr == (
+        "a2: standard input has a NUL: b'\\x89PNG\\x00\\x00', as an image or find -print0; "
+        "write one path per line\n"
+    )
+
+
+def test_a_file_that_another_process_writes_has_no_near_name(a2, tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "captions2.jsonl").touch()
+    with caption_output(tmp_path / "captions.parquet", model="photos"):
+        locked = a2("a.jpg", "--output", "captions.parquet")
+    assert (locked.exit_code, locked.stderr) == (
+        75,
+        "a2: another process writes captions into this file: 'captions.parquet.jsonl'; wait for "
+        "it, or name another --output\n",
+    )
+
+
 def test_a_process_without_standard_input_captions_files(a2, monkeypatch):
     monkeypatch.setattr("a2cap.pipeline.cli.images.caption.sys.stdin", None)
     assert a2("a.jpg").stdout == "a.jpg: a dog\n"
