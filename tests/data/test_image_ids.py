@@ -156,14 +156,11 @@ def test_all_files_that_share_an_id_are_named(tmp_path):
     assert found["dogs/001"] == tmp_path / "dogs/001.jpg"
 
 
-def test_an_empty_folder_is_rejected(tmp_path):
+def test_an_empty_or_missing_folder_is_rejected(tmp_path):
     assert message_of(find_images, tmp_path) == (
         f"no images in {str(tmp_path)!r} (searched for .avif .bmp .gif .heic .heif .j2k .jfif .jp2 "
         ".jpe .jpeg .jpg .jpx .mpo .png .tif .tiff .webp); check the folder"
     )
-
-
-def test_a_missing_folder_is_rejected(tmp_path):
     folder = tmp_path / "no"
     assert message_of(find_images, folder) == (
         f"cannot read the folder {str(folder)!r} (No such file or directory); check the folder"

@@ -47,21 +47,17 @@ def test_words_are_sorted_by_count_then_alphabetically():
     assert counted(dog=1, cat=1, a=7, the=2).words[4:] == ("a", "the", "cat", "dog")
 
 
-def test_an_unknown_word_is_encoded_as_unk():
-    assert counted(dog=1).encode(["dog", "cat"]) == [4, UNK]
-    assert counted(dog=1).decode([4, UNK]) == "dog <unk>"
-
-
 def test_decoding_stops_at_eos_and_omits_pad_and_bos():
     vocabulary = counted(a=2, dog=1)
     assert vocabulary.decode([BOS, PAD, 4, 5, EOS, 4, PAD]) == "a dog"
     assert vocabulary.decode([EOS]) == ""
 
 
-def test_the_text_of_a_special_token_is_an_unknown_word():
+def test_an_unknown_word_and_the_text_of_a_special_token_are_encoded_as_unk():
     vocabulary = Vocabulary.from_counts(dict.fromkeys([*SPECIALS, "dog"], 9))
     assert vocabulary.words == (*SPECIALS, "dog")
-    assert vocabulary.encode(SPECIALS) == [UNK] * 4
+    assert vocabulary.encode([*SPECIALS, "dog", "cat"]) == [UNK] * 4 + [4, UNK]
+    assert vocabulary.decode([4, UNK]) == "dog <unk>"
 
 
 @pytest.mark.parametrize("number", [-1, 5])

@@ -14,21 +14,19 @@ from tests.data.messages import message_of
         (require_folder, "DIR", "data.x is not a folder", ConfigError),
     ],
 )
-def test_a_path_that_is_missing_or_not_set_is_named(tmp_path, require, option, message, error):
+def test_a_path_that_is_missing_unset_or_of_another_kind_is_rejected(
+    tmp_path, require, option, message, error
+):
     gone = tmp_path / "gone"
     assert message_of(require, gone, "data.x", error=error).startswith(f"{message}: {str(gone)!r};")
     unset = message_of(require, None, "data.x", error=ConfigError)
     what = "folder" if option == "DIR" else "file"
     assert unset == f"data.x is not set; name the {what} with --set data.x={option}"
-
-
-def test_a_path_of_the_right_kind_is_returned(tmp_path):
     file = tmp_path / "file"
     file.touch()
-    assert require_file(file, "data.x") == file
-    assert require_folder(tmp_path, "data.x") == tmp_path
-    message_of(require_file, tmp_path, "data.x")
-    message_of(require_folder, file, "data.x", error=ConfigError)
+    right, wrong = (tmp_path, file) if option == "DIR" else (file, tmp_path)
+    assert require(right, "data.x") == right
+    message_of(require, wrong, "data.x", error=error)
 
 
 def test_the_size_of_a_folder_counts_each_file_and_no_folder(tmp_path):

@@ -84,12 +84,9 @@ def test_attention_is_averaged_and_layers_are_concatenated(three, images):
     assert trace_attention(plain, images.encoded(plain), captions)[0].keep is None
 
 
-def test_an_empty_ensemble_is_rejected():
-    assert refusal(Ensemble, []) == "an ensemble has no captioner; give it one or more"
-
-
 @pytest.mark.parametrize("change", [{"vocabulary_size": 12}, {"special": SpecialTokens(unk=4)}])
-def test_captioners_of_different_vocabularies_are_rejected(tiny, change):
+def test_no_captioners_and_those_of_different_vocabularies_are_rejected(tiny, change):
+    assert refusal(Ensemble, []) == "an ensemble has no captioner; give it one or more"
     other = TransformerCaptioner(
         tiny().config, feature_width=6, **{"vocabulary_size": 11, **change}
     )
