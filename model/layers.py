@@ -44,11 +44,6 @@ class FeedForward(nn.Module):
         return transformed
 
 
-def block_input(states: Tensor, norm: nn.Module, *, pre: bool) -> Tensor:
-    """Return what a block reads."""
-    return norm(states) if pre else states
-
-
 def add_block(states: Tensor, added: Tensor, norm: nn.Module, *, pre: bool) -> Tensor:
     """Add the output of a block to its input."""
     summed = states + added

@@ -12,7 +12,7 @@ import errno
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -198,16 +198,30 @@ def _summary(error: Exception) -> str:
     return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 
-def problems(folder: Path, *, digests: bool = True) -> list[str]:
+def problems(
+    folder: Path, *, digests: bool = True, names: Collection[str] | None = None
+) -> list[str]:
     """List what differs from the manifest, in inner sealed folders too; the lines have no remedy.
 
-    digests: read every byte; without, only files and their sizes are checked. Raises A2Error if a
-    manifest is unreadable.
+    digests: read every byte; without, only files and their sizes are checked. names: outputs to
+    check, by default all. Raises A2Error if a manifest is unreadable.
     """
-    outputs = read_manifest(folder).outputs.items()
-    return [
-        line for name, output in outputs for line in _differences(folder / name, output, digests)
-    ]
+    found = []
+    for name, expected in read_manifest(folder).outputs.items():
+        path = folder / name
+        if names is not None and name not in names:
+            continue
+        if path.is_dir():
+            if digests and read_manifest(path).digest != expected.sha256:
+                found.append(f"{str(path)!r} differs from its digest in the manifest")
+            found += problems(path, digests=digests)
+        elif not path.is_file():
+            found.append(f"{str(path)!r} is missing")
+        elif (size := path.stat().st_size) != expected.size:
+            found.append(f"{str(path)!r} has {size} bytes, {expected.size} in the manifest")
+        elif digests and sha256_of(path) != expected.sha256:
+            found.append(f"{str(path)!r} differs from its sha256 in the manifest")
+    return found
 
 
 def require_intact(folder: Path, *names: str) -> None:
@@ -215,28 +229,11 @@ def require_intact(folder: Path, *names: str) -> None:
 
     A copy of the folder may lack the manifest, and files that its reader does not need.
     """
-    if (folder / MANIFEST).is_file():
-        outputs = read_manifest(folder).outputs.items()
-        for path, output in [(folder / name, output) for name, output in outputs if name in names]:
-            if path.exists() and (found := next(_differences(path, output), None)):
-                raise InputError(
-                    f'{found}; run "a2 verify --data {folder}", which names the command that '
-                    "restores it"
-                )
-
-
-def _differences(path: Path, expected: Output, digests: bool = True) -> Iterator[str]:
-    """Yield the differences of one output from the manifest."""
-    if path.is_dir():
-        if digests and read_manifest(path).digest != expected.sha256:
-            yield f"{str(path)!r} differs from its digest in the manifest"
-        yield from problems(path, digests=digests)
-    elif not path.is_file():
-        yield f"{str(path)!r} is missing"
-    elif path.stat().st_size != expected.size:
-        yield f"{str(path)!r} has {path.stat().st_size} bytes, {expected.size} in the manifest"
-    elif digests and sha256_of(path) != expected.sha256:
-        yield f"{str(path)!r} differs from its sha256 in the manifest"
+    present = [name for name in names if (folder / name).exists()]
+    if (folder / MANIFEST).is_file() and (found := problems(folder, names=present)):
+        raise InputError(
+            f'{found[0]}; run "a2 verify --data {folder}", which names the command that restores it'
+        )
 
 
 def _output(path: Path) -> Output:

@@ -18,7 +18,6 @@ from a2cap.model.layers import (
     MAX_POSITIONS,
     FeedForward,
     add_block,
-    block_input,
     layer_norm,
     require_positions,
     sinusoidal_positions,
@@ -81,13 +80,13 @@ class DecoderLayer(nn.Module):
     def self_attend(self, states: Tensor) -> Tensor:
         """Attend from each token to itself and those before it; (N, L, D) -> (N, L, D)."""
         pre, norm = self.pre, self.self_attention_norm
-        attended = self.self_attention(block_input(states, norm, pre=pre))
+        attended = self.self_attention(norm(states) if pre else states)
         return add_block(states, self.dropout(attended), norm, pre=pre)
 
     def self_attend_step(self, states: Tensor, kv_cache: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attend from the next token of each row to those before it; (N, 1, D) -> (N, 1, D)."""
         pre, norm = self.pre, self.self_attention_norm
-        attended, kv_cache = self.self_attention.step(block_input(states, norm, pre=pre), kv_cache)
+        attended, kv_cache = self.self_attention.step(norm(states) if pre else states, kv_cache)
         return add_block(states, self.dropout(attended), norm, pre=pre), kv_cache
 
     def cross_attend(
@@ -100,14 +99,14 @@ class DecoderLayer(nn.Module):
         """
         # the K captions of an image become queries of one attention, so that keys are not copied
         pre, norm, shape = self.pre, self.cross_attention_norm, states.shape
-        read = block_input(states, norm, pre=pre)
+        read = norm(states) if pre else states
         if len(states) > 1:
             read = read.reshape(len(regions.region_mask), -1, shape[-1])
         attended, attention = self.cross_attention(read, regions, decoder_pass)
         attended = attended.view(-1, *shape[1:])
         states = add_block(states, self.dropout(attended), norm, pre=pre)
         norm = self.feed_forward_norm
-        transformed = self.feed_forward(block_input(states, norm, pre=pre))
+        transformed = self.feed_forward(norm(states) if pre else states)
         return add_block(states, self.dropout(transformed), norm, pre=pre), attention
 
 

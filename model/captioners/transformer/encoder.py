@@ -12,7 +12,7 @@ from a2cap.model.attention.multi_head import SelfAttention
 from a2cap.model.attention.relational import PairEmbedding, RelationalAttention
 from a2cap.model.captioners.encoder_decoder import BOX_VALUES
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.model.layers import FeedForward, add_block, block_input, layer_norm, xavier_linear
+from a2cap.model.layers import FeedForward, add_block, layer_norm, xavier_linear
 
 
 class RegionEmbedding(nn.Module):
@@ -70,14 +70,14 @@ class EncoderLayer(nn.Module):
         region_mask: (B, R); pairs: embedded, (B, R, R, G), of relational attention.
         """
         pre, norm = self.pre, self.attention_norm
-        read = block_input(states, norm, pre=pre)
+        read = norm(states) if pre else states
         if pairs is None:
             attended = self.attention(read, region_mask=region_mask)
         else:
             attended = self.attention(read, pairs, region_mask)
         states = add_block(states, self.dropout(attended), norm, pre=pre)
         norm = self.feed_forward_norm
-        transformed = self.feed_forward(block_input(states, norm, pre=pre))
+        transformed = self.feed_forward(norm(states) if pre else states)
         return add_block(states, self.dropout(transformed), norm, pre=pre)
 
 
