@@ -35,24 +35,31 @@ def refusal(given, path):
     return message_of(given.find, NamedImage(Path(path)))
 
 
-def test_an_image_has_the_boxes_of_the_id_that_its_path_ends_with(given):
-    boxes = given("cat.jpg", "pets/dog.jpg", "wild/dog.jpg")
-    assert index_of(boxes, "/photos/cat.png") == 0
-    assert index_of(boxes, "/photos/pets/dog.jpg") == 1
-    assert index_of(boxes, "/photos/pets/../wild/./dog.jpg") == 2
+DOGS, BOTH = ("cat.jpg", "pets/dog.jpg", "wild/dog.jpg"), ("dog.jpg", "pets/dog.jpg")
+COCO = ("COCO_val2014_000000000042.jpg", "Émile.jpg")
 
 
-def test_a_relative_path_starts_at_the_working_directory(given, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("names", "path", "relative", "index"),
+    [
+        (DOGS, "/photos/cat.png", None, 0),
+        (DOGS, "/photos/pets/dog.jpg", None, 1),
+        (DOGS, "/photos/pets/../wild/./dog.jpg", None, 2),
+        (DOGS, "dog.jpg", None, 2),  # a relative path starts at the working directory
+        (COCO, "/anywhere/42.jpg", None, 0),
+        (COCO, "/val2017/000000000042.jpg", None, 0),
+        (COCO, "/photos/E\u0301mile.jpg", None, 1),
+        (BOTH, "/photos/pets/dog.jpg", "pets/dog.jpg", 1),  # the path in a named folder
+        (BOTH, "/photos/pets/dog.jpg", "dog.jpg", 0),
+        (DOGS[:2], "/photos/pets/dog.jpg", "dog.jpg", 1),  # of which it is a subfolder
+    ],
+)
+def test_an_image_has_the_boxes_of_the_id_that_its_path_ends_with(
+    given, tmp_path, monkeypatch, names, path, relative, index
+):
     (tmp_path / "wild").mkdir()
     monkeypatch.chdir(tmp_path / "wild")
-    assert index_of(given("pets/dog.jpg", "wild/dog.jpg"), "dog.jpg") == 1
-
-
-def test_ids_match_in_any_folder_and_form(given):
-    boxes = given("COCO_val2014_000000000042.jpg", "Émile.jpg")
-    assert index_of(boxes, "/anywhere/42.jpg") == 0
-    assert index_of(boxes, "/val2017/000000000042.jpg") == 0
-    assert index_of(boxes, "/photos/E\u0301mile.jpg") == 1
+    assert index_of(given(*names), path, relative) == index
 
 
 def test_an_image_of_another_folder_has_no_boxes(given, tmp_path):
@@ -73,16 +80,6 @@ def test_a_path_that_matches_two_ids_is_rejected(given):
         f"unclear which boxes belong to '/photos/pets/dog.jpg': {str(boxes.path)!r} has "
         "'dog' and 'pets/dog'; name the folder that these are relative to instead of the image"
     )
-
-
-def test_the_path_in_a_named_folder_takes_precedence(given):
-    boxes = given("dog.jpg", "pets/dog.jpg")
-    assert index_of(boxes, "/photos/pets/dog.jpg", "pets/dog.jpg") == 1
-    assert index_of(boxes, "/photos/pets/dog.jpg", "dog.jpg") == 0
-
-
-def test_a_subfolder_of_the_files_folder_matches_too(given):
-    assert index_of(given("cat.jpg", "pets/dog.jpg"), "/photos/pets/dog.jpg", "dog.jpg") == 1
 
 
 def test_folders_that_are_not_valid_in_ids_are_ignored(given):

@@ -134,6 +134,7 @@ def test_values_of_another_type_are_rejected(tmp_path, key, value, form):
     assert message_of(read_results, path) == message
 
 
+TWO = {"000000000001": ["A dog.", "Dogs"]}
 JSONL = [
     {"image": "a.jpg", "captions": ["A dog."], "split": "test"},
     {"image": "b.jpg", "captions": ["A cat."], "split": "val"},
@@ -151,6 +152,8 @@ JSONL = [
         # Of annotations that name their splits, the test split.
         ("dataset_coco.json", KARPATHY, {"000000000042": ["A dog."]}),
         ("captions.jsonl", "\n".join(map(json.dumps, JSONL)), {"a": ["A dog."]}),
+        ("r.csv", "image,caption,split\n1.jpg,A dog.,test\n1.jpg,Dogs,test\n2.jpg,x,train\n", TWO),
+        ("r.token", "1.jpg#0\tA dog.\n1.jpg#1\tDogs\n", TWO),
     ],
 )
 def test_references_are_read_from_every_layout(tmp_path, name, content, found):

@@ -11,7 +11,7 @@ from a2cap.data.files.json_file import read_json
 from a2cap.data.scenes.generate import coco_captions, instances
 from a2cap.data.scenes.scene import make_scene
 from a2cap.pipeline.evaluation import score_captions as evaluation
-from a2cap.pipeline.evaluation.results import read_references, read_results, require_same_images
+from a2cap.pipeline.evaluation.results import read_results, require_same_images
 from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
@@ -259,19 +259,6 @@ def test_captions_of_every_layout_are_read(tmp_path, name, text):
     path.write_text(text)
     found = read_results(path, ["000000000001", "000000000002"])
     assert found == {"000000000001": "a red dog runs", "000000000002": "two dogs"}
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("r.csv", "image,caption,split\n1.jpg,A dog.,test\n1.jpg,Dogs,test\n2.jpg,x,train\n"),
-        ("r.token", "1.jpg#0\tA dog.\n1.jpg#1\tDogs\n"),
-    ],
-)
-def test_references_in_tables_are_read(tmp_path, name, text):
-    path = tmp_path / name
-    path.write_text(text)
-    assert read_references(path) == {"000000000001": ["A dog.", "Dogs"]}
 
 
 def test_unusable_layouts_are_rejected_in_one_line(tmp_path):

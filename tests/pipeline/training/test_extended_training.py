@@ -68,27 +68,16 @@ def test_a_training_that_would_end_at_the_same_epoch_is_not_made_again(tmp_path,
         ({"epochs": 3}, {"epochs": 4}, 3),
         ({"epochs": 3, "checkpoint_every": 7}, {"epochs": 4, "patience": 8}, 3),
         ({"epochs": 9, "patience": 2}, {"epochs": 9, "patience": 3}, 4),
+        ({"epochs": 3}, {"epochs": 4, "lr": 2.0}, None),
+        ({"epochs": 3}, {"epochs": 2}, None),
+        ({"epochs": 4, "patience": 9}, {"epochs": 9, "patience": 1}, None),  # would end after 3
     ],
 )
-def test_a_longer_training_continues_from_the_last_epoch(tmp_path, before, now, epoch):
+def test_only_a_longer_training_continues_and_from_the_last_epoch(tmp_path, before, now, epoch):
     found, name = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
-    assert found.note == f"continues from epoch {epoch} of {name}"
+    assert found.note == (f"continues from epoch {epoch} of {name}" if epoch else "")
     assert found.made_from == stage_of(TrainConfig(**now)).made_from
-    assert found.begin is not None
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ({"epochs": 3}, {"epochs": 4, "lr": 2.0}),
-        ({"epochs": 3}, {"epochs": 2}),
-        ({"epochs": 4, "patience": 9}, {"epochs": 9, "patience": 1}),  # would end after 3
-    ],
-)
-def test_another_or_a_shorter_training_starts_from_scratch(tmp_path, before, now):
-    found, _ = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
-    assert (found.made_from, found.note) == (stage_of(TrainConfig(**now)).made_from, "")
-    assert found.begin is None
+    assert (found.begin is None) == (epoch is None)
 
 
 def test_a_training_that_cannot_continue_says_why(tmp_path):
