@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from click.testing import CliRunner, Result
 
+from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.resnet import Architecture
@@ -143,6 +144,21 @@ def write_detector(path: Path, images: list[Path], *, side: int = 96) -> Path:
     )
     save_detector(detector, path)
     return path
+
+
+def copied_captioner(trained: Path, folder: Path) -> Path:
+    """Copy a captioner without its manifest, with which changes would be damage."""
+    return Path(shutil.copytree(trained, folder, ignore=shutil.ignore_patterns("manifest.json")))
+
+
+def swap_words(model: Path) -> str:
+    """Swap two words of a captioner; return the digest of its new vocabulary."""
+    old = Vocabulary.load(model / "vocabulary.json")
+    new = Vocabulary((*old.words[:-2], old.words[-1], old.words[-2]), old.preset)
+    new.save(model / "vocabulary.json")
+    described = json.loads((model / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps({**described, "vocabulary_digest": new.digest}))
+    return new.digest
 
 
 def detecting(model: Path) -> None:

@@ -20,7 +20,7 @@ from a2cap.pipeline.analysis.trainings import read_run, trainings_in
 from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
-from tests.experiments import a2
+from tests.experiments import a2, copied_captioner
 
 CPU = RuntimeConfig(device="cpu", threads=1)
 
@@ -38,8 +38,7 @@ def analysed(run):
 @pytest.fixture(scope="module")
 def plain(run, tmp_path_factory):
     """Analyse an untrained captioner without alignment under the manifest of the run."""
-    model = tmp_path_factory.mktemp("plain") / "model"
-    shutil.copytree(run.model, model, ignore=shutil.ignore_patterns("manifest.json"))
+    model = copied_captioner(run.model, tmp_path_factory.mktemp("plain") / "model")
     saved = load_model(model, device=torch.device("cpu"))
     config = saved.description.model.model_copy(
         update={"alignment": AlignmentConfig(fusion="none")}

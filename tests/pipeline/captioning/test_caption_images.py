@@ -22,7 +22,7 @@ from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED
-from tests.experiments import detecting
+from tests.experiments import copied_captioner, detecting
 
 CPU = RuntimeConfig(device="cpu")
 
@@ -35,8 +35,7 @@ def boxes(experiment):
 @pytest.fixture
 def model(experiment, tmp_path):
     """A copy of the trained directory outside the experiment."""
-    ignored = shutil.ignore_patterns("manifest.json")  # with which changes would be damage
-    return shutil.copytree(experiment.directory("train-xe"), tmp_path / "my model", ignore=ignored)
+    return copied_captioner(experiment.directory("train-xe"), tmp_path / "my model")
 
 
 def caption(images, *, model, boxes, beam_size=2, **how):

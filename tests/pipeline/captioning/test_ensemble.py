@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error
 from a2cap.model.captioners.recurrent.gru import GruCaptioner
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
@@ -15,6 +14,7 @@ from a2cap.model.decoding.ensemble import Ensemble
 from a2cap.pipeline.captioning.model_description import load_description
 from a2cap.pipeline.captioning.saved_captioner import load_captioner, new_captioner, save_model
 from tests.data.messages import message_of
+from tests.experiments import copied_captioner, swap_words
 from tests.model.kinds import KINDS
 
 CPU = torch.device("cpu")
@@ -23,8 +23,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def other(trained, tmp_path):
     """A copy of the captioner with other tensors."""
-    ignored = shutil.ignore_patterns("manifest.json")  # with which changes would be damage
-    directory = shutil.copytree(trained, tmp_path / "other", ignore=ignored)
+    directory = copied_captioner(trained, tmp_path / "other")
     tensors = load_file(trained / "model.safetensors")
     generator = torch.Generator().manual_seed(0)
     tensors["decoder.output.weight"] += torch.randn(
@@ -67,10 +66,9 @@ def test_captioners_of_two_kinds_are_an_ensemble_if_their_vocabularies_are_equal
     kinds = [type(captioner) for captioner in loaded.captioner.captioners]
     assert kinds == [TransformerCaptioner, GruCaptioner]
     assert captions(trained, tmp_path) == captions(tmp_path, trained)
-    swap_words(tmp_path)
-    digest = load_description(tmp_path)[1].digest[:12]
+    digest = swap_words(tmp_path)
     assert refusal(trained, tmp_path) == (
-        f"vocabulary of {str(tmp_path)!r} is {digest}, that of {str(trained)!r} is "
+        f"vocabulary of {str(tmp_path)!r} is {digest[:12]}, that of {str(trained)!r} is "
         f"{vocabulary.digest[:12]}; {ADVICE}"
     )
 
@@ -92,13 +90,6 @@ def refusal(trained, other):
 
 
 ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
-
-
-def swap_words(directory):
-    words = Vocabulary.load(directory / "vocabulary.json").words
-    swapped = Vocabulary((*words[:-2], words[-1], words[-2]), "karpathy")
-    swapped.save(directory / "vocabulary.json")
-    rewrite(directory / "model.json", lambda found: found.update(vocabulary_digest=swapped.digest))
 
 
 def narrow_features(directory):

@@ -35,16 +35,15 @@ from a2cap.pipeline.serving import caption_queue
 from a2cap.pipeline.serving import server as serving
 from a2cap.pipeline.serving.server import CaptionServer
 from tests.data.messages import message_of
-from tests.experiments import detecting
+from tests.experiments import copied_captioner, detecting
 
 HOW = {"decoding": CaptioningConfig(beam_size=2), "runtime": RuntimeConfig(device="cpu")}
 
 
 @pytest.fixture(scope="module")
 def model(experiment, tmp_path_factory):
-    copy = tmp_path_factory.mktemp("served") / "model"
-    ignored = shutil.ignore_patterns("manifest.json")  # with which changes would be damage
-    shutil.copytree(experiment.directory("train-xe"), copy, ignore=ignored)
+    folder = tmp_path_factory.mktemp("served") / "model"
+    copy = copied_captioner(experiment.directory("train-xe"), folder)
     detecting(copy)
     return copy
 

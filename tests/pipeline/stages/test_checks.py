@@ -1,7 +1,6 @@
 """Checks before a run: all problems at once, each with its remedy, before any work."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import click
@@ -19,7 +18,7 @@ from a2cap.pipeline.stages.estimates import detector_training_disk
 from a2cap.pipeline.stages.plan import check_stages, require_runnable
 from a2cap.pipeline.upkeep import machine
 from tests.data.sources.samples import tar_bytes
-from tests.experiments import a2, found, free, problems
+from tests.experiments import a2, copied_captioner, found, free, problems, swap_words
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"
@@ -150,23 +149,17 @@ def test_an_unreadable_file_is_a_problem_beside_the_others(new, monkeypatch):
 def test_a_member_of_an_ensemble_with_another_vocabulary_is_a_problem(
     experiment, tmp_path, trained
 ):
-    ignored = shutil.ignore_patterns("manifest.json")
-    member = shutil.copytree(experiment.directory("train-xe"), tmp_path / "member", ignore=ignored)
-    words = Vocabulary.load(member / "vocabulary.json").words
-    other = Vocabulary((*words[:-2], words[-1], words[-2]), "karpathy")
-    other.save(member / "vocabulary.json")
-    description = json.loads((member / "model.json").read_text())
+    member = copied_captioner(experiment.directory("train-xe"), tmp_path / "member")
+    expected = Vocabulary.load(member / "vocabulary.json").digest
+    other = swap_words(member)
     first = "train-xe" if trained else "preprocess"  # known before the captioner is
-    expected = description["vocabulary_digest"]
-    description["vocabulary_digest"] = other.digest
-    (member / "model.json").write_text(json.dumps(description))
     (member / "model.safetensors").write_bytes(b"never read")
     changed = "train.seed=0" if trained else "train.seed=5"
     opened = experiment.open(override("evaluate.ensemble", (member,)), changed)
     check = found(opened, "evaluate", "ensemble")
     assert (check.state, check.found) == (
         "problem",
-        f"vocabulary of {str(member)!r} is {other.digest[:12]}, that of "
+        f"vocabulary of {str(member)!r} is {other[:12]}, that of "
         f"{str(experiment.directory(first))!r} is {expected[:12]}; an ensemble needs captioners "
         "that were trained on the same features and vocabulary",
     )

@@ -14,7 +14,6 @@ from a2cap.data.batches.collate import collate
 from a2cap.data.batches.dataset import CaptionDataset
 from a2cap.data.batches.loader import Batches
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
-from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import load_model
@@ -22,6 +21,7 @@ from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
 from a2cap.pipeline.training.captioner.training_data import read_training_data
 from tests.data.messages import message_of
+from tests.experiments import copied_captioner, swap_words
 from tests.pipeline.training.runs import SMALL_SCST, assert_equal_results, copied_artifacts, metrics
 
 
@@ -231,13 +231,8 @@ def test_frequencies_of_another_vocabulary_are_rejected(refine, tmp_path):
 
 
 def test_a_model_of_another_vocabulary_is_rejected(refine, tmp_path):
-    ignored = shutil.ignore_patterns("manifest.json")  # with which changes would be damage
-    model = Path(shutil.copytree(refine.model, tmp_path / "model", ignore=ignored))
-    vocabulary = Vocabulary.load(model / "vocabulary.json")
-    other = Vocabulary((*vocabulary.words[:-1], "zebra"), vocabulary.preset)
-    other.save(model / "vocabulary.json")
-    described = json.loads((model / "model.json").read_text())
-    (model / "model.json").write_text(json.dumps({**described, "vocabulary_digest": other.digest}))
+    model = copied_captioner(refine.model, tmp_path / "model")
+    swap_words(model)
     assert message_of(replace(refine, model=model), tmp_path / "refined", error=A2Error) == (
         f"model and captions do not match: {str(model)!r} has another vocabulary than "
         f'{str(refine.captions)!r}; run "a2 train --phase xe" again'
