@@ -116,7 +116,8 @@ def find_result(named: Path, part: Part) -> Path:
 
     named: the folder, a folder above it, or a path that ends in a name, the start of a key or
     "latest", in the folder `artifacts` unless it names another one. Without any runs there, returns
-    `named` unchanged. Raises InputError, which lists the candidates, unless exactly one fits.
+    `named` unchanged, but for "latest". Raises InputError, which lists the candidates, unless
+    exactly one fits.
     """
     if (named / _FILES[part]).is_file():
         return named
@@ -131,6 +132,11 @@ def find_result(named: Path, part: Part) -> Path:
         and (found / _FILES[part]).is_file()
     ]
     if not runs:
+        if named.name == LATEST and not named.exists():
+            raise InputError(
+                f'no {part} in {str(folder)!r}: none is the latest; make one with "a2 run", or '
+                "name a folder"
+            )
         return named
     name = folder.name if above else named.name
     if above:

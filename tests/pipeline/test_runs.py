@@ -151,6 +151,13 @@ def test_a_path_without_runs_stays_as_it_is(artifacts, tmp_path):
     assert title_of(tmp_path / "my scores") == "my scores"
 
 
+def test_the_latest_of_no_runs_is_an_error(tmp_path):
+    assert message_of(find_result, tmp_path / "latest", "training") == (
+        f'no training in {str(tmp_path)!r}: {str(tmp_path / "latest")!r}; make one with "a2 run", '
+        "or name a folder"
+    )
+
+
 def test_the_table_fits_the_terminal_and_is_sorted(artifacts, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TZ", "UTC")
