@@ -68,10 +68,6 @@ class Ranks:
             dist.all_gather(gathered, padded)
         return [_unpack(share[:size]) for share, size in zip(gathered, sizes, strict=True)]
 
-    def broadcast(self, value: Value) -> Value:
-        """Return the value of rank 0."""
-        return self.all_gather(value)[0]
-
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors with the tensors of rank 0."""
         if self.count > 1:

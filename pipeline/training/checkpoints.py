@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import MANIFEST, problems, publish, seal
 from a2cap.data.files.tensors import save_tensors
-from a2cap.pipeline.engine.artifact_names import CHECKPOINTS, checkpoint_name
+from a2cap.pipeline.engine.artifact_names import checkpoint_name
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -209,56 +208,49 @@ class Stateful(Protocol):
         """Put the averaged weights into the network."""
 
 
+@dataclass(frozen=True)
 class SavedTraining:
     """The checkpoints of one training, read by all ranks and written by the main rank."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        optimizer: Stateful,
-        config: TrainingConfig,
-        run: TrainingRun,
-        *,
-        command: str,
-    ) -> None:
-        self._network, self._optimizer = network, optimizer
-        self._seed, self._run = config.seed, run
-        self._device = next(network.parameters()).device
-        self._ranks = optimizer.ranks
-        self._checkpoints = Checkpoints(run.folder / CHECKPOINTS, command=command)
+    network: nn.Module
+    optimizer: Stateful
+    seed: int
+    device: torch.device
+    run: TrainingRun
+    checkpoints: Checkpoints
 
     def resume(self) -> Position:
         """Restore the newest checkpoint that verifies; return the position in it, or the start."""
         # these would start from the clock; a2 draws from neither, but their states are saved
-        random.seed(self._seed)
-        np.random.seed(np.random.SeedSequence(self._seed).generate_state(4))
-        ranks = self._ranks
+        random.seed(self.seed)
+        np.random.seed(np.random.SeedSequence(self.seed).generate_state(4))
+        ranks = self.optimizer.ranks
         if not ranks.is_main:  # otherwise all ranks would draw the same dropout
-            torch.manual_seed(derived_seed(self._seed, ranks.rank, 0))
+            torch.manual_seed(derived_seed(self.seed, ranks.rank, 0))
         # the main rank chooses, and all ranks read its choice from one disk
-        found = self._checkpoints.latest() if ranks.is_main else None
-        step = ranks.broadcast(None if found is None else found.step)
+        found = self.checkpoints.latest() if ranks.is_main else None
+        step = ranks.all_gather(None if found is None else found.step)[0]
         if step is None:
             return Position()
-        found = found or self._checkpoints.load(step)
+        found = found or self.checkpoints.load(step)
         state: dict[str, Any] = found.state
-        self._network.load_state_dict(found.tensors)
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.network.load_state_dict(found.tensors)
+        self.optimizer.load_state_dict(state["optimizer"])
         position = Position(**state["position"])
         if ranks.rank < len(state["random"]):
             restore_rng_states(state["random"][ranks.rank])
         else:  # the checkpoint was written by fewer ranks
-            torch.manual_seed(derived_seed(self._seed, ranks.rank, position.step))
+            torch.manual_seed(derived_seed(self.seed, ranks.rank, position.step))
         if ranks.is_main:
             self._report(found.step, position, state["environment"])
         return position
 
     def _report(self, step: int, position: Position, before: dict[str, str]) -> None:
         # the killed run may have died before its own clean-up, and this one may be at its end
-        self._checkpoints.drop_old(position.best_step)
-        self._run.events.write("resume", step=step)
+        self.checkpoints.drop_old(position.best_step)
+        self.run.events.write("resume", step=step)
         logger.info("train: resuming at step %d, epoch %d", step, position.epoch + 1)
-        now = environment(self._device, ranks=self._ranks.count)
+        now = environment(self.device, ranks=self.optimizer.ranks.count)
         changes = [f"{k} {before.get(k)} -> {now[k]}" for k in now if before.get(k) != now[k]]
         if changes:
             logger.warning(
@@ -269,23 +261,23 @@ class SavedTraining:
 
     def save(self, position: Position) -> None:
         """Write a checkpoint; all ranks wait until it is on disk."""
-        ranks = self._ranks
+        ranks = self.optimizer.ranks
         random = ranks.all_gather(rng_states())  # each rank has its own dropout
         if ranks.is_main:
-            self._run.inputs.check()  # a resumed run trusts that its checkpoint is of these inputs
-            with self._optimizer.averaged():
-                self._checkpoints.save(
+            self.run.inputs.check()  # a resumed run trusts that its checkpoint is of these inputs
+            with self.optimizer.averaged():
+                self.checkpoints.save(
                     position.step,
-                    tensors=self._network.state_dict(),
+                    tensors=self.network.state_dict(),
                     state={
-                        "optimizer": self._optimizer.state_dict(),
+                        "optimizer": self.optimizer.state_dict(),
                         "position": asdict(position),
                         "random": random,
-                        "environment": environment(self._device, ranks=ranks.count),
+                        "environment": environment(self.device, ranks=ranks.count),
                     },
                     best_step=position.best_step,
                 )
-            self._run.events.write("checkpoint", step=position.step)
+            self.run.events.write("checkpoint", step=position.step)
         ranks.all_gather(None)  # a barrier: other ranks may read the checkpoint next
 
     def best_tensors(self, position: Position, *, section: str) -> dict[str, torch.Tensor]:
@@ -294,7 +286,7 @@ class SavedTraining:
             raise A2Error(
                 f"no epoch has ended yet: nothing to save; set {section}.epochs to 1 or more"
             )
-        return self._checkpoints.load(position.best_step).tensors
+        return self.checkpoints.load(position.best_step).tensors
 
 
 def derived_seed(seed: int, *key: int) -> int:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from a2cap.data.batches.loader import Batches
 from a2cap.data.errors import A2Error
+from a2cap.pipeline.engine.artifact_names import CHECKPOINTS
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
 from a2cap.pipeline.runtime.distributed import RankError, Ranks
@@ -28,7 +29,7 @@ from a2cap.pipeline.runtime.training_precision import (
     matrix_precision,
     warn_about_emulation,
 )
-from a2cap.pipeline.training.checkpoints import Position, SavedTraining
+from a2cap.pipeline.training.checkpoints import Checkpoints, Position, SavedTraining
 from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_parts import (
     Part,
@@ -219,8 +220,10 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         recorded as record,
         stop_between_steps() as stop,
     ):
-        training = Training(task, run, record)
-        position, saved = training.position, training.saved
+        checkpoints = Checkpoints(run.folder / CHECKPOINTS, task.command)
+        saved = SavedTraining(task.network, task.optimizer, config.seed, device, run, checkpoints)
+        position = saved.resume()
+        training = Training(task, record, saved, position)
         while position.epoch < config.epochs and position.stale < config.patience:
             try:
                 training.run_epoch(stop)
@@ -235,19 +238,14 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         return best
 
 
+@dataclass
 class Training(Generic[Part]):
     """One training over its epochs; record: None on ranks that do not write."""
 
-    def __init__(
-        self, task: TrainingTask[Part], run: TrainingRun, record: TrainingRecord | None
-    ) -> None:
-        self._task, self._config, self._run = task, task.config, run
-        self._record = record
-        self.saved = SavedTraining(
-            task.network, task.optimizer, task.config, run, command=task.command
-        )
-        self._ranks = task.optimizer.ranks
-        self.position = self.saved.resume()
+    task: TrainingTask[Part]
+    record: TrainingRecord | None
+    saved: SavedTraining
+    position: Position
 
     def run_epoch(self, stop: StopRequest) -> None:
         """Train to the end of the epoch, validate, and write a checkpoint.
@@ -255,11 +253,11 @@ class Training(Generic[Part]):
         Raises Interrupted when all ranks agree to stop: after an update, which is saved first, or
         at the end.
         """
-        task, ranks = self._task, self._ranks
+        task, ranks = self.task, self.task.optimizer.ranks
         task.network.train()
-        title = f"epoch {self.position.epoch + 1}/{self._config.epochs}"
+        title = f"epoch {self.position.epoch + 1}/{self.task.config.epochs}"
         steps, batch = len(task.batches), self.position.batch
-        events = self._run.events if ranks.is_main else None
+        events = self.record.events if self.record else None
         with track(title, total=steps, done=batch, shown=ranks.is_main, events=events) as progress:
             started = time.monotonic()
             for parts in task.batches.epoch(self.position.epoch, start=batch):
@@ -270,11 +268,11 @@ class Training(Generic[Part]):
                 self.position.seconds += now - started
                 started = now
                 progress.advance(1)
-                if self._record is not None:
-                    self._record.progress(self.position.step, total=self._config.epochs * steps)
+                if self.record is not None:
+                    self.record.progress(self.position.step, total=self.task.config.epochs * steps)
                 # a rank that stopped alone would leave the others waiting for its gradients
                 stopping = ranks.agree_to_stop(stop)
-                if self.position.step % self._config.checkpoint_every == 0 or stopping:
+                if self.position.step % self.task.config.checkpoint_every == 0 or stopping:
                     self._save()
                 if stopping:
                     stop.raise_if_pending()
@@ -287,26 +285,26 @@ class Training(Generic[Part]):
         for update in updates:
             if not update.finite:
                 # the images of all ranks, since losses are summed before anyone reads them
-                shares = self._ranks.all_gather(update.image_ids)
+                shares = self.task.optimizer.ranks.all_gather(update.image_ids)
                 images = ", ".join(name for share in shares for name in share)
                 raise A2Error(
                     f"loss is not finite at step {update.number}: {update.summary()} "
                     f"(images {images}); the last good checkpoint is kept, "
-                    f"lower {self._task.section}.lr and train again"
+                    f"lower {self.task.section}.lr and train again"
                 )
             for name, value in update.means.items():
                 self.position.sums[name] = self.position.sums.get(name, 0.0) + value
             self.position.amount += update.amount
-            if self._record is not None:
-                self._record.update(update)
+            if self.record is not None:
+                self.record.update(update)
 
     def _save(self) -> None:
-        self._add(self._task.optimizer.flush())
+        self._add(self.task.optimizer.flush())
         self.saved.save(self.position)
 
     def _end_epoch(self) -> None:
         """Validate, write the epoch's line and a checkpoint, and log the result."""
-        task, position = self._task, self.position
+        task, position = self.task, self.position
         self._add(task.optimizer.flush())
         task.network.eval()  # `run_epoch` switches back
         with task.optimizer.averaged():
@@ -319,13 +317,13 @@ class Training(Generic[Part]):
             **figures,
             speed: round(position.amount / max(position.seconds, 1e-9)),
         }
-        if self._record is not None:
+        if self.record is not None:
             # before the checkpoint: a run that dies in between writes the line again
-            self._record.epoch(line)
-            self._record.scalars("train", {speed: line[speed]}, position.step)
+            self.record.epoch(line)
+            self.record.scalars("train", {speed: line[speed]}, position.step)
             with task.optimizer.averaged():
                 board = {**figures, **task.validation.scalars()}
-            self._record.scalars("validation", board, position.step)
+            self.record.scalars("validation", board, position.step)
             task.validation.warn(line)
         score = figures[task.validation.score]
         better = score > position.best  # strictly: the first of equal epochs stays the best
@@ -337,11 +335,11 @@ class Training(Generic[Part]):
             stale=0 if better else position.stale + 1,
         )
         self._save()
-        left = (self._config.epochs - self.position.epoch) * position.seconds
+        left = (self.task.config.epochs - self.position.epoch) * position.seconds
         logger.info(
             "epoch %d/%d: %s%s",
             self.position.epoch,
-            self._config.epochs,
+            self.task.config.epochs,
             _format_epoch(line, task, better=better),
             f", at most {format_duration(left)} left" if left else "",
         )

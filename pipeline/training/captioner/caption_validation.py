@@ -116,14 +116,14 @@ class CaptionValidation:
         )
         shares = ranks.all_gather([(name, beams[0].caption) for name, beams in decoded])
         if not ranks.is_main:
-            return ranks.broadcast({})  # waits for the figures of the main rank
+            return ranks.all_gather({})[0]  # waits for the figures of the main rank
         candidates = dict(pair for share in shares for pair in share)
         references = {image_id: data.references[image_id] for image_id in chosen}
         for name in dict.fromkeys(("CIDEr", self.config.select)):
             if name != "loss":
                 metric = name.replace("BLEU-", "Bleu_")
                 others[name] = corpus_score(metric, candidates, references)
-        return ranks.broadcast(others)
+        return ranks.all_gather(others)[0]
 
     @torch.inference_mode()
     def _likelihood(self) -> dict[str, float]:

@@ -118,10 +118,10 @@ class DetectorValidation:
         found = detections_of(self.detector.frozen(), share, self.config, shown=ranks.is_main)
         shares = ranks.all_gather([(name, _to_tensors(objects)) for name, objects in found.items()])
         if not ranks.is_main:
-            return ranks.broadcast({})  # waits for the figures of the main rank
+            return ranks.all_gather({})[0]  # waits for the figures of the main rank
         everything = {name: _from_tensors(tensors) for share in shares for name, tensors in share}
         metrics = detection_metrics(self.data, everything)
-        return ranks.broadcast({"AP": metrics.ap, "AP50": metrics.ap50, "AP75": metrics.ap75})
+        return ranks.all_gather({"AP": metrics.ap, "AP50": metrics.ap50, "AP75": metrics.ap75})[0]
 
     def scalars(self) -> dict[str, float]:
         """Return nothing more."""

@@ -24,7 +24,6 @@ def test_a_single_rank_keeps_its_own_values():
     assert single.is_main
     assert single.sum(torch.tensor([1.0, 2.0])).tolist() == [1.0, 2.0]
     assert single.all_gather("x") == ["x"]
-    assert single.broadcast("x") == "x"
     assert not stop.pending
     stop(signal.SIGTERM, None)
     assert single.agree_to_stop(stop)
@@ -39,7 +38,6 @@ def test_values_are_exchanged_between_all_ranks(together, count):
             "rank": (group.rank, group.count, group.is_main),
             "sum": group.sum(torch.tensor([group.rank, 1])).tolist(),
             "all": group.all_gather({"rank": group.rank}),
-            "broadcast": group.broadcast(f"of {group.rank}"),
             "equal": [tensor.tolist() for tensor in tensors],
         }
 
@@ -48,7 +46,6 @@ def test_values_are_exchanged_between_all_ranks(together, count):
             "rank": (rank, count, rank == 0),
             "sum": [sum(range(count)), count],
             "all": [{"rank": other} for other in range(count)],
-            "broadcast": "of 0",
             "equal": [[0.0, 0.0], 0],
         }
 
