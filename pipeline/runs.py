@@ -236,7 +236,7 @@ def _run(
     state, scores = "done", {}
     if last.digest is None:
         key = last.folder.name.partition(".")[0]
-        lock = StagePaths.of_result(last.folder.with_name(key)).lock
+        lock = StagePaths(last.folder.with_name(key), shared=True).lock
         state = "running" if is_locked(lock) else "unfinished"
     if evaluation:
         try:

@@ -49,23 +49,18 @@ class PreparedStage:
 class StagePaths:
     """Paths of a stage's result: finished, partial, replaced, and its locks.
 
-    forced: True for a run with --force, which has a partial directory of its own. locks: folder of
-    the locks, by default that of the result.
+    forced: True for a run with --force, which has a partial directory of its own. shared: True in
+    an artifacts folder, whose locks are in one folder; others are beside their results.
     """
 
     final: Path
     forced: bool = False
-    locks: Path | None = None
+    shared: bool = False
 
     @classmethod
     def in_artifacts(cls, artifacts: Path, stage: PreparedStage) -> "StagePaths":
         """Return the default paths, at artifacts/<stage>/<key>/."""
-        return cls.of_result(artifacts / stage.name / stage.made_from.key)
-
-    @classmethod
-    def of_result(cls, final: Path) -> "StagePaths":
-        """Return the paths of a result in an artifacts folder."""
-        return cls(final, locks=final.parents[1] / LOCKS / final.parent.name)
+        return cls(artifacts / stage.name / stage.made_from.key, shared=True)
 
     @property
     def partial(self) -> Path:
@@ -82,7 +77,9 @@ class StagePaths:
     def lock(self) -> Path:
         """Lock file of the stage."""
         # never deleted by a run: another process could hold the file without its name
-        return (self.locks or self.final.parent) / f"{self.final.name}.lock"
+        folder = self.final.parent
+        locks = folder.parent / LOCKS / folder.name if self.shared else folder
+        return locks / f"{self.final.name}.lock"
 
     @property
     def stripes_lock(self) -> Path:

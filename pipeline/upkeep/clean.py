@@ -88,7 +88,7 @@ def select_items(
 def remove_item(item: RemovableItem) -> None:
     """Delete one item under its stage's lock; raise LockedError if a process works on it."""
     final = _final(item.path)
-    own = StagePaths.of_result(final).lock
+    own = StagePaths(final, shared=True).lock
     with stage_lock(own, what=f"{final.parent.name} {final.name}"):
         if lock := _held(final, but=own):
             raise _in_use(str(final), lock)
@@ -233,7 +233,7 @@ def _of_key(final: Path) -> list[Path]:
 
 
 def _locks(final: Path) -> list[Path]:
-    found = sorted(StagePaths.of_result(final).lock.parent.glob(f"{final.name}.*"))
+    found = sorted(StagePaths(final, shared=True).lock.parent.glob(f"{final.name}.*"))
     return [path for path in found if path.name.endswith((".lock", HOLDER))]
 
 

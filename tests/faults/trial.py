@@ -410,7 +410,7 @@ class Trial:
             self._result.with_name(f"{self._result.name}{ending}") for ending in ("", ".replaced")
         )
         partials = tuple(path.with_name(f"{path.name}.removed") for path in self._partials)
-        own = (*own, *self._partials, *partials, StagePaths.of_result(self._result).lock.parent)
+        own = (*own, *self._partials, *partials, StagePaths(self._result, shared=True).lock.parent)
         hashes = tuple(artifacts / f"hashes.sqlite{ending}" for ending in ("", "-journal"))
         scenes = file_digests(self.workspace.scenes)
         return file_digests(artifacts, without=(*own, *hashes)) | scenes

@@ -103,7 +103,7 @@ def test_unfinished_trainings_are_runs_and_no_candidates(artifacts):
     folder, _ = artifacts.training("small", partial=True, seed=1)
     [run] = read_runs(artifacts.folder)
     assert (run.name, run.state, run.training) == ("small", "unfinished", folder)
-    with stage_lock(StagePaths.of_result(folder.with_suffix("")).lock, what="a test"):
+    with stage_lock(StagePaths(folder.with_suffix(""), shared=True).lock, what="a test"):
         assert [run.state for run in read_runs(artifacts.folder)] == ["running"]
     assert find_result(folder, "training") == folder
 

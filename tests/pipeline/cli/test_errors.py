@@ -134,7 +134,7 @@ def test_a_path_that_cannot_be_written_is_reported(experiment, tmp_path):
 
 
 def test_a_stage_that_another_process_runs_is_rejected_with_its_holder(copy):
-    lock = StagePaths.of_result(copy.directory("extract")).lock
+    lock = StagePaths(copy.directory("extract"), shared=True).lock
     with stage_lock(lock, what="a test"):
         answer = copy.a2("extract", "--force")
         status = copy.a2("status", "--explain")

@@ -144,7 +144,7 @@ def test_the_lock_of_a_relative_path_is_held(tmp_path, monkeypatch):
 
 def test_the_locks_of_an_artifacts_folder_are_in_one_folder(tmp_path):
     locks = tmp_path / ".locks" / "train"
-    assert StagePaths.of_result(tmp_path / "train" / "ab").lock == locks / "ab.lock"
+    assert StagePaths(tmp_path / "train" / "ab", shared=True).lock == locks / "ab.lock"
 
 
 def test_a_system_without_file_locks_is_asked_by_filelock(tmp_path, monkeypatch):

@@ -192,7 +192,7 @@ def test_a_result_that_a_command_reads_is_not_removable(copy, inner):
 @pytest.mark.parametrize("lock", ["{}.lock", "{}.shard-00001-of-00004.lock"])
 def test_work_of_a_running_process_is_not_removable(copy, lock):
     partial = unfinished(copy, "evaluate")
-    held = StagePaths.of_result(partial).lock.parent / lock.format(partial.stem)
+    held = StagePaths(partial, shared=True).lock.parent / lock.format(partial.stem)
     with stage_lock(held, what="a test"):
         assert copy.found("evaluate.beam_size=3") == {}
 
@@ -202,7 +202,7 @@ def test_inputs_of_a_running_stage_of_any_experiment_are_not_removable(copy):
     other = ("extract.dtype=float32", "preprocess.min_count=2")
     partial = unfinished(copy, "train-xe")
     assert {"extract", "preprocess"} <= {name.split("/")[0] for name in copy.found(*other)}
-    with stage_lock(StagePaths.of_result(partial.with_suffix("")).lock, what="a test"):
+    with stage_lock(StagePaths(partial.with_suffix(""), shared=True).lock, what="a test"):
         found = copy.found(*other)
         assert {name.split("/")[0] for name in found} == {"evaluate"}
 
@@ -286,7 +286,7 @@ def test_work_resumed_since_the_listing_is_not_removed(copy, lock):
     partial = unfinished(copy, "evaluate")
     [item] = copy.items("evaluate.beam_size=3")
     held = stage_lock(
-        StagePaths.of_result(partial).lock.parent / lock.format(partial.stem), what="a test"
+        StagePaths(partial, shared=True).lock.parent / lock.format(partial.stem), what="a test"
     )
     with held, pytest.raises(LockedError) as raised:
         remove_item(item)
@@ -346,7 +346,7 @@ def test_the_command_deletes_only_the_named_item_with_its_locks(copy):
     others = copy.left() - {copy.name(final := copy.directory("evaluate"))}
     size = f"{size_of(final) / 1000:.3g} kB"
     for lock in ("lock", "holder.json", "shards.lock"):
-        (StagePaths.of_result(final).lock.parent / f"{final.name}.{lock}").touch()
+        (StagePaths(final, shared=True).lock.parent / f"{final.name}.{lock}").touch()
     answer = copy.a2("clean", "--set", "evaluate.beam_size=3", final)
     assert answer.exit_code == 0
     assert answer.stdout == f"deleted {final}: {size}\n"
@@ -357,7 +357,7 @@ def test_the_command_deletes_only_the_named_item_with_its_locks(copy):
 
 def test_the_command_rejects_names_in_use_with_their_holder_and_an_exit_code(copy):
     partial = unfinished(copy, "evaluate")
-    with stage_lock(StagePaths.of_result(partial.with_suffix("")).lock, what="a test"):
+    with stage_lock(StagePaths(partial.with_suffix(""), shared=True).lock, what="a test"):
         answer = copy.a2("clean", partial)
     assert answer.exit_code == 75
     assert answer.stderr.startswith(f"a2: {str(partial)!r} is in use: process ")
