@@ -108,27 +108,21 @@ def load_config(
     is_of_user: False for a file of a result, which may not import code outside a2.
     Raises ConfigError, which lists every unknown field, wrong value and malformed override.
     """
-    content = read_yaml(_bundled(path)) if path is not None else {}
+    if path is not None and not (path.exists() or path.suffix or len(path.parts) > 1):
+        found = {file.stem: file for file in Path(str(files("a2cap.configs"))).glob("*.yaml")}
+        if path.name not in found:
+            near = get_close_matches(path.name, found, n=1)
+            meant = f"did you mean {near[0]!r}? Name" if near else "name"
+            named = ", ".join(sorted(found))
+            raise ConfigError(f"config not found: {path.name!r}; {meant} a file, or one of {named}")
+        path = found[path.name]
+    content = {} if path is None else read_yaml(path)
     problems = []
     for override in overrides:
         problem = _apply(content, override)
         if problem:
             problems.append(problem)
     return _validate(content, problems, MAY_IMPORT if is_of_user else None)
-
-
-def _bundled(path: Path) -> Path:
-    """Return the package's configuration of this name if no such file exists; else the path."""
-    if path.exists() or path.suffix or len(path.parts) > 1:
-        return path
-    found = {file.stem: file for file in Path(str(files("a2cap.configs"))).glob("*.yaml")}
-    if path.name not in found:
-        near = get_close_matches(path.name, found, n=1)
-        meant = f"did you mean {near[0]!r}? Name" if near else "name"
-        raise ConfigError(
-            f"config not found: {path.name!r}; {meant} a file, or one of {', '.join(sorted(found))}"
-        )
-    return found[path.name]
 
 
 def load_named_config(path: Path | None, overrides: Sequence[str]) -> Config:

@@ -13,9 +13,9 @@ from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.extract.weights.load import load_detector, save_detector
 from a2cap.pipeline.weights.detectors import (
+    BUNDLED_SETTINGS,
     DETECTOR,
     PUBLISHED,
-    bundled_settings,
     downloaded_detector,
     weights_folder,
     weights_sha256,
@@ -68,7 +68,7 @@ def describe_detector(weights: Path) -> dict[str, str]:
     architecture, meta = detector.architecture, detector.meta
     attributes = f"{architecture.attributes:,}" if architecture.attributes else "none"
     conventions = meta.model_dump(mode="json", exclude={"origin", "anchors"})
-    conventions |= bundled_settings(weights)
+    conventions |= BUNDLED_SETTINGS.get(weights, {})
     return {
         "file": str(weights),
         "sha256": weights_sha256(weights),

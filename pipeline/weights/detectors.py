@@ -55,6 +55,7 @@ BUNDLED: Mapping[str, BundledDetector] = {
         {"roi_size": 7, "proposals": 36},
     )
 }
+BUNDLED_SETTINGS = {bundled.path: bundled.settings for bundled in BUNDLED.values()}
 
 _CAFFE, _CAFFE_36 = "resnet101_faster_rcnn_final", "resnet101_faster_rcnn_final_iter_320000"
 _AIRSPLAY = "https://nlp.cs.unc.edu/models"  # never http: no digest of the files is known
@@ -186,12 +187,7 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
             found = stated_settings(json.loads(file.metadata()[META_KEY]))
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
         return {}  # reported when the weights are loaded
-    return {**found, **bundled_settings(path)}
-
-
-def bundled_settings(path: Path) -> dict[str, int]:
-    """Return the fields of `extract` that belong to a bundled detector; none for another file."""
-    return dict(next((one.settings for one in BUNDLED.values() if one.path == path), {}))
+    return {**found, **BUNDLED_SETTINGS.get(path, {})}
 
 
 def weights_sha256(path: Path) -> str:
