@@ -153,8 +153,8 @@ def test_a_path_without_runs_stays_as_it_is(artifacts, tmp_path):
 
 def test_the_latest_of_no_runs_is_an_error(tmp_path):
     assert message_of(find_result, tmp_path / "latest", "training") == (
-        f'no training in {str(tmp_path)!r}: {str(tmp_path / "latest")!r}; make one with "a2 run", '
-        "or name a folder"
+        f'no training in {str(tmp_path)!r}: none is the latest; make one with "a2 run", or name a '
+        "folder"
     )
 
 
