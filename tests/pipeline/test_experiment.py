@@ -59,9 +59,14 @@ def test_another_number_of_threads_is_explained_and_reruns_nothing(experiment):
     assert (found.state, found.why) == ("done", ["threads 1 -> 2: only rounding would differ"])
 
 
-def test_no_stage_of_a_new_experiment_is_done(experiment, tmp_path):
+def test_no_stage_of_a_new_experiment_is_done_and_the_command_that_is_needed_is_named(
+    experiment, tmp_path
+):
     with experiment.open(artifacts=tmp_path / "new") as opened:
         assert opened.status("extract").why == ["no earlier result"]
+        assert message_of(opened.run, "train-xe", error=UnfinishedStageError) == (
+            'train-xe needs extract, which is not finished; run "a2 extract" or "a2 run"'
+        )
     assert states(experiment.open(artifacts=tmp_path / "new")) == {
         "extract": "to run",
         "preprocess": "to run",
@@ -113,13 +118,6 @@ def test_captions_in_tars_are_identified_by_content(memory, tmp_path):
     assert key("memory://experiment/s.tar") == remote
     memory.pipe("/experiment/s.tar", members(b"a cat"))
     assert key("memory://experiment/s.tar") != remote
-
-
-def test_an_unfinished_input_is_reported_with_its_command(experiment, tmp_path):
-    with experiment.open(artifacts=tmp_path / "new") as opened:
-        assert message_of(opened.run, "train-xe", error=UnfinishedStageError) == (
-            'train-xe needs extract, which is not finished; run "a2 extract" or "a2 run"'
-        )
 
 
 def test_without_annotations_the_images_are_those_of_the_folder(experiment, tmp_path):

@@ -140,31 +140,26 @@ def test_truncated_tensors_are_rejected(saved, share):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_tensors_that_are_not_finite_are_rejected_by_name(saved, number):
-    path = saved / "model.safetensors"
-    tensors = load_file(path)
-    tensors["decoder.output.weight"][3, 5] = number
-    save_file(tensors, path)
-    assert refusal(saved) == (
-        f"tensors cannot be used: {str(path)!r} ('decoder.output.weight' has numbers that are not "
-        "finite); train again, or copy the directory again"
-    )
+OUTPUT, OTHER = "decoder.output.weight", "decoder.other.weight"
+NOT_FINITE = f"{OUTPUT!r} has numbers that are not finite"
+UNLIKE = "Error(s) in loading state_dict for TransformerCaptioner"
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor"),
+    ("name", "tensor", "reason"),
     [
-        ("decoder.output.weight", None),
-        ("decoder.output.weight", torch.ones(6, 16)),
-        ("decoder.other.weight", torch.ones(1)),
+        *((OUTPUT, torch.full((7, 16), number), NOT_FINITE) for number in (math.nan, math.inf)),
+        *((OUTPUT, tensor, UNLIKE) for tensor in (None, torch.ones(6, 16))),
+        (OTHER, torch.ones(1), UNLIKE),
     ],
 )
-def test_tensors_of_another_captioner_are_rejected(saved, name, tensor):
+def test_tensors_that_are_not_finite_or_of_another_captioner_are_rejected(
+    saved, name, tensor, reason
+):
     path = saved / "model.safetensors"
     tensors = load_file(path) | {name: tensor}
     save_file({name: value for name, value in tensors.items() if value is not None}, path)
     assert refusal(saved) == (
-        f"tensors cannot be used: {str(path)!r} (Error(s) in loading state_dict for "
-        "TransformerCaptioner); train again, or copy the directory again"
+        f"tensors cannot be used: {str(path)!r} ({reason}); train again, or copy the directory "
+        "again"
     )
