@@ -213,7 +213,17 @@ def attention_figure(
             axes.set_xlabel(", ".join(notes), fontsize=7)
             if column == 0 and lines > 1:
                 axes.set_ylabel(row.label, fontsize=8)
+    if words and style == "panels":
+        figure.supxlabel(_legend(rows), fontsize=8)
     return figure
+
+
+def _legend(rows: Sequence[_Row]) -> str:
+    """Return how to read the panels."""
+    is_lit = any(is_grid(row.regions) for row in rows)
+    attended = "white is attended" if is_lit else "pale is not attended, framed is attended most"
+    has_gate = any(row.gate is not None for row in rows)
+    return f"{attended}; gate: 1 keeps the original attention" if has_gate else attended
 
 
 def word_figure(

@@ -203,8 +203,8 @@ function summarise(found, detail, position) {
   };
   const kinds = found.shares.length > 1 ? KINDS : ["attention α"];
   const parts = kinds.map((kind, i) => `${kind} ${peak(found.shares[i][position])}`);
-  if (found.values.length > 1) parts.push(`Σαᵃ ${found.values[1][position].reduce((a, b) => a + b, 0).toFixed(2)}`);
-  if (found.gate) parts.push(`gate g ${found.gate[position][0].toFixed(2)}`);
+  if (found.values.length > 1) parts.push(`aligned sums to ${found.values[1][position].reduce((a, b) => a + b, 0).toFixed(2)}`);
+  if (found.gate) parts.push(`gate ${found.gate[position][0].toFixed(2)} (1 keeps the original)`);
   return `“${detail.attention.tokens[position]}”${found.from}: ${parts.join("; ")}`;
 }
 

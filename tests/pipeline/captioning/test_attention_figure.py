@@ -56,7 +56,11 @@ def drawn(axes):
 
 @pytest.mark.slow
 def test_each_word_has_its_original_above_its_aligned_attention():
-    image, *panels = figure_of(SEVEN).axes
+    figure = figure_of(SEVEN)
+    image, *panels = figure.axes
+    assert figure.get_supxlabel() == (
+        "pale is not attended, framed is attended most; gate: 1 keeps the original attention"
+    )
     assert image.get_title() == "w0 w1 w2 w3 w4 w5 w6"
     assert [axes.get_title() for axes in panels] == [
         word for n in range(7) for word in (f"w{n}", "")
@@ -99,8 +103,9 @@ def test_attention_over_a_grid_is_a_smooth_light():
     )
     attention = CaptionAttention(weights, weights, None, None)
     found = CaptionedImage([Beam("dog", -1.0)], regions, attention)
-    _, panel = figure_of(found, np.full((80, 100, 3), 100, np.uint8)).axes
-    shown = drawn(panel)
+    figure = figure_of(found, np.full((80, 100, 3), 100, np.uint8))
+    assert figure.get_supxlabel() == "white is attended"
+    shown = drawn(figure.axes[1])
     assert shown.max() == shown[79, 89] == int(0.3 * 100 + 0.7 * 255)
     assert shown[79, 0] == shown[79, 99] == 30
     assert shown[0, 10] < 35

@@ -306,7 +306,7 @@ def test_the_most_telling_word_is_shown_with_a_switch_between_both_kinds(page):
     card.locator(".word", has_text="dog").click()
     assert card.locator(".readout").inner_text() == (
         "“dog”: original α 70 % on region 2, 2.1 × even; aligned αᵃ 61 % on region 2, 1.8 × even; "
-        "Σαᵃ 1.15; gate g 0.50"
+        "aligned sums to 1.15; gate 0.50 (1 keeps the original)"
     )
     assert card.locator(".certificate").inner_text() == (
         "“dog” has 92 %, and without the region that it attends to most 31 % (original α) or 12 % "
@@ -343,12 +343,12 @@ def test_a_layer_or_a_head_is_shown_in_place_of_the_mean(page):
     assert "head=1.2" in page.evaluate("location.hash")
     assert card.locator(".readout").inner_text() == (
         "“here” (layer 1, head 2): original α 80 % on dog, 2.4 × even; "
-        "aligned αᵃ 80 % on dog, 2.4 × even; Σαᵃ 1.00"
+        "aligned αᵃ 80 % on dog, 2.4 × even; aligned sums to 1.00"
     )
     cells = card.locator("tbody tr").first.locator("th, td")
     assert cells.all_text_contents() == ["1 · dog", "0.800", "0.800", "–"]
     page.select_option("#head", label="layer 2")
-    assert card.locator(".readout").inner_text().endswith("Σαᵃ 1.00; gate g 0.45")
+    assert card.locator(".readout").inner_text().endswith("; gate 0.45 (1 keeps the original)")
     assert cells.all_text_contents() == ["1 · dog", "0.450", "0.450", "0.100"]
     other = cards(page).nth(1).locator(".readout").inner_text()
     assert "(mean, the page has no layers of this image): " in other
