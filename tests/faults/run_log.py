@@ -125,7 +125,7 @@ def read_log(path: Path) -> Run:
 def lost(earlier: list[Run], rerun: Run) -> int:
     """Count the items that earlier runs acknowledged and the rerun did not find."""
     if any(run.sealed for run in earlier):
-        return int(rerun.worked)
+        return int(rerun.sealed)  # a stripe begins its work before it finds that nothing is left
     if rerun.found is not None:
         return len(_union(run.committed for run in earlier) - rerun.found)
     if rerun.resumed is not None:
