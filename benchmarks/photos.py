@@ -21,6 +21,7 @@ from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
 from a2cap.model.captioners.kinds import KINDS
+from a2cap.pipeline.captioning.model_description import EXTRACTOR, EXTRACTOR_WEIGHTS
 from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import EVALUATE, EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
@@ -105,13 +106,13 @@ def trained(folder: Path, *, blind: bool) -> tuple[Path, Path, Path]:
 
 
 def write_captioner(trainings: Sequence[Path], target: Path, provenance: dict[str, object]) -> None:
-    """Write the mean of captioners as the package has it: in float16, without extractor weights.
+    """Write the mean of captioners in float16; the package has it without extractor weights.
 
     trainings: phases of one training. Self-critical training learns its photographs by heart; half
     way to it the captions of others are better (Wortsman et al. 2022, arXiv:2203.05482).
     """
     target.mkdir(parents=True, exist_ok=True)
-    for name in ("model.json", "vocabulary.json", "extractor.json"):
+    for name in ("model.json", "vocabulary.json", EXTRACTOR, EXTRACTOR_WEIGHTS):
         shutil.copyfile(trainings[-1] / name, target / name)
     members = [load_file(training / "model.safetensors") for training in trainings]
     halves = {

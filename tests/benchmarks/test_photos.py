@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
+import a2cap
 from benchmarks import photos
+from tests.experiments import copied_captioner, detecting
 
 CAPTIONS = (
     ("a.jpg", "A cat sits on a bed.", "val"),
@@ -40,6 +44,22 @@ def test_photographs_of_a_split_are_captioned_and_scored(tmp_path):
     lines = [json.loads(line) for line in kept.read_text().splitlines()]
     assert [Path(line["image"]).name for line in lines] == ["a.jpg", "b.jpg"]
     assert photos.read_captions(kept) == {line["image"]: line["caption"] for line in lines}
+
+
+@pytest.mark.slow
+def test_the_written_mean_of_two_phases_captions_photographs(experiment, tmp_path):
+    first = experiment.directory("train-xe")
+    second, target = copied_captioner(first, tmp_path / "second"), tmp_path / "mean"
+    tensors = load_file(first / "model.safetensors")
+    changed = {name: tensor * 1.5 for name, tensor in tensors.items() if tensor.dtype.itemsize == 4}
+    save_file({**tensors, **changed}, second / "model.safetensors")
+    photos.write_captioner([first, second], target, {"photographs": 4})
+    mean = load_file(target / "model.safetensors")
+    for name in changed:
+        torch.testing.assert_close(mean[name], (1.25 * tensors[name]).half())
+    Image.new("RGB", (96, 96)).save(tmp_path / "photo.png")
+    detecting(target)  # boxes were given in training
+    assert a2cap.load(target)(tmp_path / "photo.png").beams
 
 
 @pytest.mark.slow
