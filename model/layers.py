@@ -44,6 +44,17 @@ class FeedForward(nn.Module):
         return transformed
 
 
+def split_heads(states: Tensor, heads: int) -> Tensor:
+    """Split the last axis into heads; (B, Q, H * d) -> (B, H, Q, d)."""
+    batch, length, _ = states.shape
+    return states.reshape(batch, length, heads, -1).transpose(1, 2)
+
+
+def merge_heads(states: Tensor) -> Tensor:
+    """Join the heads; (B, H, Q, d) -> (B, Q, H * d)."""
+    return states.transpose(1, 2).flatten(2)
+
+
 def add_block(states: Tensor, added: Tensor, norm: nn.Module, *, pre: bool) -> Tensor:
     """Add the output of a block to its input."""
     summed = states + added

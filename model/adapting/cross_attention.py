@@ -22,6 +22,7 @@ from a2cap.model.adapting.adapted_attention import AdaptedAttention, CrossInputs
 from a2cap.model.alignment import AlignedAttention, BilinearMask, padding_bias, scaled_product
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.errors import ModelError
+from a2cap.model.layers import merge_heads, split_heads
 
 _INTERFACE = "a2cap"
 """Name of `attend_adapted` among the attention functions of `transformers`."""
@@ -246,7 +247,7 @@ class _Swapped(nn.Module):
         inputs = _read_inputs(self, plain, args, kwargs)
         heads = _heads(self)
         keys, values = _keys_and_values(self, inputs, heads)
-        queries = _projections(self)[0](inputs.hidden).unflatten(-1, (heads, -1)).transpose(1, 2)
+        queries = split_heads(_projections(self)[0](inputs.hidden), heads)
         # BLIP's own forward reads no other mask in a cross-attention
         name = "encoder_attention_mask" if hasattr(self, "query") else "attention_mask"
         rate = self.dropout.p if isinstance(self.dropout, nn.Dropout) else self.dropout
@@ -259,7 +260,7 @@ class _Swapped(nn.Module):
             region_mask=_region_mask(kwargs.get(name), keys),
             dropout=rate if self.training else 0.0,
         )
-        states = attended.transpose(1, 2).flatten(2)
+        states = merge_heads(attended)
         return self.out_proj(states) if hasattr(self, "out_proj") else states, aligned.used
 
 
@@ -271,9 +272,7 @@ def _keys_and_values(attention: Any, inputs: CrossInputs, heads: int) -> tuple[T
         held = cache.cross_attention_cache.layers[layer]
         return held.keys, held.values
     projections = _projections(attention)[1:]
-    keys, values = (
-        one(inputs.regions).unflatten(-1, (heads, -1)).transpose(1, 2) for one in projections
-    )
+    keys, values = (split_heads(one(inputs.regions), heads) for one in projections)
     if isinstance(cache, EncoderDecoderCache):
         keys, values = cache.cross_attention_cache.update(keys, values, layer)
         cache.is_updated[layer] = True

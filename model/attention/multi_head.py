@@ -20,7 +20,7 @@ from a2cap.model.alignment import (
 )
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.region_attention import attend
-from a2cap.model.layers import xavier_linear
+from a2cap.model.layers import merge_heads, split_heads, xavier_linear
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,10 @@ class SelfAttention(nn.Module):
         (N, L, D).
         """
         parts = self.query_key_value(states).chunk(3, dim=-1)
-        # (N, L, H * d) -> (N, H, L, d)
-        queries, keys, values = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
+        queries, keys, values = (split_heads(part, self.heads) for part in parts)
         is_visible = None if region_mask is None else region_mask[:, None, None, :]
         attended = self._attend(queries, keys, values, is_visible=is_visible, causal=self.causal)
-        added: Tensor = self.output(attended.transpose(1, 2).flatten(2))  # -> (N, L, H * d)
+        added: Tensor = self.output(merge_heads(attended))
         return added
 
     def step(self, states: Tensor, kv_cache: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -84,7 +83,7 @@ class SelfAttention(nn.Module):
         queries, added = parts[:, :, 0], parts[:, :, 1:].transpose(1, 2)  # one token: t = 1
         kv_cache = added if kv_cache is None else torch.cat((kv_cache, added), dim=3)
         attended = self._attend(queries, *kv_cache.unbind(dim=1))
-        return self.output(attended.transpose(1, 2).flatten(2)), kv_cache
+        return self.output(merge_heads(attended)), kv_cache
 
     def _attend(
         self,
@@ -135,9 +134,8 @@ class CrossAttention(nn.Module):
     def project(self, regions: Tensor, region_mask: Tensor) -> RegionProjection:
         """Project the encoder's output, (B, R, D), once for all captions of an image."""
         parts = self.key_value(regions).chunk(2, dim=-1)
-        heads = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         # every step and pass would copy them otherwise
-        keys, values = (part.contiguous() for part in heads)
+        keys, values = (split_heads(part, self.heads).contiguous() for part in parts)
         return RegionProjection(keys, values, region_mask, self.project_mask_keys(regions))
 
     def project_mask_keys(self, regions: Tensor) -> Tensor | None:
@@ -153,7 +151,7 @@ class CrossAttention(nn.Module):
 
         Returns (B, Q, D) and the attention.
         """
-        queries = self.query(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        queries = split_heads(self.query(hidden), self.heads)
         padding = decoder_pass.padding(regions.region_mask)
         scale = 1 / math.sqrt(self.form.length + queries.shape[-1])
         attended, attention = attend(
@@ -164,4 +162,4 @@ class CrossAttention(nn.Module):
             hidden=hidden,
             decoder_pass=decoder_pass,
         )
-        return self.output(attended.transpose(1, 2).flatten(2)), attention
+        return self.output(merge_heads(attended)), attention

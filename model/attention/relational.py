@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from a2cap.model.alignment import padding_bias, scaled_product, softmax_of_rows
-from a2cap.model.layers import xavier_linear
+from a2cap.model.layers import merge_heads, split_heads, xavier_linear
 
 PAIR_VALUES = 8
 """Values that `pair_geometry` returns for each pair of boxes."""
@@ -73,7 +73,7 @@ class RelationalAttention(nn.Module):
     def forward(self, states: Tensor, pairs: Tensor, region_mask: Tensor) -> Tensor:
         """Attend to the existing regions; (B, R, D), (B, R, R, G), (B, R) bool -> (B, R, D)."""
         parts = self.query_key_value(states).chunk(3, dim=-1)
-        queries, keys, values = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
+        queries, keys, values = (split_heads(part, self.heads) for part in parts)
         bias = self.pair_score(pairs).permute(0, 3, 1, 2) + padding_bias(region_mask)
         scores = scaled_product(queries, keys, scale=1 / math.sqrt(queries.shape[-1]), bias=bias)
         # the score of the zeros is 0, as with add_zero_attn of torch.nn.MultiheadAttention
@@ -83,6 +83,5 @@ class RelationalAttention(nn.Module):
         read = torch.einsum("bhij,bijg->bhig", weights, pairs.to(values.dtype))
         # `@` would copy the projection of the pairs for each image
         projected = torch.einsum("bhig,hgd->bhid", read, self.pair_value)
-        attended = (weights @ values + projected).transpose(1, 2).flatten(2)
-        added: Tensor = self.output(attended)
+        added: Tensor = self.output(merge_heads(weights @ values + projected))
         return added

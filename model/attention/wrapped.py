@@ -22,6 +22,7 @@ from a2cap.model.alignment import (
 )
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.errors import ModelError
+from a2cap.model.layers import merge_heads, split_heads
 from a2cap.model.replaced_parameters import frozen
 
 
@@ -83,15 +84,14 @@ class AlignedMultiheadAttention(nn.Module):
         )
         values = self._project(regions, part=2)
         attended = aligned.used.to(values.dtype) @ values
-        return self.attention.out_proj(attended.transpose(1, 2).flatten(2)), aligned
+        return self.attention.out_proj(merge_heads(attended)), aligned
 
     def _project(self, states: Tensor, *, part: int) -> Tensor:
         """Return queries (part 0), keys (1) or values (2), (B, H, L, d)."""
         weight = self.attention.in_proj_weight.chunk(3)[part]
         bias = self.attention.in_proj_bias
         chosen = None if bias is None else bias.chunk(3)[part]
-        projected = functional.linear(states, weight, chosen)
-        return projected.view(*states.shape[:2], self.attention.num_heads, -1).transpose(1, 2)
+        return split_heads(functional.linear(states, weight, chosen), self.attention.num_heads)
 
 
 @contextmanager

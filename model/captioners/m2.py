@@ -32,8 +32,10 @@ from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
 from a2cap.model.layers import (
     MAX_POSITIONS,
     FeedForward,
+    merge_heads,
     require_positions,
     sinusoidal_positions,
+    split_heads,
     xavier_linear,
 )
 
@@ -67,16 +69,14 @@ class MemoryLayer(nn.Module):
         values = torch.cat((values, memory_values.expand(batch, -1, -1).to(values.dtype)), dim=1)
         # the memory is visible to every image, also to one with padding
         is_visible = torch.cat((region_mask, region_mask.new_ones(batch, slots)), dim=1)
-        parts = (queries, keys, values)
-        queries, keys, values = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
         attended = nn.functional.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
+            split_heads(queries, self.heads),
+            split_heads(keys, self.heads),
+            split_heads(values, self.heads),
             attn_mask=is_visible[:, None, None, :],
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
-        added = self.dropout(self.output(attended.transpose(1, 2).flatten(2)))
+        added = self.dropout(self.output(merge_heads(attended)))
         states = self.attention_norm(states + added)
         encoded: Tensor = self.feed_forward_norm(states + self.dropout(self.feed_forward(states)))
         return encoded
@@ -152,7 +152,7 @@ class MeshedLayer(nn.Module):
         attention over the K * L positions of each image.
         """
         read = states.reshape(len(levels[0].region_mask), -1, states.shape[-1])
-        queries = self.query(read).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        queries = split_heads(self.query(read), self.heads)
         padding = decoder_pass.padding(levels[0].region_mask)
         scale = queries.shape[-1] ** -0.5
         meshed, attention = torch.zeros_like(states), []
@@ -165,7 +165,7 @@ class MeshedLayer(nn.Module):
                 hidden=read,
                 decoder_pass=decoder_pass,
             )
-            attended = self.output(attended.transpose(1, 2).flatten(2))
+            attended = self.output(merge_heads(attended))
             added = self.dropout(attended).view_as(states)
             context = self.cross_attention_norm(states + added)
             share = gate(torch.cat((states, context), dim=-1)).sigmoid()
@@ -203,7 +203,7 @@ class MeshedDecoder(nn.Module):
         for layer in self.layers:
             for level in states.chunk(self.levels, dim=-1):
                 keys, values = (
-                    part.unflatten(-1, (layer.heads, -1)).transpose(1, 2).contiguous()
+                    split_heads(part, layer.heads).contiguous()
                     for part in layer.key_value(level).chunk(2, dim=-1)
                 )
                 found.append(RegionProjection(keys, values, region_mask, next(mask_keys)))

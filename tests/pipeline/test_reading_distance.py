@@ -77,6 +77,6 @@ def test_seven_files_lie_between_the_command_and_the_loss(profiled):
 
 
 @pytest.mark.slow
-def test_at_most_289_functions_run_before_the_loss(profiled):
-    """The aim is 300; 289 in 86 files were measured, where class bodies do not count."""
-    assert len(profiled["functions"]) <= 289
+def test_at_most_291_functions_run_before_the_loss(profiled):
+    """The aim is 300; 291 in 86 files were measured, where class bodies do not count."""
+    assert len(profiled["functions"]) <= 291

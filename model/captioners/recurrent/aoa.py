@@ -24,6 +24,7 @@ from a2cap.model.captioners.recurrent.recurrent_decoder import (
     lstm,
     mean_region,
 )
+from a2cap.model.layers import merge_heads, split_heads
 
 
 class AttentionOnAttention(nn.Module):
@@ -55,7 +56,7 @@ class RefiningLayer(nn.Module):
         """Refine states (B, R, D)."""
         normed = self.norm(states)
         parts = self.query_key_value(normed).chunk(3, dim=-1)
-        queries, keys, values = (p.unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in parts)
+        queries, keys, values = (split_heads(part, self.heads) for part in parts)
         attended = functional.scaled_dot_product_attention(
             queries,
             keys,
@@ -63,8 +64,7 @@ class RefiningLayer(nn.Module):
             attn_mask=region_mask[:, None, None, :],
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
-        attended = attended.transpose(1, 2).flatten(2)
-        refined: Tensor = states + self.dropout(self.gate(attended, normed))
+        refined: Tensor = states + self.dropout(self.gate(merge_heads(attended), normed))
         return refined
 
 
@@ -118,7 +118,7 @@ class AoaDecoder(RecurrentDecoder):
     def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
         """Project the refined regions for the attention."""
         keys, values = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2).contiguous()
+            split_heads(part, self.heads).contiguous()
             for part in self.key_value(states).chunk(2, dim=-1)
         )
         mask_keys = self.project_mask_keys(states)
@@ -146,7 +146,7 @@ class AoaDecoder(RecurrentDecoder):
         )
         state, cell = lstm(self.gates(inputs), cell)
         hidden = self.norm(state).reshape(len(memory), -1, state.shape[-1])  # -> (B, K, D)
-        queries = self.query(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        queries = split_heads(self.query(hidden), self.heads)
         attended, attention = attend(
             scaled_product(
                 queries,
