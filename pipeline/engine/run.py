@@ -247,10 +247,15 @@ def run_stripe(
     with name_in_disk_errors(paths.partial):
         with _one_at_a_time(paths):
             found = finished(stage, paths)
+            if found is None:
+                with stage_lock(paths.lock, what=stage.name):
+                    # with a manifest, an earlier run died just before the rename
+                    if (paths.partial / MANIFEST).exists():
+                        found = complete(stage, paths, resolved_config=resolved_config)
+                    else:
+                        prepare(stage, paths)
             if found is not None:
                 return StripeOutcome(stripe, 0, found)
-            with stage_lock(paths.lock, what=stage.name):
-                prepare(stage, paths)
         folder = paths.partial / f"stripe-{stripe.number}-of-{stripe.count}"
         folder.mkdir(exist_ok=True)
         events, inputs = EventLog(folder), Inputs(stage.inputs)

@@ -1,8 +1,13 @@
 """Stripes of a stage share its parts, and the last one publishes the result of a single run."""
 
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 from a2cap.data.errors import A2Error, LockedError
+from a2cap.pipeline.engine import run
 from a2cap.pipeline.engine.lock import stage_lock
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import require_replaceable, run_stage, run_stripe
@@ -57,6 +62,21 @@ def test_the_last_stripe_publishes_the_result_of_a_single_run(tmp_path):
     assert state_of(stage, paths) == ("done", [paths.final.name])
     require_replaceable(paths.final, stage.name)  # an output of this stage may be made again
     assert not run_of(stage, paths, 0).stage.ran
+
+
+def test_a_stripe_publishes_what_was_sealed_before_a_kill_and_adds_nothing(tmp_path, monkeypatch):
+    stage = shared_stage()
+    paths = StagePaths.in_artifacts(tmp_path, stage)
+    run_of(stage, paths, 0)
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(run, "_publish", Mock(side_effect=KeyboardInterrupt))
+        run_of(stage, paths, 1)
+    sealed = {path.relative_to(paths.partial) for path in paths.partial.rglob("*")}
+    untouched = replace(stage, share=Mock(side_effect=AssertionError))
+    assert run_of(untouched, paths, 0).stage.ran
+    assert not run_of(untouched, paths, 1).stage.ran
+    published = {path.relative_to(paths.final) for path in paths.final.rglob("*")}
+    assert published == sealed - {Path(run.MADE_FROM)}
 
 
 def test_work_that_cannot_be_shared_has_no_stripes(tmp_path):
