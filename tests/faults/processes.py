@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import select
 import signal
 import sys
 import time
@@ -50,7 +51,9 @@ def run(
     if process == 0:
         _child(work, log, timeout)
     if kill_after is not None:
-        time.sleep(kill_after)
+        descriptor = os.pidfd_open(process)
+        select.select([descriptor], [], [], kill_after)  # until its end, if that comes first
+        os.close(descriptor)
         os.kill(process, sent)  # before waitpid, so the id cannot be reused
     _, status = os.waitpid(process, 0)
     return ProcessExit(process, os.waitstatus_to_exitcode(status), time.monotonic() - started)
