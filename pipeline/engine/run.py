@@ -256,20 +256,34 @@ def run_stripe(
                         prepare(stage, paths)
             if found is not None:
                 return StripeOutcome(stripe, 0, found)
-        folder = paths.partial / f"stripe-{stripe.number}-of-{stripe.count}"
-        folder.mkdir(exist_ok=True)
-        events, inputs = EventLog(folder), Inputs(stage.inputs)
-        read = reading(*(one.path for one in stage.inputs.values()))
-        log = events.running(stage=stage.name, key=stage.made_from.key, shard=str(stripe))
-        with read, log:
-            inputs.check()
-            missing = stage.share(stripe, paths.partial, inputs, events)
-            inputs.check()
+        try:
+            missing = _share(stage, paths, stripe)
+        except (OSError, A2Error):
+            # another stripe has seen that all parts are done, and has published the folder
+            found = finished(stage, paths)
+            if found is None:
+                raise
+            return StripeOutcome(stripe, 0, found)
         if missing:
             return StripeOutcome(stripe, missing, None)
         with _one_at_a_time(paths):
             outcome = run_stage(stage, paths, resolved_config=resolved_config)
             return StripeOutcome(stripe, 0, outcome)
+
+
+def _share(stage: PreparedStage, paths: StagePaths, stripe: Stripe) -> int:
+    """Do the parts of a stripe, with events of its own; return how many others are missing."""
+    assert stage.share is not None
+    folder = paths.partial / f"stripe-{stripe.number}-of-{stripe.count}"
+    folder.mkdir(exist_ok=True)
+    events, inputs = EventLog(folder), Inputs(stage.inputs)
+    read = reading(*(one.path for one in stage.inputs.values()))
+    log = events.running(stage=stage.name, key=stage.made_from.key, shard=str(stripe))
+    with read, log:
+        inputs.check()
+        missing = stage.share(stripe, paths.partial, inputs, events)
+        inputs.check()
+    return missing
 
 
 @contextmanager

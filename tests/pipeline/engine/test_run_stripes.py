@@ -79,6 +79,25 @@ def test_a_stripe_publishes_what_was_sealed_before_a_kill_and_adds_nothing(tmp_p
     assert published == sealed - {Path(run.MADE_FROM)}
 
 
+def test_a_stripe_that_another_one_overtakes_returns_its_result(tmp_path):
+    stage = shared_stage()
+    paths = StagePaths.in_artifacts(tmp_path, stage)
+
+    def overtaken(*_):
+        for number in (0, 1):
+            run_of(stage, paths, number)
+        return 0
+
+    found = run_of(replace(stage, share=overtaken), paths, 1)  # its last event finds no folder
+    assert (found.missing, found.stage.directory, found.stage.ran) == (0, paths.final, False)
+
+
+def test_an_error_of_a_stripe_is_raised(tmp_path):
+    stage = replace(shared_stage(), share=Mock(side_effect=FileNotFoundError(2, "none", "a.jpg")))
+    with pytest.raises(FileNotFoundError, match="none"):
+        run_of(stage, StagePaths.in_artifacts(tmp_path, stage), 0)
+
+
 def test_work_that_cannot_be_shared_has_no_stripes(tmp_path):
     stage = replace(shared_stage(), share=None)
     paths = StagePaths.in_artifacts(tmp_path, stage)
