@@ -86,8 +86,9 @@ os.link = link_and_change
 
 
 FORGET_FORCED_RUNS = """
+from dataclasses import replace
 import a2cap.pipeline.engine.run as run
-run._continues = lambda stage, forced: False
+run.resumed = lambda stage, paths, force=False: replace(paths, forced=force)
 """
 
 STOP_WITHOUT_SAVING = """

@@ -8,7 +8,6 @@ import json
 import shutil
 from dataclasses import dataclass
 from functools import cache
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -17,6 +16,7 @@ from a2cap.data.files.sealed_folder import Manifest, write_manifest
 from a2cap.pipeline.configuration import load_config, override
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.engine.explain import difference
+from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
 from tests.pipeline.config_fields import config_fields, plain_values
 
@@ -230,7 +230,7 @@ def result_of(folder, digest):
     if not directory.exists():
         directory.mkdir(parents=True)
         write_manifest(directory, manifest)
-    return SimpleNamespace(directory=directory, manifest=manifest)
+    return Outcome(directory, manifest, ran=False)
 
 
 class Keys:

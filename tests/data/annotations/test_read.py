@@ -96,11 +96,12 @@ def resolve(folder, *files):
 
 
 def test_an_image_is_found_under_its_name_or_its_last_part_that_no_other_has(tmp_path):
-    touch(tmp_path, "val2014/a.jpg", "b.jpg")
-    found = resolve(tmp_path, "val2014/a.jpg", "val2014/b.jpg", "c.jpg")
-    assert found == {"0": tmp_path / "val2014/a.jpg", "1": tmp_path / "b.jpg"}
-    assert resolve(tmp_path, "x/b.jpg", "y/b.jpg") == {}
-    assert resolve(tmp_path, "val2014") == resolve(tmp_path.parent, tmp_path.name) == {}
+    folder = tmp_path / "images"
+    touch(folder, "val2014/a.jpg", "b.jpg")
+    found = resolve(folder, "val2014/a.jpg", "val2014/b.jpg", "c.jpg")
+    assert found == {"0": folder / "val2014/a.jpg", "1": folder / "b.jpg"}
+    assert resolve(folder, "x/b.jpg", "y/b.jpg") == {}
+    assert resolve(folder, "val2014") == resolve(tmp_path, folder.name) == {}
 
 
 def test_a_2014_name_is_found_in_a_folder_of_2017_names(tmp_path):

@@ -12,7 +12,7 @@ from torch import nn
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import SPECIALS, Vocabulary
 from a2cap.data.errors import InputError
-from a2cap.model.alignment import caption_parameters
+from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import decoder_input
 from a2cap.model.captioners.kinds import make_captioner
@@ -93,24 +93,28 @@ def gradients(loss, parameters):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("side", ["caption", "mask"])
+@pytest.mark.parametrize(
+    ("side", "parameters_of"), [("caption", caption_parameters), ("mask", mask_parameters)]
+)
 @pytest.mark.parametrize(
     ("fusion", "config"), [("gate", CONSTANT), ("max", CONSTANT), ("gate", BF16)]
 )
-def test_an_update_changes_each_side_by_its_own_loss_only(batch, side, fusion, config):
+def test_an_update_changes_each_side_by_its_own_loss_only(
+    batch, side, parameters_of, fusion, config
+):
     model = captioner(fusion=fusion)
     expected = copy.deepcopy(model)
-    parameters = list(getattr(expected, f"{side}_parameters")())
+    parameters = list(parameters_of(expected))
     with forward_precision(config.precision, torch.device("cpu")):
         loss = getattr(losses_of(expected, batch), side)
     for parameter, gradient in zip(parameters, gradients(loss, parameters), strict=True):
         parameter.grad = gradient
     torch.optim.Adam(parameters, lr=config.lr, betas=config.betas).step()
-    before = [parameter.clone() for parameter in getattr(model, f"{side}_parameters")()]
+    before = [parameter.clone() for parameter in parameters_of(model)]
 
     update(CrossEntropyOptimizer(model, config), batch, 1)
 
-    after = list(getattr(model, f"{side}_parameters")())
+    after = list(parameters_of(model))
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     torch.testing.assert_close(after, parameters, rtol=1e-5, atol=1e-7)
 
