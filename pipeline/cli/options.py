@@ -1,6 +1,7 @@
 """Options that several commands have, and the log."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,9 +10,25 @@ import click
 
 from a2cap.data.errors import InputError
 
-PATH = click.Path(path_type=Path)
-FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
+
+class _Path(click.Path):
+    """A path that is not empty: `Path("")`, as of an unset variable, is the working folder."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path; a usage error if it is empty."""
+        if value == "":
+            self.fail("the path is empty; name a file or folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=Path)
+FILE = _Path(path_type=Path, dir_okay=False)
+FOLDER = _Path(path_type=Path, file_okay=False)
 
 
 config_option = click.option(

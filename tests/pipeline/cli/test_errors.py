@@ -36,6 +36,23 @@ def test_all_wrong_paths_are_reported_at_once(tmp_path, monkeypatch, command, mi
 
 
 @pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["caption", ""], "IMAGES..."),
+        (["caption", "x.jpg", "--output", ""], "--output"),
+        (["run", "--artifacts", ""], "--artifacts"),
+        (["run", "--config", ""], "-c"),
+    ],
+)
+def test_an_empty_path_is_not_the_working_folder(command, named):
+    answer = a2(*command)
+    assert answer.exit_code == 2
+    assert answer.stderr.splitlines()[-1].startswith("Error: Invalid value for ")
+    assert named in answer.stderr
+    assert answer.stderr.endswith(": the path is empty; name a file or folder\n")
+
+
+@pytest.mark.parametrize(
     ("command", "suggested"),
     [
         ("caption phto.png", "photo.png"),
