@@ -69,22 +69,20 @@ class Sidecars(CaptionOutput):
 
     def __init__(self, *, force: bool) -> None:
         self._force = force
-        self._images: dict[Path, Path] = {}  # of each text file of this run
+        self._images: dict[Path, Path] = {}  # text file -> the first image asked about
 
     def has(self, image: Path) -> bool:
         """Return True if there is a text file that is to be kept."""
-        return not self._force and self._text(image).is_file()
+        return self._text(image).is_file() and not self._force
 
     def write(self, image: Path, line: Mapping[str, Any]) -> None:
         """Write the best caption."""
-        path = self._text(image)
-        write_durably(path, f"{line['caption']}\n".encode())
-        self._images[path] = image
+        write_durably(self._text(image), f"{line['caption']}\n".encode())
 
     def _text(self, image: Path) -> Path:
         path = image.with_suffix(".txt")
-        is_free = self._images.get(path, image) == image
-        return path if is_free else image.with_name(f"{image.name}.txt")
+        is_first = self._images.setdefault(path, image) == image
+        return path if is_first else image.with_name(f"{image.name}.txt")
 
     def close(self) -> None:
         """Leave everything as it is: each file is whole."""

@@ -87,6 +87,9 @@ def test_two_images_of_one_name_have_two_sidecars(tmp_path):
     assert (tmp_path / "dog.txt").read_text() == "a dog\n"
     assert (tmp_path / "dog.png.txt").read_text() == "a cat\n"
     assert [output.has(image) for image in images] == [True, True]
+    (tmp_path / "dog.png.txt").unlink()  # as of a run that ended between both
+    output = caption_output(Path("sidecars"), model="photos")
+    assert [output.has(image) for image in images] == [True, False]
 
 
 def test_a_file_is_replaced_by_the_first_caption_and_has_one_writer(path):
