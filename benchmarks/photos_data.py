@@ -19,6 +19,7 @@ from torch import Tensor
 
 from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.tables import read_table
+from a2cap.data.files.atomic import replacing
 from a2cap.data.files.json_file import read_text, write_json
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.pycocoevalcap import coco_captions
@@ -112,7 +113,8 @@ def write_annotations(
         more = further.get(photo.number, []) if further and is_training else []
         whole = Photo(photo.file, photo.split, [*photo.captions, *more])
         images += [whole, whole.mirrored()] if is_training else [whole]
-    write_json(path, {"dataset": "photos", "images": list(map(_item, images))})
+    with replacing(path) as partial:
+        write_json(partial, {"dataset": "photos", "images": list(map(_item, images))})
 
 
 def _item(photo: Photo) -> dict[str, object]:
