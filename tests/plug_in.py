@@ -20,10 +20,11 @@ def write_example(folder, monkeypatch):
     return file
 
 
-def forget(monkeypatch):
-    """Make a later import of the example read its file, as in a new process."""
-    monkeypatch.setitem(sys.modules, MODULE, None)
-    del sys.modules[MODULE]
+def forget(monkeypatch, *modules):
+    """Make later imports of modules, of the example alone, read their files, as a new process."""
+    for module in modules or (MODULE,):
+        monkeypatch.setitem(sys.modules, module, None)
+        del sys.modules[module]
 
 
 def import_example(folder, monkeypatch):
