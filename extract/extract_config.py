@@ -70,8 +70,9 @@ class ExtractConfig(Section):
     """Minimum class probability of a region, between min_regions and max_regions."""
     precision: Literal["auto", "exact", "mixed"] = "auto"
     """exact: float32 everywhere. mixed: proposals are selected in bfloat16, the features of
-    selected regions are computed in float32. auto: mixed on a GPU of CUDA 8.0 or later and on a CPU
-    with AVX512_BF16 (or AMX), otherwise exact."""
+    selected regions are computed in float32; of a grid the convolutions are in bfloat16. auto:
+    mixed for a detector on a GPU of CUDA 8.0 or later and on a CPU with AVX512_BF16 (or AMX),
+    otherwise exact."""
     backend: Literal["native", "detectron2"] = "native"
     """Modules that compute: a2's, or detectron2's if it is installed (exact only)."""
     dtype: Literal["float16", "float32"] = "float16"
@@ -111,7 +112,9 @@ class ExtractConfig(Section):
 
     @property
     def precision_in_key(self) -> Literal["auto", "exact", "mixed"]:
-        """The precision, which is `exact` unless native modules select detected regions."""
+        """The precision, which `auto` leaves to the processor only where features do not change."""
+        if self.pools_map:
+            return "mixed" if self.precision == "mixed" else "exact"
         has_choice = self.boxes == "detect" and self.backend == "native"
         return self.precision if has_choice else "exact"
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import is_grid
+from a2cap.extract.detector import proposal_precision
 from a2cap.extract.detector.input import rounded_size
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
@@ -102,6 +103,23 @@ def test_regions_are_no_grid_unless_they_divide_an_area_evenly(extractor, make_i
     moved[5, 0] += 3
     for boxes in (moved, regions.boxes[::-1], regions.boxes[:48], np.zeros((49, 4), np.float32)):
         assert not is_grid(replace(regions, boxes=boxes))
+
+
+def test_mixed_cells_are_near_the_exact_ones_and_the_record_names_them(
+    extractor, weights, tmp_path, make_image, monkeypatch, caplog
+):
+    monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device: False)
+    mixed = load_extractor(weights, config=CONFIG.model_copy(update={"precision": "mixed"}))
+    image = make_image(0, 80, 120)
+    found, expected = mixed(image).features, extractor(image).features
+    assert found.dtype == np.float32
+    assert 0 < np.linalg.norm(found - expected) < 2e-2 * np.linalg.norm(expected)
+    mixed.save(tmp_path / "weights.safetensors")
+    record = mixed.record(tmp_path / "weights.safetensors")
+    assert (extractor.config.precision, record.config.precision) == ("exact", "mixed")
+    assert caplog.messages == [
+        "cpu emulates bfloat16, many times slower: extract.precision=mixed; set it to auto"
+    ]
 
 
 @pytest.mark.slow

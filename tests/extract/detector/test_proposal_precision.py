@@ -73,7 +73,9 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
         ({"precision": "exact"}, "exact", "exact"),
         ({"precision": "mixed"}, "mixed", "mixed"),
         ({"precision": "auto", "boxes": "given"}, "exact", "exact"),
-        ({"precision": "mixed", "boxes": "grid"}, "exact", "exact"),
+        ({"precision": "mixed", "boxes": "given"}, "exact", "exact"),
+        ({"precision": "auto", "boxes": "grid"}, "exact", "exact"),
+        ({"precision": "mixed", "boxes": "grid"}, "mixed", "mixed"),
         ({"precision": "auto", "backend": "detectron2"}, "exact", "exact"),
     ],
 )
