@@ -7,7 +7,6 @@ compares with its captions; docs/photos.md has the figures.
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +19,16 @@ import a2cap
 from a2cap.data.annotations.split_list import read_ids
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
-from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, EXTRACTOR_WEIGHTS
 from a2cap.pipeline.configuration import Config, load_config, override
-from a2cap.pipeline.engine.artifact_names import EVALUATE, EXTRACT, PREPROCESS, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.engine.artifact_names import (
+    EVALUATE,
+    EXTRACT,
+    METRICS,
+    PREPROCESS,
+    TRAIN_SCST,
+    TRAIN_XE,
+)
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.measure import Cost, cost_of, print_machine, print_table
 from benchmarks.photos_data import (
@@ -35,53 +40,14 @@ from benchmarks.photos_data import (
     write_annotations,
     write_images,
 )
+from benchmarks.photos_table import FIGURES, ROWS, figures, prepare_flickr8k, row_config
 
-_CONFIGS = Path(__file__).parents[1] / "configs"
-CONFIG, FLICKR8K = _CONFIGS / "captioner-photos.yaml", _CONFIGS / "flickr8k-a2.yaml"
+CONFIG = Path(__file__).parents[1] / "configs" / "captioner-photos.yaml"
 FIRST = ("model.alignment.fusion=none", "train.epochs=6", "train.lr=0.001", "train.warmup=200")
 """Settings of the first training, on the captions of similar photographs too."""
 LEAST, MOST = 0.12, 15
 """Similarity of such captions, and their number per photograph."""
 SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
-PUBLISHED = ("Bleu_1", "Bleu_2", "Bleu_3", *SHOWN[1:])
-
-_LAYERED: dict[str, object] = {
-    "width": 256,
-    "feed_forward": 1024,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "dropout": 0.2,
-}
-_KINDS: dict[str, dict[str, object]] = {
-    "transformer": {**_LAYERED, "box_geometry": "linear"},
-    "m2": _LAYERED,
-    "aoa": {"width": 256, "refiner_layers": 2},
-    "spatial": {**_LAYERED, "cells": 49, "words": 24},
-    "up-down": {"width": 512, "embedding": 256, "attention_width": 256, "dropout": 0.5},
-    "show-attend-tell": {"width": 512, "embedding": 256, "attention_width": 256},
-    "gru": {"attention": "additive"},
-}
-"""Sizes of each kind of captioner that train on a CPU."""
-_FUSIONS = dict.fromkeys(_KINDS, ("none", "gate")) | {
-    "transformer": ("none", "max", "moving", "decay", "gate")
-}
-ROWS = {
-    f"{kind}, {fusion}": {
-        "kind": kind,
-        **sizes,
-        "alignment": {"fusion": fusion, "penalty_weight": 0.0005},
-    }
-    for kind, sizes in _KINDS.items()
-    for fusion in _FUSIONS[kind]
-} | {
-    "show-attend-tell, hard": {
-        **_KINDS["show-attend-tell"],
-        "kind": "show-attend-tell",
-        "attention": "hard",
-        "alignment": {"fusion": "none"},
-    }
-}
-"""Captioners of the table: kind and fusion -> fields of `model`; with such a lambda masks move."""
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -156,7 +122,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
     held_out |= {photo.number for photo in found if photo.split != "train"}
     prepare(found, photos / "images", folder, held_out)
     *captioners, evaluation = trained(folder, blind=blind)
-    figures = read_json(evaluation / "metrics.json")
+    figures = read_json(evaluation / METRICS)
     held = ", ".join(sorted(path.name for path in without)) or "nothing"
     provenance = {
         "photographs": sum(photo.split == "train" for photo in found),
@@ -232,36 +198,16 @@ def table(
     for row, seed in product(rows or ROWS, seeds):
         with Experiment(row_config(folder, row, seed, fields), folder / "artifacts") as opened:
             done = [opened.run(stage).directory for stage in opened.names]
-        figures = json.loads((done[-1] / "metrics.json").read_bytes())["metrics"]
-        lines.append([row, str(seed), *(f"{figures[name]:.3f}" for name in PUBLISHED)])
-        print_table("Flickr8k, validation", ["captioner", "seed", *PUBLISHED], lines)
+        lines.append([row, str(seed), *figures(done[-1])])
+        print_table("Flickr8k, validation", ["captioner", "seed", *FIGURES], lines)
 
 
-def prepare_flickr8k(photos: Path, folder: Path) -> None:
-    """Link the photographs, write their mirror images, and write annotations of both."""
-    images = folder / "images"
-    images.mkdir(parents=True, exist_ok=True)
-    if not (images / "flickr8k").exists():
-        (images / "flickr8k").symlink_to((photos / "images").resolve(), target_is_directory=True)
-    read = read_photos(photos / "captions.csv")
-    found = [replace(photo, file=Path("flickr8k", photo.file)) for photo in read]
-    write_images(found, images, images)
-    annotations = folder / "dataset_flickr8k.json"
-    if not annotations.is_file():
-        write_annotations(annotations, found, {})
-
-
-def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Config:
-    """Return the configuration of a row of the table."""
-    data = {"images": folder / "images", "annotations": folder / "dataset_flickr8k.json"}
-    places = [override(f"data.{name}", path) for name, path in data.items()]
-    config = load_config(FLICKR8K, [*places, "data.split_list=null", *fields])
-    model = {"standardise": True, **ROWS[row]}
-    kind = KINDS[str(model["kind"])][0]
-    update = {"model": kind.model_validate(model)}
-    for phase in ("train", "scst"):
-        update[phase] = getattr(config, phase).model_copy(update={"seed": seed})
-    return config.model_copy(update=update)
+@main.command()
+@click.argument("evaluations", nargs=-1, required=True, type=_FOLDER)
+def show(evaluations: tuple[Path, ...]) -> None:
+    """Print the figures of results of a2 evaluate, EVALUATIONS, as `table` prints its own."""
+    lines = [[path.name, *figures(path)] for path in evaluations]
+    print_table("results", ["result", *FIGURES], lines)
 
 
 def read_references(photos: Path, split: str, count: int | None) -> dict[str, list[str]]:

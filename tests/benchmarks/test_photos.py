@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -10,7 +11,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import a2cap
+from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from benchmarks import photos
+from benchmarks.photos_table import distance_from_even
 from tests.experiments import copied_captioner, detecting
 
 CAPTIONS = (
@@ -65,7 +68,12 @@ def test_the_written_mean_of_two_phases_captions_photographs(experiment, tmp_pat
 @pytest.mark.slow
 def test_a_row_of_the_table_is_trained_once_and_printed(tmp_path):
     write_photos(tmp_path, ("a.jpg", "b.jpg", "c.jpg", "d.jpg"))
-    smallest = ("train.epochs=1", "scst.epochs=0", "preprocess.min_count=1")
+    smallest = (
+        "train.epochs=1",
+        "scst.epochs=0",
+        "preprocess.min_count=1",
+        "evaluate.min_length=2",
+    )
     options = ["--photos", tmp_path, "--folder", tmp_path / "table", "--row", "gru, none"]
     fields = [word for field in smallest for word in ("--set", field)]
     first, again = (
@@ -74,7 +82,22 @@ def test_a_row_of_the_table_is_trained_once_and_printed(tmp_path):
     assert first.exit_code == 0, first.output
     [row] = [line for line in first.output.splitlines() if line.startswith("gru, none")]
     assert row in again.output
-    assert len(list((tmp_path / "table" / "artifacts" / "train-xe").iterdir())) == 1
+    artifacts = tmp_path / "table" / "artifacts"
+    assert len(list((artifacts / "train-xe").iterdir())) == 1
+    [evaluation] = (artifacts / "evaluate").iterdir()
+    shown = CliRunner().invoke(photos.main, ["show", str(evaluation)]).output.splitlines()[-1]
+    assert shown.split()[1:] == row.split()[3:]
+    assert 0 < float(row.split()[-1]) < 1
+
+
+def test_the_distance_from_even_attention_is_that_of_words_by_hand(tmp_path):
+    one = np.eye(4, dtype=np.float32)[:1]  # 3/4 from even
+    images = {"a": np.concatenate((one, np.ones_like(one) / 4)), "b": one, "c": one[:0]}
+    write_attention(
+        tmp_path / "attention.h5",
+        [(name, CaptionAttention(rows, rows)) for name, rows in images.items()],
+    )
+    assert distance_from_even(AttentionFile(tmp_path / "attention.h5")) == pytest.approx(0.5)
 
 
 def test_a_row_that_the_table_lacks_is_refused(tmp_path):
