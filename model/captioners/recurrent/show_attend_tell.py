@@ -56,11 +56,12 @@ class ShowAttendTellDecoder(RecurrentDecoder):
         self.from_context = nn.Linear(feature_width, embedding)
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(embedding, vocabulary_size)
-        self._initialise()
+        if config.initial == "authors":
+            self._initialise()
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """Set the authors' initial values: orthogonal where square, else N(0, 0.01^2), biases 0."""
+        """Set orthogonal values where square, else N(0, 0.01^2); biases are 0."""
         for name, parameter in self.named_parameters():
             if ".alignment." in name:
                 continue

@@ -36,6 +36,10 @@ class ShowAttendTellConfig(CaptionerSettings):
     output: Literal["tanh", "linear"] = "tanh"
     """Activation of the deep output: tanh as in the authors' code, linear as printed."""
 
+    initial: Literal["authors", "uniform"] = "authors"
+    """Initial values. authors: orthogonal where square, else N(0, 0.01^2), from which attention
+    stays even for long. uniform: torch's, within 1 / sqrt(inputs) of 0, for short trainings."""
+
     attention: Literal["soft", "hard"] = "soft"
     """soft reads the weighted sum of the regions; hard samples one region per token in training."""
 
