@@ -13,7 +13,7 @@ class DecodingConfig(BaseModel):
     model_config = FROZEN
 
     method: Literal["beam-search", "sampling"] = "beam-search"
-    """Source of the captions; the most probable one comes first."""
+    """Source of the captions; the most probable one comes first, unless `consensus` is set."""
 
     beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
     """K, beams kept per image, or captions sampled; 1 beam is greedy decoding."""
@@ -26,6 +26,11 @@ class DecodingConfig(BaseModel):
 
     length_penalty: Annotated[float, Field(ge=0, le=10)] = 0.0
     """Rank beams by log p / length^penalty; 0 is the paper's plain sum, 1 the mean."""
+
+    consensus: bool = False
+    """Choose the caption that agrees most with all that were found, in place of the most probable
+    one (minimum Bayes risk, Kumar and Byrne 2004; model/self_critical/consensus.py). It needs many,
+    such as a beam_size of 20; the scores shown stay log-probabilities."""
 
     no_repeat_ngram: Annotated[int, Field(ge=0, le=500)] = 0
     """Size of n-grams that a caption may contain only once (Paulus et al. 2018, section 2.5,
@@ -80,6 +85,11 @@ class DecodingConfig(BaseModel):
             raise ValueError(
                 f"{name} is {getattr(self, name)}, but method is {self.method!r}; leave {name} "
                 "out, or set method to sampling"
+            )
+        if self.consensus and self.beam_size < 3:
+            raise ValueError(
+                f"consensus is true, but none of {self.beam_size} captions agrees more with the "
+                "others; raise beam_size, or set consensus to false"
             )
         if self.beam_size % self.groups:
             raise ValueError(

@@ -67,7 +67,7 @@ def caption_sets(
     config: CaptioningConfig,
     runtime: RuntimeConfig,
 ) -> dict[str, dict[str, str]]:
-    """Return the top-scoring non-empty caption of each image of each set, by set and image id."""
+    """Return the first non-empty caption of each image of each set, by set and image id."""
     # both fail before a model is loaded
     located = {name: locate_images(stores, ids, what=name) for name, ids in sets.items()}
     check_extractors(stores, models[0])
@@ -92,5 +92,5 @@ def caption_sets(
 
 
 def best_nonempty(beams: Sequence[Beam]) -> str:
-    """Return the top-scoring caption with words, "" if none has any."""
+    """Return the first caption with words, "" if none has any."""
     return next((beam.caption for beam in beams if beam.caption.strip()), "")

@@ -14,6 +14,7 @@ from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sampled_hypotheses
 from a2cap.model.packed_layers import packed_layers
+from a2cap.model.self_critical.consensus import by_consensus
 from a2cap.pipeline.runtime.device import require_double
 from a2cap.pipeline.runtime.runtime_config import Precision
 from a2cap.pipeline.runtime.training_precision import forward_precision
@@ -51,6 +52,8 @@ def caption_batches(
                 found = sampled_hypotheses(captioner, memory, config, generator=generator)
             else:
                 found = beam_search(captioner, memory, config)
+        if config.consensus:
+            found = [by_consensus(one, eos=captioner.special.eos) for one in found]
         for image_id, hypotheses in zip(batch.image_ids, found, strict=True):
             captions = [vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
             if config.collapse_repeats:

@@ -109,8 +109,8 @@ def caption(
     captions new images and those that could not be read.
 
     A line of --json has image (the path), model, caption, score (log-probability), beams (captions
-    and scores, top-scoring first), width and height in pixels, and boxes, the regions in pixels as
-    [x1, y1, x2, y2].
+    and log-probabilities, the chosen one first), width and height in pixels, and boxes, the regions
+    in pixels as [x1, y1, x2, y2].
 
     \b
     Example:

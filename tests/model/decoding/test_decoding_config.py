@@ -38,6 +38,11 @@ def test_values_out_of_range_are_rejected(settings):
             "top_k is 3, but method is 'beam-search'; leave top_k out, or set method to sampling",
         ),
         (
+            {"consensus": True, "beam_size": 2},
+            "consensus is true, but none of 2 captions agrees more with the others; raise "
+            "beam_size, or set consensus to false",
+        ),
+        (
             {"method": "sampling", "groups": 5},
             "groups is 5, but method is 'sampling'; leave groups out, or set method to beam-search",
         ),

@@ -1,6 +1,7 @@
 """Decoding of batches: independence of other images, scores and settings."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 import torch
@@ -98,6 +99,17 @@ def test_repeated_words_can_be_collapsed(image_ids, decoded):
         for image_id, beams in plain
     ] == collapsed
     assert captions(plain) != captions(collapsed)
+
+
+@pytest.mark.parametrize("method", ["beam-search", "sampling"])
+def test_consensus_orders_the_same_captions_by_agreement(image_ids, decoded, method):
+    how = {"beam_size": 6, "method": method}
+    plain, agreed = (decoded(image_ids, consensus=on, **how) for on in (False, True))
+    key = attrgetter("caption", "score")
+    assert [(name, sorted(beams, key=key)) for name, beams in plain] == [
+        (name, sorted(beams, key=key)) for name, beams in agreed
+    ]
+    assert captions(plain) != captions(agreed)
 
 
 def test_decoding_is_lazy(captioner, vocabulary):

@@ -165,11 +165,18 @@ def test_a_captioner_that_was_copied_without_its_manifest_can_be_evaluated(run, 
 @pytest.mark.slow
 def test_provenance_names_every_decoding_option(run):
     run(
-        EvaluateConfig(beam_size=4, length_penalty=0.7, no_repeat_ngram=3, groups=2, diversity=0.25)
+        EvaluateConfig(
+            beam_size=4,
+            consensus=True,
+            length_penalty=0.7,
+            no_repeat_ngram=3,
+            groups=2,
+            diversity=0.25,
+        )
     )
     provenance = read_json(run.directory / "metrics.json")["provenance"]
     assert provenance["decoding"] == (
-        "beam 4, at most 20 tokens, length penalty 0.7, no 3 words in a row twice, "
+        "beam 4, consensus, at most 20 tokens, length penalty 0.7, no 3 words in a row twice, "
         "2 groups with diversity 0.25"
     )
     assert "ensemble" not in provenance
