@@ -70,13 +70,13 @@ class ExtractConfig(Section):
     """Minimum class probability of a region, between min_regions and max_regions."""
     precision: Literal["auto", "exact", "mixed"] = "auto"
     """exact: float32 everywhere. mixed: proposals are selected in bfloat16, the features of
-    selected regions are computed in float32; of a grid the convolutions are in bfloat16. auto:
-    mixed for a detector on a GPU of CUDA 8.0 or later and on a CPU with AVX512_BF16 (or AMX),
-    otherwise exact."""
+    selected regions are computed in float32; where the map of `grid_backbone` is pooled, its
+    convolutions are in bfloat16. auto: mixed for a detector on a GPU of CUDA 8.0 or later and on a
+    CPU with AVX512_BF16 (or AMX), otherwise exact."""
     backend: Literal["native", "detectron2"] = "native"
     """Modules that compute: a2's, or detectron2's if it is installed (exact only)."""
     dtype: Literal["float16", "float32"] = "float16"
-    """Type of stored features; the detector computes them in float32."""
+    """Type of stored features."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

@@ -21,7 +21,7 @@ def write_example(folder, monkeypatch):
 
 
 def forget(monkeypatch, *modules):
-    """Make later imports of modules, of the example alone, read their files, as a new process."""
+    """Make later imports of modules, by default the example, read their files again."""
     for module in modules or (MODULE,):
         monkeypatch.setitem(sys.modules, module, None)
         del sys.modules[module]

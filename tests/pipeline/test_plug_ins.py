@@ -62,7 +62,7 @@ def run_stages(copy, tmp_path, monkeypatch):
     config = yaml.safe_load(copy.experiment.config_file.read_text())
     train = {**SECTIONS["train"], "epochs": 1}
     functions_in = ("my_metrics", "my_reward")
-    forget(monkeypatch, *functions_in)  # those of another test lie in its folder, now removed
+    forget(monkeypatch, *functions_in)  # another test imported them from a folder that is gone
     for name in functions_in:
         (tmp_path / f"{name}.py").write_text(METRICS)
     functions = {

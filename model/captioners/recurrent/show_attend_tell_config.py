@@ -38,7 +38,8 @@ class ShowAttendTellConfig(CaptionerSettings):
 
     initial: Literal["authors", "uniform"] = "authors"
     """Initial values. authors: orthogonal where square, else N(0, 0.01^2), from which attention
-    stays even for long. uniform: torch's, within 1 / sqrt(inputs) of 0, for short trainings."""
+    stays even for long. uniform: torch's, layers within 1 / sqrt(inputs) of 0 and embeddings
+    N(0, 1), for short trainings."""
 
     attention: Literal["soft", "hard"] = "soft"
     """soft reads the weighted sum of the regions; hard samples one region per token in training."""

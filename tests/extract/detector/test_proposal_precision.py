@@ -14,6 +14,7 @@ from a2cap.extract.detector.proposal_precision import (
     resolve_precision,
 )
 from a2cap.extract.detector.region_selection import RegionSelection
+from a2cap.extract.extract_config import LITE
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG, relative
 
@@ -76,6 +77,8 @@ def test_bfloat16_logits_are_close_to_float32_logits(detector):
         ({"precision": "mixed", "boxes": "given"}, "exact", "exact"),
         ({"precision": "auto", "boxes": "grid"}, "exact", "exact"),
         ({"precision": "mixed", "boxes": "grid"}, "mixed", "mixed"),
+        ({"precision": "mixed", "boxes": "given", "grid_backbone": LITE[2]}, "mixed", "mixed"),
+        ({"precision": "auto", "boxes": "given", "grid_backbone": LITE[2]}, "exact", "exact"),
         ({"precision": "auto", "backend": "detectron2"}, "exact", "exact"),
     ],
 )
