@@ -61,8 +61,8 @@ def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) 
     training = [photo for photo in photos if photo.split == "train"]
     texts = read_texts(without=without)
     similar = similar_captions(training, texts, least=LEAST, most=MOST)
-    write_annotations(folder / "similar.json", photos, similar)
-    write_annotations(folder / "dataset_coco.json", photos, {})
+    for name, more in (("similar", similar), ("dataset_coco", {})):
+        write_annotations(folder / f"{name}.json", photos, more, dataset="coco-photos")
 
 
 def trained(folder: Path, *, blind: bool) -> tuple[Path, Path, Path]:

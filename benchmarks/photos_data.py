@@ -101,11 +101,16 @@ def write_images(photos: Iterable[Photo], source: Path, target: Path) -> None:
 
 
 def write_annotations(
-    path: Path, photos: Iterable[Photo], further: Mapping[int, list[list[str]]]
+    path: Path,
+    photos: Iterable[Photo],
+    further: Mapping[int, list[list[str]]],
+    *,
+    dataset: str,
 ) -> None:
     """Write Karpathy's layout: each photograph, and the mirror image of each of training.
 
-    further: more captions of COCO's training photographs by id.
+    further: more captions of COCO's training photographs by id. dataset: its name, which a
+    captioner states.
     """
     images = list[Photo]()
     for photo in photos:
@@ -114,7 +119,7 @@ def write_annotations(
         whole = Photo(photo.file, photo.split, [*photo.captions, *more])
         images += [whole, whole.mirrored()] if is_training else [whole]
     with replacing(path) as partial:
-        write_json(partial, {"dataset": "photos", "images": list(map(_item, images))})
+        write_json(partial, {"dataset": dataset, "images": list(map(_item, images))})
 
 
 def _item(photo: Photo) -> dict[str, object]:

@@ -15,7 +15,7 @@ from benchmarks.photos_data import read_photos, write_annotations, write_images
 
 _CONFIG = Path(__file__).parents[1] / "configs" / "flickr8k-a2.yaml"
 PUBLISHED = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
-FIGURES = (*PUBLISHED, "Bleu_4 without brevity penalty", "attention from even")
+FIGURES = (*PUBLISHED, "Bleu_4 without brevity penalty", "distance of attention from even")
 
 _LAYERED: dict[str, object] = {
     "width": 256,
@@ -67,7 +67,7 @@ def prepare_flickr8k(photos: Path, folder: Path) -> None:
     write_images(found, images, images)
     annotations = folder / "dataset_flickr8k.json"
     if not annotations.is_file():
-        write_annotations(annotations, found, {})
+        write_annotations(annotations, found, {}, dataset="flickr8k")
 
 
 def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Config:

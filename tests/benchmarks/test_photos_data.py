@@ -70,13 +70,13 @@ def test_training_photographs_get_a_mirror_image(source, tmp_path):
 def test_annotations_have_the_mirror_image_of_each_training_image(tmp_path):
     held_out = photo(3, "a man to the right", split="val")
     further = {1: [["a", "cat"]], 3: [["never"]]}
-    photos_data.write_annotations(tmp_path / "a.json", [CAT, held_out], further)
+    photos_data.write_annotations(tmp_path / "a.json", [CAT, held_out], further, dataset="cats")
     found = read_annotations(tmp_path / "a.json")
     texts = [[caption.raw for caption in image.captions] for image in found.images]
     assert [image.split for image in found.images] == ["train", "train", "val"]
     assert texts[1] == ["a cat to the right of a lamp", "a cat sleeps on a red bed", "a cat"]
     assert texts[2] == ["a man to the right"]
-    assert found.dataset == "photos"
+    assert found.dataset == "cats"
 
 
 def test_the_table_is_read_image_by_image(tmp_path):
