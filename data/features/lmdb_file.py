@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -19,7 +19,7 @@ Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 # LMDB refuses to open a file twice in one process, so all readers share one environment per file.
 # Key: process, device and inode of the data file, because a rewritten store is another file.
 _environments: WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = WeakValueDictionary()
-_opening = Lock()
+_opening = RLock()  # garbage may be collected, and then closed, while it is held
 
 # device, inode, size and modification time of data files without damage
 _checked_files: set[tuple[int, int, int, int]] = set()
@@ -60,6 +60,10 @@ class LmdbFile:
         """Close the file until the next read."""
         with _opening:
             self._environment = None
+
+    def __del__(self) -> None:
+        # an environment that ends while another thread looks it up would be found closed
+        self.close()
 
     def _read(self, read: Callable[[Transaction], Found]) -> Found:
         """Call a function with a read transaction, whose memory is valid inside it."""
