@@ -48,8 +48,8 @@ _SHOW_ATTEND_TELL = (
     *("kind=show-attend-tell", "embedding={width}", "attention_width={width}"),
     # the tanh of its keys saturates on the features of this detector, which are all positive
     *("alignment.renormalise_aligned=true", "standardise=true"),
-    # made for trainings a hundred times as long: dropout of 0.5, and initial values near 0, from
-    # which two layers of keys hardly move
+    # the authors' are for longer trainings: dropout of 0.5, and initial values near 0, from which
+    # two layers of keys hardly move
     *("dropout=0", "initial=uniform", "attention_layers=1"),
 )
 _TRANSFORMER = ("heads=4", "feed_forward={double}", "decoder_layers=2")

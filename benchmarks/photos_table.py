@@ -1,13 +1,14 @@
 """Rows of the table of Flickr8k: captioners, their data, and the figures of their results."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from a2cap.data.captions.attention_file import AttentionFile
+from a2cap.data.files.json_file import read_json
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import ATTENTION, METRICS
@@ -85,7 +86,7 @@ def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Conf
 
 def figures(evaluation: Path) -> list[str]:
     """Return the cells of `FIGURES` of a result of a2 evaluate."""
-    found = json.loads((evaluation / METRICS).read_bytes())
+    found: Any = read_json(evaluation / METRICS)
     values = [found["metrics"][name] for name in PUBLISHED]
     values.append(found["bleu_without_brevity_penalty"][3])
     file = evaluation / ATTENTION

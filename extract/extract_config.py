@@ -112,7 +112,7 @@ class ExtractConfig(Section):
 
     @property
     def precision_in_key(self) -> Literal["auto", "exact", "mixed"]:
-        """The precision, which `auto` leaves to the processor only where features do not change."""
+        """The precision; `auto` depends on the processor only where it changes no feature."""
         if self.pools_map:
             return "mixed" if self.precision == "mixed" else "exact"
         has_choice = self.boxes == "detect" and self.backend == "native"

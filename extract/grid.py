@@ -63,8 +63,7 @@ class GridExtractor:
         else:
             _load(backbone, weights, config.grid_backbone)
         self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
-        self._is_mixed = self.config.precision == "mixed"
-        if self._is_mixed:
+        if self.config.precision == "mixed":
             warn_about_emulation(config, self.device)
             # bfloat16 convolutions are half as fast again on this layout
             self._map.to(memory_format=torch.channels_last)
@@ -86,7 +85,8 @@ class GridExtractor:
             boxes = np.array([[0, 0, width, height]], np.float32)
         check_boxes(boxes, height=height, width=width)
         rgb = torch.from_numpy(np.ascontiguousarray(centred[::-1]))  # torchvision's is red first
-        mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=self._is_mixed)
+        is_mixed = self.config.precision == "mixed"
+        mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=is_mixed)
         with torch.inference_mode():
             with mixed:
                 found = self._map(rgb[None].to(self.device))["map"].float()

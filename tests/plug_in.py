@@ -21,7 +21,10 @@ def write_example(folder, monkeypatch):
 
 
 def forget(monkeypatch, *modules):
-    """Make later imports of modules, by default the example, read their files again."""
+    """Make later imports of modules, by default the example, read their files again.
+
+    After the test they are forgotten too: its folder is removed.
+    """
     for module in modules or (MODULE,):
         monkeypatch.setitem(sys.modules, module, None)
         del sys.modules[module]

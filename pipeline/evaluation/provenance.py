@@ -53,15 +53,15 @@ def provenance_of(
 
 
 def _decoding(config: EvaluateConfig) -> str:
-    chosen = "consensus" if config.consensus else "best"
-    search = f"beam {config.beam_size}" + ", consensus" * config.consensus
-    settings = [search, f"at most {config.max_length} tokens"]
+    settings = [f"beam {config.beam_size}", f"at most {config.max_length} tokens"]
     if config.method == "sampling":
         limits = f"temperature {config.temperature:g}, top_k {config.top_k}, top_p {config.top_p:g}"
-        settings[0] = f"{chosen} of {config.beam_size} samples ({limits}, seed {config.seed})"
+        settings[0] = f"best of {config.beam_size} samples ({limits}, seed {config.seed})"
     if config.min_length:
         settings.append(f"at least {config.min_length}")
     settings.append(f"length penalty {config.length_penalty:g}")
+    if config.consensus:
+        settings.append("chosen by consensus")
     if config.collapse_repeats:
         settings.append("repeated words collapsed")
     if config.no_repeat_ngram:

@@ -37,7 +37,7 @@ def write_photos(folder, names):
 def test_photographs_of_a_split_are_captioned_and_scored(tmp_path):
     write_photos(tmp_path, ("a.jpg", "b.jpg"))  # the others are not read
     kept = tmp_path / "captions.jsonl"
-    options = ["--photos", str(tmp_path), "--count", "2", "--beam-size", "1"]
+    options = ["--photos", str(tmp_path), "--count", "2", "--set", "evaluate.beam_size=1"]
     answer = CliRunner().invoke(photos.main, ["score", *options, "--output", str(kept)])
     assert answer.exit_code == 0, answer.output
     assert "2 photographs of 'val'" in answer.output

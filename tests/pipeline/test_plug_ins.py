@@ -61,9 +61,8 @@ def run_stages(copy, tmp_path, monkeypatch):
     """Return the options that train the example by both phases on given features, and evaluate."""
     config = yaml.safe_load(copy.experiment.config_file.read_text())
     train = {**SECTIONS["train"], "epochs": 1}
-    functions_in = ("my_metrics", "my_reward")
-    forget(monkeypatch, *functions_in)  # another test imported them from a folder that is gone
-    for name in functions_in:
+    forget(monkeypatch, "my_metrics", "my_reward")
+    for name in ("my_metrics", "my_reward"):
         (tmp_path / f"{name}.py").write_text(METRICS)
     functions = {
         "scst": {"epochs": 1, "reward": "my_reward:words"},
@@ -155,7 +154,7 @@ def test_torchrun_a_sweep_and_the_server_take_a_plug_in(copy, tmp_path, monkeypa
 def test_a_metric_of_ones_own_is_scored_beside_the_others(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_metrics.py").write_text(METRICS)
-    monkeypatch.delitem(sys.modules, "my_metrics", raising=False)
+    forget(monkeypatch, "my_metrics")
     captions, references = tmp_path / "captions.json", tmp_path / "references.csv"
     captions.write_text(json.dumps({"1": "A red dog.", "2": "two cats"}))
     references.write_text("image,caption\n1,a dog\n2,cats\n")

@@ -270,6 +270,17 @@ def test_threads_read_the_same_as_one_also_where_few_shards_stay_open(tmp_path, 
             assert all(threads.map(partial(has_features, store), asked))
 
 
+def test_threads_that_drop_their_stores_read_the_same_shards(tmp_path):
+    in_shards(tmp_path, *([name] for name in IDS))
+
+    def read(_):
+        store = FeatureStore(tmp_path)  # ends, with its files, while others open the same
+        return all(has_features(store, name) for name in IDS)
+
+    with ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(read, range(300)))
+
+
 def test_reading_neither_changes_the_files_nor_adds_one(path):
     before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()}
     assert FeatureStore(path).verify() == FeatureStore(path).verify(data=True) == []

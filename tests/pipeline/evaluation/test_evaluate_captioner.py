@@ -176,8 +176,8 @@ def test_provenance_names_every_decoding_option(run):
     )
     provenance = read_json(run.directory / "metrics.json")["provenance"]
     assert provenance["decoding"] == (
-        "beam 4, consensus, at most 20 tokens, length penalty 0.7, no 3 words in a row twice, "
-        "2 groups with diversity 0.25"
+        "beam 4, at most 20 tokens, length penalty 0.7, chosen by consensus, "
+        "no 3 words in a row twice, 2 groups with diversity 0.25"
     )
     assert "ensemble" not in provenance
 
