@@ -105,9 +105,10 @@ def _open_environment(path: Path, digest: str | None) -> lmdb.Environment:
         )
     key = (os.getpid(), status.st_dev, status.st_ino)
     # an environment inherited through a fork counts as open in the child, but must not be used
-    for (process, *_), inherited in list(_environments.items()):
-        if process != os.getpid():
+    for other, inherited in list(_environments.items()):
+        if other[0] != os.getpid():
             inherited.close()
+            del _environments[other]
     environment = _environments.get(key)
     if environment is None:
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

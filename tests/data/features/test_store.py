@@ -254,10 +254,12 @@ def test_the_environment_of_a_parent_process_is_closed_and_opened_again(path, mo
     store = FeatureStore(path)
     assert has_features(store, IDS[0])
     inherited = store._files[0]._environment
-    monkeypatch.setattr(os, "getpid", lambda: -1)  # as in a forked process
-    assert has_features(store, IDS[1])
-    with pytest.raises(lmdb.Error):
-        inherited.begin()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)  # as in a forked process
+        assert has_features(store, IDS[1])
+        with pytest.raises(lmdb.Error):
+            inherited.begin()
+    assert has_features(FeatureStore(path), IDS[2])  # not by the closed one
 
 
 def test_threads_read_the_same_as_one_also_where_few_shards_stay_open(tmp_path, monkeypatch):
