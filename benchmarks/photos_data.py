@@ -2,14 +2,15 @@
 
 COCO has 616,767 captions; of its photographs only 5,697 can be had without a download. Captions of
 other images that say nearly what the five of a photograph say are further captions of it: the
-decoder learns COCO's language without the images behind the text.
+decoder learns COCO's language without the images behind the text. Those are kept on which the five
+agree.
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from a2cap.data.annotations.tables import read_table
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.json_file import read_text, write_json
 from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.metrics.cider import CorpusFrequencies, cider_values
+from a2cap.pipeline.metrics.ngrams import count_pairs
 from a2cap.pipeline.metrics.pycocoevalcap import coco_captions
 
 _WORD = re.compile(r"[a-z0-9']+")
@@ -103,21 +106,19 @@ def write_images(photos: Iterable[Photo], source: Path, target: Path) -> None:
 def write_annotations(
     path: Path,
     photos: Iterable[Photo],
-    further: Mapping[int, list[list[str]]],
+    captions: Mapping[Path, list[list[str]]],
     *,
     dataset: str,
 ) -> None:
     """Write Karpathy's layout: each photograph, and the mirror image of each of training.
 
-    further: more captions of COCO's training photographs by id. dataset: its name, which a
+    captions: of training photographs by file, in place of their own. dataset: its name, which a
     captioner states.
     """
     images = list[Photo]()
     for photo in photos:
-        is_training = photo.split == "train"
-        more = further.get(photo.number, []) if further and is_training else []
-        whole = Photo(photo.file, photo.split, [*photo.captions, *more])
-        images += [whole, whole.mirrored()] if is_training else [whole]
+        found = replace(photo, captions=captions.get(photo.file, photo.captions))
+        images += [found, found.mirrored()] if photo.split == "train" else [found]
     with replacing(path) as partial:
         write_json(partial, {"dataset": dataset, "images": list(map(_item, images))})
 
@@ -131,9 +132,38 @@ def _item(photo: Photo) -> dict[str, object]:
     }
 
 
+def agreeing_captions(
+    photos: Sequence[Photo], similar: Mapping[Path, list[list[str]]], *, most: int
+) -> dict[Path, list[list[str]]]:
+    """Return for each photograph the captions, its own and similar ones, that agree most with it.
+
+    A caption agrees by its CIDEr-D with the photograph's own captions, a caption of its own with
+    the others (the weights of Phan et al. 2017, arXiv:1712.09532, as a choice). most: captions
+    per photograph.
+    """
+    own = [[" ".join(words) for words in photo.captions] for photo in photos]
+    every = [
+        lines + [" ".join(words) for words in similar[photo.file]]
+        for photo, lines in zip(photos, own, strict=True)
+    ]
+    frequencies = CorpusFrequencies.count(own)
+    values = [[0.0] * len(lines) for lines in every]
+    for number in range(max(map(len, every))):
+        rows = [row for row, lines in enumerate(every) if number < len(lines)]
+        references = [own[row][:number] + own[row][number + 1 :] for row in rows]
+        pairs = count_pairs([every[row][number] for row in rows], references)
+        for row, value in zip(rows, cider_values(pairs, frequencies).tolist(), strict=True):
+            values[row][number] = value
+    chosen: dict[Path, list[list[str]]] = {}
+    for photo, lines, agreement in zip(photos, every, values, strict=True):
+        best = sorted(range(len(lines)), key=agreement.__getitem__, reverse=True)[:most]
+        chosen[photo.file] = [lines[number].split() for number in sorted(best)]
+    return chosen
+
+
 def similar_captions(
     photos: Iterable[Photo], texts: Mapping[str, int], *, least: float, most: int
-) -> dict[int, list[list[str]]]:
+) -> dict[Path, list[list[str]]]:
     """Return for each photograph the texts that are most similar to its captions.
 
     Similarity is the mean cosine of tf-idf vectors of words and pairs of words; least: similarity
@@ -157,7 +187,7 @@ def similar_captions(
             scores, order = both[0].topk(_CANDIDATES, dim=1)
             rows = both[1].gather(1, order)
             progress.advance(len(chunk))
-    chosen: dict[int, list[list[str]]] = {}
+    chosen: dict[Path, list[list[str]]] = {}
     for photo, values, numbers in zip(photos, scores.tolist(), rows.tolist(), strict=True):
         own = {" ".join(words) for words in photo.captions}
         other = (
@@ -165,7 +195,7 @@ def similar_captions(
             for value, number in zip(values, numbers, strict=True)
             if value >= least and texts[lines[number]] != photo.number and lines[number] not in own
         )
-        chosen[photo.number] = [line.split() for line in list(other)[:most]]
+        chosen[photo.file] = [line.split() for line in list(other)[:most]]
     return chosen
 
 

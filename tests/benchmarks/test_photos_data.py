@@ -33,11 +33,22 @@ def test_similar_captions_say_nearly_the_same_and_are_of_other_images(monkeypatc
         **{f"plane number {n} in the sky": 20 + n for n in range(20)},
     }
     found = photos_data.similar_captions([CAT, DOG, BOTH], texts, least=0.05, most=1)
-    lines = {number: [" ".join(words) for words in chosen] for number, chosen in found.items()}
-    assert lines[1][0] == "a grey cat sleeps on a red bed"
-    assert "dog" in lines[2][0]
-    more = photos_data.similar_captions([CAT, DOG, BOTH], texts, least=0.05, most=9)[1]
+    lines = {file: [" ".join(words) for words in chosen] for file, chosen in found.items()}
+    assert lines[CAT.file][0] == "a grey cat sleeps on a red bed"
+    assert "dog" in lines[DOG.file][0]
+    more = photos_data.similar_captions([CAT, DOG, BOTH], texts, least=0.05, most=9)[CAT.file]
     assert ["a", "cat", "sleeps", "on", "a", "bed"] not in more  # of the same image
+
+
+def test_captions_that_agree_most_are_kept_in_their_order():
+    cats = photo(1, "a cat on a red bed", "a cat on a bed", "an odd thing happens")
+    similar = {cats.file: [["a", "cat", "on", "a", "red", "bed"], ["a", "red", "train"]]}
+    similar |= {DOG.file: [], BOTH.file: [["a", "dog"]]}
+    found = photos_data.agreeing_captions([cats, DOG, BOTH], similar, most=3)
+    lines = {file: [" ".join(words) for words in chosen] for file, chosen in found.items()}
+    assert lines[cats.file] == ["a cat on a red bed", "a cat on a bed", "a cat on a red bed"]
+    assert lines[DOG.file] == ["a dog runs on the grass", "a brown dog runs after a ball"]
+    assert len(lines[BOTH.file]) == 3
 
 
 def test_texts_are_read_without_the_images_held_out(monkeypatch):
@@ -69,8 +80,8 @@ def test_training_photographs_get_a_mirror_image(source, tmp_path):
 
 def test_annotations_have_the_mirror_image_of_each_training_image(tmp_path):
     held_out = photo(3, "a man to the right", split="val")
-    further = {1: [["a", "cat"]], 3: [["never"]]}
-    photos_data.write_annotations(tmp_path / "a.json", [CAT, held_out], further, dataset="cats")
+    captions = {CAT.file: [*CAT.captions, ["a", "cat"]]}
+    photos_data.write_annotations(tmp_path / "a.json", [CAT, held_out], captions, dataset="cats")
     found = read_annotations(tmp_path / "a.json")
     texts = [[caption.raw for caption in image.captions] for image in found.images]
     assert [image.split for image in found.images] == ["train", "train", "val"]
