@@ -154,10 +154,10 @@ class ImageCaptioner:
 
 
 def _with_own_beams(models: Sequence[Path], decoding: CaptioningConfig) -> CaptioningConfig:
-    """Return the settings with the beams of a bundled captioner where they state no number."""
-    if "beam_size" in decoding.model_fields_set:
+    """Return the settings with those of a bundled captioner where they state no beams."""
+    if decoding.model_fields_set & {"beam_size", "consensus"}:
         return decoding
-    own = [{"beam_size": one.beam_size} for one in BUNDLED.values() if [one.folder] == list(models)]
+    own = [one.decoding for one in BUNDLED.values() if [one.folder] == list(models)]
     return decoding.model_copy(update=own[0] if own else {})
 
 

