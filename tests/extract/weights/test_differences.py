@@ -53,3 +53,21 @@ def test_differences_from_another_network_are_refused(name):
     assert refusal(added, differences, NAME, error=WeightsError) == (
         f"differences do not fit {NAME}: {name} is of another network; copy the file again"
     )
+
+
+def test_a_file_cannot_choose_another_package(tmp_path):
+    path = tmp_path / "own.safetensors"
+    save_file({TENSOR: torch.zeros(1280)}, path, {GRID_KEY: NAME, BASE_KEY: "os.path"})
+    assert refusal(load_grid_weights, path, NAME, error=WeightsError) == (
+        "differences are from unknown weights: 'os.path'; known: efficientnet-lite0, "
+        "efficientnet-lite1, efficientnet-lite2; copy the file again"
+    )
+
+
+def test_a_difference_that_is_not_finite_is_refused(tmp_path):
+    path = tmp_path / "own.safetensors"
+    wrong = torch.full((1280,), torch.inf).to(DIFFERENCE)
+    save_file({TENSOR: wrong}, path, {GRID_KEY: NAME, BASE_KEY: NAME})
+    assert "1280 numbers of '_bn1.bias' are not finite" in refusal(
+        load_grid_weights, path, NAME, error=WeightsError
+    )
