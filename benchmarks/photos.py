@@ -9,6 +9,7 @@ import shutil
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 from safetensors.torch import load_file
@@ -126,7 +127,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
     held_out |= {photo.number for photo in found if photo.split != "train"}
     prepare(found, photos / "images", folder, held_out)
     captioner, evaluation = trained(folder, blind=blind)
-    scores = read_json(evaluation / METRICS)
+    scores: Any = read_json(evaluation / METRICS)
     held = ", ".join(sorted(path.name for path in without)) or "nothing"
     provenance = {
         "photographs": sum(photo.split == "train" for photo in found),
@@ -140,7 +141,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
         "configuration": "configs/captioner-photos.yaml",
         "command": "python -m benchmarks.photos train --photos PHOTOS"
         + "".join(f" --without {path.name}" for path in without),
-        "validation": scores["metrics"] if isinstance(scores, dict) else {},
+        "validation": scores["metrics"],
     }
     target = folder / ("blind" if blind else "captioner")
     write_captioner(captioner, folder / ENCODER, target, provenance)

