@@ -88,7 +88,7 @@ class ImageCaptioner:
     ) -> None:
         device = prepare_device(runtime)
         self._loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
-        self._decoding = _with_own_beams(models, decoding)
+        self._decoding = _with_own_decoding(models, decoding)
         model = models[0]  # all have the same extractor
         record = ExtractorRecord.read(model / EXTRACTOR)
         if record.source is not None:
@@ -153,7 +153,7 @@ class ImageCaptioner:
         return [replace(one, attention=found.get(str(n))) for n, one in enumerate(captioned)]
 
 
-def _with_own_beams(models: Sequence[Path], decoding: CaptioningConfig) -> CaptioningConfig:
+def _with_own_decoding(models: Sequence[Path], decoding: CaptioningConfig) -> CaptioningConfig:
     """Return the settings with those of a bundled captioner where they state no beams."""
     if decoding.model_fields_set & {"beam_size", "consensus"}:
         return decoding
