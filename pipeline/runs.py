@@ -34,7 +34,7 @@ from a2cap.pipeline.engine.explain import finished_results, leaves
 from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.run import unfinished
-from a2cap.pipeline.weights.captioners import BUNDLED
+from a2cap.pipeline.weights.captioners import bundled_folder
 
 logger = logging.getLogger(__name__)
 
@@ -160,16 +160,8 @@ def find_result(named: Path, part: Part) -> Path:
 
 
 def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the trainings that a user names, each a bundled one or by `find_result`.
-
-    A folder of a bundled name, such as `photos`, counts only if it is a captioner.
-    """
-    return tuple(
-        BUNDLED[str(path)].folder
-        if str(path) in BUNDLED and not (path / CAPTIONER[0]).is_file()
-        else find_result(path, "training")
-        for path in named
-    )
+    """Return the trainings that a user names, each a bundled one or by `find_result`."""
+    return tuple(bundled_folder(path) or find_result(path, "training") for path in named)
 
 
 def title_of(folder: Path) -> str:

@@ -109,9 +109,9 @@ def captioner_outputs(features: Path) -> tuple[str, ...]:
 
 def extractor_weights(directory: Path) -> Path:
     """Return the file of the extractor's weights."""
-    for bundled in captioners.BUNDLED.values():
-        if directory == bundled.folder and bundled.weights is not None:
-            return detectors.resolve_weights(bundled.weights)
+    for name, bundled in captioners.BUNDLED.items():
+        if directory == bundled.folder:
+            return detectors.BUNDLED[name].path
     return directory / EXTRACTOR_WEIGHTS
 
 

@@ -11,24 +11,22 @@ from a2cap.pipeline.engine.artifact_names import CAPTIONER
 
 @dataclass(frozen=True)
 class BundledCaptioner:
-    """A captioner in this package.
+    """A captioner in this package; the weights of its extractor have the same name.
 
-    weights: `extract.weights` of its regions, None where its folder has `weights.safetensors`.
     decoding: settings of decoding unless a setting names a number of beams.
     """
 
     folder: Path
-    weights: str | None
     decoding: Mapping[str, object]
 
 
 BUNDLED: Mapping[str, BundledCaptioner] = {
     name: BundledCaptioner(
-        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), weights, decoding
+        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), decoding
     )
-    for name, weights, decoding in (
-        ("photos", None, {"beam_size": 20, "consensus": True}),  # better than 3 (docs/photos.md)
-        ("scenes", "scenes", {"beam_size": 5}),
+    for name, decoding in (
+        ("photos", {"beam_size": 20, "consensus": True}),  # better than 3 (docs/photos.md)
+        ("scenes", {"beam_size": 5}),
     )
 }
 """Of photographs (docs/photos.md) and of generated scenes (docs/scenes-detector.md)."""
@@ -43,12 +41,26 @@ def captioner_name(models: Sequence[Path]) -> str:
     return " + ".join(bundled.get(model, str(model)) for model in models)
 
 
+def bundled_folder(named: Path) -> Path | None:
+    """Return the folder of a bundled captioner's name, None for anything else.
+
+    A folder of such a name counts first, if it is a captioner.
+    """
+    if str(named) in BUNDLED and not (named / CAPTIONER[0]).is_file():
+        return BUNDLED[str(named)].folder
+    return None
+
+
 def captioner_folder(path: Path, field: str) -> Path:
-    """Return the trained directory in `field`; raise InputError if one of its files is missing."""
+    """Return the trained directory, or bundled captioner, that `field` names.
+
+    Raises InputError if one of its files is missing.
+    """
+    folder = bundled_folder(path) or path
     for name in CAPTIONER:
-        if not (path / name).is_file():
+        if not (folder / name).is_file():
             raise InputError(
                 f"{field} names no trained captioner: {str(path)!r} has no {name}; "
-                'name a directory that "a2 train" has finished'
+                f'name a directory that "a2 train" has finished, or one of {", ".join(BUNDLED)}'
             )
-    return path
+    return folder

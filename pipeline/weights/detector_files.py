@@ -17,6 +17,8 @@ from a2cap.pipeline.weights.detectors import (
     DETECTOR,
     PUBLISHED,
     downloaded_detector,
+    resolve_weights,
+    settings_of_weights,
     weights_folder,
     weights_sha256,
 )
@@ -62,8 +64,15 @@ def import_detector(path: Path) -> Path:
     return target
 
 
-def describe_detector(weights: Path) -> dict[str, str]:
-    """Return the properties of a weights file by name; raise WeightsError for an unknown layout."""
+def describe_weights(name: str) -> dict[str, str]:
+    """Return the properties of what `extract.weights` names: a detector, or an image encoder.
+
+    Raises WeightsError for an unknown layout.
+    """
+    weights, settings = resolve_weights(name), settings_of_weights(name)
+    if settings.get("boxes") == "grid":
+        encoder = {"file": str(weights), "sha256": weights_sha256(weights)}
+        return encoder | {name.replace("_", " "): str(value) for name, value in settings.items()}
     detector = load_detector(weights)
     architecture, meta = detector.architecture, detector.meta
     attributes = f"{architecture.attributes:,}" if architecture.attributes else "none"

@@ -1,4 +1,4 @@
-"""Detectors by name, the bundled one and the published ones, and what their files state.
+"""Extractors by name, the bundled and the published ones, and what their files state.
 
 URLs of published checkpoints come from their READMEs.
 """
@@ -36,15 +36,15 @@ class PublishedDetector:
 
 @dataclass(frozen=True)
 class BundledDetector:
-    """A detector in this package.
+    """A detector, or image encoder, in this package.
 
-    settings: fields of `extract` that files written before conventions were stored do not contain.
+    settings: fields of `extract` that its file does not state.
     """
 
     purpose: str
     path: Path
     sha256: str
-    settings: Mapping[str, int]
+    settings: Mapping[str, int | str]
 
 
 BUNDLED: Mapping[str, BundledDetector] = {
@@ -53,7 +53,13 @@ BUNDLED: Mapping[str, BundledDetector] = {
         Path(str(files("a2cap.extract.weights") / "scenes_detector.safetensors")),
         "742b6cbbe0c21d7f11cdd3966a62dfcf8063b0d67852dc71a2ebb5a590a2ad18",
         {"roi_size": 7, "proposals": 36},
-    )
+    ),
+    "photos": BundledDetector(
+        "photographs: image encoder of the bundled captioner (docs/photos.md)",
+        Path(str(files("a2cap.pipeline.weights") / "photos_captioner" / "weights.safetensors")),
+        "be9eca97362460c4e336208f548d0b4d74cc486c84790cb42522f48afa44dd9b",
+        {"boxes": "grid", "grid_backbone": "efficientnet-lite2"},
+    ),
 }
 BUNDLED_SETTINGS = {bundled.path: bundled.settings for bundled in BUNDLED.values()}
 
@@ -168,13 +174,15 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
         return {}
     if name in LITE and not Path(name).is_file():
         return {"boxes": "grid", "grid_backbone": name}
+    found: dict[str, int | str] = {}
     try:
         path = resolve_weights(name)
+        found |= BUNDLED_SETTINGS.get(path, {})
         with safe_open(path, framework="np") as file:
-            found = stated_settings(json.loads(file.metadata()[META_KEY]))
+            found |= stated_settings(json.loads(file.metadata()[META_KEY]))
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
-        return {}  # reported when the weights are loaded
-    return {**found, **BUNDLED_SETTINGS.get(path, {})}
+        pass  # reported when the weights are loaded; an image encoder states no conventions
+    return found
 
 
 def weights_sha256(path: Path) -> str:

@@ -158,7 +158,7 @@ def test_an_ensemble_folder_without_a_captioner_is_rejected(experiment, tmp_path
             require_runnable(opened, ["evaluate"])
     assert str(raised.value) == (
         f"evaluate.ensemble names no trained captioner: {str(tmp_path)!r} has no "
-        'model.safetensors; name a directory that "a2 train" has finished'
+        'model.safetensors; name a directory that "a2 train" has finished, or one of photos, scenes'
     )
 
 

@@ -10,16 +10,11 @@ from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import FILE, PATH, log, set_option, verbose_option
 from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.weights.detector_files import (
-    describe_detector,
+    describe_weights,
     download_detector,
     import_detector,
 )
-from a2cap.pipeline.weights.detectors import (
-    BUNDLED,
-    PUBLISHED,
-    downloaded_detector,
-    resolve_weights,
-)
+from a2cap.pipeline.weights.detectors import BUNDLED, PUBLISHED, downloaded_detector
 from a2cap.pipeline.weights.spice import PURPOSE, SPICE, downloaded_spice, spice_folder
 from a2cap.pipeline.weights.spice_files import download_spice
 
@@ -39,7 +34,7 @@ def weights() -> None:
 def list_weights(as_json: bool) -> None:
     """List bundled and downloadable weights and their paths.
 
-    Detectors are for extract.weights.
+    Detectors and image encoders are for extract.weights.
 
     \b
     Example:
@@ -134,11 +129,11 @@ def import_weights(
 @weights.command()
 @click.argument("named", metavar="FILE|NAME")
 def show(named: str) -> None:
-    """Show a detector's architecture and conventions.
+    """Show a detector's architecture and conventions, or an image encoder's settings.
 
     \b
     Example:
       a2 weights show faster_rcnn_from_caffe_attr.pkl
     """
-    for name, value in describe_detector(resolve_weights(named)).items():
+    for name, value in describe_weights(named).items():
         click.echo(f"{name:<20} {value}")

@@ -44,6 +44,7 @@ from a2cap.pipeline.training.captioner.training_data import (
 )
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
+from a2cap.pipeline.weights.captioners import captioner_folder
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +78,9 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     # ranks on different machines may initialise differently
     ranks.broadcast_tensors(captioner.state_dict().values())
     if config.start is not None:
-        warn_of_another_extractor(config.start, features)
-        start = load_model(config.start, device=device)
+        folder = captioner_folder(config.start, "train.start")
+        warn_of_another_extractor(folder, features)
+        start = load_model(folder, device=device)
         start_from(start, captioner, description.model, data.vocabulary)
     validation = CaptionValidation(captioner, data, config, description, ranks)
     batches = training_batches(

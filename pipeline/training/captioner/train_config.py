@@ -60,7 +60,8 @@ class TrainConfig(CaptionerTrainingConfig):
     """Most regions of an image that the captioner sees, the top-scoring first; null is all."""
     start: Path | None = None
     """Trained captioner whose tensors training starts from (a directory of train-xe, train-scst or
-    "a2 weights import"). Words that it lacks and a new alignment start as usual."""
+    "a2 weights import", or a bundled one: photos, scenes). Words that it lacks and a new alignment
+    start as usual."""
     label_smoothing: Rate = 0.0
     """Share of each target that is spread over the vocabulary (Szegedy et al. 2016); what it adds
     to the caption loss is reported apart."""

@@ -124,13 +124,13 @@ def test_every_published_detector_has_https_urls_alone():
 
 
 @pytest.mark.parametrize("name", BUNDLED)
-def test_a_bundled_detector_is_the_documented_one(name, tmp_path, monkeypatch):
+def test_bundled_weights_are_the_documented_ones(name, tmp_path, monkeypatch):
     bundled = BUNDLED[name]
     assert weights_sha256(bundled.path) == bundled.sha256
     assert bundled.path.stat().st_size <= 8_000_000
     assert resolve_weights(name) == weights_file(ExtractConfig(weights=name)) == bundled.path
-    documented = (Path(__file__).parents[3] / "docs" / f"{name}-detector.md").read_text()
-    assert bundled.sha256 in documented
+    page = {"scenes": "scenes-detector.md", "photos": "photos.md"}[name]
+    assert bundled.sha256 in (Path(__file__).parents[3] / "docs" / page).read_text()
     monkeypatch.chdir(tmp_path)
     Path(name).mkdir()  # as `a2 scenes scenes` does
     assert resolve_weights(name) == bundled.path
@@ -168,9 +168,23 @@ def test_the_commands_know_the_bundled_detector():
     assert "roi size             7\nproposals            36\n" in shown
 
 
+def test_the_commands_know_the_bundled_image_encoder():
+    photos = BUNDLED["photos"]
+    listed = a2("weights", "list").stdout
+    assert f"photos               {photos.purpose}\n{'':<20} {photos.path}\n" in listed
+    assert a2("weights", "show", "photos").stdout == (
+        f"file                 {photos.path}\nsha256               {photos.sha256}\n"
+        "boxes                grid\ngrid backbone        efficientnet-lite2\n"
+    )
+    found = load_config(None, ["extract.weights=photos"]).extract
+    assert (found.boxes, found.grid_backbone, found.grid_size) == ("grid", "efficientnet-lite2", 7)
+
+
 def test_an_unknown_name_is_refused_with_the_names():
     answer = a2("weights", "fetch", "nothing")
     assert answer.exit_code == 2
-    assert "unknown weights: 'nothing'; choose one of spice, scenes, theirs" in answer.stderr
+    assert (
+        "unknown weights: 'nothing'; choose one of spice, scenes, photos, theirs" in answer.stderr
+    )
     answer = a2("weights", "fetch", "theirs", "--from", ".")
     assert '--from is for spice; use "a2 weights import FILE" instead' in answer.stderr

@@ -9,9 +9,11 @@ import pytest
 from PIL import Image
 
 import a2cap
+from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import load_description
 from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.weights import captioners
+from a2cap.pipeline.weights.detectors import BUNDLED
 from tests.experiments import a2
 from tests.test_structure import ROOT
 
@@ -64,6 +66,31 @@ def test_images_of_any_size_and_mode_have_a_caption(captioner, tmp_path, name, m
     Image.new(mode, size).save(tmp_path / name)
     found = captioner(tmp_path / name)
     assert found.caption and (found.regions.width, found.regions.height) == size
+
+
+@pytest.mark.slow
+def test_training_goes_on_from_it_on_photographs_of_ones_own(tmp_path):
+    with Image.open(CAT) as cat:
+        for number in range(3):
+            cat.resize((224 + number, 224)).save(tmp_path / f"{number}.jpg")
+    splits = ("train", "val", "test")
+    lines = [
+        {"image": f"{number}.jpg", "captions": [f"a tabby cat looks {side}"], "split": split}
+        for number, (side, split) in enumerate(zip(("left", "up", "down"), splits, strict=True))
+    ]
+    (tmp_path / "captions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    start = ("extract.weights=photos", "train.start=photos")
+    data = (f"data.images={tmp_path}", f"data.annotations={tmp_path / 'captions.jsonl'}")
+    few = ("preprocess.min_count=1", "train.epochs=1", "evaluate.beam_size=3")
+    fields = [word for field in (*start, *data, *few) for word in ("--set", field)]
+    folder = tmp_path / "artifacts"
+    ran = a2("run", "-c", ROOT / "configs/captioner-photos.yaml", *fields, "--artifacts", folder)
+    assert ran.exit_code == 0, ran.output
+    assert "another extractor" not in ran.stderr
+    [training] = (folder / "train-xe").glob("*/extractor.json")
+    own, bundled = (ExtractorRecord.read(file) for file in (training, FOLDER / "extractor.json"))
+    assert own.weights_sha256 == bundled.weights_sha256 == BUNDLED["photos"].sha256
+    assert not own.differences(bundled)
 
 
 def test_an_image_on_its_side_is_turned(captioner, tmp_path):
