@@ -21,6 +21,7 @@ from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, EXTRACTOR_WEIGHTS
+from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import EVALUATE, EXTRACT, METRICS, PREPROCESS, TRAIN_XE
 from a2cap.pipeline.experiment import Experiment
@@ -107,7 +108,7 @@ def _config(folder: Path, *fields: str) -> Config:
     return load_config(CONFIG, [*places, *(f"extract.{field}" for field in grid), *fields])
 
 
-@click.group()
+@click.group(cls=Commands)
 def main() -> None:
     """Train and measure the bundled captioner of photographs."""
 

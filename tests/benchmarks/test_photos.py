@@ -96,6 +96,12 @@ def test_the_distance_from_even_attention_is_that_of_words_by_hand(tmp_path):
     assert distance_from_even(AttentionFile(tmp_path / "attention.h5")) == pytest.approx(0.5)
 
 
+def test_an_error_is_one_line(tmp_path):
+    answer = CliRunner().invoke(photos.main, ["score", "--photos", str(tmp_path)])
+    assert answer.exit_code == 1
+    assert answer.stderr == f"a2: no file '{tmp_path / 'captions.csv'}'; check the path\n"
+
+
 def test_a_row_that_the_table_lacks_is_refused(tmp_path):
     answer = CliRunner().invoke(photos.main, ["table", "--photos", str(tmp_path), "--row", "cnn"])
     assert answer.exit_code == 2
