@@ -19,6 +19,7 @@ from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
+from a2cap.model.decoding.ensemble import MirrorPair
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
@@ -26,7 +27,7 @@ from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_wei
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.weights.captioners import BUNDLED
+from a2cap.pipeline.weights.captioners import BUNDLED, BundledCaptioner
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,13 @@ _ABOUT = {
     "not rely on a caption.",
 }
 """Name of the data -> what a captioner of it is good for."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MirroredRegions(Regions):
+    """Regions of an image, and those of its mirror image."""
+
+    mirrored: Regions
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +96,12 @@ class ImageCaptioner:
     ) -> None:
         device = prepare_device(runtime)
         self._loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
-        self._decoding = _with_own_decoding(models, decoding)
+        own = _own_decoding(models, decoding)
+        self._decoding = decoding.model_copy(update=own.decoding if own else {})
+        self._mirrored = own is not None and own.mirrored
+        captioner = self._loaded.captioner
+        pair = MirrorPair(captioner) if self._mirrored else captioner
+        self._decoder = replace(self._loaded, captioner=pair)
         model = models[0]  # all have the same extractor
         record = ExtractorRecord.read(model / EXTRACTOR)
         if record.source is not None:
@@ -126,7 +139,13 @@ class ImageCaptioner:
         labels: the same boxes with their scores. Raises InputError for an unusable image or
         unusable boxes.
         """
-        found = self._extractor(pixels, boxes)
+        found = self._as_in_training(self._extractor(pixels, boxes), labels)
+        if not self._mirrored:
+            return found
+        mirrored = self._extractor(np.ascontiguousarray(pixels[:, ::-1]))
+        return MirroredRegions(**vars(found), mirrored=self._as_in_training(mirrored, None))
+
+    def _as_in_training(self, found: Regions, labels: Instances | None) -> Regions:
         found = found if labels is None else labels.labelled(found)
         # round and select as in training, whose regions came from a store of this dtype
         stored = replace(found, features=found.features.astype(self.extract_config.dtype))
@@ -136,7 +155,10 @@ class ImageCaptioner:
         """Decode images together and return their captions."""
         if not images:
             return []
-        decoded = self._loaded.decode([_batch(images)], self._decoding)
+        mirrored = [one.mirrored for one in images if isinstance(one, MirroredRegions)]
+        batch = _batch([*images, *mirrored])
+        batch = replace(batch, image_ids=batch.image_ids[: len(images)])
+        decoded = self._decoder.decode([batch], self._decoding)
         return [
             CaptionedImage(beams, regions)
             for regions, (_, beams) in zip(images, decoded, strict=True)
@@ -153,12 +175,11 @@ class ImageCaptioner:
         return [replace(one, attention=found.get(str(n))) for n, one in enumerate(captioned)]
 
 
-def _with_own_decoding(models: Sequence[Path], decoding: CaptioningConfig) -> CaptioningConfig:
-    """Return the settings with those of a bundled captioner where they state no beams."""
+def _own_decoding(models: Sequence[Path], decoding: CaptioningConfig) -> BundledCaptioner | None:
+    """Return the bundled captioner that decodes in its own way: the settings state no beams."""
     if decoding.model_fields_set & {"beam_size", "consensus"}:
-        return decoding
-    own = [one.decoding for one in BUNDLED.values() if [one.folder] == list(models)]
-    return decoding.model_copy(update=own[0] if own else {})
+        return None
+    return next((one for one in BUNDLED.values() if [one.folder] == list(models)), None)
 
 
 def attention_by(

@@ -13,20 +13,22 @@ from a2cap.pipeline.engine.artifact_names import CAPTIONER
 class BundledCaptioner:
     """A captioner in this package; the weights of its extractor have the same name.
 
-    decoding: settings of decoding unless a setting names a number of beams.
+    decoding: settings of decoding unless a setting names a number of beams; mirrored: whether
+    predictions are then averaged over a photograph and its mirror image.
     """
 
     folder: Path
     decoding: Mapping[str, object]
+    mirrored: bool
 
 
 BUNDLED: Mapping[str, BundledCaptioner] = {
     name: BundledCaptioner(
-        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), decoding
+        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), decoding, mirrored
     )
-    for name, decoding in (
-        ("photos", {"beam_size": 20, "consensus": True}),  # better than 3 (docs/photos.md)
-        ("scenes", {"beam_size": 5}),
+    for name, decoding, mirrored in (
+        ("photos", {"beam_size": 20, "consensus": True}, True),  # measured in docs/photos.md
+        ("scenes", {"beam_size": 5}, False),  # left and right are words of scenes
     )
 }
 """Of photographs (docs/photos.md) and of generated scenes (docs/scenes-detector.md)."""

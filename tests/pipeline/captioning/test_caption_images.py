@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,14 @@ from click.testing import CliRunner
 from PIL import Image
 
 from a2cap.data.batches.collate import collate
+from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
-from a2cap.pipeline.captioning.caption_images import ImageCaptioner, caption_files
+from a2cap.pipeline.captioning.caption_images import (
+    ImageCaptioner,
+    MirroredRegions,
+    caption_files,
+)
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
@@ -366,3 +372,18 @@ def test_the_bundled_captioner_of_photographs_has_settings_of_its_own(settings, 
     assert len(captioned.beams) == beams
     is_sorted = sorted(captioned.beams, key=lambda beam: -beam.score) == captioned.beams
     assert is_sorted or not settings  # by consensus, not by probability
+    assert isinstance(captioned.regions, MirroredRegions) == (not settings)
+
+
+def test_the_bundled_captioner_says_the_same_of_a_mirror_image():
+    captioner = ImageCaptioner([BUNDLED["photos"].folder], decoding=CaptioningConfig(), runtime=CPU)
+    photo = read_image(Path(str(files("a2cap.pipeline") / "chelsea.jpg")))
+    views = [captioner.extract(view) for view in (photo, np.ascontiguousarray(photo[:, ::-1]))]
+    assert np.abs(views[0].features - views[1].features).max() > 1
+    np.testing.assert_array_equal(views[0].mirrored.features, views[1].features)
+    one, other = captioner.caption(views)
+    assert [beam.caption for beam in one.beams] == [beam.caption for beam in other.beams]
+    [alone] = captioner.caption(views[:1])
+    assert alone.beams[0].caption == one.beams[0].caption
+    [shown] = captioner.with_attention([alone])
+    assert shown.attention.original.shape[1] == 49  # of the photograph as it is
