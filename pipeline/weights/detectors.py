@@ -174,15 +174,15 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
         return {}
     if name in LITE and not Path(name).is_file():
         return {"boxes": "grid", "grid_backbone": name}
-    found: dict[str, int | str] = {}
+    own: Mapping[str, int | str] = {}
     try:
         path = resolve_weights(name)
-        found |= BUNDLED_SETTINGS.get(path, {})
+        own = BUNDLED_SETTINGS.get(path, {})
         with safe_open(path, framework="np") as file:
-            found |= stated_settings(json.loads(file.metadata()[META_KEY]))
+            found = stated_settings(json.loads(file.metadata()[META_KEY]))
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
-        pass  # reported when the weights are loaded; an image encoder states no conventions
-    return found
+        found = {}  # reported when the weights are loaded; an image encoder states no conventions
+    return {**found, **own}
 
 
 def weights_sha256(path: Path) -> str:
