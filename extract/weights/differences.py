@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
 from a2cap.extract.extract_config import LITE
-from a2cap.extract.weights.torch_files import (
-    is_safetensors,
-    load_safetensors,
-    load_torch_file,
-)
+from a2cap.extract.weights.torch_files import is_safetensors, load_torch_file
 from a2cap.extract.weights.wheels import wheel_file
 
 BASE_KEY = "a2.base"
@@ -28,7 +25,10 @@ DIFFERENCE = torch.float8_e5m2
 
 def file_of_differences(path: Path) -> bytes | None:
     """Return the content of a file of differences, None for other weights."""
-    has_base = is_safetensors(path) and BASE_KEY in load_safetensors(path)[1]
+    if not is_safetensors(path):
+        return None
+    with safe_open(path, framework="pt") as file:  # reads its header alone
+        has_base = BASE_KEY in (file.metadata() or {})
     return path.read_bytes() if has_base else None
 
 

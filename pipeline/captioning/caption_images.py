@@ -152,7 +152,7 @@ class ImageCaptioner:
         return top_scoring(stored, self._loaded.description.max_regions)
 
     def caption(self, images: Sequence[Regions]) -> list[CaptionedImage]:
-        """Decode images together and return their captions."""
+        """Decode images, as `extract` returned them, together; return their captions."""
         if not images:
             return []
         mirrored = [one.mirrored for one in images if isinstance(one, MirroredRegions)]

@@ -72,7 +72,7 @@ def describe_weights(name: str) -> dict[str, str]:
     weights, settings = resolve_weights(name), settings_of_weights(name)
     if settings.get("boxes") == "grid":
         encoder = {"file": str(weights), "sha256": weights_sha256(weights)}
-        return encoder | {name.replace("_", " "): str(value) for name, value in settings.items()}
+        return encoder | {field.replace("_", " "): str(value) for field, value in settings.items()}
     detector = load_detector(weights)
     architecture, meta = detector.architecture, detector.meta
     attributes = f"{architecture.attributes:,}" if architecture.attributes else "none"
