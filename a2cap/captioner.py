@@ -2,9 +2,12 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import Literal, overload
 
 import numpy as np
@@ -14,9 +17,8 @@ from torch import Tensor
 from a2cap.caption import Caption
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.regions import Regions
-from a2cap.extract.detector.input import Pixels
 from a2cap.images import AnyImage, Channels, as_boxes, as_pixels, is_image, listed, path_of
-from a2cap.pipeline.captioning.caption_images import ImageCaptioner
+from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.engine.progress import track
@@ -25,8 +27,8 @@ from a2cap.pipeline.weights.captioners import DEFAULT, captioner_name
 
 logger = logging.getLogger(__name__)
 
-Extracted = tuple[Path | None, Pixels | None, Regions]
-"""File of an image, its pixels if they are to be kept, and its regions."""
+_lock = Lock()
+"""Of images in memory: Pillow loads one lazily, and threads may have the same."""
 
 
 class Captioner:
@@ -92,10 +94,9 @@ class Captioner:
         Raises InputError for a web address, an unusable image or unusable boxes.
         """
         if is_image(images):
-            pixels = as_pixels(images, channels=channels)
-            regions = self._captioner.extract(pixels, as_boxes(boxes))
-            [caption] = self._decode([(path_of(images), pixels, regions)])
-            return caption
+            decoded = self._captioner.caption([self._extract(images, boxes, channels)])
+            [shown] = self._captioner.with_attention(decoded)
+            return self._caption(images, shown, channels)
         if boxes is not None:
             raise InputError("boxes are of one image, but there are many; give them to `many`")
         found = self.many(
@@ -151,29 +152,29 @@ class Captioner:
         total = len(images) if isinstance(images, Sized) else 0
         with track("caption", total=total, shown=bar) as progress:
             while group := list(islice(rest, size)):
-                extracted = []
-                for number, (image, given) in group:
-                    try:
-                        extracted.append(self._extract(image, given, channels))
-                    except A2Error as error:
-                        text = f"image {number}: {error}"
-                        if not skip:
-                            raise type(error)(text) from error
-                        logger.warning("skipped %s", text)
-                    progress.advance(1)
-                yield from self._decode(extracted)
+                works = [partial(self._extract, *pair, channels) for _, pair in group]
+                found = self._captioner.caption_each(works, attention=True)
+                progress.advance(len(group))
+                captions = []
+                for (number, (image, _)), one in zip(group, found, strict=True):
+                    if not isinstance(one, A2Error):
+                        captions.append(self._caption(image, one, channels))
+                        continue
+                    text = f"image {number}: {one}"
+                    if not skip:
+                        raise type(one)(text) from one
+                    logger.warning("skipped %s", text)
+                yield from captions
 
-    def _extract(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> Extracted:
-        pixels, path = as_pixels(image, channels=channels), path_of(image)
-        regions = self._captioner.extract(pixels, as_boxes(boxes))
-        return path, pixels if path is None else None, regions
+    def _extract(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> Regions:
+        with nullcontext() if path_of(image) else _lock:
+            pixels = as_pixels(image, channels=channels)
+        return self._captioner.extract(pixels, as_boxes(boxes))
 
-    def _decode(self, images: Sequence[Extracted]) -> Iterator[Caption]:
-        found = self._captioner.caption([regions for _, _, regions in images])
-        shown = self._captioner.with_attention(found)
-        for (path, pixels, _), one in zip(images, shown, strict=True):
-            kept = None if pixels is None else pixels[:, :, ::-1]
-            yield Caption(**vars(one), path=path, model=self.name, kept=kept)
+    def _caption(self, image: AnyImage, found: CaptionedImage, channels: Channels) -> Caption:
+        path = path_of(image)
+        kept = as_pixels(image, channels=channels)[:, :, ::-1] if path is None else None
+        return Caption(**vars(found), path=path, model=self.name, kept=kept)
 
 
 def _pairs(

@@ -11,8 +11,7 @@ Weights set to 0 in the decoder alone would leave what the encoder mixed into ot
 region always stays, because attention over none is undefined.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import comb
 
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from a2cap.model.captioner import Captioner, TrainableCaptioner, decoder_input
 from a2cap.model.faithfulness import kendall_tau
+from a2cap.model.threads import map_in_threads
 
 EXACT_REGIONS = 12
 """Most regions of an image for exact Shapley values: 4,095 subsets."""
@@ -71,23 +71,9 @@ def kept_log_probs(
 
     parts = [part for group in groups for part in group.split(at_once)]
     # of a captioner that is known: one of a user may keep a state
-    is_threaded = on_cpu and is_set and len(parts) > 1
-    found = _map_in_threads(log_probs_of, parts) if is_threaded else list(map(log_probs_of, parts))
+    is_threaded = on_cpu and is_set
+    found = map_in_threads(log_probs_of, parts) if is_threaded else list(map(log_probs_of, parts))
     return torch.cat(found)[torch.cat(groups).argsort()]
-
-
-def _map_in_threads(work: Callable[[Tensor], Tensor], parts: Iterable[Tensor]) -> list[Tensor]:
-    """Map parts in as many threads as torch has, with one thread of torch each.
-
-    The matrices are small: torch's own threads would wait for each other in every operation.
-    """
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        with pool:
-            return list(pool.map(work, parts))
-    finally:
-        torch.set_num_threads(threads)  # a new thread starts with the number that was set last
 
 
 def subsets(regions: int) -> Tensor:

@@ -3,10 +3,12 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances
@@ -15,11 +17,13 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.extract.detector.input import Pixels
-from a2cap.extract.extract_config import ExtractConfig
+from a2cap.extract.extract_config import LITE, ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
 from a2cap.model.decoding.ensemble import MirrorPair
+from a2cap.model.plug_ins import plug_in_of
+from a2cap.model.threads import map_in_threads
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
@@ -78,11 +82,10 @@ def caption_files(
     captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime)
     given = _given_boxes(captioner.extract_config, boxes, models[0])
     for group in _growing_groups(images, batch_size):
-        extracted = [_extract(image, captioner, given) for image in group]
-        found = captioner.caption([r for r in extracted if isinstance(r, Regions)])
-        captioned = iter(captioner.with_attention(found) if attention else found)
-        for image, regions in zip(group, extracted, strict=True):
-            yield image, regions if isinstance(regions, A2Error) else next(captioned)
+        found = captioner.caption_each(
+            [partial(_extract, image, captioner, given) for image in group], attention=attention
+        )
+        yield from zip(group, found, strict=True)
 
 
 class ImageCaptioner:
@@ -111,6 +114,11 @@ class ImageCaptioner:
                 'of "a2 extract"'
             )
         self.extract_config = record.config
+        # small networks alone: others fill torch's own threads and would need memory of each;
+        # and captioners that are known: one of a user may keep a state
+        is_small = record.config.pools_map and record.config.grid_backbone in LITE
+        is_known = plug_in_of(self._loaded.description.model.kind) is None
+        self._in_threads = device.type == "cpu" and is_small and is_known
         weights = extractor_weights(model)
         self._extractor = load_extractor(weights, config=self.extract_config, device=str(device))
         if weights.parent == model:
@@ -150,6 +158,27 @@ class ImageCaptioner:
         # round and select as in training, whose regions came from a store of this dtype
         stored = replace(found, features=found.features.astype(self.extract_config.dtype))
         return top_scoring(stored, self._loaded.description.max_regions)
+
+    def caption_each(
+        self, extractions: Sequence[Callable[[], Regions]], *, attention: bool = False
+    ) -> list[CaptionedImage | A2Error]:
+        """Return the captions of the regions that each function returns, or its A2Error.
+
+        The images are decoded together, or in as many parts as threads work on them.
+        """
+        threads = torch.get_num_threads() if self._in_threads else 1
+        size = max(1, -(-len(extractions) // threads))
+        parts = [extractions[at : at + size] for at in range(0, len(extractions), size)]
+        found = map_in_threads(partial(self._caption_part, attention=attention), parts)
+        return list(chain.from_iterable(found))
+
+    def _caption_part(
+        self, extractions: Sequence[Callable[[], Regions]], *, attention: bool
+    ) -> list[CaptionedImage | A2Error]:
+        extracted = list(map(_result, extractions))
+        found = self.caption([one for one in extracted if isinstance(one, Regions)])
+        captioned = iter(self.with_attention(found) if attention else found)
+        return [one if isinstance(one, A2Error) else next(captioned) for one in extracted]
 
     def caption(self, images: Sequence[Regions]) -> list[CaptionedImage]:
         """Decode images, as `extract` returned them, together; return their captions."""
@@ -200,8 +229,6 @@ def attention_by(
 
     def attend(image: NamedImage, captioned: CaptionedImage) -> CaptionedImage:
         regions = _extract(image, captioner, given)
-        if isinstance(regions, A2Error):
-            raise regions
         return captioner.with_attention([replace(captioned, regions=regions)])[0]
 
     return attend
@@ -215,16 +242,18 @@ def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[l
         count = min(2 * count, batch_size)
 
 
-def _extract(
-    image: NamedImage, captioner: ImageCaptioner, given: GivenBoxes | None
-) -> Regions | A2Error:
-    """Extract the regions of an image, or return the error."""
+def _extract(image: NamedImage, captioner: ImageCaptioner, given: GivenBoxes | None) -> Regions:
+    """Extract the regions of an image file."""
+    found = None if given is None else given.find(image)
+    pixels = read_image(image.path)
+    if found is not None:
+        found.require_usable(pixels.shape[1], pixels.shape[0])
+    return captioner.extract(pixels, None if found is None else found.boxes, labels=found)
+
+
+def _result(work: Callable[[], Regions]) -> Regions | A2Error:
     try:
-        found = None if given is None else given.find(image)
-        pixels = read_image(image.path)
-        if found is not None:
-            found.require_usable(pixels.shape[1], pixels.shape[0])
-        return captioner.extract(pixels, None if found is None else found.boxes, labels=found)
+        return work()
     except A2Error as error:
         return error
 

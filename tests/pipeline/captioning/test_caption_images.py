@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from PIL import Image
 
 from a2cap.data.batches.collate import collate
+from a2cap.data.errors import InputError
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
@@ -387,3 +389,32 @@ def test_the_bundled_captioner_says_the_same_of_a_mirror_image():
     assert alone.beams[0].caption == one.beams[0].caption
     [shown] = captioner.with_attention([alone])
     assert shown.attention.original.shape[1] == 49  # of the photograph as it is
+
+
+@pytest.mark.slow
+def test_threads_change_no_caption_and_errors_stay_in_their_places(tmp_path):
+    with Image.open(str(files("a2cap.pipeline") / "chelsea.jpg")) as cat:
+        for number in range(6):
+            cat.crop((40 * number, 0, cat.width, cat.height)).save(tmp_path / f"{number}.png")
+    (tmp_path / "2.png").write_bytes(b"no image")
+    images = [NamedImage(tmp_path / f"{number}.png") for number in range(6)]
+    before = torch.get_num_threads()
+    found = {}
+    for threads in (1, 2):
+        how = {
+            "decoding": CaptioningConfig(),
+            "runtime": RuntimeConfig(device="cpu", threads=threads),
+        }
+        captioned = caption_files(
+            images, models=[BUNDLED["photos"].folder], boxes=None, attention=True, **how
+        )
+        found[threads] = list(captioned)
+    torch.set_num_threads(before)
+    assert [image for image, _ in found[2]] == images
+    for (_, one), (_, other) in zip(found[1], found[2], strict=True):
+        if isinstance(one, InputError):
+            assert str(other) == str(one) and "2.png" in str(one)
+            continue
+        assert [beam.caption for beam in one.beams] == [beam.caption for beam in other.beams]
+        np.testing.assert_allclose(one.attention.aligned, other.attention.aligned, atol=1e-5)
+    assert sum(isinstance(one, InputError) for _, one in found[2]) == 1
