@@ -44,10 +44,11 @@ SIDE = 224
 CELLS = 7
 """Cells per side of the grid that `spatial` reads."""
 
+# the tanh of the keys saturates on the features of this detector, which are all positive
+_ADDITIVE = ("attention_width={wide}", "standardise=true")
 _SHOW_ATTEND_TELL = (
-    *("kind=show-attend-tell", "embedding={width}", "attention_width={width}"),
-    # the tanh of its keys saturates on the features of this detector, which are all positive
-    *("alignment.renormalise_aligned=true", "standardise=true"),
+    *("kind=show-attend-tell", "embedding={width}", *_ADDITIVE),
+    "alignment.renormalise_aligned=true",
     # the authors' are for longer trainings: dropout of 0.5, and initial values near 0, from which
     # two layers of keys hardly move
     *("dropout=0", "initial=uniform", "attention_layers=1"),
@@ -58,14 +59,23 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "m2": ("kind=m2", "encoder_layers=2", "memory_slots=10", *_TRANSFORMER),
     "spatial": ("kind=spatial", "encoder_layers=1", f"cells={CELLS**2}", *_TRANSFORMER),
     "aoa": ("kind=aoa", "heads=4", "refiner_layers=2"),
-    "up-down": ("kind=up-down", "embedding={width}", "attention_width={width}"),
+    "up-down": ("kind=up-down", "embedding={width}", *_ADDITIVE),
     # the penalty asks that a caption attends to every region alike; few of them are named
     "show-attend-tell": (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),
     "show-attend-tell, hard": (*_SHOW_ATTEND_TELL, "attention=hard", "hard.baseline=soft"),
+    "show-attend-tell, soft after hard": (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),
     "gru": ("kind=gru", "embedding={width}", "scale=sqrt"),
     "nic": ("kind=nic", "embedding={width}"),
 }
 """Row -> fields of the section `model`."""
+
+STARTS = {
+    "show-attend-tell, hard": "show-attend-tell",
+    "show-attend-tell, soft after hard": "show-attend-tell, hard",
+}
+"""Row -> the row that its training goes on from: hard attention has no gradient of its own that
+would find the objects, soft attention finds them and stays wide, and from hard attention it is
+narrow."""
 
 QUICK = ("spatial",)
 """Rows of --quick: the one that reads cells."""
@@ -105,11 +115,16 @@ class Comparison:
 
     def row(self, name: str, fusion: str) -> Config:
         """Return the configuration of a row."""
-        sizes = {"width": self.width, "double": 2 * self.width}
+        sizes = {"width": self.width, "double": 2 * self.width, "wide": 4 * self.width}
         model = (*KINDS[name], "width={width}", f"alignment.fusion={fusion}")
         fields = [f"model.{field.format(**sizes)}" for field in model]
         if name == "spatial":
             fields.append(override("data.features", self.cells()))
+        if name in STARTS:
+            with Experiment(self.row(STARTS[name], fusion), self.artifacts) as opened:
+                fields.append(override("train.start", opened.run(TRAIN_XE).directory))
+        if name.endswith("after hard"):  # shortly, so that attention stays narrow
+            fields += [f"train.epochs={-(-self.epochs // 2)}", "train.lr=5e-4"]
         return self.config(*fields)
 
     def cells(self) -> Path:
@@ -174,6 +189,11 @@ def _speed(model: Path, features: Path, image_ids: Sequence[str]) -> tuple[int, 
     return sum(one.numel() for one in loaded.captioner.parameters()), count / seconds
 
 
+def depth(name: str) -> int:
+    """Return the number of rows that a row goes on from."""
+    return 1 + depth(STARTS[name]) if name in STARTS else 0
+
+
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
@@ -212,20 +232,26 @@ def main(
     logging.disable(logging.WARNING)
     chosen = names or (QUICK if quick else KINDS)
     wanted = [(name, fusion) for name in chosen for fusion in FUSIONS[: 1 + (name != "nic")]]
+    # in rounds, so that no two processes train one start
+    rounds = [[row for row in wanted if depth(row[0]) == number] for number in range(3)]
     spawning = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if quick else output.resolve()
         sizes = (40, 1, 8) if quick else (scenes, epochs, width)
         compared = Comparison(folder, *sizes)
         prepare(compared)
-        rows: list[list[str]] = []
+        rows: dict[tuple[str, str], list[str]] = {}
         with ProcessPoolExecutor(processes, mp_context=spawning) as pool:
             run = map if quick else pool.map
-            for cells in run(partial(run_row, compared), wanted):
-                rows.append(cells)
-                click.echo(f"{len(rows)} of {len(wanted)}: {', '.join(cells[:3])}")
-                (folder / "table.md").write_text(table(rows), encoding="utf-8")
-    click.echo(f"\n{table(rows)}")
+            for together in rounds:
+                for row, cells in zip(
+                    together, run(partial(run_row, compared), together), strict=True
+                ):
+                    rows[row] = cells
+                    click.echo(f"{len(rows)} of {len(wanted)}: {', '.join(cells[:3])}")
+                    text = table([rows[one] for one in wanted if one in rows])
+                    (folder / "table.md").write_text(text, encoding="utf-8")
+    click.echo(f"\n{text}")
 
 
 if __name__ == "__main__":

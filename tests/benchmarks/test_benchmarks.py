@@ -13,7 +13,7 @@ from torch import nn
 
 from a2cap.model.captioners import kinds
 from a2cap.model.packed_layers import packed_layers
-from benchmarks import measure
+from benchmarks import captioners, measure
 from benchmarks.measure import Timing, floating_operations, interleaved, measured
 
 ROOT = Path(__file__).parents[2]
@@ -83,10 +83,16 @@ def test_median_and_spread_are_those_of_the_rounds():
 
 
 def test_every_kind_of_captioner_has_a_row():
-    from benchmarks.captioners import KINDS
+    fields = {field for row in captioners.KINDS.values() for field in row}
+    assert {f"kind={kind}" for kind in kinds.KINDS} == {f for f in fields if f[:5] == "kind="}
 
-    named = {field for fields in KINDS.values() for field in fields if field.startswith("kind=")}
-    assert named == {f"kind={kind}" for kind in kinds.KINDS}
+
+def test_rows_that_go_on_from_another_follow_it():
+    assert captioners.STARTS.keys() | set(captioners.STARTS.values()) <= captioners.KINDS.keys()
+    names = sorted(captioners.STARTS, key=captioners.depth)
+    assert [captioners.depth(name) for name in names] == [1, 2]
+    assert captioners.STARTS[names[1]] == names[0]
+    assert captioners.depth(captioners.STARTS[names[0]]) == 0
 
 
 def test_a_child_that_still_has_its_parents_memory_is_not_counted(tmp_path, monkeypatch):
