@@ -115,10 +115,12 @@ class ImageCaptioner:
             )
         self.extract_config = record.config
         # small networks alone: others fill torch's own threads and would need memory of each;
-        # and captioners that are known: one of a user may keep a state
+        # captioners that are known: one of a user may keep a state;
+        # not by chance: the random numbers of an image depend on those before it
         is_small = record.config.pools_map and record.config.grid_backbone in LITE
         is_known = plug_in_of(self._loaded.description.model.kind) is None
-        self._in_threads = device.type == "cpu" and is_small and is_known
+        is_safe = is_small and is_known and self._decoding.method != "sampling"
+        self._in_threads = device.type == "cpu" and is_safe
         weights = extractor_weights(model)
         self._extractor = load_extractor(weights, config=self.extract_config, device=str(device))
         if weights.parent == model:

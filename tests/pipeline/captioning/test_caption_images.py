@@ -392,7 +392,8 @@ def test_the_bundled_captioner_says_the_same_of_a_mirror_image():
 
 
 @pytest.mark.slow
-def test_threads_change_no_caption_and_errors_stay_in_their_places(tmp_path):
+@pytest.mark.parametrize("settings", [{}, {"method": "sampling", "beam_size": 2}])
+def test_threads_change_no_caption_and_errors_stay_in_their_places(tmp_path, settings):
     with Image.open(str(files("a2cap.pipeline") / "chelsea.jpg")) as cat:
         for number in range(6):
             cat.crop((40 * number, 0, cat.width, cat.height)).save(tmp_path / f"{number}.png")
@@ -401,12 +402,13 @@ def test_threads_change_no_caption_and_errors_stay_in_their_places(tmp_path):
     before = torch.get_num_threads()
     found = {}
     for threads in (1, 2):
-        how = {
-            "decoding": CaptioningConfig(),
-            "runtime": RuntimeConfig(device="cpu", threads=threads),
-        }
         captioned = caption_files(
-            images, models=[BUNDLED["photos"].folder], boxes=None, attention=True, **how
+            images,
+            models=[BUNDLED["photos"].folder],
+            boxes=None,
+            decoding=CaptioningConfig(**settings),
+            runtime=RuntimeConfig(device="cpu", threads=threads),
+            attention=True,
         )
         found[threads] = list(captioned)
     torch.set_num_threads(before)
