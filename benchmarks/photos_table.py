@@ -52,7 +52,16 @@ ROWS = {
         "kind": "show-attend-tell",
         "attention": "hard",
         "alignment": {"fusion": "none"},
-    }
+    },
+    "show-attend-tell, short training": {
+        **_KINDS["show-attend-tell"],
+        "kind": "show-attend-tell",
+        "attention_layers": 1,
+        "initial": "uniform",
+        "doubly_stochastic": 0.0,
+        "dropout": 0.3,
+        "alignment": {"fusion": "none"},
+    },
 }
 """Captioners of the table: kind and fusion -> fields of `model`; with such a lambda masks move."""
 
