@@ -53,6 +53,7 @@ _SHOW_ATTEND_TELL = (
     # two layers of keys hardly move
     *("dropout=0", "initial=uniform", "attention_layers=1"),
 )
+_AFTER_HARD = "show-attend-tell, soft after hard"
 _TRANSFORMER = ("heads=4", "feed_forward={double}", "decoder_layers=2")
 KINDS: Mapping[str, tuple[str, ...]] = {
     "transformer": ("kind=transformer", "encoder_layers=1", *_TRANSFORMER),
@@ -63,7 +64,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     # the penalty asks that a caption attends to every region alike; few of them are named
     "show-attend-tell": (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),
     "show-attend-tell, hard": (*_SHOW_ATTEND_TELL, "attention=hard", "hard.baseline=soft"),
-    "show-attend-tell, soft after hard": (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),
+    _AFTER_HARD: (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),
     "gru": ("kind=gru", "embedding={width}", "scale=sqrt"),
     "nic": ("kind=nic", "embedding={width}"),
 }
@@ -71,11 +72,10 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 STARTS = {
     "show-attend-tell, hard": "show-attend-tell",
-    "show-attend-tell, soft after hard": "show-attend-tell, hard",
+    _AFTER_HARD: "show-attend-tell, hard",
 }
-"""Row -> the row that its training goes on from: hard attention has no gradient of its own that
-would find the objects, soft attention finds them and stays wide, and from hard attention it is
-narrow."""
+"""Row -> the row that its training goes on from. Hard attention from the start often misses the
+objects; soft attention finds them and stays wide; after hard attention it stays narrow."""
 
 QUICK = ("spatial",)
 """Rows of --quick: the one that reads cells."""
@@ -123,7 +123,7 @@ class Comparison:
         if name in STARTS:
             with Experiment(self.row(STARTS[name], fusion), self.artifacts) as opened:
                 fields.append(override("train.start", opened.run(TRAIN_XE).directory))
-        if name.endswith("after hard"):  # shortly, so that attention stays narrow
+        if name == _AFTER_HARD:  # briefly, so that attention stays narrow
             fields += [f"train.epochs={-(-self.epochs // 2)}", "train.lr=5e-4"]
         return self.config(*fields)
 

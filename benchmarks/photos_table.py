@@ -38,6 +38,15 @@ _KINDS: dict[str, dict[str, object]] = {
 _FUSIONS = dict.fromkeys(_KINDS, ("none", "gate")) | {
     "transformer": ("none", "max", "moving", "decay", "gate")
 }
+_SHORT: dict[str, object] = {
+    **_KINDS["show-attend-tell"],
+    "kind": "show-attend-tell",
+    "attention_layers": 1,
+    "initial": "uniform",
+    "doubly_stochastic": 0.0,
+    "dropout": 0.3,
+    "alignment": {"fusion": "none"},
+}
 ROWS = {
     f"{kind}, {fusion}": {
         "kind": kind,
@@ -53,14 +62,11 @@ ROWS = {
         "attention": "hard",
         "alignment": {"fusion": "none"},
     },
-    "show-attend-tell, short training": {
-        **_KINDS["show-attend-tell"],
-        "kind": "show-attend-tell",
-        "attention_layers": 1,
-        "initial": "uniform",
-        "doubly_stochastic": 0.0,
-        "dropout": 0.3,
-        "alignment": {"fusion": "none"},
+    "show-attend-tell, short training": _SHORT,
+    "show-attend-tell, hard, short training": {
+        **_SHORT,
+        "attention": "hard",
+        "hard": {"baseline": "soft"},
     },
 }
 """Captioners of the table: kind and fusion -> fields of `model`; with such a lambda masks move."""

@@ -29,7 +29,7 @@ def test_parts_are_worked_on_at_once_with_one_thread_of_torch_each(two_threads):
     assert map_in_threads(lambda _: torch.get_num_threads(), [0]) == [2]
 
 
-def test_one_part_or_one_thread_is_the_caller_s(two_threads):
+def test_one_part_or_one_thread_runs_in_the_calling_thread(two_threads):
     def is_here(_):
         return current_thread() is main_thread()
 
