@@ -281,7 +281,9 @@ def test_a_fault_of_one_image_leaves_the_others(scene, caplog):
     Image.new("RGB", (4, 1)).save(fault, "PNG")
     with serving_fixed() as (server, captioner), ThreadPoolExecutor(4) as pool:
         images = [scene.read_bytes(), fault.getvalue(), b"<script>", scene.read_bytes()]
-        sent = [pool.submit(request, server, "POST", "/caption", image) for image in images]
+        sent = [pool.submit(request, server, "POST", "/caption", images[0])]
+        assert captioner.started.wait(60)  # the others wait: <script> would be answered at once
+        sent += [pool.submit(request, server, "POST", "/caption", image) for image in images[1:]]
         until(lambda: server._bytes == sum(map(len, images)))
         captioner.going_on.set()
         answers = [one.result() for one in sent]
