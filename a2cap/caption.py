@@ -22,7 +22,7 @@ _SHOWN_SIDE = 480
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Caption(CaptionedImage):
-    """The captions of an image, and where the captioner looked.
+    """The captions of an image, and the attention of the captioner.
 
     beams: captions with log-probabilities in nats, best first. regions: what the captioner saw,
     with boxes (R, 4) in pixels. attention: at each token of the best caption, `original` and

@@ -71,8 +71,7 @@ def trained(folder: Path, *, blind: bool) -> tuple[Path, Path]:
     first = _config(folder, *FIRST, f"model.blind={blind}")
     with Experiment(first, folder / "artifacts") as opened:
         start = [opened.run(stage).directory for stage in (EXTRACT, PREPROCESS, TRAIN_XE)][-1]
-    begun = override("train.start", start)
-    second = _config(folder, *SECOND, begun, f"model.blind={blind}")
+    second = _config(folder, *SECOND, override("train.start", start), f"model.blind={blind}")
     with Experiment(second, folder / "artifacts") as opened:
         done = {stage: opened.run(stage).directory for stage in opened.names}
     return done[TRAIN_XE], done[EVALUATE]

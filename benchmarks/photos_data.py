@@ -49,7 +49,7 @@ class Photo:
         return int(self.file.stem[-12:])
 
     def mirrored(self) -> "Photo":
-        """Return the mirror image; what is said of left and right is exchanged too."""
+        """Return the mirror image; its captions have left and right exchanged."""
         words = [[_MIRRORED_WORDS.get(word, word) for word in caption] for caption in self.captions]
         return Photo(Path("mirrored", f"mirrored_{self.file.name}"), self.split, words)
 

@@ -169,7 +169,7 @@ def compare_steps(
 ) -> tuple[dict[str, Timing], int]:
     """Print the time of a step in both versions, and the difference of their gradients.
 
-    Returns the timings and the floating operations of ours.
+    Returns the timings and the floating operations of a2's version.
     """
     torch.manual_seed(0)
     captioner = TransformerCaptioner(

@@ -44,7 +44,7 @@ def on_page_markdown(markdown: str, *, page: Any, **others: Any) -> str:
 
 
 def _link(found: re.Match[str], folder: str) -> str:
-    """Return the link, or its text where it leads out of docs/; folder: of its page."""
+    """Return the link, or its text if the target is not in docs/; folder: of its page."""
     _, text, target = found.groups()
     if "://" in target or target.startswith("#"):
         return found[0]

@@ -402,7 +402,7 @@ def wait(context: Any, seconds: float, function: Callable[..., None], *arguments
 
 
 def write(path: Path, source: str) -> None:
-    """Write a module, and remove its bytecode: that of two changes within a second looks alike."""
+    """Write a module, and remove its bytecode: two changes within a second have the same time."""
     path.write_text(source)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()

@@ -154,8 +154,8 @@ def read_annotated(
 
     `box` also gets the checked `bbox`, and returns None to leave the box out. Both may raise
     BadItem. A bad image or box has the id of its image, or its position if that is not known. All
-    images that share a file or an id are bad: their boxes cannot be told apart. Raises InputError
-    if too many images or boxes are bad.
+    images that share a file or an id are bad: nothing states whose their boxes are. Raises
+    InputError if too many images or boxes are bad.
     """
     items, annotations = list_member(document, "images"), list_member(document, "annotations")
     found: dict[str, Annotated[ImageEntry, BoxEntry]]

@@ -34,7 +34,7 @@ _DTYPES: Mapping[str, np.dtype[Any]] = {
 """Types of a record by their names in safetensors, in the order of their arrays."""
 _LARGEST_FLOAT16 = 65504.0
 _SUSPECT = {"float16": (np.uint16, 0x7FFF, 0x7BFF), "float32": (np.uint32, 0x7FFFFFFF, 0x7F800000)}
-"""Integer type, bits of the magnitude, and the smallest of magnitudes that are looked at closely:
+"""Integer type, bits of the magnitude, and the smallest of magnitudes that are checked closely:
 those that are not finite, and the largest of float16, to which values outside its range round."""
 
 

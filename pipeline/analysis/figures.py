@@ -29,7 +29,7 @@ def write_curves(
 ) -> Path:
     """Write a PNG with a panel for each title that has curves, side by side on one scale."""
     filled = {title: curves for title, curves in panels.items() if curves}
-    # Not pyplot, which keeps every figure in memory and looks for a display.
+    # Not pyplot, which keeps every figure in memory and searches for a display.
     figure = Figure(figsize=(5 * max(len(filled), 1), 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, max(len(filled), 1), sharey=True, squeeze=False)[0]

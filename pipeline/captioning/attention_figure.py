@@ -324,9 +324,9 @@ def _frame(
     greys = ("black" if position in (number, None) else "0.75" for number in count())
     packed: list[Artist] = []
     for line in lines:
-        look = {"size": 10, "parse_math": False}
+        style = {"size": 10, "parse_math": False}
         parts: list[Artist] = [
-            TextArea(word, textprops={"color": next(greys), **look}) for word in line.split()
+            TextArea(word, textprops={"color": next(greys), **style}) for word in line.split()
         ]
         packed.append(HPacker(children=parts, pad=0, sep=5))
     caption = AnchoredOffsetbox(

@@ -51,7 +51,7 @@ def extract_images(
     elif missing:
         extractor = fill_here(extraction, missing, events)
     skipped = extraction.skipped()
-    check_skip_limit(skipped, extraction.total, "images")  # each process knows its own
+    check_skip_limit(skipped, extraction.total, "images")  # each process has read all shards
     facts = seal_shards(extraction.store, len(extraction.shards))
     if not facts.count:
         first = skipped[0]

@@ -45,7 +45,7 @@ _BATCH_SIZE = 16  # images with given boxes; regions are detected image by image
 
 @dataclass(frozen=True)
 class Extraction:
-    """An extraction into a folder, as every process that takes part in it knows it.
+    """An extraction into a folder, the same in every process that takes part in it.
 
     boxes: given ones by image id, None if regions are detected; total: number of all images, also
     if `images` are those of some shards.

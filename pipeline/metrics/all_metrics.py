@@ -178,7 +178,7 @@ def score(
     no_spice: why SPICE, which parses every caption, is left out; None to compute it. judged: the
     captions of generated scenes, from `judge_captions`. idf: source of CIDEr's document
     frequencies; coco, those of `coco_frequencies`, is for PTB tokens alone. Raises JavaError if
-    SPICE fails: scores without it would look finished.
+    SPICE fails: scores without it would pass for complete ones.
     """
     if idf not in IDFS:
         raise InputError(f"unknown idf: {idf!r}; use one of {', '.join(IDFS)}")

@@ -82,7 +82,7 @@ class ImageCard:
             "height": self.height,
             "regions": len(self.boxes),
             "grid": self._grid if self.is_grid else None,
-            # Cells have neither names nor boxes that are worth a look.
+            # Cells have no names, and their boxes are those of the grid.
             "boxes": boxes,
             "names": list(self.names) if boxes else [],
             "scores": _rounded(self.scores, 2) if boxes and self.scores is not None else None,

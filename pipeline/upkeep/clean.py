@@ -2,8 +2,8 @@
 
 Only paths with a stage key in a stage's folder are considered. Not removable are paths that a
 process works on or reads, that this experiment uses, that contain a file it reads, or that an
-evaluation has in its ensemble or as its baseline. Somebody may still need a result or unfinished
-work, so that these go by name alone. A directory is renamed before it is deleted, so that no
+evaluation has in its ensemble or as its baseline. A result or unfinished work may still be
+needed, so that these go by name alone. A directory is renamed before it is deleted, so that no
 half-deleted directory keeps its name.
 """
 

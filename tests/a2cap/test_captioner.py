@@ -112,8 +112,8 @@ def test_each_kind_of_many_images_has_the_captions_of_single_ones(detector, imag
     expected = [detector(path).caption for path in paths]
     arrays = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in paths])
     tensors = torch.from_numpy(arrays).permute(0, 3, 1, 2)
-    pictures = tuple(Image.open(path) for path in paths)
-    for many in (list(map(str, paths)), pictures, arrays, tensors, list(tensors / 255)):
+    opened = tuple(Image.open(path) for path in paths)
+    for many in (list(map(str, paths)), opened, arrays, tensors, list(tensors / 255)):
         assert [one.caption for one in detector(many)] == expected
     for many in (folder, str(folder), (path for path in paths)):
         found = detector(many, batch_size=2)

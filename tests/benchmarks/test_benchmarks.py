@@ -116,7 +116,7 @@ def test_memory_of_a_process_includes_short_allocations():
 
 def allocate(mebibytes):
     held = b"\1" * (mebibytes << 20)
-    time.sleep(0.1)  # the memory is looked at 50 times a second
+    time.sleep(0.1)  # the memory is measured 50 times a second
     return len(held)
 
 

@@ -244,7 +244,7 @@ class Trial:
     _groups: list[int] = field(default_factory=list)
     _problems: list[str] = field(default_factory=list)
     _done: int = 0
-    """Runs before the last time that a forced run was published or had not begun."""
+    """Runs before the last time that a forced run was published or had not started."""
 
     def run(self) -> Verdict:
         """Kill the stage, let its last run finish, and compare with the uninterrupted run."""

@@ -123,7 +123,7 @@ def test_a_bad_image_makes_only_its_own_boxes_unusable(tmp_path, caplog, image, 
     path = instances(tmp_path, box(), box(2, image=1), images=[*good, image])
     found = read_instances(path)
     found["000000000007"].require_usable(1, 1)
-    if "duplicate" in reason:  # both images are bad, their boxes cannot be told apart
+    if "duplicate" in reason:  # both images are bad: nothing states whose their boxes are
         assert message_of(found["000000000042"].require_usable, 1, 1) == (
             f"images[2]: {reason}; fix or remove it"
         )

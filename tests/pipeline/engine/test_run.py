@@ -87,11 +87,11 @@ def test_an_interrupted_run_leaves_no_result_and_the_next_run_resumes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("force", "begun", "message"),
+    ("force", "first", "message"),
     [(False, 3, "continues from three numbers"), (True, 0, "starting")],
 )
 def test_a_first_run_begins_with_earlier_work_unless_forced(
-    tmp_path, caplog, force, begun, message
+    tmp_path, caplog, force, first, message
 ):
     def begin(partial):
         for number in range(3):
@@ -102,7 +102,7 @@ def test_a_first_run_begins_with_earlier_work_unless_forced(
     with caplog.at_level("INFO"):
         outcome = run(stage, tmp_path, force=force)
     assert caplog.messages[0] == f"count: {message}"
-    assert made == list(range(begun, 10))
+    assert made == list(range(first, 10))
     assert (outcome.directory / "total.txt").read_text() == "90"
 
 

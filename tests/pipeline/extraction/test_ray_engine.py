@@ -57,7 +57,7 @@ def cluster():
         started.shutdown()
 
 
-def begun(run):
+def started_extraction(run):
     """Return the extraction of a run, its shards and its events."""
     run.directory.mkdir()
     extraction = Extraction.begin(run.inputs, run.directory, run.promised)
@@ -79,7 +79,7 @@ def test_an_address_without_a_cluster_is_an_error(new, monkeypatch, address, env
 
     monkeypatch.setenv("RAY_ADDRESS", environment)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
-    assert message_of(fill_on_ray, *begun(new(ray=address))) == (
+    assert message_of(fill_on_ray, *started_extraction(new(ray=address))) == (
         f"no Ray cluster at {expected!r}: could not connect to {expected}; start one with "
         "ray start --head, or leave out --address"
     )
@@ -87,7 +87,7 @@ def test_an_address_without_a_cluster_is_an_error(new, monkeypatch, address, env
 
 def test_ray_that_is_not_installed_is_named(new, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert message_of(fill_on_ray, *begun(new(ray="auto"))) == (
+    assert message_of(fill_on_ray, *started_extraction(new(ray="auto"))) == (
         'ray is not installed: --engine ray needs it; run pip install "a2cap[ray]"'
     )
 
@@ -163,7 +163,7 @@ def test_an_error_in_one_shard_lets_the_others_end(cluster, new, tmp_path, monke
         (tmp_path / name).touch()
 
     monkeypatch.setattr(engine, "_fill_on_node", work)
-    found = begun(new(ray=cluster.address))
+    found = started_extraction(new(ray=cluster.address))
     assert message_of(fill_on_ray, *found, error=A2Error) == (
         "1 of 3 shards failed, first 00001: the disk is full; "
         "fix it and run again, which keeps the other shards"

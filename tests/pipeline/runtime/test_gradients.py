@@ -1,4 +1,4 @@
-"""Tests of the sums of gradients: equal on all ranks, and begun during the backward pass."""
+"""Tests of the sums of gradients: equal on all ranks, and started during the backward pass."""
 
 import pytest
 import torch

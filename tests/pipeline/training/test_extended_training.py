@@ -100,11 +100,11 @@ def test_the_longest_of_several_trainings_continues(tmp_path):
 
 
 def test_a_killed_copy_is_made_again_and_force_starts_over(tmp_path):
-    begun = []
+    copied = []
 
     def begin(partial):
-        begun.append(partial.name)
-        if len(begun) == 1:
+        copied.append(partial.name)
+        if len(copied) == 1:
             raise KeyboardInterrupt
 
     stage = replace(stage_of(TrainConfig()), note="continues", begin=begin)
@@ -114,7 +114,7 @@ def test_a_killed_copy_is_made_again_and_force_starts_over(tmp_path):
     for _ in range(2):
         prepare(stage, paths)
     prepare(stage, replace(paths, forced=True))
-    assert begun == 2 * [paths.partial.name]
+    assert copied == 2 * [paths.partial.name]
 
 
 @pytest.mark.slow

@@ -202,7 +202,7 @@ def test_max_validation_images_limits_the_decoded_images(train, tmp_path, monkey
 @pytest.mark.slow
 def test_progress_events_contain_the_step_and_the_total(train, tmp_path, monkeypatch):
     monkeypatch.setattr("a2cap.pipeline.training.training_parts._SECONDS_BETWEEN_EVENTS", 0.0)
-    found = events(train(tmp_path / "told"), "progress")
+    found = events(train(tmp_path / "events"), "progress")
     assert [(event["step"], event["total"]) for event in found if "step" in event] == [
         (step, STEPS) for step in range(1, STEPS + 1)
     ]
@@ -231,7 +231,7 @@ def refused(train, directory, *overrides):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("changes", "read_interval", "said"),
+    ("changes", "read_interval", "losses"),
     [
         ({"caption": torch.nan}, 1, r"nan, mask_loss -?\d+\.\d+, mean_mask \d\.\d+"),
         ({"mask": torch.nan}, 1, r"\d+\.\d+, mask_loss nan, mean_mask \d\.\d+"),
@@ -241,7 +241,7 @@ def refused(train, directory, *overrides):
     ],
 )
 def test_a_loss_that_is_not_finite_is_reported_and_keeps_the_last_good_checkpoint(
-    train, tmp_path, monkeypatch, changes, read_interval, said
+    train, tmp_path, monkeypatch, changes, read_interval, losses
 ):
     poison(monkeypatch, 6, **changes)
     seen = []
@@ -255,7 +255,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_keeps_the_last_good_checkpoin
     monkeypatch.setattr(CrossEntropyOptimizer, "step", step)
     message, kept = refused(train, tmp_path / "poisoned")
     assert re.fullmatch(
-        rf"loss is not finite at step 6: loss {said}, gradient norm nan "
+        rf"loss is not finite at step 6: loss {losses}, gradient norm nan "
         rf"\(images {', '.join(seen[5])}\); "
         "the last good checkpoint is kept, lower train.lr and train again",
         message,

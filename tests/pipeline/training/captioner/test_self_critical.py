@@ -207,7 +207,7 @@ def test_a_reward_that_fails_is_named(refine, tmp_path):
 
 
 def test_reading_a_captioner_imports_no_reward(refine, tmp_path):
-    """Its resolved configuration may name a module that somebody else wrote."""
+    """Its resolved configuration may name an external module."""
     model = Path(shutil.copytree(refine.model, tmp_path / "model"))
     (tmp_path / "evil_reward.py").write_text("raise SystemExit('imported')")
     (model / "evil_reward.py").write_text("raise SystemExit('imported')")
