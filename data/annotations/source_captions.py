@@ -38,7 +38,7 @@ def read_source(path: Path, skip: Skip) -> Iterator[RawImage]:
 def _tar_items(tar: Tar, skip: Skip) -> Iterator[RawImage]:
     images: dict[str, str] = {}
     texts: dict[str, bytes | InputError] = {}
-    for name, _, content in tar.members(lambda name: _suffix(name) in (".txt", ".json")):
+    for name, content in tar.members(lambda name: _suffix(name) in (".txt", ".json")):
         if is_image(name):
             images[_key(name)] = name
         elif content:

@@ -1,4 +1,4 @@
-"""Folders of images, and text files that list images."""
+"""Folders of images behind URLs, and text files that list images."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -8,14 +8,13 @@ from pathlib import Path, PurePosixPath
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import decode_text
-from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id, list_images
+from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
 from a2cap.data.sources.location import (
     as_url,
     file_system,
     is_url,
     read_file,
     require_permitted,
-    version_of,
 )
 from a2cap.data.sources.source import EncodedImage, SourceItem
 
@@ -24,34 +23,24 @@ _LONGEST_LINE = 4096
 
 @dataclass(frozen=True)
 class Folder:
-    """The images below a folder, here or behind a URL."""
+    """The images below a folder behind a URL."""
 
     name: str
 
-    def listing(self) -> Iterator[tuple[SourceItem, int]]:
-        """Yield the images sorted by path within each folder."""
-        for member, size in self._local() if Path(self.name).is_dir() else self._remote():
-            yield SourceItem(image_id(member), self.name, member), size
+    def listing(self) -> Iterator[SourceItem]:
+        """Yield the images sorted by path."""
+        system, top = file_system(self.name)
+        for path in sorted(system.find(top)):
+            member = PurePosixPath(path).relative_to(top)
+            hidden = any(part.startswith(".") for part in member.parts)
+            if member.suffix.lower() in IMAGE_SUFFIXES and not hidden:
+                name = member.as_posix()
+                yield SourceItem(image_id(name), self.name, name)
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read each file."""
         for item in items:
             yield item, read_file(f"{self.name.rstrip('/')}/{item.member}")
-
-    def _local(self) -> Iterator[tuple[str, int]]:
-        folder = Path(self.name)
-        for path in list_images(folder):
-            # links that lead nowhere are listed, and reported when they are read
-            found = folder / path
-            yield path.as_posix(), found.stat().st_size if found.exists() else 0
-
-    def _remote(self) -> Iterator[tuple[str, int]]:
-        system, top = file_system(self.name)
-        for path, details in sorted(system.find(top, detail=True).items()):
-            member = PurePosixPath(path).relative_to(top)
-            hidden = any(part.startswith(".") for part in member.parts)
-            if member.suffix.lower() in IMAGE_SUFFIXES and not hidden:
-                yield member.as_posix(), int(details["size"] or 0)
 
 
 @dataclass(frozen=True)
@@ -63,8 +52,8 @@ class ImageList:
 
     name: str
 
-    def listing(self) -> Iterator[tuple[SourceItem, int]]:
-        """Yield the images in the order of the list, with the sizes of those on this machine.
+    def listing(self) -> Iterator[SourceItem]:
+        """Yield the images in the order of the list.
 
         A line that names no image has an id of its own, so that it is reported when it is read.
         """
@@ -75,16 +64,15 @@ class ImageList:
         for number, line in enumerate(lines, start=1):
             if member := line.strip()[: _LONGEST_LINE + 1]:
                 try:
-                    identity, place = place_of(member, self.name)
+                    identity, _ = place_of(member, self.name)
                 except InputError:
-                    identity, place = f"{PurePosixPath(self.name).stem}/line-{number}", ""
-                size = 0 if is_url(place) else int(version_of(place) or 0)
-                yield SourceItem(identity, self.name, member), size
+                    identity = f"{PurePosixPath(self.name).stem}/line-{number}"
+                yield SourceItem(identity, self.name, member)
 
     def local_files(self) -> dict[str, Path]:
         """Map the ids of the images on this machine to their files."""
         found = {}
-        for item, _ in self.listing():
+        for item in self.listing():
             with suppress(InputError):
                 _, place = place_of(item.member, self.name)
                 if not is_url(place):

@@ -118,9 +118,9 @@ def exists(name: str) -> bool:
 
 
 def is_folder(name: str) -> bool:
-    """Return True for a folder."""
+    """Return True for a folder behind a URL."""
     if not is_url(name):
-        return os.path.isdir(name)  # noqa: PTH112
+        return False
     system, path = file_system(name)
     return bool(system.isdir(path))
 

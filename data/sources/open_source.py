@@ -19,7 +19,7 @@ _BY_SUFFIX: dict[str, Callable[[str], Container]] = {
 
 
 def open_source(text: str) -> ImageSource:
-    """Open a folder, a list (.txt), tars, Parquet or Arrow files, by path or URL.
+    """Open a list (.txt), tars, Parquet or Arrow files, or a folder behind a URL.
 
     shard-{000..127}.tar names 128 files, and data/*.parquet all that there are, in order of their
     names; a folder with such files and without images is a data set of `datasets`. Raises
@@ -27,8 +27,7 @@ def open_source(text: str) -> ImageSource:
     """
     text = as_url(text)
     if Path(text).is_dir():  # whose name may contain braces
-        tables = table_files(Path(text))
-        return ImageSource(text, tables_of(Path(text), tables) if tables else [Folder(text)])
+        return ImageSource(text, tables_of(Path(text), table_files(Path(text))))
     names = [name for pattern in expand(text) for name in matching(pattern)]
     missing = [name for name in names if not exists(name)]
     if missing or not names:
@@ -60,6 +59,6 @@ def _container(name: str) -> Container:
     if is_folder(name):
         return Folder(name)
     raise InputError(
-        f"{name!r} is not a folder, a list (.txt), a tar (.tar) or a table (.parquet, .arrow); "
-        "name one of these"
+        f"{name!r} is not a list (.txt), a tar (.tar), a table (.parquet, .arrow) or a folder "
+        "behind a URL; name one of these"
     )

@@ -54,10 +54,9 @@ def load_pyarrow(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Contents:
-    """An open file: its schema, its size in bytes, and the groups of rows with some columns."""
+    """An open file: its schema, and the groups of rows with some columns."""
 
     schema: Any
-    size: int
     groups: Callable[[Sequence[str]], Iterator[Group]]
 
 
@@ -74,17 +73,15 @@ class Table:
     place: str = ""
     split: str | None = None
 
-    def listing(self) -> Iterator[tuple[SourceItem, int]]:
-        """Yield the rows in order, each with the size of the file."""
+    def listing(self) -> Iterator[SourceItem]:
+        """Yield the rows in order."""
         self._image_column()
-        with self._opened() as contents:
-            size = contents.size
         for row, values in self.rows(self.naming):
             try:
                 identity = self.identity(row, values)
             except InputError:
                 identity = self._numbered(row)
-            yield SourceItem(identity, self.name, str(row)), size
+            yield SourceItem(identity, self.name, str(row))
 
     @cached_property
     def _kinds(self) -> dict[str, Any]:
@@ -286,7 +283,7 @@ def _parquet_file(arrow: Any, file: BinaryIO, name: str) -> Contents:
         for number, group in enumerate(details):
             yield group.num_rows, partial(batches, number, columns)
 
-    return Contents(parquet.schema_arrow, sum(g.total_byte_size for g in details), groups)
+    return Contents(parquet.schema_arrow, groups)
 
 
 def _arrow_stream(arrow: Any, file: BinaryIO, name: str) -> Contents:
@@ -316,7 +313,7 @@ def _arrow_stream(arrow: Any, file: BinaryIO, name: str) -> Contents:
         if source.tell() != size:
             raise cut
 
-    return Contents(stream.schema, size, groups)
+    return Contents(stream.schema, groups)
 
 
 def _values(column: Any, field: Sequence[str]) -> list[Any]:

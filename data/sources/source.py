@@ -3,15 +3,12 @@
 A source consists of containers: folders, lists, tars or Parquet files, each read in one pass.
 """
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import PurePosixPath
 from typing import Protocol
 
 from a2cap.data.errors import A2Error, InputError, TruncatedError
-from a2cap.data.sources.location import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,8 @@ class Container(Protocol):
     def name(self) -> str:
         """Path or URL."""
 
-    def listing(self) -> Iterator[tuple[SourceItem, int]]:
-        """Yield the images and their sizes in bytes, always in the same order, without reading.
+    def listing(self) -> Iterator[SourceItem]:
+        """Yield the images, always in the same order, without reading them.
 
         Raises InputError if the container cannot be listed.
         """
@@ -54,7 +51,6 @@ class ImageSource:
     def __init__(self, text: str, containers: Iterable[Container]) -> None:
         self.text = text
         self._by_name = {container.name: container for container in containers}
-        self._digest: str | None = None
 
     @property
     def containers(self) -> Collection[Container]:
@@ -68,22 +64,16 @@ class ImageSource:
         TruncatedError if a tar ends early: a plan without its other images would lose them.
         """
         seen: dict[str, SourceItem] = {}
-        digest = hashlib.sha256()
         truncated: list[TruncatedError] = []
         for container in self._by_name.values():
-            # another place of the same containers is no other input
-            place = PurePosixPath(container.name).name
-            digest.update(f"{place}\0{version_of(container.name)}\n".encode())
             try:
-                for item, size in container.listing():
+                for item in container.listing():
                     first = seen.setdefault(item.image_id, item)
                     if first is not item:
                         raise InputError(
                             f"two images have the id {item.image_id!r}: {_where(first)} and "
                             f"{_where(item)}; remove or rename one"
                         )
-                    line = f"{item.image_id}\0{item.member}\0{size}\n"
-                    digest.update(line.encode(errors="surrogatepass"))
                     yield item
             except TruncatedError as error:
                 truncated.append(error)
@@ -92,15 +82,6 @@ class ImageSource:
             raise TruncatedError(f"{truncated[0]}{others}") from truncated[0]
         if not seen:
             raise InputError(f"no images in {self.text!r}; check the path")
-        self._digest = digest.hexdigest()
-
-    @property
-    def digest(self) -> str:
-        """sha256 of the listing: ids, names, sizes, and versions of files behind URLs."""
-        if self._digest is None:
-            for _ in self.items():
-                pass
-        return str(self._digest)
 
     def read(self, items: Iterable[SourceItem]) -> Iterator[EncodedImage]:
         """Yield each image, or the error for which it cannot be read.

@@ -22,25 +22,25 @@ class Tar:
 
     name: str
 
-    def listing(self) -> Iterator[tuple[SourceItem, int]]:
+    def listing(self) -> Iterator[SourceItem]:
         """Yield the images in the order of the file; TruncatedError at the end if it ends early.
 
         A member whose name is no image id gets one, so that it is reported when it is read.
         """
-        for number, (member, size, _) in enumerate(self.members(lambda _: False)):
+        for number, (member, _) in enumerate(self.members(lambda _: False)):
             if is_image(member):
                 try:
                     identity = image_id(member)
                 except InputError:
                     identity = f"{PurePosixPath(self.name).stem}/member-{number}"
-                yield SourceItem(identity, self.name, member), size
+                yield SourceItem(identity, self.name, member)
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read the images in one pass, which ends at the last of them."""
         wanted = {item.member: item for item in items}
         problem: A2Error | None = None
         try:
-            for member, _, content in self.members(wanted.__contains__):
+            for member, content in self.members(wanted.__contains__):
                 if member in wanted:
                     yield wanted.pop(member), _named(member, content)
                 if not wanted:
@@ -51,10 +51,8 @@ class Tar:
             missing = f"no whole image {item.member!r} in {self.name!r}; copy the tar again"
             yield item, problem or InputError(missing)
 
-    def members(
-        self, wants: Callable[[str], bool]
-    ) -> Iterator[tuple[str, int, bytes | InputError]]:
-        """Yield name, size and, if `wants` returns True for the name, content of each member.
+    def members(self, wants: Callable[[str], bool]) -> Iterator[tuple[str, bytes | InputError]]:
+        """Yield the name and, if `wants` returns True for it, the content of each member.
 
         Raises TruncatedError after the last whole member if the tar ends early, is damaged or is
         not one; UnreadableError if reading fails.
@@ -65,7 +63,7 @@ class Tar:
                 for member in _headers(file):
                     if member.isreg():
                         content = self._content(file, member) if wants(member.name) else b""
-                        yield member.name, member.size, content
+                        yield member.name, content
                         count += 1
             except OSError as error:
                 raise access_error(self.name, error) from error

@@ -112,13 +112,6 @@ def test_a_list_behind_a_url_names_no_file_of_this_machine(memory):
         assert str(error).startswith("'/etc/hostname' is outside the folder of ")
 
 
-def test_names_with_colons_in_a_folder_are_files(tmp_path, fsspec_unused):
-    name = "reference::data:application,.jpg"
-    (tmp_path / name).write_bytes(A)
-    source = open_source(str(tmp_path))
-    assert [content for _, content in source.read(source.items())] == [A]
-
-
 def test_what_is_not_a_regular_file_is_rejected_at_once(tmp_path):
     os.mkfifo(tmp_path / "fifo.jpg")
     (tmp_path / "zero.jpg").symlink_to("/dev/zero")
