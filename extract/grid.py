@@ -255,14 +255,16 @@ def _load_whole(
 ) -> Mapping[str, Tensor]:
     """Load a state dict and return its tensors that count; WeightsError for another network."""
     network = backbone.network if isinstance(backbone, TimmBackbone) else backbone
-    every = network.state_dict().items()
-    own = {key: value for key, value in every if not key.startswith(backbone.classifiers)}
+    every = network.state_dict()
+    own = {key: value for key, value in every.items() if not key.startswith(backbone.classifiers)}
     fits = {key: weights[key] for key in own if key in weights}
     wrong = [key for key, value in fits.items() if value.shape != own[key].shape]
-    if problems := sorted(own.keys() - fits.keys()) or wrong:
+    # a deeper network of the same family has every tensor of this one, and more
+    unknown = weights.keys() - every.keys() if isinstance(backbone, TimmBackbone) else ()
+    if problems := sorted(own.keys() - fits.keys()) or wrong or sorted(unknown):
         raise WeightsError(
-            f"weights do not fit {name}: {len(problems):,} tensors are missing or of another "
-            f"shape, first {problems[0]}; name its state dict"
+            f"weights do not fit {name}: {len(problems):,} tensors are missing, unknown or of "
+            f"another shape, first {problems[0]}; name its state dict"
         )
     network.load_state_dict(fits, strict=False)
     return fits

@@ -6,14 +6,12 @@ animation is used.
 
 import io
 import re
-import warnings
 from pathlib import Path
-from typing import BinaryIO
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.image_file import (
@@ -40,8 +38,6 @@ _PHONE_FORMATS |= {b"avif": "AVIF", b"avis": "AVIF"}
 _OPENCV_FORMATS = {"JPEG", "MPO"}
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment, not within pixels
 _END_OF_JPEG = 0xD9
-_QUARTER_TURNS = (5, 6, 7, 8)
-"""Orientations in EXIF that exchange width and height."""
 _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
 
 
@@ -59,7 +55,7 @@ def decode_image(encoded: bytes, name: str) -> NDArray[np.uint8]:
     if not encoded:
         raise InputError(f"image {name!r} is empty: 0 bytes; get the file again")
     try:
-        image = _open_header(io.BytesIO(encoded))
+        image = open_image(io.BytesIO(encoded))
         # before decoding: OpenCV allocates gigabytes for a header of 30,000 x 30,000 pixels
         if image.width * image.height <= PIXEL_LIMIT:
             return _decode(image, encoded)
@@ -70,23 +66,6 @@ def decode_image(encoded: bytes, name: str) -> NDArray[np.uint8]:
         f"image {name!r} is too large: {image.width} x {image.height} pixels, "
         f"limit {PIXEL_LIMIT // 1_000_000} million; scale it down"
     )
-
-
-def image_size(path: Path) -> tuple[int, int]:
-    """Return width and height of what `read_image` returns, read from the file's header alone.
-
-    Raises as `read_image` does where the header is not readable; the rest may still be damaged.
-    """
-    try:
-        # opened here, because Pillow leaves the file open when a read fails
-        with path.open("rb") as file, _open_header(file) as image:
-            is_turned = image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
-            return (image.height, image.width) if is_turned else image.size
-    except Exception as error:  # each format's header reader raises types of its own
-        _raise_if_the_system_failed(path.name, error)
-        raise InputError(
-            f"image {path.name!r} has no readable header; get the file again, as {FORMAT_NAMES}"
-        ) from error
 
 
 def _raise_if_the_system_failed(name: str, error: Exception) -> None:
@@ -107,13 +86,6 @@ def _problem(error: Exception, encoded: bytes) -> str:
         head = f"it begins with {encoded[:12]!r}; get the file again, as {FORMAT_NAMES}"
         return f"is not in a supported format: {head}"
     return f"cannot be decoded: {error}; get the file again"
-
-
-def _open_header(source: BinaryIO) -> Image.Image:
-    with warnings.catch_warnings():
-        # Pillow's own limits are a warning at 89 million pixels and an error at 179 million.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return open_image(source)
 
 
 def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:

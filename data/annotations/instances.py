@@ -94,7 +94,7 @@ def read_instances(path: Path) -> dict[str, Instances]:
     An image without boxes has (0, 4). Raises InputError if too many boxes cannot be read.
     """
     document = load_instances(path)
-    names = _category_names(document)
+    names = category_names(document)
 
     def read_box(item: dict[str, object], sides: Sides) -> _Row | None:
         x, y, width, height = sides
@@ -218,7 +218,7 @@ def _stated_size(item: object) -> tuple[int, int] | None:
     return (width, height) if width > 0 and height > 0 else None
 
 
-def _category_names(document: dict[str, object]) -> dict[object, str]:
+def category_names(document: dict[str, object]) -> dict[object, str]:
     """Return the name of each category; skip bad ones, because boxes are usable without names."""
     categories = document.get("categories")
     return {

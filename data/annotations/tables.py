@@ -21,7 +21,7 @@ _COLUMNS = {
 """Columns, and their names in the files of Flickr8k, Flickr30k and others."""
 
 _METADATA = ("metadata.jsonl", "metadata.csv")
-_TOKEN_LINE = re.compile(r"([^\t]+)#[0-9]+\t(.*)")
+TOKEN_LINE = re.compile(r"([^\t]+)#[0-9]+\t(.*)")
 
 Row = tuple[str, str, str | None, str]
 """Position, image file, split and caption."""
@@ -34,7 +34,7 @@ def read_table(text: str, name: str, skip: Skip) -> tuple[list[RawImage], bool]:
     in the first line.
     """
     lines = text.replace("\r\n", "\n").split("\n")
-    if _TOKEN_LINE.fullmatch(lines[0]):
+    if TOKEN_LINE.fullmatch(lines[0]):
         return _grouped(_token_rows(lines, skip), skip), False
     delimiter, columns = _header(lines[0], name)
     rows = _csv_rows(lines, delimiter, columns, skip)
@@ -116,7 +116,7 @@ def _token_rows(lines: Sequence[str], skip: Skip) -> Iterator[Row]:
         with skipping(f"line {number}", skip) as position:
             if not line.strip():
                 continue
-            match = _TOKEN_LINE.fullmatch(line)
+            match = TOKEN_LINE.fullmatch(line)
             if match is None:
                 raise BadItem(f"not 'image.jpg#0<tab>caption': {line[:40]!r}")
             yield position, match[1], None, match[2]

@@ -12,8 +12,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from PIL import Image
-
 from a2cap.data.annotations.json_items import (
     BadItem,
     key_member,
@@ -31,8 +29,8 @@ from a2cap.data.detection.labels import (
     labelled_image,
     names_no_image,
 )
-from a2cap.data.errors import InputError
-from a2cap.data.files.image_file import open_image
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.image_file import image_size
 from a2cap.data.files.json_file import read_json_list, read_text
 from a2cap.data.image_ids import image_id
 
@@ -247,10 +245,9 @@ class _Reader:
         if name not in self.files:
             raise BadItem(f"no file '{name}.jpg'")
         try:
-            with open_image(self.files[name]) as image:
-                return self.files[name], image.size
-        except (OSError, Image.DecompressionBombError) as error:
-            raise BadItem(f"not an image: '{name}.jpg' has no readable header") from error
+            return self.files[name], image_size(self.files[name])
+        except A2Error as error:
+            raise BadItem(str(error)) from error
 
     def _labels(self, item: object, attributes: Mapping[int | str, list[str]]) -> list[Label]:
         """Return the object's label, none if it is not listed."""

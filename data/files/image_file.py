@@ -1,14 +1,17 @@
 """Image files, opened in a few known formats only."""
 
+import warnings
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image
+from PIL import ExifTags, Image
 
-from a2cap.data.errors import UnreadableError
+from a2cap.data.errors import InputError, UnreadableError
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # Pillow reads MPO as JPEG
 FORMAT_NAMES = "JPEG, PNG, WebP, GIF, BMP, TIFF or MPO"
+_QUARTER_TURNS = (5, 6, 7, 8)
+"""Orientations in EXIF that exchange width and height."""
 
 
 def open_image(source: Path | BinaryIO) -> Image.Image:
@@ -16,8 +19,28 @@ def open_image(source: Path | BinaryIO) -> Image.Image:
 
     Raises UnidentifiedImageError, an OSError, for a file in another format.
     """
-    # Left to itself, Pillow recognises 40 formats by content and runs Ghostscript on PostScript.
-    return Image.open(source, formats=_FORMATS)
+    with warnings.catch_warnings():
+        # Pillow's own limits are a warning at 89 million pixels and an error at 179 million.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        # Left to itself, Pillow knows 40 formats by content and runs Ghostscript on PostScript.
+        return Image.open(source, formats=_FORMATS)
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return width and height of an image as EXIF turns it, read from the file's header alone.
+
+    Raises InputError where the header is not readable, UnreadableError where the system cannot read
+    it; the rest of the file may still be damaged.
+    """
+    try:
+        # opened here, because Pillow leaves the file open when a read fails
+        with path.open("rb") as file, open_image(file) as image:
+            is_turned = image.getexif().get(ExifTags.Base.Orientation) in _QUARTER_TURNS
+            return (image.height, image.width) if is_turned else image.size
+    except Exception as error:  # each format's header reader raises types of its own
+        raise system_failure(path.name, error) or InputError(
+            f"image {path.name!r} has no readable header; get the file again, as {FORMAT_NAMES}"
+        ) from error
 
 
 def read_image_file(path: Path) -> bytes:

@@ -10,9 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from a2cap.data.annotations.instances import Sides, load_instances, read_annotated
+from a2cap.data.annotations.instances import (
+    Sides,
+    category_names,
+    load_instances,
+    read_annotated,
+)
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.errors import InputError
 from a2cap.data.scenes import sentence_patterns as grammar
@@ -57,14 +62,11 @@ def read_scenes(path: Path) -> dict[str, tuple[SceneObject, ...]]:
     Raises InputError if the boxes have no colour, texture and size.
     """
     document = load_instances(path, required=("categories",))
-    names = {
-        item.get("id"): item.get("name")
-        for item in cast("list[object]", document["categories"])
-        if isinstance(item, dict)
-    }
+    names = category_names(document)
 
     def read_object(item: dict[str, object], sides: Sides) -> SceneObject | None:
-        category, attributes = names.get(item.get("category_id")), item.get("attributes")
+        identity, attributes = item.get("category_id"), item.get("attributes")
+        category = names.get(identity) if isinstance(identity, int | str) else None
         if category in CLUTTER:
             return None
         match attributes:

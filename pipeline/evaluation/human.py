@@ -184,7 +184,7 @@ def _read_answers(path: Path, count: int) -> dict[str, list[str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             # spreadsheets of many countries write semicolons
-            delimiter = ";" if file.readline().startswith("item;") else ","
+            delimiter = ";" if file.readline().replace('"', "").startswith("item;") else ","
             file.seek(0)
             rows = list(csv.DictReader(file, delimiter=delimiter))
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -8,7 +8,6 @@ captions.jsonl), a CSV or Flickr token file, `{"42": ["A dog."]}`, or the `refer
 preprocess stage, the same with tokens.
 """
 
-import json
 import logging
 import re
 from collections import Counter
@@ -18,9 +17,9 @@ from pathlib import Path
 
 from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.read import LONGEST_CAPTION, read_annotations
-from a2cap.data.annotations.tables import read_table
+from a2cap.data.annotations.tables import TOKEN_LINE, read_table
 from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import read_json, read_text, write_json
+from a2cap.data.files.json_file import parse_json, read_json, read_text, write_json
 from a2cap.data.image_ids import named_id, results_id, sample_ids
 from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.metrics.tokenization import tokenize
@@ -33,7 +32,6 @@ _RESULTS_FORM = 'write a list of {"image_id": 42, "caption": "a dog"}'
 
 _TABLES = (".csv", ".tsv", ".token")
 _LIST_AS_TEXT = re.compile(r"\[\s*['\"]")
-_TOKEN_LINE = re.compile(r"[^\t]+#[0-9]+\t")
 
 
 def read_results(path: Path, images: Iterable[str] = ()) -> dict[str, str]:
@@ -134,9 +132,10 @@ def _caption_pairs(path: Path, images: list[str]) -> list[tuple[str, str]]:
     if kind.endswith(".txt"):
         return _lines(path, images)
     if kind.endswith(".jsonl"):
-        lines = [line for line in read_text(path).splitlines() if line.strip()]
+        # not splitlines(): it also splits at U+2028, which JSON strings may contain
+        lines = [line for line in read_text(path).split("\n") if line.strip()]
         content: object = [
-            _json_line(line, f"line {n} of {name}") for n, line in enumerate(lines, 1)
+            parse_json(line, where=f"line {n} of {name}") for n, line in enumerate(lines, 1)
         ]
     else:
         content = read_json(path)
@@ -151,20 +150,13 @@ def _caption_pairs(path: Path, images: list[str]) -> list[tuple[str, str]]:
     return [_result(entry, f"entry {n} of {name}", known) for n, entry in enumerate(content, 1)]
 
 
-def _json_line(line: str, source: str) -> object:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{source} is not JSON: {_short(line)}; {_RESULTS_FORM}") from error
-
-
 def _is_token_file(path: Path) -> bool:
-    return _TOKEN_LINE.match(read_text(path).partition("\n")[0]) is not None
+    return TOKEN_LINE.fullmatch(read_text(path).partition("\n")[0]) is not None
 
 
 def _lines(path: Path, images: list[str]) -> list[tuple[str, str]]:
     """Return the lines of a text as the captions of images."""
-    lines = read_text(path).splitlines()
+    lines = read_text(path).removesuffix("\n").split("\n")  # a caption may contain U+2028
     if len(lines) != len(images):
         raise InputError(
             f"{str(path)!r} has {len(lines):,} lines, the references {len(images):,} images; give "
@@ -295,6 +287,7 @@ def _test_split(path: Path) -> dict[str, list[str]]:
 
 def _coco_captions(images: object, annotations: object, name: str) -> dict[str, list[str]]:
     references: dict[str, list[tuple[int, str]]] = {}
+    rejected: set[str] = set()
     for index, image in enumerate(_objects(images, "images", name)):
         references[_image_id(image.get("id"), f"images[{index}] of {name}")] = []
     for index, annotation in enumerate(_objects(annotations, "annotations", name)):
@@ -302,17 +295,21 @@ def _coco_captions(images: object, annotations: object, name: str) -> dict[str, 
         identity = _image_id(annotation.get("image_id"), source)
         if identity not in references:
             raise InputError(f"{source} names image {identity!r}, which 'images' lacks; add it")
+        # VizWiz: captions that say only that the image is bad
+        if annotation.get("is_rejected") or annotation.get("is_precanned"):
+            rejected.add(identity)
+            continue
         number = annotation.get("id")
         order = number if isinstance(number, int) else index
         references[identity].append((order, _caption(annotation.get("caption"), source)))
-    bare = [identity for identity, captions in references.items() if not captions]
+    bare = [i for i, captions in references.items() if not captions and i not in rejected]
     if bare or not references:
         raise InputError(
             f"{len(bare):,} of {len(references):,} images in {name} have no caption: "
             f"{sample_ids(bare) or 'there are no images'}; give each at least one"
         )
     # by id, as `preprocess.references` counts them; COCO's files are in another order
-    return {i: [text for _, text in sorted(found)] for i, found in references.items()}
+    return {i: [text for _, text in sorted(found)] for i, found in references.items() if found}
 
 
 def _objects(value: object, key: str, name: str) -> list[dict[str, object]]:

@@ -14,7 +14,8 @@ from PIL import Image, ImageOps
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.data.files.image_file import open_image
+from a2cap.data.errors import A2Error
+from a2cap.data.files.image_file import image_size, open_image
 from a2cap.data.regions import Regions, is_grid
 
 THUMBNAIL_SIDE = 320
@@ -37,7 +38,6 @@ _FUNCTION_WORDS = (
     "left right top side other each another"
 )
 _JPEG_QUALITY = 78
-_ORIENTATION, _QUARTER_TURNED = 0x0112, 5
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,8 @@ def plain_cards(
     """Yield a card without regions for each image that has a readable file."""
     for image_id in image_ids:
         try:
-            with open_image(files[image_id]) as opened:
-                width, height = opened.size
-                # EXIF orientations from 5 on turn the image by a quarter.
-                if opened.getexif().get(_ORIENTATION, 1) >= _QUARTER_TURNED:
-                    width, height = height, width
-        except (KeyError, OSError, Image.DecompressionBombError):
+            width, height = image_size(files[image_id])
+        except (KeyError, A2Error):
             continue
         yield image_id, ImageCard(files[image_id], width, height, np.zeros((0, 4)), [])
 

@@ -12,6 +12,7 @@ _CGROUPS = (
     ),
 )
 """Limit and usage of the container's control group, versions 2 and 1."""
+_STATISTICS = "memory.stat"
 
 
 def available_memory() -> int | None:
@@ -23,5 +24,15 @@ def available_memory() -> int | None:
         found.append(int(available.split()[1]) * 1024)  # "kB" in the file means KiB
     for limit, used in _CGROUPS:
         with suppress(OSError, ValueError):  # int("max") fails: the group has no limit
-            found.append(max(0, int(limit.read_text()) - int(used.read_text())))
+            kept = int(used.read_text()) - _cached(used.with_name(_STATISTICS))
+            found.append(max(0, int(limit.read_text()) - kept))
     return min(found, default=None)
+
+
+def _cached(statistics: Path) -> int:
+    """Return the bytes of a control group's usage that are free when somebody needs them."""
+    with suppress(OSError):
+        lines = statistics.read_text().splitlines()
+        found = {line.split()[0]: int(line.split()[1]) for line in lines}
+        return found.get("total_inactive_file", found.get("inactive_file", 0))
+    return 0

@@ -38,7 +38,7 @@ def download(url: str, target: Path, *, pause: float = 1.0) -> None:
                 url, known_hash=None, fname=target.name, path=target.parent, downloader=_stream
             )
             return
-        except OSError as error:  # the base of all exceptions of requests
+        except requests.RequestException as error:  # a full disk is no failure of the network
             reason = _reason(error)
             if _is_final(error):
                 raise DownloadError(

@@ -44,8 +44,8 @@ def test_weights_of_another_network_are_refused():
     config = ExtractConfig(boxes="grid", grid_backbone="efficientnet-lite0")
     weights = EfficientNetLite(NAME).state_dict()
     assert refusal(GridExtractor, weights, config=config) == (
-        "weights do not fit efficientnet-lite0: 187 tensors are missing or of another shape, "
-        "first _blocks.3._depthwise_conv.weight; name its state dict"
+        "weights do not fit efficientnet-lite0: 187 tensors are missing, unknown or of another "
+        "shape, first _blocks.3._depthwise_conv.weight; name its state dict"
     )
 
 

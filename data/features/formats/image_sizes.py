@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import Sizes
-from a2cap.data.files.image_file import open_image
+from a2cap.data.files.image_file import image_size
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import find_images
 from a2cap.data.image_ids import image_id as image_id_of
@@ -20,7 +20,7 @@ def sizes_in_coco(path: Path) -> Sizes:
             image_id_of(image["file_name"]): (int(image["width"]), int(image["height"]))
             for image in content["images"]
         }
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path.name!r} lacks file_name, width or height of an image; "
             "name a COCO captions, instances or image-info file"
@@ -34,8 +34,7 @@ class ImageSizes(Mapping[str, tuple[int, int]]):
         self._images = find_images(folder)
 
     def __getitem__(self, image_id: str) -> tuple[int, int]:
-        with open_image(self._images[image_id]) as image:
-            return image.size
+        return image_size(self._images[image_id])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._images)

@@ -36,6 +36,11 @@ class ParquetSource:
         self._path, self._arrow = path, load_pyarrow(path.name)
         with self._opened() as file:
             self._count = int(file.metadata.num_rows)
+            if set(file.schema_arrow.names) != set(_schema(self._arrow, "float32", 1).names):
+                raise InputError(
+                    f"{str(path)!r} has no region features: its columns are "
+                    f"{', '.join(file.schema_arrow.names)}; name a file that a2 convert wrote"
+                )
 
     def __len__(self) -> int:
         return self._count

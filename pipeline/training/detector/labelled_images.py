@@ -7,7 +7,7 @@ from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.detection.visual_genome import read_visual_genome
 from a2cap.data.errors import A2Error, InputError
-from a2cap.extract.image import image_size
+from a2cap.data.files.image_file import image_size
 from a2cap.pipeline.training.detector.detector_config import (
     DetectorConfig,
     label_file,

@@ -16,6 +16,7 @@ from a2cap.data.detection.visual_genome import (
     split_attribute,
     split_object_name,
 )
+from a2cap.data.files.image_file import FORMAT_NAMES
 from tests.data.messages import message_of, written
 
 VOCABULARY = Path(__file__).parents[3].parent / "shared/reference/visual_genome_vocab"
@@ -173,7 +174,10 @@ def test_an_image_without_a_usable_file_is_skipped_with_the_reason(files):
     assert [one.image_id for one in found.images] == ["000000000061"]
     assert [(item.image_id, item.reason) for item in found.skipped] == [
         ("000000000062", "no file '62.jpg'"),
-        ("000000000007", "not an image: '7.jpg' has no readable header"),
+        (
+            "000000000007",
+            f"image '7.jpg' has no readable header; get the file again, as {FORMAT_NAMES}",
+        ),
     ]
 
 

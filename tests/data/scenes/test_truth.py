@@ -154,3 +154,6 @@ def test_other_annotations_are_rejected(scenes, tmp_path):
         f"not the objects of generated scenes: {str(path)!r} (annotations[0]: no object of a scene:"
         f" {category!r}, attributes ['red']); give instances.json of a2 scenes"
     )
+    document["annotations"][0]["category_id"] = [1]
+    path.write_text(json.dumps(document))
+    assert "no object of a scene: None" in message_of(read_scenes, path)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -93,8 +94,11 @@ def test_a_spreadsheet_neither_computes_a_caption_nor_changes_the_tally(images, 
         assert (other / "sheet.csv").read_text().count(';=2"') == 5  # which is one cell
     sheet = rows_of(tmp_path / "sheet" / "sheet.csv")
     path = judge(sheet, tmp_path / "mine.csv", for_the_new)
-    (tmp_path / "saved.csv").write_text("\ufeff" + path.read_text().replace(",", ";"))
-    assert tally(key, [tmp_path / "saved.csv"]) == tally(key, [path])
+    with_semicolons = path.read_text().replace(",", ";")
+    quoted = re.sub(r"([^;\r\n]+)", r'"\1"', with_semicolons)
+    for saved in ("\ufeff" + with_semicolons, quoted):
+        (tmp_path / "saved.csv").write_text(saved)
+        assert tally(key, [tmp_path / "saved.csv"]) == tally(key, [path])
 
 
 def test_equal_seeds_draw_equal_sheets_and_others_do_not(images, tmp_path, key):

@@ -59,6 +59,17 @@ def test_results_are_keyed_by_image_id(tmp_path):
         "000000000007": "a cat",
         "trip/photo.v2": "a boat",
     }
+    lines = '{"image_id": 1, "caption": "a\u2028b"}\r\n{"image_id": 2, "caption": "c"}\n'
+    assert read_results(written(tmp_path, lines, "x.jsonl")) == {
+        "000000000001": "a\u2028b",
+        "000000000002": "c",
+    }
+    assert read_results(written(tmp_path, "a\u2028b\nc\n", "x.txt"), "pq") == {
+        "p": "a\u2028b",
+        "q": "c",
+    }
+    deep = written(tmp_path, "[" * 100_000, "x.jsonl")
+    assert message_of(read_results, deep).startswith(f"not JSON: line 1 of {str(deep)!r} (")
 
 
 def test_lines_of_a2_caption_are_keyed_by_the_end_of_their_path(tmp_path):
@@ -173,6 +184,17 @@ def test_other_references_are_tokenised(tmp_path, content):
     found = {"000000000042": ["a dog", "a dog runs"], "000000000007": ["a cat"]}
     tokens = read_reference_tokens(written(tmp_path, content))
     assert tokens == {image_id: found[image_id] for image_id in tokens}
+
+
+def test_rejected_captions_of_vizwiz_are_no_references(tmp_path):
+    bad = {"caption": "Quality issues are too severe", "is_precanned": True}
+    annotations = [
+        {"image_id": 42, "id": 1, "caption": "A dog.", "is_rejected": False},
+        {"image_id": 42, "id": 2, **bad},
+        {"image_id": 7, "id": 3, **bad},
+    ]
+    path = written(tmp_path, {**COCO, "annotations": annotations})
+    assert read_references(path) == {"000000000042": ["A dog."]}
 
 
 def test_skipped_references_are_logged(tmp_path, caplog):

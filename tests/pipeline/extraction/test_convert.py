@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 from safetensors.numpy import load
 
 from a2cap.data.errors import InputError, StoreError
@@ -28,6 +29,7 @@ from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.extraction import convert as conversion
 from a2cap.pipeline.extraction.convert import FORMATS, convert, open_source
 from tests.data.messages import message_of, written
+from tests.data.sources.samples import write_parquet
 
 THIRD_PARTY = [form for form in FORMATS if form != "a2"]
 IDS = ("000000000009", "000000000025", "000000132417")
@@ -369,6 +371,30 @@ def test_unknown_image_sizes_are_requested(store, tmp_path):
         f"no image of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
         "'000000132417' is unknown; name the folder of the images, or a COCO file that lists "
         "it, with --sizes or data.sizes; download the file again"
+    )
+
+
+def test_sizes_that_are_no_numbers_are_refused(tmp_path):
+    path = written(tmp_path, {"images": [{"file_name": "1.jpg", "width": "wide", "height": 3}]})
+    assert message_of(conversion.read_sizes, path) == (
+        "'x.json' lacks file_name, width or height of an image; "
+        "name a COCO captions, instances or image-info file"
+    )
+
+
+def test_sizes_of_a_folder_are_those_of_upright_images(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (8, 6)).save(tmp_path / "1.jpg", exif=exif)
+    assert conversion.read_sizes(tmp_path)["000000000001"] == (6, 8)
+
+
+def test_a_table_without_features_is_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    write_parquet(tmp_path / "a.parquet", image_id=["1"], caption=["a dog"])
+    assert message_of(open_source, tmp_path / "a.parquet", {}) == (
+        f"{str(tmp_path / 'a.parquet')!r} has no region features: its columns are image_id, "
+        "caption; name a file that a2 convert wrote"
     )
 
 
