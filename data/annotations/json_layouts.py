@@ -250,7 +250,8 @@ def _jsonl_items(text: str, skip: Skip) -> Iterator[RawImage]:
                 yield RawImage(position, file, item.get("split"), found or [])
                 continue
             file, captions = text_member(item, "image"), list_member(item, "captions")
-            yield RawImage(position, file, member(item, "split"), captions)
+            split = item.get("split") if isinstance(item, dict) else None
+            yield RawImage(position, file, split, captions)
 
 
 def _list_of(document: object, key: str, name: str) -> list[object]:

@@ -164,7 +164,8 @@ class _Collected:
             # a JSON list as split is not hashable
             split = SPLITS.get(item.split) if isinstance(item.split, str) else None
             if split is None:
-                raise BadItem(f"unknown split: {item.split!r:.40}")
+                unknown = "no split" if item.split is None else f"unknown split: {item.split!r:.40}"
+                raise BadItem(unknown)
             captions = tuple(self._usable_captions(identity, item))
             if not captions:
                 raise BadItem("no caption")

@@ -37,7 +37,7 @@ def read_table(text: str, name: str, skip: Skip) -> tuple[list[RawImage], bool]:
     if TOKEN_LINE.fullmatch(lines[0]):
         return _grouped(_token_rows(lines, skip), skip), False
     delimiter, columns = _header(lines[0], name)
-    rows = _csv_rows(lines, delimiter, columns, skip)
+    rows = _csv_rows(lines[1:], delimiter, len(lines[0].split(delimiter)), columns, skip)
     return _grouped(rows, skip), "split" in columns
 
 
@@ -87,28 +87,31 @@ def _header(line: str, name: str) -> tuple[str, dict[str, int]]:
 
 
 def _csv_rows(
-    lines: Sequence[str], delimiter: str, columns: dict[str, int], skip: Skip
+    lines: Sequence[str], delimiter: str, count: int, columns: dict[str, int], skip: Skip
 ) -> Iterator[Row]:
-    below = (f"{line}\n" for line in lines[1:])
-    if delimiter == "|":
-        # in Flickr30k's file a mark may open a caption and not close: the next lines would be in it
-        below = (line.replace('"', "") if line.count('"') % 2 else line for line in below)
-    reader = csv.reader(below, delimiter=delimiter, skipinitialspace=True)
-    while True:
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:  # a carriage return outside of quotes, a field above 128 KiB
-            skip(f"line {reader.line_num + 1}", f"not CSV: {str(error).partition(' - ')[0]}")
-            continue
-        with skipping(f"line {reader.line_num + 1}", skip) as position:
-            if not any(map(str.strip, fields)):
+    """Yield the rows below the header, whose `count` columns each line has.
+
+    A caption is of one line: a quotation mark that opens and does not close would take the lines
+    below into its caption, and their images with them.
+    """
+    for number, line in enumerate(lines, start=2):
+        with skipping(f"line {number}", skip) as position:
+            if not line.strip():
                 continue
-            if len(fields) <= max(columns.values()):
-                raise BadItem(f"{len(fields)} columns, {max(columns.values()) + 1} expected")
+            # in Flickr30k's file a mark may open a caption and not close
+            text = line.replace('"', "") if delimiter == "|" and line.count('"') % 2 else line
+            reader = csv.reader([text], delimiter=delimiter, skipinitialspace=True, strict=True)
+            try:
+                fields = next(reader)
+            except csv.Error as error:  # an open mark, a carriage return, a field above 128 KiB
+                raise BadItem(f"not CSV: {str(error).partition(' - ')[0]}") from error
+            if len(fields) > count and '"' not in text and columns["caption"] == count - 1:
+                fields = text.split(delimiter, count - 1)  # a caption with commas, not quoted
+            if len(fields) <= max(columns.values()) or any(map(str.strip, fields[count:])):
+                raise BadItem(f"{len(fields)} columns, {count} expected")
             split = fields[columns["split"]].strip() if "split" in columns else None
-            yield position, fields[columns["image"]].strip(), split, fields[columns["caption"]]
+            caption = fields[columns["caption"]].strip()
+            yield position, fields[columns["image"]].strip(), split, caption
 
 
 def _token_rows(lines: Sequence[str], skip: Skip) -> Iterator[Row]:

@@ -201,9 +201,9 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
     assert reasons(read) == [
         ("line 2", f"{invalid}; fix the file or copy it again"),
         ("line 3", "'captions' is not a list"),
-        ("line 4", "no key 'split'"),
         ("line 5", "no key 'image'"),
         ("line 6", "not a JSON object"),
+        ("d", "no split"),
     ]
 
 
@@ -244,3 +244,13 @@ def test_coco_instances_are_not_captions(tmp_path):
     assert message_of(read_coco, tmp_path, {"train": [42]}, annotations=boxes) == (
         f"no key 'caption' in the annotations of {str(tmp_path / 'x.json')!r}; {LAYOUTS}"
     )
+
+
+def test_lines_without_splits_are_split_at_random(tmp_path):
+    lines = [f'{{"image": "{name}.jpg", "captions": ["A dog"]}}' for name in "ab"]
+    path = written(tmp_path, "\n".join(lines), "captions.jsonl")
+    found = read_annotations(path, split="random(1/0/0, 1)")
+    assert [(image.image_id, image.split) for image in found.images] == [
+        ("a", "train"),
+        ("b", "train"),
+    ]

@@ -54,6 +54,24 @@ def test_an_open_quotation_mark_of_flickr30k_ends_with_its_line(tmp_path):
     ]
 
 
+def test_a_quotation_mark_that_does_not_close_costs_its_own_line(tmp_path):
+    text = 'image,caption\na.jpg,A dog\nb.jpg,"A cat\nc.jpg,"Dogs, two"\nd.jpg,A "big" dog\n'
+    found = read_annotations(written(tmp_path, text, "x.csv"), split=ANY)
+    assert [image.image_id for image in found.images] == ["a", "c", "d"]
+    assert reasons(found) == [("line 3", "not CSV: unexpected end of data")]
+
+
+def test_a_caption_with_commas_is_whole_without_quotation_marks(tmp_path):
+    text = "image,caption\na.jpg,A dog, brown and big\nb.jpg,A cat,\n"
+    assert read(written(tmp_path, text, "x.csv")) == [
+        ("a.jpg", ["A dog, brown and big"]),
+        ("b.jpg", ["A cat,"]),
+    ]
+    text = "caption,image\nA dog, brown and big,a.jpg\nA cat,b.jpg\n"
+    found = read_annotations(written(tmp_path, text, "y.csv"), split=ANY)
+    assert reasons(found) == [("line 2", "3 columns, 2 expected")]
+
+
 def test_a_table_may_name_the_splits(tmp_path):
     text = "image,split,caption\na.jpg,train,A dog\nb.jpg,test,A cat\na.jpg,val,Dogs\n"
     found = read_annotations(written(tmp_path, text, "x.csv"))
