@@ -114,6 +114,8 @@ class AdaptedCaptioner:
         if self._processor is None or self._tokenizer is None:
             missing = "processor" if self._processor is None else "tokenizer"
             raise ConfigError(f"no {missing} to caption with; give a2cap.adapt(..., {missing}=...)")
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; give 1 or more")
         given = listed(images)
         total = len(given) if isinstance(given, Sized) else 0
         rest = ((path_of(image), as_pixels(image)) for image in given)

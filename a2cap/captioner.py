@@ -8,7 +8,7 @@ from itertools import islice
 from os import PathLike
 from pathlib import Path
 from threading import Lock
-from typing import Literal, overload
+from typing import Literal, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -120,9 +120,10 @@ class Captioner:
     ) -> Iterator[Caption]:
         """Yield the captions of the images of a folder or an iterable, in their order.
 
-        batch_size: images that are decoded together; captions do not depend on it. boxes: those of
-        each image. on_error: "skip" leaves out unusable images, with a warning in the log; captions
-        state their `path`. progress: show a bar on a terminal or in a notebook.
+        batch_size: images that are decoded together; captions do not depend on it, unless they are
+        sampled. boxes: those of each image. on_error: "skip" leaves out unusable images, with a
+        warning in the log; captions state their `path`. progress: show a bar on a terminal or in a
+        notebook.
         Captions of files read them again when they are shown, so that many fit into memory.
         """
         if batch_size < 1:
@@ -155,16 +156,14 @@ class Captioner:
                 works = [partial(self._extract, *pair, channels) for _, pair in group]
                 found = self._captioner.caption_each(works, attention=True)
                 progress.advance(len(group))
-                captions = []
                 for (number, (image, _)), one in zip(group, found, strict=True):
                     if not isinstance(one, A2Error):
-                        captions.append(self._caption(image, one, channels))
+                        yield self._caption(image, one, channels)
                         continue
                     text = f"image {number}: {one}"
                     if not skip:
                         raise type(one)(text) from one
                     logger.warning("skipped %s", text)
-                yield from captions
 
     def _extract(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> Regions:
         with nullcontext() if path_of(image) else _lock:
@@ -182,12 +181,12 @@ def _pairs(
 ) -> Iterator[tuple[AnyImage, ArrayLike | None]]:
     """Yield each image with its boxes; raise InputError if their numbers differ."""
     given = None if boxes is None else iter(boxes)
-    end: ArrayLike = ()
+    end = object()
     for image in images:
         found = None if given is None else next(given, end)
         if found is end:
             break
-        yield image, found
+        yield image, cast("ArrayLike | None", found)
     else:
         if given is None or next(given, end) is end:
             return

@@ -77,7 +77,10 @@ def as_pixels(image: AnyImage, *, channels: Channels = "rgb") -> Pixels:
     if path is not None:
         return read_image(path)
     if isinstance(image, Image.Image):
-        return np.ascontiguousarray(to_rgb(ImageOps.exif_transpose(image))[:, :, ::-1])
+        try:  # opened images are decoded here
+            return np.ascontiguousarray(to_rgb(ImageOps.exif_transpose(image))[:, :, ::-1])
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise InputError(f"image cannot be decoded: {error}; open it again") from error
     if channels not in ("rgb", "bgr"):
         raise InputError(f'channels are unknown: {channels!r}; choose "rgb" or "bgr"')
     array = _array(image) if isinstance(image, Tensor) else image

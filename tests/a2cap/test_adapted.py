@@ -125,6 +125,9 @@ def test_words_are_merged_from_subwords():
 def test_a_caption_is_that_of_a2s_captioners(alignment):
     captioner = adapted(alignment=alignment)
     found = list(captioner.many([IMAGE, IMAGE], max_new_tokens=6, num_beams=3))
+    assert message_of(list, captioner.many([IMAGE], batch_size=0)) == (
+        "batch_size is 0; give 1 or more"
+    )
     one, *_ = found
     attention, count = one.attention, len(one.caption.split())
     assert attention.original.shape == attention.aligned.shape == (count, 16)

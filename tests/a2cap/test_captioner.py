@@ -140,6 +140,10 @@ def test_bad_images_stop_or_are_skipped(detector, images, tmp_path, caplog):
     mixed = [images[0], tmp_path / "empty.jpg", images[1]]
     reason = "image 1: image 'empty.jpg' is empty: 0 bytes; get the file again"
     assert message_of(detector, mixed) == reason
+    first = []
+    with pytest.raises(A2Error):
+        first.extend(detector.many(mixed))
+    assert [one.path for one in first] == [images[0]]  # what came before it is not lost
     found = detector(mixed, on_error="skip")
     assert [one.path for one in found] == [images[0], images[1]]
     assert caplog.messages[-1] == f"skipped {reason}"

@@ -1,5 +1,7 @@
 """Images as paths, PIL images and arrays give the same pixels; anything else is refused."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +43,14 @@ def test_a_tensor_has_its_colours_first_and_floats_up_to_1_and_grey_three_equal_
         assert (as_pixels(same) == expected).all()
     for grey in (array[:, :, 0], tensor[0], tensor[:1]):
         assert (as_pixels(grey) == array[:, :, :1]).all()
+
+
+def test_an_opened_image_that_is_cut_off_or_has_other_samples_is_refused(scene):
+    content = scene.read_bytes()
+    for image in (Image.open(BytesIO(content[: len(content) // 2])), Image.new("F", (2, 2))):
+        message = message_of(as_pixels, image)
+        assert message.startswith("image cannot be decoded: ")
+        assert message.endswith("; open it again")
 
 
 AS_BEFORE = (
