@@ -35,6 +35,7 @@ from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.data.regions import Regions, is_grid
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.caption_output import ImageNames
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
 from a2cap.pipeline.captioning.given_boxes import NamedImage
 
@@ -70,9 +71,10 @@ class ShownFigure(Figure):
 class FigurePaths:
     """Paths of figures: one file, or files in a folder.
 
-    In a folder a figure has its image's name and the suffix .png; the second image of that name
-    gets the suffix "-2". Raises ConfigError for one file if there may be `many` images, for a file
-    whose suffix is not a figure's, and for a figure that would replace an image.
+    In a folder a figure has the name of `ImageNames` and .png, in the subfolder of its image; a
+    second image of that name gets the suffix "-2". Raises ConfigError for one file if there may be
+    `many` images, for a file whose suffix is not a figure's, and for a figure that would replace an
+    image.
     """
 
     def __init__(self, path: Path, *, many: bool) -> None:
@@ -91,13 +93,15 @@ class FigurePaths:
             )
         self._path = path
         self._taken: set[Path] = set()
+        self._names = ImageNames()
 
-    def for_image(self, image: Path) -> Path:
+    def for_image(self, named: NamedImage) -> Path:
         """Return the path for the figure of an image, and create its folder."""
-        folder = self._path.parent if self._file else self._path
+        image, inside = named.path, named.relative or Path()
+        folder = self._path.parent if self._file else self._path / inside.parent
         folder.mkdir(parents=True, exist_ok=True)
         # a name has at most 255 bytes, and the temporary one is longer than that of the figure
-        stem = os.fsdecode(os.fsencode(image.stem)[:_LONGEST_STEM])
+        stem = os.fsdecode(os.fsencode(self._names.of(image))[:_LONGEST_STEM])
         path, count = self._path if self._file else folder / f"{stem}.png", 1
         while not self._file and path in self._taken:
             count += 1
@@ -311,7 +315,7 @@ def _frame(
     """Draw the image with the attention at a word, which stands out in the caption below."""
     text = " ".join(words) or "–"  # a caption may be empty
     lines = textwrap.wrap(text, 36, break_long_words=False, break_on_hyphens=False)
-    height = _FRAME_WIDTH * shown.shape[0] / shown.shape[1]
+    height = _FRAME_WIDTH * min(2.0, max(0.5, shown.shape[0] / shown.shape[1]))
     figure = Figure(figsize=(_FRAME_WIDTH, height + 0.1 + 0.25 * len(lines)))
     share = height / figure.get_figheight()
     axes = figure.add_axes((0, 1 - share, 1, share))

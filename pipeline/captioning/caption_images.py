@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -14,7 +16,8 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.data.errors import A2Error, ConfigError
+from a2cap.data.captions.vocabulary import UNK
+from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extract_config import LITE, ExtractConfig
@@ -34,6 +37,9 @@ from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED, BundledCaptioner
 
 logger = logging.getLogger(__name__)
+
+_replacing = Lock()
+"""Of captioners in mixed precision, whose parameters are others while they decode."""
 
 _DRAWINGS = "scenes"
 """Name of the data of `a2 scenes`."""
@@ -70,16 +76,17 @@ def caption_files(
     boxes: Path | None,
     decoding: CaptioningConfig,
     runtime: RuntimeConfig,
+    least_beams: int = 1,
     batch_size: int = 16,
     attention: bool = False,
 ) -> Iterator[tuple[NamedImage, CaptionedImage | A2Error]]:
     """Yield each image with its captions, or with the error for which it was skipped.
 
-    Up to batch_size images are decoded together. Raises A2Error before any work for an unusable
-    model, and ConfigError if boxes are missing for a model trained on given boxes or given for
-    another one.
+    Up to batch_size images are decoded together. least_beams: as for ImageCaptioner. Raises A2Error
+    before any work for an unusable model, and ConfigError if boxes are missing for a model trained
+    on given boxes or given for another one.
     """
-    captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime)
+    captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime, least_beams=least_beams)
     given = _given_boxes(captioner.extract_config, boxes, models[0])
     for group in _growing_groups(images, batch_size):
         found = captioner.caption_each(
@@ -91,16 +98,24 @@ def caption_files(
 class ImageCaptioner:
     """A trained captioner, or an ensemble, with the extractor of its training regions.
 
-    Raises A2Error for an unusable model.
+    least_beams: raises a smaller beam_size, also that of a bundled captioner. Raises A2Error for an
+    unusable model.
     """
 
     def __init__(
-        self, models: Sequence[Path], *, decoding: CaptioningConfig, runtime: RuntimeConfig
+        self,
+        models: Sequence[Path],
+        *,
+        decoding: CaptioningConfig,
+        runtime: RuntimeConfig,
+        least_beams: int = 1,
     ) -> None:
         device = prepare_device(runtime)
         self._loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
         own = _own_decoding(models, decoding)
-        self._decoding = decoding.model_copy(update=own.decoding if own else {})
+        decoding = decoding.model_copy(update=own.decoding if own else {})
+        most = max(decoding.beam_size, least_beams)
+        self._decoding = decoding.model_copy(update={"beam_size": most})
         self._mirrored = own is not None and own.mirrored
         captioner = self._loaded.captioner
         pair = MirrorPair(captioner) if self._mirrored else captioner
@@ -120,7 +135,8 @@ class ImageCaptioner:
         is_small = record.config.pools_map and record.config.grid_backbone in LITE
         is_known = plug_in_of(self._loaded.description.model.kind) is None
         is_safe = is_small and is_known and self._decoding.method != "sampling"
-        self._in_threads = device.type == "cpu" and is_safe
+        self._is_mixed = self._decoding.precision != "fp32"
+        self._in_threads = device.type == "cpu" and is_safe and not self._is_mixed
         weights = extractor_weights(model)
         self._extractor = load_extractor(weights, config=self.extract_config, device=str(device))
         if weights.parent == model:
@@ -145,10 +161,16 @@ class ImageCaptioner:
     ) -> Regions:
         """Return the regions of an image as the captioner's training read them.
 
-        pixels: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels, or None to detect them;
-        labels: the same boxes with their scores. Raises InputError for an unusable image or
-        unusable boxes.
+        pixels: (H, W, 3) uint8 BGR; boxes: (R, 4) x1 y1 x2 y2 in pixels, of a captioner trained on
+        given boxes, else None; labels: the same boxes with their scores. Raises InputError for an
+        unusable image and for unusable, missing or needless boxes.
         """
+        if (boxes is None) == (self.extract_config.boxes == "given"):
+            raise InputError(
+                "the captioner was trained on given boxes; give those of the image"
+                if boxes is None
+                else "the captioner was not trained on given boxes; leave boxes out"
+            )
         found = self._as_in_training(self._extractor(pixels, boxes), labels)
         if not self._mirrored:
             return found
@@ -189,9 +211,10 @@ class ImageCaptioner:
         mirrored = [one.mirrored for one in images if isinstance(one, MirroredRegions)]
         batch = _batch([*images, *mirrored])
         batch = replace(batch, image_ids=batch.image_ids[: len(images)])
-        decoded = self._decoder.decode([batch], self._decoding)
+        with self._alone():
+            decoded = list(self._decoder.decode([batch], self._decoding))
         return [
-            CaptionedImage(beams, regions)
+            CaptionedImage(beams, _as_plain(regions))
             for regions, (_, beams) in zip(images, decoded, strict=True)
         ]
 
@@ -201,9 +224,30 @@ class ImageCaptioner:
             return []
         batch = _batch([one.regions for one in captioned])
         captions = {str(number): one.beams[0].caption for number, one in enumerate(captioned)}
-        # empty for a captioner without attention
-        found = dict(self._loaded.attend([batch], captions, layers=True))
+        with self._alone():
+            # empty for a captioner without attention
+            found = dict(self._loaded.attend([batch], captions, layers=True))
         return [replace(one, attention=found.get(str(n))) for n, one in enumerate(captioned)]
+
+    def _alone(self) -> AbstractContextManager[object]:
+        return _replacing if self._is_mixed else nullcontext()
+
+    def require_words(self, caption: str) -> None:
+        """Raise InputError for a caption with words that the captioner does not know."""
+        words = caption.split()
+        ids = self._loaded.vocabulary.encode(words)
+        if unknown := [word for word, one in zip(words, ids, strict=True) if one == UNK]:
+            raise InputError(
+                f"the captioner has no word {unknown[0]!r} of {caption!r}; name one whose "
+                "vocabulary has the words of the caption"
+            )
+
+
+def _as_plain(regions: Regions) -> Regions:
+    """Return the regions without those of the mirror image, which are half of them."""
+    if not isinstance(regions, MirroredRegions):
+        return regions
+    return Regions(**{field.name: getattr(regions, field.name) for field in fields(Regions)})
 
 
 def _own_decoding(models: Sequence[Path], decoding: CaptioningConfig) -> BundledCaptioner | None:
@@ -223,13 +267,14 @@ def attention_by(
     """Return a function that replaces the attention and regions of captions by another captioner's.
 
     boxes: for a captioner trained on given boxes. Raises A2Error as `caption_files` does; the
-    function does for an image that it cannot extract.
+    function does for an image that it cannot extract, and for words that the captioner has not.
     """
     captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime)
     config = captioner.extract_config
     given = _given_boxes(config, boxes if config.boxes == "given" else None, models[0])
 
     def attend(image: NamedImage, captioned: CaptionedImage) -> CaptionedImage:
+        captioner.require_words(captioned.beams[0].caption)
         regions = _extract(image, captioner, given)
         return captioner.with_attention([replace(captioned, regions=regions)])[0]
 

@@ -1,12 +1,13 @@
 """Captions of many images in files: JSON lines, Parquet, or a text file beside each image.
 
 A command that is run again captions what is missing: new images, and those that could not be read.
-A file has the captions of one captioner; a text file does not state its captioner.
+A file has the captions of one captioner with the same settings; a text file states neither.
 """
 
 import json
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.files.system import locked
+from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 
@@ -23,6 +25,33 @@ SIDECARS = "sidecars"
 
 _FIRST_BYTES = b'{"image": '
 """Of each line."""
+_COLUMNS = frozenset(
+    ("image", "model", "settings", "caption", "score", "beams", "width", "height", "boxes")
+)
+"""Columns of a table, those of `caption_line`."""
+_NAMED = ("image", "model")
+"""Texts that each line has."""
+
+
+class ImageNames:
+    """Names for the files of images: the stem, or the whole name of images that share a stem.
+
+    dog.jpg has "dog", and "dog.jpg" if a dog.png is beside it, whichever came first.
+    """
+
+    def __init__(self) -> None:
+        self._stems: dict[Path, Counter[str]] = {}
+
+    def of(self, image: Path) -> str:
+        """Return the name of an image, without suffix."""
+        if image.parent not in self._stems:
+            beside: list[Path] = []
+            with suppress(OSError):  # reading the image reports it
+                beside = list(image.parent.iterdir())
+            self._stems[image.parent] = Counter(
+                path.stem for path in beside if path.suffix.lower() in IMAGE_SUFFIXES
+            )
+        return image.name if self._stems[image.parent][image.stem] > 1 else image.stem
 
 
 class CaptionOutput(ABC):
@@ -47,17 +76,20 @@ class CaptionOutput(ABC):
         """Write what is left."""
 
 
-def caption_output(path: Path, *, model: str, force: bool = False) -> CaptionOutput:
-    """Return the output that a user names; force: drop what earlier runs have written.
+def caption_output(
+    path: Path, *, model: str, settings: str = "", force: bool = False
+) -> CaptionOutput:
+    """Return the output that a user names.
 
-    Raises InputError for a file that is neither kind, and for captions of another model.
+    settings: those that the user set, as text; force: drop what earlier runs have written. Raises
+    InputError for a file that is neither kind, and for captions of another model or settings.
     """
     if str(path) == SIDECARS:
         return Sidecars(force=force)
     if path.suffix == ".jsonl":
-        return JsonLines(path, model=model, force=force)
+        return JsonLines(path, model=model, settings=settings, force=force)
     if path.suffix == ".parquet":
-        return Parquet(path, model=model, force=force)
+        return Parquet(path, model=model, settings=settings, force=force)
     raise InputError(
         f"--output has an unknown suffix: {str(path)!r}; name a .jsonl or .parquet file, or "
         f"{SIDECARS!r} for a text file beside each image"
@@ -65,11 +97,11 @@ def caption_output(path: Path, *, model: str, force: bool = False) -> CaptionOut
 
 
 class Sidecars(CaptionOutput):
-    """NAME.txt beside each image; for dog.png beside dog.jpg, which has dog.txt, dog.png.txt."""
+    """NAME.txt beside each image, of the names of `ImageNames`."""
 
     def __init__(self, *, force: bool) -> None:
         self._force = force
-        self._images: dict[Path, Path] = {}  # text file -> the first image asked about
+        self._names = ImageNames()
 
     def has(self, image: Path) -> bool:
         """Return True if there is a text file that is to be kept."""
@@ -80,9 +112,7 @@ class Sidecars(CaptionOutput):
         write_durably(self._text(image), f"{line['caption']}\n".encode())
 
     def _text(self, image: Path) -> Path:
-        path = image.with_suffix(".txt")
-        is_first = self._images.setdefault(path, image) == image
-        return path if is_first else image.with_name(f"{image.name}.txt")
+        return image.with_name(f"{self._names.of(image)}.txt")
 
     def close(self) -> None:
         """Leave everything as it is: each file is whole."""
@@ -95,7 +125,7 @@ class JsonLines(CaptionOutput):
     LockedError while another process writes it.
     """
 
-    def __init__(self, path: Path, *, model: str, force: bool) -> None:
+    def __init__(self, path: Path, *, model: str, settings: str, force: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as opened:
             self._file = opened.enter_context(path.open("a+b"))
@@ -108,7 +138,7 @@ class JsonLines(CaptionOutput):
             if not (half.startswith(_FIRST_BYTES) or _FIRST_BYTES.startswith(half)):
                 raise _other_file(path, f"has the line {half[:40].decode(errors='replace')!r}")
             if not force:
-                _require_model(path, lines, model)
+                _require_same(path, lines, model, settings)
             self._done = set() if force else {line["image"] for line in lines}
             self._kept: int | None = 0 if force else len(whole)
             self._opened = opened.pop_all()
@@ -133,15 +163,16 @@ class JsonLines(CaptionOutput):
 class Parquet(JsonLines):
     """A row per image, written at the end; until then the rows are in FILE.jsonl beside it."""
 
-    def __init__(self, path: Path, *, model: str, force: bool) -> None:
+    def __init__(self, path: Path, *, model: str, settings: str, force: bool) -> None:
         self._arrow = load_pyarrow(path.name)
         self._table, self._rows = path, path.with_name(f"{path.name}.jsonl")
         if path.is_file() and not self._rows.is_file():
             rows = self._read()
             if not force:
-                _require_model(path, rows, model)
-                write_durably(self._rows, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
-        super().__init__(self._rows, model=model, force=force)
+                _require_same(path, rows, model, settings)
+            # with force too: until the first caption nothing is replaced
+            write_durably(self._rows, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        super().__init__(self._rows, model=model, settings=settings, force=force)
 
     def has(self, image: Path) -> bool:
         """Return True if there is a row of the image."""
@@ -155,7 +186,7 @@ class Parquet(JsonLines):
         reason = "is not Parquet"
         with suppress(self._arrow.ArrowException):
             table = self._arrow.parquet.read_table(self._table)
-            if {"image", "model"} <= set(table.column_names):
+            if {"image", "model"} <= set(table.column_names) <= _COLUMNS:
                 rows: list[dict[str, Any]] = table.to_pylist()
                 return rows
             reason = f"has the columns {', '.join(table.column_names)}"
@@ -173,13 +204,21 @@ class Parquet(JsonLines):
 
 
 def caption_line(
-    image: str | None, found: CaptionedImage, model: str, beams: int | None = None
+    image: str | None,
+    found: CaptionedImage,
+    model: str,
+    beams: int | None = None,
+    settings: str = "",
 ) -> dict[str, Any]:
-    """Return the captions of an image as JSON values; beams: how many of them, None for all."""
+    """Return the captions of an image as JSON values.
+
+    beams: how many of them, None for all; settings: those that the user set, as text.
+    """
     shown = found.beams[:beams]
     return {
         "image": image,
         "model": model,
+        **({"settings": settings} if settings else {}),
         "caption": shown[0].caption,
         "score": shown[0].score,
         "beams": [{"caption": beam.caption, "score": beam.score} for beam in shown],
@@ -207,22 +246,27 @@ def _as_utf8(path: Path) -> Path:
     return Path(os.fsencode(path).decode(errors="backslashreplace"))
 
 
-def _require_model(path: Path, lines: Iterable[Mapping[str, Any]], model: str) -> None:
-    """Raise InputError if another captioner has written lines of a file."""
-    other = next((line["model"] for line in lines if line["model"] != model), model)
-    if other != model:
-        raise InputError(
-            f"captions of two models in one file: {str(path)!r} has those of {other!r}, this is "
-            f"{model!r}; name another --output, or caption all images again with --force"
-        )
+def _require_same(
+    path: Path, lines: Iterable[Mapping[str, Any]], model: str, settings: str
+) -> None:
+    """Raise InputError if another captioner, or one of other settings, has written lines."""
+    for what, own, key in (("models", model, "model"), ("settings", settings, "settings")):
+        found = (line.get(key) or "" for line in lines)
+        other = next((value for value in found if value != own), own)
+        if other != own:
+            raise InputError(
+                f"captions of two {what} in one file: {str(path)!r} has those of "
+                f"{other or 'none'!r}, this is {own or 'none'!r}; name another --output, or "
+                "caption all images again with --force"
+            )
 
 
 def _parsed(path: Path, line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
-        if isinstance(found, dict) and {"image", "model"} <= found.keys():
+        if isinstance(found, dict) and all(isinstance(found.get(k), str) for k in _NAMED):
             return found
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     raise _other_file(path, f"has the line {line[:40].decode(errors='replace')!r}")
 

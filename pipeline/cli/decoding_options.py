@@ -49,7 +49,7 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _config(overrides: list[str], *, beams: int) -> Config:
-    """Load the configuration with at least so many beams; reject settings without effect."""
+    """Load the configuration; reject settings without effect, or that do not fit so many beams."""
     # the batch size is an option of its own, or that of the stores
     decoding = sorted(CaptioningConfig.model_fields.keys() - {"batch_size"})
     for field in (setting.partition("=")[0].strip() for setting in overrides):
@@ -60,7 +60,6 @@ def _config(overrides: list[str], *, beams: int) -> Config:
                 f"runtime or evaluate ({', '.join(decoding)})"
             )
     config = load_config(None, overrides)
-    if beams > 1:
-        most = max(beams, config.evaluate.beam_size)
-        return load_config(None, [*overrides, f"evaluate.beam_size={most}"])
+    if beams > config.evaluate.beam_size:
+        load_config(None, [*overrides, f"evaluate.beam_size={beams}"])
     return config

@@ -108,9 +108,9 @@ def caption(
     reported and skipped; the exit code is then 3. With --output, the same command run again
     captions new images and those that could not be read.
 
-    A line of --json has image (the path), model, caption, score (log-probability), beams (captions
-    and log-probabilities, the chosen one first), width and height in pixels, and boxes, the regions
-    in pixels as [x1, y1, x2, y2].
+    A line of --json has image (the path), model, settings (those of decoding that you set, if any),
+    caption, score (log-probability), beams (captions and log-probabilities, the chosen one first),
+    width and height in pixels, and boxes, the regions in pixels as [x1, y1, x2, y2].
 
     \b
     Example:
@@ -134,29 +134,34 @@ def caption(
         below=_second_captioner(figure_below, boxes, config),
     )
     with ExitStack() as files:
-        model = captioner_name(models)
+        model, settings = captioner_name(models), _settings(config, beams)
         written = None
+        known: set[Path] = set()
         if output is not None:
-            written = files.enter_context(caption_output(output, model=model, force=force))
+            written = files.enter_context(
+                caption_output(output, model=model, settings=settings, force=force)
+            )
         files.enter_context(reading(*models))
         captioned = caption_files(
-            named if written is None else _missing(named, written),
+            named if written is None else _missing(named, written, known),
             models=models,
             boxes=boxes,
             decoding=config.evaluate,
             runtime=config.runtime,
+            least_beams=beams or 1,
             batch_size=batch_size,
             attention=write is not None,
         )
 
         def emit(image: NamedImage, found: CaptionedImage) -> None:
-            if written is None:
-                click.echo(_text(image.path, found, model, beams, as_json=as_json))
+            line = caption_line(str(image.path), found, model, beams, settings)
+            if written is not None:
+                written.write(image.path, line)
             else:
-                written.write(image.path, caption_line(str(image.path), found, model, beams))
+                click.echo(json.dumps(line) if as_json else _text(image.path, found, beams))
 
         done, failed = _emit_all(captioned, emit, write)
-    _finish(output, done, failed)
+    _finish(output, done, failed, without_figure=len(known) if figure else 0)
 
 
 def _require_companions(
@@ -212,15 +217,30 @@ def _emit_all(
             click.echo(f"a2: skipped {str(image.path)!r}: {found}{near}", err=True)
             continue
         done += 1
+        # first: an image with a line is not captioned again, and would have no figure
+        drawn = None if draw is None else draw(image, found)
         emit(image, found)
-        if draw is not None:
+        if drawn is not None:
             # standard output has the captions alone
-            click.echo(f"figure: {draw(image, found)}", err=True)
+            click.echo(f"figure: {drawn}", err=True)
     return done, failed
 
 
-def _finish(output: Path | None, done: int, failed: int) -> None:
+def _settings(config: Config, beams: int | None) -> str:
+    """Return the settings of decoding that the user set, which enter the lines of captions."""
+    decoding = config.evaluate
+    chosen = sorted(f"{name}={getattr(decoding, name)}" for name in decoding.model_fields_set)
+    return " ".join([*chosen, f"beams={beams}"] if beams else chosen)
+
+
+def _finish(output: Path | None, done: int, failed: int, *, without_figure: int) -> None:
     """Report what was written to `output`; exit with 3 if images failed."""
+    if without_figure:
+        click.echo(
+            f"a2: no figure of {without_figure:,} images that had captions; add --force to caption "
+            "and draw them again",
+            err=True,
+        )
     if output is not None:
         again = "; run the same command again to retry them" if failed else ""
         click.echo(f"{output}: {done:,} new captions, {failed:,} images failed{again}", err=True)
@@ -244,11 +264,17 @@ def _named_images(
     return chain.from_iterable(sources)
 
 
-def _missing(named: Iterable[NamedImage], written: CaptionOutput) -> Iterator[NamedImage]:
-    """Yield each image once, without those that have been captioned."""
+def _missing(
+    named: Iterable[NamedImage], written: CaptionOutput, known: set[Path]
+) -> Iterator[NamedImage]:
+    """Yield each image once, without those that have been captioned, which are added to `known`."""
     seen = set()
     for image in named:
-        if image.path not in seen and not written.has(image.path):
+        if image.path in seen or image.path in known:
+            continue
+        if written.has(image.path):
+            known.add(image.path)
+        else:
             seen.add(image.path)
             yield image
 
@@ -302,7 +328,7 @@ def _figure_writer(
     paths = FigurePaths(figure, many=many)
 
     def write(image: NamedImage, found: CaptionedImage) -> Path:
-        path = paths.for_image(image.path)
+        path = paths.for_image(image)
         second = None if below is None else below(image, found)
         write_figure(path, image, found, layer=layer, head=head, style=style, below=second)
         return path
@@ -310,12 +336,8 @@ def _figure_writer(
     return write
 
 
-def _text(
-    path: Path, found: CaptionedImage, model: str, beams: int | None, *, as_json: bool
-) -> str:
+def _text(path: Path, found: CaptionedImage, beams: int | None) -> str:
     """Format the captions of an image."""
-    if as_json:  # ASCII, which every terminal and locale accepts
-        return json.dumps(caption_line(str(path), found, model, beams))
     shown = found.beams[:beams]
     name = click.format_filename(path)
     # a line break would be a second line, an escape sequence would reach the terminal

@@ -180,6 +180,15 @@ def test_an_animation_has_a_frame_for_each_word_and_ends_with_the_image(tmp_path
         assert all(corner[0] > 100 for corner in corners[:-1])  # faded
 
 
+@pytest.mark.parametrize("size", [(1, 300), (300, 1)])
+def test_an_animation_of_a_thin_image_is_not_longer_than_twice_its_width(tmp_path, size):
+    Image.new("RGB", size).save(tmp_path / "image.png")
+    found = captioned(("dog", [0.5, 0.5], [0, 1]))
+    write_figure(tmp_path / "a.gif", NamedImage(tmp_path / "image.png"), found)
+    with Image.open(tmp_path / "a.gif") as animation:
+        assert animation.height < 2.5 * animation.width
+
+
 STARTS = {"png": b"\x89PNG", "JPG": b"\xff\xd8", "webp": b"RIFF", "pdf": b"%PDF", "svg": b"<?xml"}
 
 
@@ -197,7 +206,7 @@ def test_the_suffix_sets_the_format_and_any_script_can_be_drawn(tmp_path, suffix
 def test_long_names_of_images_are_shortened(tmp_path):
     paths = FigurePaths(tmp_path / "figures", many=True)
     for end in ("a", "b"):
-        path = paths.for_image(Path("ü" * 120 + end + ".jpg"))
+        path = paths.for_image(NamedImage(Path("ü" * 120 + end + ".jpg")))
         write_durably(path, b"figure")
     names = {name.stem for name in (tmp_path / "figures").iterdir()}
     assert names == {"ü" * 110, "ü" * 110 + "-2"}
@@ -205,13 +214,23 @@ def test_long_names_of_images_are_shortened(tmp_path):
 
 def test_paths_of_figures(tmp_path):
     one = FigurePaths(tmp_path / "in" / "x.SVG", many=False)
-    assert one.for_image(Path("dog.jpg")) == tmp_path / "in" / "x.SVG"
+    assert one.for_image(NamedImage(Path("dog.jpg"))) == tmp_path / "in" / "x.SVG"
     assert (tmp_path / "in").is_dir()
     many = FigurePaths(tmp_path / "figures", many=True)
     images = ["a/dog.jpg", "b/dog.png", "dog-2.jpg", "dog.v2.jpg"]
-    assert [many.for_image(Path(name)).name for name in images] == [
+    assert [many.for_image(NamedImage(Path(name))).name for name in images] == [
         *["dog.png", "dog-2.png", "dog-2-2.png", "dog.v2.png"]
     ]
+    for name in ("a/dog.jpg", "a/cat.jpg", "a/cat.png"):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    folders = FigurePaths(tmp_path / "figures", many=True)
+    found = [
+        folders.for_image(NamedImage(tmp_path / name, Path(name))).relative_to(tmp_path / "figures")
+        for name in ("a/cat.png", "a/dog.jpg", "b/dog.jpg", "a/cat.jpg")
+    ]
+    names = ["a/cat.png.png", "a/dog.png", "b/dog.png", "a/cat.jpg.png"]
+    assert list(map(str, found)) == names
     with pytest.raises(ConfigError):
         FigurePaths(tmp_path / "x.png", many=True)
 
@@ -221,7 +240,7 @@ def test_a_figure_does_not_replace_an_image(tmp_path, figure, many):
     image = tmp_path / "dog.png"
     image.touch()
     paths = FigurePaths(tmp_path / figure, many=many)
-    assert message_of(paths.for_image, image, error=ConfigError) == (
+    assert message_of(paths.for_image, NamedImage(image), error=ConfigError) == (
         f"--figure would replace a file beside the image: {str(image)!r}; name another file or "
         "folder"
     )
@@ -235,4 +254,4 @@ def test_an_unknown_suffix_of_a_figure_is_refused_unless_it_is_a_folder(tmp_path
         ".pdf, .svg, .gif, or name a folder without a suffix"
     )
     path.mkdir()
-    assert FigurePaths(path, many=many).for_image(Path("a.jpg")) == path / "a.png"
+    assert FigurePaths(path, many=many).for_image(NamedImage(Path("a.jpg"))) == path / "a.png"

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from PIL import Image
 
 from a2cap.data.batches.collate import collate
 from a2cap.data.errors import InputError
+from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
@@ -30,6 +32,7 @@ from a2cap.pipeline.captioning.given_boxes import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED
+from tests.data.messages import message_of
 from tests.experiments import copied_captioner, detecting
 
 CPU = RuntimeConfig(device="cpu")
@@ -292,6 +295,18 @@ def test_a_second_captioner_attends_to_the_same_caption(experiment, a2_words, mo
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_an_image_without_its_figure_is_captioned_again(experiment, a2_words, tmp_path):
+    image = next(iter(evaluated(experiment)))
+    words = image, "--output", tmp_path / "x.jsonl", "--figure", tmp_path / "figures"
+    assert a2_words(*words, "--layer", 9).exit_code == 1
+    assert (tmp_path / "x.jsonl").read_text() == ""
+    assert a2_words(*words, "--layer", 1).exit_code == 0
+    assert (tmp_path / "figures" / f"{image.stem}.png").is_file()
+    assert a2_words(*words, "--layer", 1).stderr.startswith(
+        "a2: no figure of 1 images that had captions; add --force to caption and draw them again\n"
+    )
+
+
 @pytest.mark.slow
 def test_a_captioner_without_attention_has_no_figure(experiment, a2_words, tmp_path, monkeypatch):
     monkeypatch.setattr(caption_attention, "trace_attention", lambda *arguments: [])
@@ -374,7 +389,25 @@ def test_the_bundled_captioner_of_photographs_has_settings_of_its_own(settings, 
     assert len(captioned.beams) == beams
     is_sorted = sorted(captioned.beams, key=lambda beam: -beam.score) == captioned.beams
     assert is_sorted or not settings  # by consensus, not by probability
-    assert isinstance(captioned.regions, MirroredRegions) == (not settings)
+    extracted = captioner.extract(np.zeros((64, 64, 3), np.uint8))
+    assert isinstance(extracted, MirroredRegions) == (not settings)
+    assert type(captioned.regions) is Regions  # many captions need no second half
+
+
+def test_more_beams_than_its_own_raise_those_of_the_bundled_captioner():
+    how = {"decoding": CaptioningConfig(), "runtime": CPU}
+    for least, beams in ((3, 20), (21, 21)):
+        captioner = ImageCaptioner([BUNDLED["photos"].folder], **how, least_beams=least)
+        extracted = captioner.extract(np.zeros((64, 64, 3), np.uint8))
+        assert isinstance(extracted, MirroredRegions)
+        assert len(captioner.caption([extracted])[0].beams) == beams
+    assert message_of(captioner.require_words, "a zebrafish") == (
+        "the captioner has no word 'zebrafish' of 'a zebrafish'; name one whose vocabulary has "
+        "the words of the caption"
+    )
+    assert message_of(captioner.extract, None, np.zeros((1, 4), np.float32)) == (
+        "the captioner was not trained on given boxes; leave boxes out"
+    )
 
 
 def test_the_bundled_captioner_says_the_same_of_a_mirror_image():
@@ -392,6 +425,20 @@ def test_the_bundled_captioner_says_the_same_of_a_mirror_image():
 
 
 @pytest.mark.slow
+def test_threads_of_a_program_may_share_a_captioner_of_mixed_precision():
+    settings = CaptioningConfig(precision="bf16", beam_size=2)
+    captioner = ImageCaptioner([BUNDLED["photos"].folder], decoding=settings, runtime=CPU)
+    photo = read_image(Path(str(files("a2cap.pipeline") / "chelsea.jpg")))
+    views = [captioner.extract(photo[:, 40 * number :].copy()) for number in range(4)]
+
+    def captions(view):
+        return [one.beams[0].caption for one in captioner.with_attention(captioner.caption([view]))]
+
+    expected = list(map(captions, views))
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(captions, views * 2)) == expected * 2
+
+
 @pytest.mark.parametrize("settings", [{}, {"method": "sampling", "beam_size": 2}])
 def test_threads_change_no_caption_and_errors_stay_in_their_places(tmp_path, settings):
     with Image.open(str(files("a2cap.pipeline") / "chelsea.jpg")) as cat:

@@ -79,17 +79,20 @@ def test_sidecars_lie_beside_their_images(tmp_path):
 
 
 def test_two_images_of_one_name_have_two_sidecars(tmp_path):
-    images = [tmp_path / name for name in ("dog.jpg", "dog.png")]
+    images = [tmp_path / name for name in ("dog.jpg", "dog.PNG")]
+    images[0].touch()
+    output = caption_output(Path("sidecars"), model="photos")
+    output.write(images[0], line(str(images[0]), "a dog"))
+    assert (tmp_path / "dog.txt").read_text() == "a dog\n"
+    images[1].touch()  # dog.txt could now be of either
     output = caption_output(Path("sidecars"), model="photos")
     assert [output.has(image) for image in images] == [False, False]
-    for image, caption in zip(images, ("a dog", "a cat"), strict=True):
+    for image, caption in zip(reversed(images), ("a cat", "a dog"), strict=True):
         output.write(image, line(str(image), caption))
-    assert (tmp_path / "dog.txt").read_text() == "a dog\n"
-    assert (tmp_path / "dog.png.txt").read_text() == "a cat\n"
-    assert [output.has(image) for image in images] == [True, True]
-    (tmp_path / "dog.png.txt").unlink()  # as of a run that ended between both
-    output = caption_output(Path("sidecars"), model="photos")
-    assert [output.has(image) for image in images] == [True, False]
+    assert (tmp_path / "dog.PNG.txt").read_text() == "a cat\n"
+    assert (tmp_path / "dog.jpg.txt").read_text() == "a dog\n"
+    for image in images:
+        assert caption_output(Path("sidecars"), model="photos").has(image)
 
 
 def test_a_file_is_replaced_by_the_first_caption_and_has_one_writer(path):
@@ -103,6 +106,18 @@ def test_a_file_is_replaced_by_the_first_caption_and_has_one_writer(path):
     with caption_output(path, model="photos", force=True):
         pass  # as with an unusable model, or without images
     assert rows(path) == [line("a.jpg")]
+
+
+def test_a_table_outlives_a_kill_before_the_first_caption(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "captions.parquet"
+    with caption_output(path, model="photos") as output:
+        output.write(Path("a.jpg"), line("a.jpg"))
+    killed = caption_output(path, model="scenes", force=True)
+    killed._opened.close()  # as the system does; `close` is not called
+    with caption_output(path, model="photos") as output:
+        output.write(Path("b.jpg"), line("b.jpg"))
+    assert rows(path) == [line("a.jpg"), line("b.jpg")]
 
 
 def test_parquet_has_names_that_are_not_utf8(tmp_path):
@@ -125,6 +140,10 @@ def test_captions_of_another_model_are_refused_and_replaced_by_force(path):
     )
     assert path.read_bytes() == written
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert message_of(caption_output, path, model="photos", settings="beam_size=1") == (
+        f"captions of two settings in one file: {str(path)!r} has those of 'none', this is "
+        "'beam_size=1'; name another --output, or caption all images again with --force"
+    )
     with caption_output(path, model="scenes", force=True) as output:
         assert not output.has(Path("a.jpg"))
         output.write(Path("a.jpg"), line("a.jpg", "a lamp", "scenes"))
@@ -142,21 +161,25 @@ def test_other_files_are_refused(tmp_path):
     ("name", "content", "reason"),
     [
         ("other.jsonl", '{"images": []}\n', "has the line '{\"images\": []}'"),
+        ("other.jsonl", '{"image": [1]}\n', "has the line '{\"image\": [1]}'"),
+        (
+            "other.parquet",
+            {"image": ["a"], "model": ["m"], "time": [b"x"]},
+            "has the columns image, model, time",
+        ),
         ("other.jsonl", "a letter", "has the line 'a letter'"),  # not half a line
         ("other.parquet", "a letter", "is not Parquet"),
-        ("other.parquet", None, "has the columns score"),
+        ("other.parquet", {"score": [1]}, "has the columns score"),
     ],
 )
 @pytest.mark.parametrize("force", [False, True])
 def test_files_that_have_no_captions_are_kept(tmp_path, name, content, reason, force):
     path = tmp_path / name
-    if content is not None:
+    if isinstance(content, str):
         path.write_text(content)
-    if path.suffix == ".parquet":
-        parquet = pytest.importorskip("pyarrow.parquet")
-        if content is None:
-            table = pytest.importorskip("pyarrow").table({"score": [1]})
-            parquet.write_table(table, path)
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(arrow.table(content), path)
     before = path.read_bytes()
     found = message_of(caption_output, path, model="photos", force=force, error=InputError)
     assert found == f"not a file of captions: {str(path)!r} {reason}; name another --output"
