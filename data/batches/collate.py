@@ -1,6 +1,6 @@
 """Batches: images padded to a common number of regions, and their captions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,18 +45,16 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the batch on a device; non_blocking only helps with a pinned batch."""
-        moved: dict[str, Any] = {
-            name: values.to(device, non_blocking=non_blocking)
-            for name, values in vars(self).items()
-            if isinstance(values, Tensor)
-        }
-        return replace(self, **moved)
+        return self._mapped(lambda values: values.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "Batch":
         """Return the batch in page-locked memory."""
+        return self._mapped(Tensor.pin_memory)
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         tensors = [item for item in vars(self).items() if isinstance(item[1], Tensor)]
-        pinned: dict[str, Any] = {name: values.pin_memory() for name, values in tensors}
-        return replace(self, **pinned)
+        changed: dict[str, Any] = {name: change(values) for name, values in tensors}
+        return replace(self, **changed)
 
 
 def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:

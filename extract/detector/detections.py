@@ -19,6 +19,10 @@ from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch
 from a2cap.extract.detector.proposals import batch_rois, clip_boxes, delta_limit, suppress
 
+LEAST_SCORE, MOST_OVERLAP, MOST_OBJECTS = 0.05, 0.5, 100
+"""Minimum score; overlap above which a box yields to a higher-scoring one of its class; objects per
+image. All are those of py-faster-rcnn, detectron2 and torchvision."""
+
 
 @dataclass(frozen=True)
 class Detections:
@@ -38,29 +42,8 @@ class Detections:
         return len(self.boxes)
 
 
-@dataclass(frozen=True)
-class DetectionRule:
-    """Thresholds of detection; the defaults of py-faster-rcnn, detectron2 and torchvision.
-
-    confidence: minimum score; overlap: above which a box is suppressed by a higher-scoring one of
-    its class; most: maximum objects per image.
-    """
-
-    confidence: float = 0.05
-    overlap: float = 0.5
-    most: int = 100
-
-
-USUAL_RULE = DetectionRule()
-
-
 def detect_objects(
-    detector: Detector,
-    images: Sequence[Pixels],
-    *,
-    proposals: int,
-    roi_size: int,
-    rule: DetectionRule = USUAL_RULE,
+    detector: Detector, images: Sequence[Pixels], *, proposals: int, roi_size: int
 ) -> list[Detections]:
     """Detect the objects of each image, in order; the result equals that of each image alone
     to float32 rounding.
@@ -82,7 +65,7 @@ def detect_objects(
             counts = [len(boxes) for boxes in proposed]
             parts = zip(*(torch.split(part, counts) for part in outputs), strict=True)
             for index, size, boxes, own in zip(indices, sizes, proposed, parts, strict=True):
-                found[index] = _detections(detector, boxes, own, size=size, rule=rule)
+                found[index] = _detections(detector, boxes, own, size=size)
     return [found[index] for index in range(len(images))]
 
 
@@ -121,18 +104,17 @@ def _detections(
     outputs: tuple[Tensor, Tensor, Tensor],
     *,
     size: ScaledSize,
-    rule: DetectionRule,
 ) -> Detections:
     """Return the detections of one image among its proposals, (N, 4) in scaled pixels."""
     features, logits, deltas = outputs  # (N, F), (N, classes + 1), (N, classes, 4)
     probabilities = logits.softmax(dim=1)[:, :-1]
     # one proposal may be found as objects of several classes
-    regions, class_ids = (probabilities >= rule.confidence).nonzero(as_tuple=True)
+    regions, class_ids = (probabilities >= LEAST_SCORE).nonzero(as_tuple=True)
     scores = probabilities[regions, class_ids]
     boxes = refined_boxes(
         deltas[regions, class_ids], proposals[regions], size=size, meta=detector.meta
     )
-    kept = _suppress_by_class(boxes, scores, class_ids, rule=rule, meta=detector.meta)
+    kept = _suppress_by_class(boxes, scores, class_ids, meta=detector.meta)
     predictor, attribute_logits = detector.roi_heads.box_predictor, None
     if predictor.has_attributes:
         logits = predictor.attribute_logits_of(features[regions[kept]], class_ids[kept])
@@ -155,7 +137,7 @@ def refined_boxes(
 
 
 def _suppress_by_class(
-    boxes: Tensor, scores: Tensor, class_ids: Tensor, *, rule: DetectionRule, meta: DetectorMeta
+    boxes: Tensor, scores: Tensor, class_ids: Tensor, *, meta: DetectorMeta
 ) -> Tensor:
     """Return the indices of the boxes that are kept, by falling score."""
     if not len(boxes):
@@ -164,4 +146,4 @@ def _suppress_by_class(
     # the sides of a box exact at any offset.
     apart = boxes.double() + class_ids[:, None] * (boxes.max().double() + 2)
     scores = scores.double()
-    return suppress(apart, scores, threshold=rule.overlap, most=rule.most, meta=meta)
+    return suppress(apart, scores, threshold=MOST_OVERLAP, most=MOST_OBJECTS, meta=meta)

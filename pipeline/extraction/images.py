@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,30 +42,6 @@ class EncodedImage(NamedTuple):
     content: bytes | A2Error
 
 
-class Images(Protocol):
-    """Images in the order of their shards."""
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """Ids in order."""
-
-    def part(self, ids: Iterable[str]) -> "Images":
-        """Return some of the images, for another process."""
-
-    def files(self, ids: Iterable[str]) -> set[Path]:
-        """Return the files of this machine from which images are read."""
-
-    def read(self, ids: Sequence[str]) -> Iterator[EncodedImage]:
-        """Read images in order; raise UnreadableError if the system fails."""
-
-
-class UnlistedImages(Protocol):
-    """Images whose ids may not be known yet."""
-
-    def listed(self, partial: Path) -> Images:
-        """Return the images; a list that takes long is kept in the partial folder."""
-
-
 @dataclass(frozen=True)
 class ImageFiles:
     """Images of a folder: the file of each id, None if it is missing.
@@ -81,7 +57,7 @@ class ImageFiles:
         """Ids in order."""
         return sorted(self.paths)
 
-    def listed(self, partial: Path) -> Images:
+    def listed(self, partial: Path) -> "ImageFiles":
         """Return these images, whose ids are known."""
         return self
 
@@ -179,7 +155,7 @@ class Source:
     text: str
     wanted: Collection[str] | None = None
 
-    def listed(self, partial: Path) -> Images:
+    def listed(self, partial: Path) -> SourceImages:
         """List the source, or read the list that another process of the extraction has made."""
         items = {item.image_id: item for item in _listed(self.text, partial / LISTING)}
         if self.wanted is None:
@@ -187,6 +163,13 @@ class Source:
         missing = sorted(set(self.wanted) - items.keys())
         found = {image_id: item for image_id, item in items.items() if image_id in self.wanted}
         return SourceImages(self.text, {**found, **dict.fromkeys(missing)})
+
+
+Images = ImageFiles | SourceImages
+"""Images in the order of their shards."""
+
+UnlistedImages = ImageFiles | Source
+"""Images whose ids may not be known yet."""
 
 
 def _listed(text: str, file: Path) -> list[SourceItem]:

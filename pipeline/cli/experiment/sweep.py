@@ -14,7 +14,6 @@ from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.artifact_names import METRICS
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.stages.plan import require_runnable
 from a2cap.pipeline.sweep import Point, grid, interval
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
@@ -98,13 +97,9 @@ def _state(experiment: Experiment) -> str:
 
 def _run(experiment: Experiment) -> tuple[dict[str, float], bool]:
     """Run all stages; return the metrics, and True if items were skipped."""
-    require_runnable(experiment, experiment.names)
-    skipped = False
-    for name in experiment.names:
-        outcome = experiment.run(name)
-        print_outcome(name, outcome)
-        skipped = skipped or bool(outcome.manifest.skipped)
-    return json.loads((outcome.directory / METRICS).read_text())["metrics"], skipped
+    outcomes = experiment.run_all(experiment.names, print_outcome)
+    metrics = json.loads((outcomes[-1].directory / METRICS).read_text())["metrics"]
+    return metrics, any(outcome.manifest.skipped for outcome in outcomes)
 
 
 def _print_means(scores: list[tuple[Point, dict[str, float]]]) -> None:

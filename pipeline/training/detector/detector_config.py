@@ -150,7 +150,7 @@ def input_files(config: DetectorConfig) -> Iterator[tuple[str, Path]]:
     for field in fields:
         path: Path | None = getattr(config, field)
         if path is not None or field in required:
-            yield field, label_file(path, field)
+            yield field, require_file(path, f"detector.{field}")
 
 
 def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
@@ -164,7 +164,7 @@ def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
     lists.setdefault(validation, []).append("validation_ids")
     found = {}
     for field, listed_by in lists.items():
-        images = find_images(label_folder(getattr(config, field), field))
+        images = find_images(require_folder(getattr(config, field), f"detector.{field}"))
         wanted: set[str] = set()
         for name in listed_by:
             listed = listed_ids(config, name)
@@ -176,14 +176,4 @@ def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
 def listed_ids(config: DetectorConfig, field: str) -> frozenset[str] | None:
     """Return the ids of a list, None if its field is not set."""
     path = getattr(config, field)
-    return None if path is None else read_ids(label_file(path, field))
-
-
-def label_file(path: Path | None, field: str) -> Path:
-    """Return the file of a field; ConfigError if it is not set, InputError without it."""
-    return require_file(path, f"detector.{field}")
-
-
-def label_folder(path: Path | None, field: str) -> Path:
-    """Return the folder of a field; ConfigError if it is not set or does not exist."""
-    return require_folder(path, f"detector.{field}")
+    return None if path is None else read_ids(require_file(path, f"detector.{field}"))

@@ -8,10 +8,9 @@ from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.detection.visual_genome import read_visual_genome
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.image_file import image_size
+from a2cap.data.files.paths import require_file, require_folder
 from a2cap.pipeline.training.detector.detector_config import (
     DetectorConfig,
-    label_file,
-    label_folder,
     listed_ids,
 )
 
@@ -46,17 +45,17 @@ def read_validation_data(config: DetectorConfig) -> DetectionData:
 
 
 def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> DetectionData:
-    folder = label_folder(getattr(config, images), images)
-    file = label_file(getattr(config, labels), labels)
+    folder = require_folder(getattr(config, images), f"detector.{images}")
+    file = require_file(getattr(config, labels), f"detector.{labels}")
     only = listed_ids(config, ids)
     if config.layout == "coco":
         return _skip_misfits(read_coco(file, folder, only=only))
     data = read_visual_genome(
         file,
-        label_file(config.attributes, "attributes"),
+        require_file(config.attributes, "detector.attributes"),
         folder,
-        object_names=label_file(config.object_names, "object_names"),
-        attribute_names=label_file(config.attribute_names, "attribute_names"),
+        object_names=require_file(config.object_names, "detector.object_names"),
+        attribute_names=require_file(config.attribute_names, "detector.attribute_names"),
         only=only,
     )
     return _skip_misfits(data)

@@ -4,13 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from a2cap.extract.detector import detections
 from a2cap.extract.detector.conventions import caffe_meta, detectron2_meta
-from a2cap.extract.detector.detections import (
-    DetectionRule,
-    detect_objects,
-    propose_regions,
-    refined_boxes,
-)
+from a2cap.extract.detector.detections import detect_objects, propose_regions, refined_boxes
 from a2cap.extract.detector.input import ScaledSize, scaled_batch
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import Extractor
@@ -24,8 +20,8 @@ def close(found, expected):
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
 
 
-def detect(detector, images, **rule):
-    return detect_objects(detector, images, proposals=30, roi_size=7, rule=DetectionRule(**rule))
+def detect(detector, images):
+    return detect_objects(detector, images, proposals=30, roi_size=7)
 
 
 @pytest.mark.slow
@@ -73,11 +69,13 @@ def reference(detector, image, *, confidence, overlap, most):
     return kept, attributes[:, :-1].argmax(dim=1).tolist(), size
 
 
-def test_detections_equal_loops_over_classes_and_boxes(detector, make_image):
+def test_detections_equal_loops_over_classes_and_boxes(detector, make_image, monkeypatch):
     image = make_image(0)
-    rule = {"confidence": 0.1, "overlap": 0.4, "most": 15}
-    expected, attributes, size = reference(detector, image, **rule)
-    (found,) = detect(detector, [image], **rule)
+    monkeypatch.setattr(detections, "LEAST_SCORE", 0.1)
+    monkeypatch.setattr(detections, "MOST_OVERLAP", 0.4)
+    monkeypatch.setattr(detections, "MOST_OBJECTS", 15)
+    expected, attributes, size = reference(detector, image, confidence=0.1, overlap=0.4, most=15)
+    (found,) = detect(detector, [image])
     assert found.class_ids.tolist() == [kind for _, kind, *_ in expected]
     assert (
         found.attribute_logits.argmax(1).tolist() == attributes
@@ -88,8 +86,9 @@ def test_detections_equal_loops_over_classes_and_boxes(detector, make_image):
     assert found.boxes.dtype == found.scores.dtype == np.float32
 
 
-def test_an_image_without_detections_has_an_empty_result(detector, make_image):
-    (found,) = detect(detector, [make_image(0)], confidence=1.0)
+def test_an_image_without_detections_has_an_empty_result(detector, make_image, monkeypatch):
+    monkeypatch.setattr(detections, "LEAST_SCORE", 1.0)
+    (found,) = detect(detector, [make_image(0)])
     assert len(found) == 0
     assert found.boxes.shape == (0, 4)
     assert found.attribute_logits.shape[0] == 0
