@@ -38,9 +38,10 @@ class Captioner:
     """
 
     def __init__(self, models: Sequence[Path], *, device: str = "auto", **decoding: object) -> None:
-        unknown = sorted(decoding.keys() - CaptioningConfig.model_fields.keys())
-        if unknown:
-            valid = ", ".join(CaptioningConfig.model_fields)
+        # the batch size is an argument of each call
+        fields = [name for name in CaptioningConfig.model_fields if name != "batch_size"]
+        if unknown := sorted(decoding.keys() - set(fields)):
+            valid = ", ".join(fields)
             raise ConfigError(f"unknown setting of decoding: {unknown[0]!r}; valid names: {valid}")
         config = config_from({"evaluate": decoding, "runtime": {"device": device}})
         self._captioner = ImageCaptioner(models, decoding=config.evaluate, runtime=config.runtime)

@@ -29,8 +29,9 @@ def open_source(text: str) -> ImageSource:
     if Path(text).is_dir():  # whose name may contain braces
         return ImageSource(text, tables_of(Path(text), table_files(Path(text))))
     names = [name for pattern in expand(text) for name in matching(pattern)]
-    missing = [name for name in names if not exists(name)]
-    if missing or not names:
+    if not names:
+        raise InputError(f"no file matches {text!r}; check the pattern")
+    if missing := [name for name in names if not exists(name)]:
         raise InputError(
             f"{len(missing)} of {len(names)} files of {text!r} are missing: "
             f"{sample_ids(missing)}; check the path"

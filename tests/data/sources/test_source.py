@@ -143,6 +143,11 @@ def test_missing_shards_are_named(tmp_path):
     )
 
 
+def test_a_pattern_without_a_file_is_an_error():
+    for text in ("s-{003..001}.tar", "nothing*.tar"):
+        assert error_of(text) == f"no file matches {text!r}; check the pattern"
+
+
 def test_what_changed_since_the_listing_is_an_error_of_each_image(tmp_path, monkeypatch):
     path, gone = tmp_path / "s.tar", tmp_path / "t.tar"
     path.write_bytes(tar_bytes(MEMBERS))
