@@ -103,7 +103,9 @@ def _csv_rows(
             reader = csv.reader([text], delimiter=delimiter, skipinitialspace=True, strict=True)
             try:
                 fields = next(reader)
-            except csv.Error as error:  # an open mark, a carriage return, a field above 128 KiB
+            except csv.Error as error:  # a carriage return outside of quotes, a field above 128 KiB
+                if line.count('"') % 2:
+                    raise BadItem("a quotation mark that does not close") from error
                 raise BadItem(f"not CSV: {str(error).partition(' - ')[0]}") from error
             if len(fields) > count and '"' not in text and columns["caption"] == count - 1:
                 fields = text.split(delimiter, count - 1)  # a caption with commas, not quoted

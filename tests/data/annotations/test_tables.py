@@ -58,7 +58,7 @@ def test_a_quotation_mark_that_does_not_close_costs_its_own_line(tmp_path):
     text = 'image,caption\na.jpg,A dog\nb.jpg,"A cat\nc.jpg,"Dogs, two"\nd.jpg,A "big" dog\n'
     found = read_annotations(written(tmp_path, text, "x.csv"), split=ANY)
     assert [image.image_id for image in found.images] == ["a", "c", "d"]
-    assert reasons(found) == [("line 3", "not CSV: unexpected end of data")]
+    assert reasons(found) == [("line 3", "a quotation mark that does not close")]
 
 
 def test_a_caption_with_commas_is_whole_without_quotation_marks(tmp_path):
