@@ -75,7 +75,14 @@ class FeatureStore:
         return self.facts.count
 
     def __iter__(self) -> Iterator[str]:
-        return map(bytes.decode, merge(*map(iter, self._files)))
+        return map(bytes.decode, merge(*map(self._keys, range(len(self._files)))))
+
+    def _keys(self, number: int) -> Iterator[bytes]:
+        """Return the keys of a data file, and close a shard unless it is being read."""
+        found = iter(self._files[number])
+        if self.facts.shards and number not in self._open:
+            self._files[number].close()
+        return found
 
     def shard_of(self, image_id: str) -> int:
         """Return the number of the shard that contains an image; 0 in a store without shards."""

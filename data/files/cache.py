@@ -45,14 +45,17 @@ def write_entry(name: str, content: bytes) -> None:
 
 def write_file(name: str, content: bytes) -> None:
     """Replace a file atomically; unlike entries, it has no digest of its own."""
-    path = cache_folder() / name
+    path, temporary = cache_folder() / name, None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # unique names, unlike `atomic.replacing`: several processes write here without a lock
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            temporary = Path(file.name)
             file.write(content)
-        Path(file.name).replace(path)
+        temporary.replace(path)
     except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
         logger.debug("cannot write cache file %s: %s", path, error)
 
 

@@ -32,6 +32,8 @@ KEY_LENGTH = 12
 """Hex digits of a key in a folder name: 48 bits, enough for the results of one project."""
 
 _CHECKSUM = "manifest_sha256"
+_OF_THE_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that say nothing about the file."""
 _RECORDED_PACKAGES = ("a2cap", "torch", "torchvision", "numpy", "opencv-python-headless")
 
 
@@ -184,6 +186,8 @@ def read_manifest(folder: Path) -> Manifest:
             raise ValueError("it differs from its checksum")
         return manifest
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_PROCESS:
+            raise
         remedy = "delete that folder, then run the command that made it again"
         if isinstance(error, PermissionError):
             remedy = "fix its permissions"

@@ -28,7 +28,10 @@ _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError:
 # quoted names that are no paths: modules, metrics and kinds
 _NO_PATH = re.compile("did you mean|cannot import|unknown|^metric|^another process")
 # the others resume after a stop
-_RESTARTED = {"caption", "detector evaluate", "karpathy", "scenes", "submit"}
+_RESTARTED = {
+    *("analyze", "caption", "compare", "detector evaluate", "karpathy", "scenes", "score"),
+    *("submit", "verify"),
+}
 
 
 class Failure(click.ClickException):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import MANIFEST
 from a2cap.pipeline.engine.progress import format_duration
 from a2cap.pipeline.engine.status import Status
@@ -51,7 +51,7 @@ def print_status(
     for name in names:
         try:
             found.append(experiment.status(name))
-        except (ConfigError, InputError) as error:
+        except A2Error as error:
             if stop:
                 raise
             found.append(Status(name, "blocked", None, [str(error)]))

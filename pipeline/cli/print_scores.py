@@ -1,12 +1,13 @@
 """Printed scores of captioners and detectors."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from a2cap.data.files.json_file import read_json
+from a2cap.data.files.sealed_folder import require_intact
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
 from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, Scores, shown_name, unpenalised_line
 from a2cap.pipeline.report.comparison_page import Difference
@@ -16,12 +17,18 @@ _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better 
 _CLASSES_SHOWN = 5  # figures.json lists all
 
 
+def read_output(directory: Path, name: str) -> Any:
+    """Return the JSON value of an output of a result; raise InputError if it is damaged."""
+    require_intact(directory, name)
+    return read_json(directory / name)
+
+
 def print_evaluation(directory: Path, *, spice: bool = False) -> bool:
     """Print the scores of a finished evaluation and the path of its report.
 
     spice: True if SPICE was requested. Returns False if it was and could not run.
     """
-    content = json.loads((directory / METRICS).read_text())
+    content = read_output(directory, METRICS)
     print_scores(content["metrics"], content["not_run"])
     unpenalised = content.get("bleu_without_brevity_penalty", ())
     for line in unpenalised_line(content["metrics"], unpenalised):

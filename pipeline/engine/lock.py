@@ -84,6 +84,12 @@ def reading(*paths: Path) -> Iterator[None]:
         yield
 
 
+def require_unread(folder: Path) -> None:
+    """Raise LockedError if a living process reads the folder or one in it."""
+    if is_read(folder):
+        raise LockedError(f"{str(folder)!r} is read by another process; wait for it, or stop it")
+
+
 def is_read(folder: Path) -> bool:
     """Return True if a living process reads the folder or one in it."""
     for inner in (folder, *(path for path in folder.rglob("*") if path.is_dir())):

@@ -29,7 +29,13 @@ from a2cap.data.files.sealed_folder import (
 from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG
 from a2cap.pipeline.engine.explain import difference
 from a2cap.pipeline.engine.inputs import Input, Inputs, Promised, file_state
-from a2cap.pipeline.engine.lock import is_locked, lock_holder, reading, stage_lock
+from a2cap.pipeline.engine.lock import (
+    is_locked,
+    lock_holder,
+    reading,
+    require_unread,
+    stage_lock,
+)
 from a2cap.pipeline.engine.prepared_stage import EventLog, PreparedStage, StagePaths
 from a2cap.pipeline.engine.shard_stripe import Stripe
 
@@ -93,6 +99,7 @@ def run_stage(
         if (found := finished(stage, chosen)) is not None:
             return found
         if chosen.forced:
+            require_unread(chosen.final)
             _make_room(stage, chosen)
         return complete(stage, chosen, resolved_config=resolved_config)
 

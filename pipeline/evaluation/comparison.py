@@ -121,7 +121,8 @@ def compare_scores(first: Scores, second: Scores) -> list[Difference]:
     return [
         _difference(name, first.metrics[name], second.metrics[name], redrawn[name] - drawn[name])
         for name in in_order(drawn)
-        if name in redrawn
+        # a kind of statement that one has not made has no share of true ones
+        if name in redrawn and name in first.metrics.keys() & second.metrics.keys()
     ]
 
 

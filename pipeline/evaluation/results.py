@@ -12,7 +12,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 
 from a2cap.data.annotations.raw_image import RawImage
@@ -77,9 +77,10 @@ def read_references(path: Path) -> dict[str, list[str]]:
 
 def read_reference_tokens(path: Path, tokenizer: Tokenizer = "karpathy") -> dict[str, list[str]]:
     """Return the tokens of the references by image id; tokenizer: as for `tokenize`."""
-    references, tokenized = _read_references(path)
+    references, may_be_tokens = _read_references(path)
+    tokens = tokenize(references, tokenizer)
     # Tokenising tokens again would change some: "m&m" becomes "m & m".
-    return references if tokenized else tokenize(references, tokenizer)
+    return references if may_be_tokens and _are_tokens(references, tokens) else tokens
 
 
 def require_same_images(
@@ -214,7 +215,7 @@ def _caption(value: object, source: str) -> str:
 
 
 def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
-    """Return the references, and True if they are PTB tokens."""
+    """Return the references, and True for a layout in which they may be PTB tokens."""
     # By its name, because it is not one JSON document.
     if path.name.removesuffix(".gz").endswith(".jsonl"):
         return _test_split(path), False
@@ -233,7 +234,7 @@ def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
                 _image_id(key, name): [_caption(text, f"{key!r} of {name}") for text in texts]
                 for key, texts in groups.items()
             }
-            return found, _are_tokens(list(chain(*found.values())))
+            return found, True
     raise InputError(
         f"no references in {str(path)!r}: unknown layout; "
         "give COCO captions, a Karpathy file, or a references.json"
@@ -247,10 +248,22 @@ def _are_sentences(values: Iterable[object]) -> bool:
     )
 
 
-def _are_tokens(texts: Sequence[str]) -> bool:
-    """Return False for captions as people write them: with capitals, or most with a full stop."""
-    ended = sum(text.endswith(".") for text in texts)
-    return 2 * ended <= len(texts) and all(text == text.lower() for text in texts)
+def _are_tokens(
+    references: Mapping[str, Sequence[str]], tokens: Mapping[str, Sequence[str]]
+) -> bool:
+    """Return True for references that tokenising leaves as they are, but for some in a hundred.
+
+    Tokens such as "m&m" are divided again. Captions as people write them lose points and capitals
+    too, and are divided at apostrophes and where other scripts have points.
+    """
+
+    def is_changed(text: str, again: str) -> bool:
+        is_divided = text.replace(" ", "") == again.replace(" ", "")
+        return text != again and not (is_divided and text.isascii() and "'" not in text)
+
+    pairs = zip(chain(*references.values()), chain(*tokens.values()), strict=True)
+    changed = list(starmap(is_changed, pairs))
+    return 100 * sum(changed) <= len(changed)
 
 
 def _table_references(path: Path) -> dict[str, list[str]]:

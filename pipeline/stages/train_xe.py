@@ -53,9 +53,11 @@ class TrainXe(Stage):
             found["start"] = self.files.captioner(start, "train.start")
         if self.train.supervision:
             found["instances"] = self.files.file(self.instances, "data.instances")
-        # without the path of the captioner to start from, which is an input
+        # without the path of the captioner to start from, which is an input, and without the name
+        # of a recipe, whose settings are those of the other fields
+        without = {"start", "optim", NO_EFFECT}
         fields = {
-            "train": self.train.model_dump(mode="json", exclude={"start", NO_EFFECT}),
+            "train": self.train.model_dump(mode="json", exclude=without),
             "model": self.model.model_dump(mode="json"),
         }
         plug_in = plug_in_of(self.model.kind)  # a2's own code is in the version of the stage

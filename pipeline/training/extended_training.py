@@ -20,6 +20,7 @@ from a2cap.pipeline.training.training_config import TrainingConfig
 
 LENGTH_FIELDS = ("epochs", "patience", "checkpoint_every")
 """Fields that no update depends on; the rate of a detector depends on `epochs`."""
+_LENGTH = LENGTH_FIELDS[1:]
 
 
 def continued(
@@ -45,17 +46,18 @@ def continued(
         if _without(LENGTH_FIELDS, before) != _without(LENGTH_FIELDS, after):
             continue
         lines = read_epochs(directory)
-        scores = [line[score] for line in lines]
+        scores = [line[score] for line in lines if score in line]
         end = last_epoch(scores, config)
-        if rate_falls and _without(LENGTH_FIELDS[1:], before) != _without(LENGTH_FIELDS[1:], after):
-            found[0] = replace(
-                stage, note=f"starts over: the rate of {directory.name} fell over other epochs"
-            )
-        elif lines and end == len(lines):
+        if not len(lines) == len(scores) == last_epoch(scores, _of_length(before, config)):
+            found[0] = replace(stage, note=f"starts over: {EPOCHS} of {directory.name} is damaged")
+        elif rate_falls and _without(_LENGTH, before) != _without(_LENGTH, after):
+            note = f"starts over: the rate of {directory.name} fell over other epochs"
+            found[0] = replace(stage, note=note)
+        elif end == len(lines):
             return replace(stage, fields=before.fields)
-        elif lines and end is None and not _has_checkpoints(directory, lines, scores):
+        elif end is None and not _has_checkpoints(directory, lines, scores):
             found[0] = replace(stage, note=f"starts over: {directory.name} lacks its checkpoints")
-        elif lines and end is None:
+        elif end is None:
             note = f"continues from epoch {len(lines)} of {directory.name}"
             found[len(lines)] = replace(stage, note=note, begin=partial(copy_training, directory))
     return found[max(found)]
@@ -96,9 +98,17 @@ def _without(names: Collection[str], image: MadeFrom) -> MadeFrom:
     return image.model_copy(update={"fields": sections})
 
 
+def _of_length(image: MadeFrom, config: TrainingConfig) -> TrainingConfig:
+    """Return the settings with the length of a finished training."""
+    sections = [fields for fields in image.fields.values() if isinstance(fields, Mapping)]
+    stated = {name: fields[name] for fields in sections for name in LENGTH_FIELDS if name in fields}
+    return config.model_copy(update=stated)
+
+
 def read_epochs(directory: Path) -> list[dict[str, float]]:
     """Read the line of each epoch; none if the file is damaged."""
     try:
-        return [json.loads(line) for line in (directory / EPOCHS).read_text().splitlines()]
+        lines = [json.loads(line) for line in (directory / EPOCHS).read_text().splitlines()]
     except (OSError, ValueError):
         return []
+    return lines if all(isinstance(line, dict) and "step" in line for line in lines) else []

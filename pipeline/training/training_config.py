@@ -43,4 +43,4 @@ class TrainingConfig(Section):
     checkpoint_every: Count = 1000
     """Steps between checkpoints; one is also written at the end of each epoch. Not in the key."""
     max_validation_images: Count | None = None
-    """Validation images used each epoch, the first by id; null uses all."""
+    """Validation images used each epoch, the first of the annotations; null uses all."""

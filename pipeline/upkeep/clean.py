@@ -19,7 +19,14 @@ from a2cap.data.files.sealed_folder import MadeFrom, read_manifest
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONER, FURTHER_MODEL, TRAIN_DETECTOR
 from a2cap.pipeline.engine.explain import difference
-from a2cap.pipeline.engine.lock import HOLDER, is_locked, is_read, lock_holder, stage_lock
+from a2cap.pipeline.engine.lock import (
+    HOLDER,
+    is_locked,
+    is_read,
+    lock_holder,
+    require_unread,
+    stage_lock,
+)
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.experiment import Experiment
@@ -92,6 +99,7 @@ def remove_item(item: RemovableItem) -> None:
     with stage_lock(own, what=f"{final.parent.name} {final.name}"):
         if lock := _held(final, but=own):
             raise _in_use(str(final), lock)
+        require_unread(item.path)
         removed = item.path.with_name(f"{item.path.name.removesuffix(_REMOVED)}{_REMOVED}")
         if removed != item.path:
             shutil.rmtree(removed, ignore_errors=True)

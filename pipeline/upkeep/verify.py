@@ -94,8 +94,15 @@ def _verify_below(path: Path, data: bool) -> Iterator[VerifiedItem]:
     for inner in sorted(path.iterdir()):
         # a checkpoint that is being saved begins with a dot
         hidden = inner.name.startswith(".") or inner.name.endswith(_UNFINISHED)
-        if not inner.is_symlink() and not hidden and inner.name not in outputs:
+        if not hidden and inner.name not in outputs and _is_followed(inner):
             yield from _verify_below(inner, data)
+
+
+def _is_followed(path: Path) -> bool:
+    """Return False for a link, unless it is that of a result, or of all of a stage."""
+    is_result = path.name in STAGES or _must_be_sealed(path)
+    # not into a folder around it, without end
+    return not path.is_symlink() or (is_result and path.resolve() not in path.absolute().parents)
 
 
 def _must_be_sealed(path: Path) -> bool:

@@ -81,7 +81,8 @@ class TsvTarget:
         self._columns: Columns = columns
         self._prefix = prefix
         self._partial = path.with_name(f"{path.name}.partial")
-        self._done = _complete_lines(self._partial) if self._partial.exists() else set()
+        is_begun = self._partial.exists()
+        self._done = _complete_lines(self._partial, prefix) if is_begun else set()
         self._file = self._partial.open("ab")
 
     def __contains__(self, image_id: object) -> bool:
@@ -197,7 +198,7 @@ def _encode(values: NDArray[np.generic], dtype: str) -> bytes:
     return base64.b64encode(np.ascontiguousarray(values, dtype).tobytes())
 
 
-def _complete_lines(partial: Path) -> set[str]:
+def _complete_lines(partial: Path, prefix: str) -> set[str]:
     """Truncate a file after its last complete line and return the ids in it."""
     ids: set[str] = set()
     end = 0
@@ -205,7 +206,8 @@ def _complete_lines(partial: Path) -> set[str]:
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            ids.add(image_id_of(f"{line.split(bytes([9]), 1)[0].decode()}.jpg"))
+            name = line.split(b"\t", 1)[0].decode()
+            ids.add(image_id_of(f"{name.removeprefix(prefix)}.jpg"))
             end += len(line)
         file.truncate(end)
     return ids

@@ -8,7 +8,7 @@ from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import force_option, log
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.cli.print_scores import print_detector
+from a2cap.pipeline.cli.print_scores import print_detector, read_output
 from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
 from a2cap.pipeline.training.detector.validation import evaluate_detector
 
@@ -43,8 +43,7 @@ def train(options: ExperimentOptions, force: bool) -> None:
     with options.open() as experiment:
         outcomes = experiment.run_all([TRAIN_DETECTOR], print_outcome, force=force)
     for outcome in outcomes:
-        figures = (outcome.directory / DETECTOR_FIGURES).read_text(encoding="utf-8")
-        print_detector(json.loads(figures))
+        print_detector(read_output(outcome.directory, DETECTOR_FIGURES))
         click.echo(f"weights: {outcome.directory / DETECTOR}")
         if outcome.manifest.skipped:
             raise click.exceptions.Exit(EXIT_SKIPPED)

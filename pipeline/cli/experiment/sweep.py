@@ -1,6 +1,5 @@
 """Command `a2 sweep`: a grid of settings, run one after the other."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import print_outcome
+from a2cap.pipeline.cli.print_scores import read_output
 from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.artifact_names import METRICS
 from a2cap.pipeline.experiment import Experiment
@@ -98,7 +98,7 @@ def _state(experiment: Experiment) -> str:
 def _run(experiment: Experiment) -> tuple[dict[str, float], bool]:
     """Run all stages; return the metrics, and True if items were skipped."""
     outcomes = experiment.run_all(experiment.names, print_outcome)
-    metrics = json.loads((outcomes[-1].directory / METRICS).read_text())["metrics"]
+    metrics = read_output(outcomes[-1].directory, METRICS)["metrics"]
     return metrics, any(outcome.manifest.skipped for outcome in outcomes)
 
 

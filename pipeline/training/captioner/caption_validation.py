@@ -81,6 +81,12 @@ class CaptionValidation:
     """The score of the captioner that is trained further, None for a new one."""
 
     def __post_init__(self) -> None:
+        chosen = self.data.validation[: self.config.max_validation_images]
+        if self.config.select == "CIDEr" and len(chosen) == 1:
+            raise InputError(
+                f"only one image is validated, {chosen[0]!r}: no n-gram has a weight in its CIDEr; "
+                "validate on more, or set train.select and scst.select to loss"
+            )
         if self.config.select != "METEOR":
             return
         if (tokens := metric_tokens(self.data.vocabulary.tokenizer)) != "PTB":

@@ -321,6 +321,8 @@ def test_few_shards_are_open_at_once(tmp_path, monkeypatch):
     store = FeatureStore(tmp_path)
     assert has_features(store, *IDS, *IDS)
     assert [file._environment is None for file in store._files] == [True, False]
+    assert list(store) == IDS
+    assert [file._environment is None for file in store._files] == [True, False]
 
 
 def test_shards_that_are_missing_or_differ_are_named(tmp_path):

@@ -47,3 +47,12 @@ def test_a_folder_that_cannot_be_written_is_logged_and_not_an_error(folder, capl
     write_entry("kind/name", b"content")
     assert "cannot write cache file" in caplog.text
     assert read_entry("kind/name") is None
+
+
+def test_a_failed_write_leaves_no_file(folder, monkeypatch):
+    def fail(*_):
+        raise OSError
+
+    monkeypatch.setattr(Path, "replace", fail)
+    write_entry("name", b"content")
+    assert list(folder.iterdir()) == []

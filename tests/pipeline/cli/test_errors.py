@@ -140,6 +140,27 @@ def test_status_shows_every_stage_though_weights_are_missing(copy):
     assert copy.a2("run", "--dry-run", "--set", "extract.weights=missing.pth").exit_code == 1
 
 
+def test_status_shows_every_stage_though_a_manifest_is_damaged(copy):
+    path = copy.directory("train-xe") / "manifest.json"
+    path.write_text("{}")
+    answer = copy.a2("status")
+    assert answer.exit_code == 1
+    lines = answer.stdout.splitlines()
+    assert f"preprocess   done     {copy.directory('preprocess')}" in lines
+    assert any(line.strip().startswith("manifest is unreadable: ") for line in lines)
+
+
+@pytest.mark.parametrize("content", ["{", ""])
+def test_damaged_scores_of_a_finished_evaluation_are_named(copy, content):
+    folder = copy.directory("evaluate")
+    (folder / "metrics.json").write_text(content)
+    answer = copy.a2("run")
+    assert answer.exit_code == 1
+    assert answer.stderr.endswith(
+        f'run "a2 verify --data {folder}", which names the command that restores it\n'
+    )
+
+
 def test_a_path_that_cannot_be_written_is_reported(experiment, tmp_path):
     (tmp_path / "file").write_text("no folder")
     place = tmp_path / "file" / "artifacts"

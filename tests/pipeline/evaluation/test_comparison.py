@@ -9,7 +9,7 @@ from PIL import Image
 from a2cap.data.errors import InputError
 from a2cap.data.scenes.objects import SceneObject
 from a2cap.data.scenes.truth import judge_captions
-from a2cap.pipeline.evaluation.comparison import compare_runs
+from a2cap.pipeline.evaluation.comparison import compare_runs, compare_scores
 from a2cap.pipeline.evaluation.metrics_file import read_baseline, write_scores
 from a2cap.pipeline.metrics.all_metrics import Scores, score
 from a2cap.pipeline.metrics.bleu import bleu_values
@@ -113,6 +113,17 @@ def test_fewer_absent_objects_are_better(run):
     for name, difference in (("truth", 0.125), ("CHAIR-i", -0.125), ("CHAIR-s", -0.125)):
         assert rows[name].difference == pytest.approx(difference)
         assert rows[name].better == 1
+
+
+def test_a_kind_of_statement_that_one_has_not_made_is_not_compared():
+    scenes = {i: [SceneObject("ball", "red", "small", "plain", (10, 10, 30, 30))] for i in IMAGES}
+    found = []
+    for captions in (dict.fromkeys(IMAGES, "a red ball"), dict.fromkeys(IMAGES, "a ball")):
+        judged = judge_captions(captions, scenes)
+        found.append(score(captions, {i: ["a red ball"] for i in IMAGES}, judged=judged))
+    names = [row.metric for row in compare_scores(*found)]
+    assert "truth" in names
+    assert "colour truth" not in names
 
 
 def test_resamples_without_a_word_of_a_group_are_ignored(run):

@@ -171,6 +171,16 @@ def test_references_are_read_from_every_layout(tmp_path, name, content, found):
     assert read_references(written(tmp_path, content, name)) == found
 
 
+@pytest.mark.parametrize(
+    "texts", [["a dog, brown", "two dogs"], ["a man's hat"], ["一只猫躺在床上。", "一只黑猫在床上"]]
+)
+@pytest.mark.parametrize("tokenizer", ["karpathy", "unicode"])
+def test_captions_without_capitals_are_tokenised(tmp_path, texts, tokenizer):
+    path = written(tmp_path, {"000000000042": texts})
+    found = read_reference_tokens(path, tokenizer)
+    assert found == tokenize({"000000000042": texts}, tokenizer)
+
+
 def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
     path = written(tmp_path, {"000000000042": ["a bag of m&m"]})
     assert read_references(path) == {"000000000042": ["a bag of m&m"]}

@@ -90,6 +90,18 @@ def test_a_training_that_cannot_continue_says_why(tmp_path):
     assert falling.begin is None
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"epoch": 1, "step": 2}', None])
+def test_a_record_that_is_not_whole_is_no_training_to_go_on_from(tmp_path, content):
+    name = finish(tmp_path, TrainConfig(epochs=2))
+    path = tmp_path / name / EPOCHS
+    path.write_text(path.read_text().split("\n")[0] if content is None else content)
+    for epochs in (1, 3):
+        config = TrainConfig(epochs=epochs)
+        found = continued(stage_of(config), tmp_path, config, score="CIDEr")
+        assert found.made_from == stage_of(config).made_from
+        assert found.note == f"starts over: metrics.jsonl of {name} is damaged"
+
+
 def test_the_longest_of_several_trainings_continues(tmp_path):
     finish(tmp_path, TrainConfig(epochs=2))
     finish(tmp_path, TrainConfig(epochs=1))

@@ -15,6 +15,7 @@ from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.input_files import captioner_digest
 from a2cap.pipeline.upkeep.clean import find_removable, remove_item, select_items
 from a2cap.pipeline.upkeep.verify import verify
+from tests.data.messages import message_of
 from tests.experiments import CopiedExperiment, a2
 
 
@@ -186,6 +187,18 @@ def test_a_result_that_a_command_reads_is_not_removable(copy, inner):
     assert answer.exit_code == 1
     assert answer.stderr == f'a2: {name!r} is not removable; name a path that "a2 clean" lists\n'
     assert name in copy.found("extract.dtype=float32")
+
+
+def test_a_result_that_a_command_reads_since_the_listing_is_not_removed_or_replaced(copy):
+    extracted = copy.directory("extract")
+    item = copy.items("extract.dtype=float32")[0]
+    assert item.path == extracted
+    message = f"{str(extracted)!r} is read by another process; wait for it, or stop it"
+    with reading(extracted):
+        assert message_of(remove_item, item, error=LockedError) == message
+        answer = copy.a2("extract", "--force")
+    assert (answer.exit_code, answer.stderr) == (75, f"a2: {message}\n")
+    assert extracted.is_dir()
 
 
 @pytest.mark.slow

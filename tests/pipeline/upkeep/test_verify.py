@@ -136,6 +136,17 @@ def test_links_are_not_followed(artifacts, tmp_path):
     assert len(damages(tmp_path / "elsewhere")) == 1
 
 
+def test_links_to_results_are_followed(artifacts, tmp_path):
+    moved = (artifacts / "extract").rename(tmp_path / "another disk")
+    (artifacts / "extract").symlink_to(moved)
+    evaluated = result(artifacts, "evaluate")
+    (artifacts / "evaluate" / "train-xe").symlink_to(artifacts)  # around itself
+    evaluated.rename(tmp_path / evaluated.name)
+    evaluated.symlink_to(tmp_path / evaluated.name)
+    assert {v.kind for v in verify(artifacts, data=False)} >= {"extract", "evaluate"}
+    assert damages(artifacts) == []
+
+
 @pytest.mark.parametrize("name", ["empty", "none", "file"])
 def test_a_path_with_nothing_to_verify_is_reported(tmp_path, name):
     (tmp_path / "empty").mkdir()

@@ -10,6 +10,7 @@ from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import self_critical
 from a2cap.pipeline.training.captioner.caption_validation import CaptionValidation
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
+from tests.data.messages import message_of
 from tests.pipeline.training.runs import metrics
 from tests.quick import some_quick
 
@@ -92,10 +93,19 @@ def test_the_selected_figure_is_that_of_the_captions_or_of_the_loss(train, tmp_p
 
 
 def test_meteor_of_unicode_words_is_rejected_before_training():
-    data = SimpleNamespace(vocabulary=SimpleNamespace(tokenizer="unicode"))
+    data = SimpleNamespace(vocabulary=SimpleNamespace(tokenizer="unicode"), validation=["1", "2"])
     with pytest.raises(InputError) as raised:
         CaptionValidation(None, data, TrainConfig(select="METEOR"), None, None)
     assert str(raised.value) == (
         "select is 'METEOR', which reads English alone, and the captions are Unicode words; set "
         "train.select and scst.select to CIDEr, BLEU-4 or loss"
+    )
+
+
+def test_cider_of_one_image_is_rejected_before_training():
+    data = SimpleNamespace(validation=["7", "8"])
+    config = TrainConfig(max_validation_images=1)
+    assert message_of(CaptionValidation, None, data, config, None, None) == (
+        "only one image is validated, '7': no n-gram has a weight in its CIDEr; validate on more, "
+        "or set train.select and scst.select to loss"
     )
