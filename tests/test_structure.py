@@ -294,22 +294,9 @@ def importers(package):
     return {named(path) for path in SOURCE if package in imported_names(path)}
 
 
-def imported_at_load(path):
-    """Return the packages that a module imports when it is loaded, not in its functions."""
-    body = tree(path).body
-    names = [str(node.module) for node in body if isinstance(node, ast.ImportFrom)]
-    names += [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
-    return {name.split(".")[0] for name in names}
-
-
 def test_opencv_is_imported_only_by_the_extractor_and_the_drawing_of_scenes():
     found = importers("cv2")
     assert {name for name in found if not name.startswith("extract/")} == MAY_IMPORT_OPENCV
-
-
-def test_heavy_packages_are_imported_where_they_are_used():
-    loaded = imported_at_load(ROOT / "pipeline" / "cli" / "main.py")
-    assert not loaded & {"torch", "cv2", "h5py", "lmdb", "numpy", "rich"}
 
 
 def test_only_the_command_line_imports_click():

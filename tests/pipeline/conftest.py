@@ -9,11 +9,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from filelock import FileLock
 
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.features.writer import FeatureWriter
+from a2cap.data.regions import NO_CLASS, Regions, cell_boxes
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics import all_metrics, java
@@ -78,6 +82,22 @@ def new(experiment: TinyExperiment, tmp_path: Path) -> Callable[..., Experiment]
         return experiment.open(*overrides, artifacts=tmp_path / "new")
 
     return open_new
+
+
+@pytest.fixture
+def cells(experiment: TinyExperiment, tmp_path: Path) -> Path:
+    """Write a store of 2 x 2 cells per image: what a grid would give, without its network."""
+    store = FeatureStore(experiment.directory("extract") / "features.lmdb")
+    with FeatureWriter(tmp_path / "cells") as writer:
+        for image_id in store:
+            found = store[image_id]
+            boxes = cell_boxes(2, (0, 0, found.width, found.height))
+            features = np.resize(found.features, (4, store.feature_width))
+            none, scores = np.full(4, NO_CLASS, np.int32), np.ones(4, np.float32)
+            size = (found.width, found.height)
+            writer.add(image_id, Regions(boxes, features, scores, none, None, *size))
+        writer.seal()
+    return tmp_path / "cells"
 
 
 @dataclass(frozen=True)

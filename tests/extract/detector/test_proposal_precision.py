@@ -31,22 +31,6 @@ def uncompiled(monkeypatch):
     monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device: True)
 
 
-@pytest.mark.slow
-def test_mixed_keeps_the_same_regions_with_the_features_of_exact(detector, make_image):
-    kept = matched = 0
-    for seed in range(3):
-        exact, other = (
-            Extractor(detector, config=config)(make_image(seed)) for config in (EXACT, MIXED)
-        )
-        where = {tuple(box): row for row, box in enumerate(exact.boxes)}
-        rows = [(where[tuple(b)], row) for row, b in enumerate(other.boxes) if tuple(b) in where]
-        kept, matched = kept + len(exact.boxes), matched + len(rows)
-        ours, theirs = np.array(rows).T
-        assert np.array_equal(other.features[theirs], exact.features[ours])
-        assert np.array_equal(other.class_ids[theirs], exact.class_ids[ours])
-    assert matched / kept >= 0.95  # of a tiny network; of ResNet-101 see the benchmark
-
-
 def test_selected_regions_that_were_not_likely_are_computed_too(detector, make_image, monkeypatch):
     monkeypatch.setattr(RegionSelection, "with_margin", lambda self: replace(self, max_regions=2))
     regions = Extractor(detector, config=MIXED)(make_image(0))

@@ -6,8 +6,7 @@ import torch
 
 from a2cap.model.captioner import DecoderState, Memory, SpecialTokens, StepOutput
 from tests.model.kinds import FUSIONS
-from tests.model.searching import Uncached, encode_alone, search
-from tests.quick import crossed
+from tests.model.searching import encode_alone, search
 
 ALLOWED = [2, *range(4, 11)]
 
@@ -62,17 +61,6 @@ SETTINGS = [
 
 def _comparable(found):
     return [[(h.tokens, pytest.approx(h.score, abs=1e-10)) for h in p] for p in found]
-
-
-@pytest.mark.parametrize(("fusion", "settings"), crossed(FUSIONS, SETTINGS))
-def test_search_with_the_cache_equals_search_without_it(tiny, images, fusion, settings):
-    captioner = tiny(fusion=fusion)
-    memory = images.encoded(captioner)
-    found, expected = (
-        search(searched, memory, max_length=7, **settings)
-        for searched in (captioner, Uncached(captioner))
-    )
-    assert _comparable(found) == _comparable(expected)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

@@ -1,19 +1,14 @@
 """CIDEr-D and BLEU-4 of a batch, compared with coco-caption."""
 
-import json
-import math
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pycocoevalcap.bleu.bleu_scorer import BleuScorer
-from pycocoevalcap.cider.cider import Cider
-from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from a2cap.model.self_critical.reward import CaptionReward, References
+from tests.cider_of_coco import cider_of_coco
 from tests.model.kinds import refusal
 from tests.model.self_critical.test_ngrams import document_counts, table
 
@@ -40,35 +35,20 @@ def captions(rows, longest):
     )
 
 
-class WholeCorpus(list[object]):
-    """Captions of a few images with the document count of the whole corpus."""
-
-    def __init__(self, items, documents):
-        super().__init__(items)
-        self.documents = documents
-
-    def __len__(self):
-        return self.documents
+def texts(sentences):
+    return [text(sentence) for sentence in sentences]
 
 
 def cider_d(pairs, documents):
     """Score (caption, references) by coco-caption with the frequencies of other documents."""
-    scorer = CiderScorer()
-    for group in documents:
-        scorer.cook_append(None, [text(sentence) for sentence in group])
-    scorer.compute_doc_freq()
-    scored = CiderScorer()
-    scored.document_frequency = scorer.document_frequency
-    for caption, references in pairs:
-        scored.cook_append(text(caption), [text(sentence) for sentence in references])
-    scored.crefs = WholeCorpus(scored.crefs, len(documents))
-    return scored.compute_cider()
+    images = [(text(caption), texts(references)) for caption, references in pairs]
+    return cider_of_coco(images, [texts(group) for group in documents])
 
 
 def bleu_4(pairs):
     scorer = BleuScorer()
     for caption, references in pairs:
-        scorer += (text(caption), [text(sentence) for sentence in references])
+        scorer += (text(caption), texts(references))
     return scorer.compute_score(option="closest", verbose=0)[1][3]
 
 
@@ -149,41 +129,3 @@ def test_empty_references_are_rejected():
     none, weights = References.from_sentences([[[]], [[], []]]), weights_of([[[4]]])
     found = refusal(CaptionReward, weights, none, eos=True)
     assert found == "all references are empty; give each image captions"
-
-
-@pytest.mark.slow
-@pytest.mark.shared
-def test_rewards_of_coco_captions_equal_pycocoevalcap():
-    """500 captions of COCO: each image's captions against its others."""
-    file = Path(__file__).parents[3].parent / "shared" / "coco" / "dataset_coco.json"
-    if not file.is_file():
-        pytest.skip(f"no {file}")
-    images = [
-        [sentence["tokens"] for sentence in image["sentences"]]
-        for image in json.loads(file.read_text())["images"]
-    ]
-    images = [sentences for sentences in images if len(sentences) > 1]
-    assert len(images) * 5 >= 500
-    numbers: dict[str, int] = {}
-    for sentences in images:
-        for word in (word for sentence in sentences for word in sentence):
-            numbers.setdefault(word, len(numbers) + 4)
-    compared = 0
-    for chosen in range(5):
-        candidates = [sentences[chosen % len(sentences)] for sentences in images]
-        others = [
-            [s for n, s in enumerate(sentences) if n != chosen % len(sentences)]
-            for sentences in images
-        ]
-        _, expected = Cider().compute_score(
-            {n: [" ".join(s) for s in group] for n, group in enumerate(others)},
-            {n: [" ".join(caption)] for n, caption in enumerate(candidates)},
-        )
-        corpus = [[[numbers[word] for word in s] for s in group] for group in others]
-        rows = [[[numbers[word] for word in caption]] for caption in candidates]
-        reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
-        found = reward(torch.arange(len(corpus)), captions(rows, 1 + max(map(len, candidates))))
-        np.testing.assert_allclose(found.flatten(), expected, atol=1e-9)
-        assert math.isfinite(found.mean().item())
-        compared += len(candidates)
-    assert compared >= 500

@@ -68,15 +68,17 @@ def test_without_a_command_the_stages_and_a_first_command_are_printed():
     assert attempt == "try: a2 caption photo.jpg"
 
 
-def test_help_and_commands_about_results_import_no_heavy_package(tmp_path):
-    lines = ("--help", "runs", "config show", "verify", "clean", "status")
+def test_help_and_commands_about_results_import_no_heavy_package(experiment, tmp_path):
+    paths = ["-c", str(experiment.config_file), "--artifacts", str(experiment.artifacts)]
+    finished = shlex.join(["status", *paths])
+    lines = ("--help", "runs", "config show", "verify", "clean", "status", finished)
     script = (
-        "import sys, click\n"
+        "import shlex, sys, click\n"
         "from a2cap.pipeline.cli.main import cli\n"
         "heavy = {'torch', 'cv2', 'h5py', 'PIL', 'rich', 'jinja2', 'fsspec', 'pooch', 'requests'}\n"
         f"for line in {lines!r}:\n"
         "    try:\n"
-        "        cli(line.split(), standalone_mode=False)\n"
+        "        cli(shlex.split(line), standalone_mode=False)\n"
         "    except (click.ClickException, click.exceptions.Exit):\n"
         "        pass\n"
         "    never = heavy | {'numpy', 'lmdb', 'matplotlib'} if line == '--help' else heavy\n"
@@ -85,6 +87,7 @@ def test_help_and_commands_about_results_import_no_heavy_package(tmp_path):
     command = [sys.executable, "-c", script]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
     assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count(" done") == 4
 
 
 def test_the_version_is_printed():

@@ -50,7 +50,10 @@ def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
     assert f"evaluate: 1 skipped, listed in {evaluated.parent / 'manifest.json'}" in stderr
     content = json.loads(evaluated.read_text())
     assert (content["n"], content["total"]) == (3, 4)
-    assert "3 of 4 images, 1 skipped" in (evaluated.with_name("report.html").read_text())
+    assert len(json.loads(evaluated.with_name("captions.json").read_text())) == 3
+    report = evaluated.with_name("report.html").read_text()
+    assert "3 of 4 images, 1 skipped" in report
+    assert "image file not found" in report
     again = a2("run", "-c", experiment.config_file, "--artifacts", artifacts, *overrides)
     assert again.exit_code == 3
     assert "nothing to do: every result exists" in again.stdout

@@ -6,14 +6,12 @@ import shutil
 from dataclasses import replace
 from importlib.metadata import version
 
-import h5py
 import pytest
 
 from a2cap.data.annotations.read import AnnotatedImage, Caption
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.errors import A2Error
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
@@ -255,48 +253,12 @@ def test_groups_of_words_are_scored_and_shown_with_the_baseline(run, experiment,
 # --- images without features ------------------------------------------------------------------
 
 
-@pytest.fixture
-def skipping(inputs, tmp_path):
-    """Return the input with images of the test split listed as skipped by extraction."""
-
-    def skip(image_ids):
-        features = tmp_path / "features"
-        shutil.copytree(inputs["features"].path, features)
-        skipped = tuple(SkippedItem(name, "it was empty") for name in image_ids)
-        before = read_manifest(features)
-        write_manifest(features, before.model_copy(update={"skipped": skipped}))
-        return Input(features, "e" * 64)
-
-    return skip
-
-
-@pytest.mark.slow
-def test_images_that_extraction_skipped_are_skipped_and_counted(run, inputs, skipping):
-    lost, *saved = read_split("test", inputs)[0]
-    [skipped] = run(features=skipping([lost]))
-    assert (skipped.image_id, skipped.reason) == (lost, "it was empty")
-    assert len(read_json(run.directory / "captions.json")) == len(saved) == 3
-    content = read_json(run.directory / "metrics.json")
-    assert (content["n"], content["total"]) == (3, 4)
-    report = (run.directory / "report.html").read_text()
-    assert "3 of 4 images, 1 skipped" in report
-    assert "it was empty" in report
-
-
-def test_an_image_without_features_is_rejected_by_its_id(run, inputs, tmp_path):
-    captions = shutil.copytree(inputs["captions"].path, tmp_path / "captions")
-    with h5py.File(captions / "captions.h5", "r+") as file:
-        of_test = file["splits"].asstr()[...].tolist().index("test")
-        file["image_ids"][of_test] = b"000000999999"
-    references = read_json(captions / "references.json")
-    (captions / "references.json").write_text(json.dumps({**references, "000000999999": ["x"]}))
-    message = message_of(run, captions=Input(captions, "c" * 64), error=A2Error)
-    assert message.startswith("no features for 1 images in ")
-    assert message.endswith(": '000000999999'; run \"a2 extract\" first")
-
-
-def test_a_split_without_features_is_rejected(run, inputs, skipping):
-    assert message_of(run, features=skipping(read_split("test", inputs)[0])) == (
+def test_a_split_without_features_is_rejected(run, inputs, tmp_path):
+    features = shutil.copytree(inputs["features"].path, tmp_path / "features")
+    skipped = tuple(SkippedItem(name, "it was empty") for name in read_split("test", inputs)[0])
+    before = read_manifest(features)
+    write_manifest(features, before.model_copy(update={"skipped": skipped}))
+    assert message_of(run, features=Input(features, "e" * 64)) == (
         "no image of split 'test' has features; set evaluate.split to another one"
     )
 

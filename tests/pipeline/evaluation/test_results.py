@@ -59,11 +59,14 @@ def test_results_are_keyed_by_image_id(tmp_path):
         "000000000007": "a cat",
         "trip/photo.v2": "a boat",
     }
-    lines = '{"image_id": 1, "caption": "a\u2028b"}\r\n{"image_id": 2, "caption": "c"}\n'
-    assert read_results(written(tmp_path, lines, "x.jsonl")) == {
-        "000000000001": "a\u2028b",
-        "000000000002": "c",
+    contents = {
+        "x.jsonl": '{"image_id": 1, "caption": "a\u2028b"}\r\n{"image_id": 2, "caption": "c"}\n',
+        "x.json": {"1": "a\u2028b", "2": "c"},
+        "x.csv": "image_id,caption\n1.jpg,a\u2028b\nCOCO_val2014_000000000002.jpg,c\n",
     }
+    for name, content in contents.items():
+        found = read_results(written(tmp_path, content, name))
+        assert found == {"000000000001": "a\u2028b", "000000000002": "c"}
     assert read_results(written(tmp_path, "a\u2028b\nc\n", "x.txt"), "pq") == {
         "p": "a\u2028b",
         "q": "c",

@@ -244,23 +244,6 @@ def test_captions_of_other_files_are_compared_and_listed_by_image(a2_evaluate, f
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("x.json", '{"1": "a red dog runs", "2": "two dogs"}'),
-        ("x.jsonl", '{"image_id": 1, "caption": "a red dog runs"}\n'
-         '{"image_id": "COCO_val2014_000000000002.jpg", "caption": "two dogs"}\n'),
-        ("x.csv", "image_id,caption\n1.jpg,a red dog runs\n2.jpg,two dogs\n"),
-        ("x.txt", "a red dog runs\ntwo dogs\n"),
-    ],
-)  # fmt: skip
-def test_captions_of_every_layout_are_read(tmp_path, name, text):
-    path = tmp_path / name
-    path.write_text(text)
-    found = read_results(path, ["000000000001", "000000000002"])
-    assert found == {"000000000001": "a red dog runs", "000000000002": "two dogs"}
-
-
 def test_unusable_layouts_are_rejected_in_one_line(tmp_path):
     text = tmp_path / "x.txt"
     text.write_text("one line\n")

@@ -2,14 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2cap.data.captions.document_frequencies import count_document_frequencies
-from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
-from a2cap.model.self_critical.reward import CaptionReward, References
 from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.bleu import COLUMNS, bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.cider import CorpusFrequencies, cider_values, coco_frequencies
@@ -17,6 +12,7 @@ from a2cap.pipeline.metrics.ngrams import count_pairs
 from a2cap.pipeline.metrics.pycocoevalcap import coco_captions
 from a2cap.pipeline.metrics.rouge import rouge_values
 from a2cap.pipeline.metrics.tokenization import tokenize
+from tests.cider_of_coco import cider_of_coco
 
 EQUAL = {"rel": 1e-12, "abs": 1e-12}
 
@@ -59,61 +55,13 @@ def test_cider_equals_that_of_pycocoevalcap(images):
     assert found == pytest.approx(values, **EQUAL)
 
 
-class Corpus(list[object]):
-    """References of a few images with the number of images of a corpus."""
-
-    def __len__(self):
-        return self.documents
-
-
-def cider_by_pycocoevalcap(images, corpus):
-    from pycocoevalcap.cider.cider_scorer import CiderScorer
-
-    counted, scored = CiderScorer(), CiderScorer()
-    for group in corpus:
-        counted.cook_append(None, group)
-    counted.compute_doc_freq()
-    for candidate, references in images:
-        scored.cook_append(candidate, references)
-    scored.document_frequency = counted.document_frequency
-    scored.crefs = Corpus(scored.crefs)
-    scored.crefs.documents = len(corpus)
-    return scored.compute_cider()
-
-
 @given(IMAGES, st.lists(st.lists(CAPTION, max_size=3), min_size=1, max_size=6))
 def test_cider_with_frequencies_of_a_corpus_equals_that_of_pycocoevalcap(images, corpus):
     candidates, references, *_ = both_sides(images)
     counted = CorpusFrequencies.count(corpus)
     loaded = CorpusFrequencies.from_bytes(counted.to_bytes())
     found = cider_values(count_pairs(candidates, references), loaded)
-    assert found == pytest.approx(cider_by_pycocoevalcap(images, corpus), **EQUAL)
-
-
-@given(IMAGES)
-def test_the_reward_of_self_critical_training_is_this_metric(images):
-    candidates, references, *_ = both_sides(images)
-    groups = dict(enumerate(references))
-    if not any(reference.split() for group in references for reference in group):
-        return  # rejected by the reward
-    counted = count_document_frequencies(groups, Vocabulary.from_counts({"a": 9}))
-    number = {word: rank for rank, word in enumerate(counted.words)}
-    tokens = [[number.setdefault(w, len(number)) for w in text.split()] for text in candidates]
-    padded = torch.tensor([[[*row, 2, *[0] * 20][:20]] for row in tokens])  # <eos>, <pad>
-    reward = CaptionReward(
-        InverseDocumentFrequencies(
-            torch.from_numpy(counted.ngrams),
-            torch.from_numpy(counted.counts),
-            documents=counted.documents,
-        ),
-        References.from_sentences(
-            [[[number[word] for word in text.split()] for text in group] for group in references]
-        ),
-        eos=False,
-    )
-    found = reward(torch.arange(len(images)), padded)[:, 0].numpy()
-    values = cider_values(count_pairs(candidates, references), CorpusFrequencies.count(references))
-    assert found == pytest.approx(values, **EQUAL)
+    assert found == pytest.approx(cider_of_coco(images, corpus), **EQUAL)
 
 
 def test_frequencies_of_coco_are_counted_once(monkeypatch, tmp_path):
@@ -151,9 +99,7 @@ def test_frequencies_of_coco_equal_those_of_pycocoevalcap(monkeypatch, users_cac
     tokens = [tokenize({"": group})[""] for group in captions.values()]
     chosen = [(group[0], group[1:]) for group in tokens[:50]]
     pair = count_pairs([one for one, _ in chosen], [others for _, others in chosen])
-    assert cider_values(pair, found) == pytest.approx(
-        cider_by_pycocoevalcap(chosen, tokens), **EQUAL
-    )
+    assert cider_values(pair, found) == pytest.approx(cider_of_coco(chosen, tokens), **EQUAL)
 
 
 @given(IMAGES)

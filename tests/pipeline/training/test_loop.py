@@ -233,9 +233,7 @@ def refused(train, directory, *overrides):
 @pytest.mark.parametrize(
     ("changes", "read_interval", "losses"),
     [
-        ({"caption": torch.nan}, 1, r"nan, mask_loss -?\d+\.\d+, mean_mask \d\.\d+"),
         ({"mask": torch.nan}, 1, r"\d+\.\d+, mask_loss nan, mean_mask \d\.\d+"),
-        ({"caption": torch.inf}, 1, r"inf, mask_loss -?\d+\.\d+, mean_mask \d\.\d+"),
         # as on a GPU: found before a checkpoint is saved
         ({"caption": torch.nan}, 5, r"nan, mask_loss -?\d+\.\d+, mean_mask \d\.\d+"),
     ],

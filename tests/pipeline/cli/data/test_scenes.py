@@ -128,8 +128,9 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("workers", "how", "code"), [(1, signal.SIGINT, 130), (2, signal.SIGTERM, 143)]
+)
 def test_a_stop_leaves_no_files_and_says_that_the_command_restarts(tmp_path, how, code, workers):
     arguments = ("scenes", tmp_path / "my scenes", "--count", "200", "--workers", str(workers))
     running = subprocess.Popen(
