@@ -59,10 +59,6 @@ SETTINGS = [
 ]
 
 
-def _comparable(found):
-    return [[(h.tokens, pytest.approx(h.score, abs=1e-10)) for h in p] for p in found]
-
-
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_log_probabilities_equal_teacher_forcing_and_scores_rank_the_captions(
     tiny, images, settings
