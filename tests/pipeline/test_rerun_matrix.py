@@ -161,7 +161,8 @@ READ_BY = {
 """Section -> the stages that read its fields."""
 
 READ_BY_OTHERS = {
-    **dict.fromkeys((f"{name}.checkpoint_every" for name in ("detector", "train", "scst")), NONE)
+    **dict.fromkeys((f"{name}.checkpoint_every" for name in ("detector", "train", "scst")), NONE),
+    "train.optim": NONE,  # the fields that it sets are in the key
 }
 """Field -> the stages that read it, if they are not those of its section."""
 

@@ -83,9 +83,11 @@ class CaptionValidation:
     def __post_init__(self) -> None:
         chosen = self.data.validation[: self.config.max_validation_images]
         if self.config.select == "CIDEr" and len(chosen) == 1:
-            raise InputError(
-                f"only one image is validated, {chosen[0]!r}: no n-gram has a weight in its CIDEr; "
-                "validate on more, or set train.select and scst.select to loss"
+            logger.warning(
+                "only one image is validated, %r: its CIDEr is 0 whatever the caption, and "
+                "training ends after patience; validate on more, or set train.select and "
+                "scst.select to loss",
+                chosen[0],
             )
         if self.config.select != "METEOR":
             return
