@@ -21,9 +21,11 @@ from a2cap.pipeline.engine.lock import (
     is_read,
     lock_holder,
     reading,
+    require_unread,
     stage_lock,
 )
 from a2cap.pipeline.engine.prepared_stage import StagePaths
+from tests.data.messages import message_of
 from tests.file_sizes import limited_to
 
 
@@ -153,3 +155,11 @@ def test_a_system_without_file_locks_is_asked_by_filelock(tmp_path, monkeypatch)
     with stage_lock(tmp_path / "stage.lock", what="a test"):
         assert is_locked(tmp_path / "stage.lock")
     assert not is_locked(tmp_path / "stage.lock")
+
+
+def test_a_folder_that_is_read_is_named(tmp_path):
+    with reading(tmp_path):
+        assert message_of(require_unread, tmp_path, error=LockedError) == (
+            f"{str(tmp_path)!r} is read by another process; wait for it, or stop it"
+        )
+    require_unread(tmp_path)
