@@ -164,8 +164,8 @@ class _Collected:
             # a JSON list as split is not hashable
             split = SPLITS.get(item.split) if isinstance(item.split, str) else None
             if split is None:
-                unknown = "no split" if item.split is None else f"unknown split: {item.split!r:.40}"
-                raise BadItem(unknown)
+                is_missing = item.split is None
+                raise BadItem("no split" if is_missing else f"unknown split: {item.split!r:.40}")
             captions = tuple(self._usable_captions(identity, item))
             if not captions:
                 raise BadItem("no caption")

@@ -35,9 +35,8 @@ from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.data.regions import Regions, is_grid
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
-from a2cap.pipeline.captioning.caption_output import ImageNames
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
-from a2cap.pipeline.captioning.given_boxes import NamedImage
+from a2cap.pipeline.captioning.given_boxes import ImageNames, NamedImage
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg", ANIMATED)
 

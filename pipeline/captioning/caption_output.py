@@ -7,7 +7,6 @@ A file has the captions of one captioner with the same settings; a text file sta
 import json
 import os
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any
 from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.files.system import locked
-from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.given_boxes import ImageNames
 
 SIDECARS = "sidecars"
 """Value of --output that asks for a text file beside each image."""
@@ -31,27 +30,6 @@ _COLUMNS = frozenset(
 """Columns of a table, those of `caption_line`."""
 _NAMED = ("image", "model")
 """Texts that each line has."""
-
-
-class ImageNames:
-    """Names for the files of images: the stem, or the whole name of images that share a stem.
-
-    dog.jpg has "dog", and "dog.jpg" if a dog.png is beside it, whichever came first.
-    """
-
-    def __init__(self) -> None:
-        self._stems: dict[Path, Counter[str]] = {}
-
-    def of(self, image: Path) -> str:
-        """Return the name of an image, without suffix."""
-        if image.parent not in self._stems:
-            beside: list[Path] = []
-            with suppress(OSError):  # reading the image reports it
-                beside = list(image.parent.iterdir())
-            self._stems[image.parent] = Counter(
-                path.stem for path in beside if path.suffix.lower() in IMAGE_SUFFIXES
-            )
-        return image.name if self._stems[image.parent][image.stem] > 1 else image.stem
 
 
 class CaptionOutput(ABC):

@@ -1,12 +1,14 @@
-"""Images as a user named them, and the user-supplied boxes that belong to them."""
+"""Images as a user named them, names for their files, and their user-supplied boxes."""
 
 import os
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.errors import InputError
-from a2cap.data.image_ids import image_id
+from a2cap.data.image_ids import IMAGE_SUFFIXES, image_id
 
 _MAX_LISTED = 3  # images of the same name in a message
 
@@ -17,6 +19,27 @@ class NamedImage:
 
     path: Path
     relative: Path | None = None
+
+
+class ImageNames:
+    """Names for the files of images: the stem, or the whole name of images that share a stem.
+
+    dog.jpg has "dog", and "dog.jpg" if a dog.png is beside it, whichever came first.
+    """
+
+    def __init__(self) -> None:
+        self._stems: dict[Path, Counter[str]] = {}
+
+    def of(self, image: Path) -> str:
+        """Return the name of an image, without suffix."""
+        if image.parent not in self._stems:
+            beside: list[Path] = []
+            with suppress(OSError):  # reading the image reports it
+                beside = list(image.parent.iterdir())
+            self._stems[image.parent] = Counter(
+                path.stem for path in beside if path.suffix.lower() in IMAGE_SUFFIXES
+            )
+        return image.name if self._stems[image.parent][image.stem] > 1 else image.stem
 
 
 class GivenBoxes:

@@ -81,8 +81,8 @@ class TsvTarget:
         self._columns: Columns = columns
         self._prefix = prefix
         self._partial = path.with_name(f"{path.name}.partial")
-        is_begun = self._partial.exists()
-        self._done = _complete_lines(self._partial, prefix) if is_begun else set()
+        is_resumed = self._partial.exists()
+        self._done = _complete_lines(self._partial, prefix) if is_resumed else set()
         self._file = self._partial.open("ab")
 
     def __contains__(self, image_id: object) -> bool:

@@ -1,8 +1,10 @@
 """Sealed folders: they read back as sealed, every damage is found, and the first publisher wins."""
 
+import errno
 import hashlib
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -182,3 +184,12 @@ def test_versions_are_those_of_installed_packages(monkeypatch):
     assert {"torch", "numpy", "a2cap", "python"} <= installed_versions().keys()
     monkeypatch.setattr(module, "_RECORDED_PACKAGES", ("numpy", "no such package"))
     assert sorted(installed_versions.__wrapped__()) == ["numpy", "python"]
+
+
+def test_too_many_open_files_are_not_damage(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(OSError, match="Too many open files"):
+        read_manifest(tmp_path)

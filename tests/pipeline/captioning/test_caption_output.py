@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from a2cap.data.errors import InputError, LockedError
 from a2cap.data.regions import Regions
+from a2cap.pipeline.captioning import caption_output as caption_output_module
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.caption_output import caption_output
 from a2cap.pipeline.captioning.decoding import Beam
@@ -66,6 +67,13 @@ def test_a_run_of_parquet_that_was_killed_leaves_its_lines(tmp_path):
     with caption_output(path, model="photos") as output:
         assert output.has(Path("a.jpg"))
     assert rows(path) == [line("a.jpg")]
+
+
+def test_every_member_of_a_line_may_be_a_column(a2):
+    a2("a.jpg", "--output", "x.jsonl", "--set", "evaluate.beam_size=2")
+    [row] = rows(Path("x.jsonl"))
+    assert row["settings"] == "beam_size=2"
+    assert row.keys() == caption_output_module._COLUMNS
 
 
 def test_sidecars_lie_beside_their_images(tmp_path):

@@ -88,9 +88,9 @@ def test_boxes_and_features_survive_a_round_trip_through_every_format(store, siz
 
 def test_the_columns_of_lxmert_preserve_classes_scores_and_attributes(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="lxmert", prefix="COCO_val2014_")
-    begun = tsv.TsvTarget(tmp_path / "b.tsv", columns="lxmert", prefix="vg_")
-    begun.add("000000000007", make_regions(0))
-    begun.close()
+    killed = tsv.TsvTarget(tmp_path / "b.tsv", columns="lxmert", prefix="vg_")
+    killed.add("000000000007", make_regions(0))
+    killed.close()
     with closing(tsv.TsvTarget(tmp_path / "b.tsv", columns="lxmert", prefix="vg_")) as resumed:
         assert "000000000007" in resumed
     assert (tmp_path / "a.tsv").read_bytes().startswith(b"COCO_val2014_000000000009\t100\t120\t")

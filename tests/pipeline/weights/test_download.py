@@ -1,5 +1,6 @@
 """Downloads from a local server that fails and truncates."""
 
+import errno
 import io
 import logging
 from contextlib import contextmanager
@@ -124,3 +125,16 @@ def test_a_missing_network_is_reported_in_one_line(target):
         "cannot download http://127.0.0.1:1/file.bin: [Errno 111] Connection refused; "
         "check the network, or name a folder that contains it"
     )
+
+
+def test_a_full_disk_is_not_tried_again(target, monkeypatch):
+    tries = []
+
+    def fail(*arguments):
+        tries.append(arguments)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(transfer, "_stream", fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        download("https://example.org/file.bin", target)
+    assert len(tries) == 1
