@@ -45,12 +45,14 @@ def _standard_error() -> Iterator[list[str]]:
     except OSError:  # a service may have closed it
         yield lines
         return
-    with TemporaryFile() as caught:
-        os.dup2(caught.fileno(), _STANDARD_ERROR)
-        try:
-            yield lines
-        finally:
-            os.dup2(original, _STANDARD_ERROR)
-            os.close(original)
-            caught.seek(0)
-            lines += caught.read().decode(errors="replace").splitlines()
+    try:
+        with TemporaryFile() as caught:
+            os.dup2(caught.fileno(), _STANDARD_ERROR)
+            try:
+                yield lines
+            finally:
+                os.dup2(original, _STANDARD_ERROR)
+                caught.seek(0)
+                lines += caught.read().decode(errors="replace").splitlines()
+    finally:
+        os.close(original)

@@ -1,5 +1,6 @@
 """Decoding of JPEG: damage of which libjpeg only warns is an error that names the file."""
 
+import errno
 import io
 import os
 import re
@@ -84,3 +85,21 @@ def test_images_are_decoded_without_standard_error(photo, monkeypatch):
 
     monkeypatch.setattr("a2cap.extract.jpeg.os.dup", closed)
     assert decode_jpeg(photo).shape == (240, 320, 3)
+
+
+def test_no_descriptor_is_left_open_without_a_temporary_file(photo, monkeypatch):
+    copy_of, copies = os.dup, []
+
+    def copied(descriptor):
+        copies.append(copy_of(descriptor))
+        return copies[-1]
+
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("a2cap.extract.jpeg.TemporaryFile", full)
+    monkeypatch.setattr("a2cap.extract.jpeg.os.dup", copied)
+    with pytest.raises(OSError, match="No space left on device"):
+        decode_jpeg(photo)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(copies[0])
