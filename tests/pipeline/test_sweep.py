@@ -122,6 +122,25 @@ def test_the_seeds_of_a_setting_are_evaluated_as_an_ensemble(copy, without_meteo
     assert copy.finished() == before
 
 
+def test_the_means_are_printed_when_an_ensemble_fails(copy, without_meteor, monkeypatch):
+    run = command._run
+
+    def full(experiment):
+        if experiment.config.evaluate.ensemble:
+            raise InputError("the disk is full; free some space")
+        return run(experiment)
+
+    monkeypatch.setattr(command, "_run", full)
+    few = settings("train.epochs=1", "train.seed=0,1", "evaluate.attention=none")
+    answer = copy.a2("sweep", *few, "--ensemble")
+    assert answer.exit_code == 1
+    assert answer.stdout.splitlines()[-1].split()[:2] == ["all", "2"]
+    assert answer.stderr.splitlines()[-2:] == [
+        "a2: all, ensemble of 2 failed: the disk is full; free some space",
+        "a2: 1 of 3 failed: all, ensemble of 2; run the same command again to continue",
+    ]
+
+
 def test_an_ensemble_needs_several_seeds():
     answer = a2("sweep", *settings("model.alignment.fusion=gate,none"), "--ensemble")
     assert answer.exit_code == 2

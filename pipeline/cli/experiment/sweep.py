@@ -1,5 +1,7 @@
 """Command `a2 sweep`: a grid of settings, run one after the other."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,39 +55,49 @@ def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> No
         )
     scores: list[tuple[Point, dict[str, float]]] = []
     trained: dict[str, list[tuple[ExperimentOptions, Path]]] = {}
-    failed, skipped = [], False
+    failed, skipped = list[str](), False
     for number, (point, one) in enumerate(zip(points, chosen, strict=True), 1):
         with one.open() as experiment:
             if dry_run:
                 click.echo(f"{point.varied}: {_state(experiment)}")
                 continue
             click.echo(f"[{number}/{len(points)}] {point.varied}")
-            try:
+            with _reported(point.varied, failed):
                 found, incomplete = _run(experiment)
                 skipped = skipped or incomplete
                 scores.append((point, found))
                 if with_ensembles:
                     last = experiment.result(experiment.training[-1], needed_by="evaluate")
                     trained.setdefault(point.setting, []).append((one, last.directory))
-            except (A2Error, ModelError) as error:
-                failed.append(point.varied)
-                click.echo(f"a2: {point.varied} failed: {error}", err=True)
-    for setting, members in trained.items():
-        if len(members) > 1:
-            joined = f"{setting}, ensemble of {len(members)}"
-            click.echo(joined)
-            folders = tuple(folder for _, folder in members[1:])
-            with members[0][0].open(override("evaluate.ensemble", folders)) as experiment:
-                found, incomplete = _run(experiment)
+    joinable = [members for members in trained.items() if len(members[1]) > 1]
+    for setting, members in joinable:
+        joined = f"{setting}, ensemble of {len(members)}"
+        click.echo(joined)
+        folders = tuple(folder for _, folder in members[1:])
+        with (
+            members[0][0].open(override("evaluate.ensemble", folders)) as experiment,
+            _reported(joined, failed),
+        ):
+            found, incomplete = _run(experiment)
             skipped = skipped or incomplete
             scores.append((Point((), joined, joined), found))
     if scores:
         _print_means(scores)
     if failed:
-        text = f"{len(failed)} of {len(points)} failed: {'; '.join(failed)}"
+        text = f"{len(failed)} of {len(points) + len(joinable)} failed: {'; '.join(failed)}"
         raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
     if skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+@contextmanager
+def _reported(name: str, failed: list[str]) -> Iterator[None]:
+    """Report an error of the block and add the name to `failed`, so that the sweep goes on."""
+    try:
+        yield
+    except (A2Error, ModelError) as error:
+        failed.append(name)
+        click.echo(f"a2: {name} failed: {error}", err=True)
 
 
 def _state(experiment: Experiment) -> str:
