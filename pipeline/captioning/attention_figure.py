@@ -36,7 +36,7 @@ from a2cap.data.regions import Regions, is_grid
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
-from a2cap.pipeline.captioning.given_boxes import ImageNames, NamedImage
+from a2cap.pipeline.captioning.named_images import ImageNames, NamedImage
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg", ANIMATED)
 

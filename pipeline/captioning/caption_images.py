@@ -29,8 +29,8 @@ from a2cap.model.plug_ins import plug_in_of
 from a2cap.model.threads import map_in_threads
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
-from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
+from a2cap.pipeline.captioning.named_images import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig

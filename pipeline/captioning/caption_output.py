@@ -17,7 +17,7 @@ from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.files.system import locked
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
-from a2cap.pipeline.captioning.given_boxes import ImageNames
+from a2cap.pipeline.captioning.named_images import ImageNames
 
 SIDECARS = "sidecars"
 """Value of --output that asks for a text file beside each image."""

@@ -25,7 +25,7 @@ from a2cap.data.image_ids import image_id
 from a2cap.pipeline.captioning.caption_images import caption_files
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
-from a2cap.pipeline.captioning.given_boxes import NamedImage
+from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of

@@ -18,7 +18,7 @@ from a2cap.data.image_ids import list_images
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, attention_by, caption_files
 from a2cap.pipeline.captioning.caption_output import CaptionOutput, caption_line, caption_output
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
-from a2cap.pipeline.captioning.given_boxes import NamedImage
+from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.cli.options import FILE, PATH, require_existing

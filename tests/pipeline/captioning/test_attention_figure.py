@@ -15,7 +15,7 @@ from a2cap.data.regions import Regions, cell_boxes
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, attention_figure, write_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage
 from a2cap.pipeline.captioning.decoding import Beam
-from a2cap.pipeline.captioning.given_boxes import NamedImage
+from a2cap.pipeline.captioning.named_images import NamedImage
 from tests.data.messages import message_of
 
 REGIONS = Regions(

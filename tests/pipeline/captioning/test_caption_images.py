@@ -28,7 +28,7 @@ from a2cap.pipeline.captioning.caption_images import (
     caption_files,
 )
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
-from a2cap.pipeline.captioning.given_boxes import NamedImage
+from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED

@@ -29,7 +29,7 @@ from a2cap.extract.extract_config import ExtractConfig
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner, caption_files
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
-from a2cap.pipeline.captioning.given_boxes import NamedImage
+from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.serving import caption_queue
 from a2cap.pipeline.serving import server as serving

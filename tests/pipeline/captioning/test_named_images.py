@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.pipeline.captioning.given_boxes import GivenBoxes, NamedImage
+from a2cap.pipeline.captioning.named_images import GivenBoxes, NamedImage
 from tests.data.messages import message_of
 
 
