@@ -35,9 +35,10 @@ def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> No
 
     A value of --set may be a range (0..4) or a list (gate,decay); all combinations run one after
     the other, each as by "a2 run". Results that exist are kept, so that the same command continues
-    an interrupted sweep. A failed combination is reported and the others run; the exit code is then
-    1. The table has the mean over the fields "seed" with its 95 % interval. With --ensemble, it has
-    the ensemble of the seeds too, as the four checkpoints of Table 2 of the A2 paper.
+    an interrupted sweep. What fails, a combination or an ensemble, is reported and the others run;
+    the exit code is then 1. The table has the mean over the fields "seed" with its 95 % interval.
+    With --ensemble, it has the ensemble of the seeds too, as the four checkpoints of Table 2 of the
+    A2 paper.
 
     \b
     Example:
