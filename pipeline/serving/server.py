@@ -6,12 +6,13 @@ Images that wait are on the disk.
 
 import json
 import logging
+import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -54,7 +55,9 @@ class CaptionServer(ThreadingHTTPServer):
     Raises ConfigError for a captioner trained on given boxes, and where the port is taken.
     """
 
-    daemon_threads = True
+    # a daemon thread that frees tensors while the process exits would abort it
+    daemon_threads = False
+    timeout = 0.5  # seconds that `handle_request` waits for a connection
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, captioner: ImageCaptioner, *, name: str, port: int) -> None:
@@ -63,7 +66,8 @@ class CaptionServer(ThreadingHTTPServer):
                 "the captioner was trained on given boxes, which an image does not have; "
                 "name one that was trained on detected boxes"
             )
-        self._connections = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self.queue = CaptionQueue(captioner, name=name)
+        self._connections: set[socket.socket] = set()
         self._counting = threading.Lock()
         self._bytes = 0
         try:
@@ -72,7 +76,6 @@ class CaptionServer(ThreadingHTTPServer):
             raise ConfigError(
                 f"cannot listen on port {port}: {error.strerror}; choose another --port"
             ) from error
-        self.queue = CaptionQueue(captioner, name=name)
         page = load_template("serve.html").render(name=name, about=captioner.about)
         self.page = page.encode()
 
@@ -83,17 +86,24 @@ class CaptionServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread of its own, or close it if there are too many."""
-        if self._connections.acquire(blocking=False):
+        if len(self._connections) < MOST_CONNECTIONS:
+            self._connections.add(request)
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.release()
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Answer the images that are being captioned, refuse those that wait, and end the rest."""
+        self.queue.close()
+        for connection in list(self._connections):
+            with suppress(OSError):  # closed since
+                connection.shutdown(socket.SHUT_RD)  # a thread that reads sees an end
+        super().server_close()  # which waits for the threads
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error; a page that was closed early is none."""

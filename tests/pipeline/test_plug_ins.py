@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -144,8 +145,9 @@ def test_torchrun_a_sweep_and_the_server_take_a_plug_in(copy, tmp_path, monkeypa
 
     def serve_one(server):
         answers.append(json.loads(server.queue.answer(image, as_figure=False)))
+        signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(CaptionServer, "serve_forever", serve_one)
+    monkeypatch.setattr(CaptionServer, "handle_request", serve_one)
     assert a2("serve", "--model", trained, "--port", 0).exit_code == 0
     line = f"{image}: {answers[0]['caption']}"
     assert a2("caption", "--model", trained, image).stdout.rstrip() == line.rstrip()

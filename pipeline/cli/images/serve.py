@@ -1,6 +1,5 @@
 """Command `a2 serve`: a page on which an image is dropped and captioned."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -8,7 +7,7 @@ import click
 from a2cap.pipeline.captioning.caption_images import ImageCaptioner
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.configuration import Config
-from a2cap.pipeline.engine.interruption import Interrupted
+from a2cap.pipeline.engine.interruption import stop_between_steps
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.serving.server import CaptionServer
 from a2cap.pipeline.weights.captioners import captioner_name
@@ -36,7 +35,7 @@ def serve(models: tuple[Path, ...], port: int, config: Config) -> None:
     found = find_trainings(models)
     captioner = ImageCaptioner(found, decoding=config.evaluate, runtime=config.runtime)
     server = CaptionServer(captioner, name=captioner_name(found), port=port)
-    with server, suppress(Interrupted):
+    with server, stop_between_steps() as stop:
         click.echo(f"{server.url} captions the images dropped on it; Ctrl-C stops")
-        server.serve_forever()
-    server.queue.close()
+        while not stop.pending:
+            server.handle_request()

@@ -241,7 +241,7 @@ def test_connections_beyond_the_limit_are_closed(monkeypatch, scene):
             assert beyond.recv(1) == b""
         for connection in held:
             connection.close()
-        until(lambda: server._connections._value == 2)
+        until(lambda: not server._connections)
         assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
 
 
@@ -254,7 +254,7 @@ def test_a_page_closed_early_is_no_error(scene, capfd, caplog):
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         connection.close()
         captioner.going_on.set()
-        until(lambda: server._connections._value == serving.MOST_CONNECTIONS)
+        until(lambda: not server._connections)
         assert request(server, "POST", "/caption", image)[0] == 200
     assert capfd.readouterr().err == "" and not caplog.records
 
@@ -307,6 +307,20 @@ def test_a_server_that_stops_captions_no_waiting_image(scene):
         stopping.result()
         assert first.result()[0] == 200
         assert second.result() == (503, "the server stops; start it again")
+
+
+def test_a_server_that_stops_waits_for_its_threads_but_for_no_client():
+    before = set(threading.enumerate())
+    with serving_fixed() as (server, _):
+        silent = socket.create_connection(("127.0.0.1", server.server_port))
+        unfinished = started_upload(server, 10)
+        until(lambda: server._bytes == 10 and len(server._connections) == 2)
+        start = time.monotonic()
+    assert time.monotonic() - start < 30  # a connection may be silent for 60 s
+    assert set(threading.enumerate()) == before
+    assert unfinished.getresponse().status == 503
+    with silent:
+        assert silent.recv(1) == b""
 
 
 def test_a_request_above_the_limit_is_refused(server, monkeypatch):
@@ -370,8 +384,10 @@ def test_the_command_prints_its_address_and_stops_quietly(model, scene):
             sending.sendall(f"{head}Content-Length: {len(image)}\r\n\r\n".encode() + image)
             time.sleep(0.1)  # so that it is being captioned
             os.kill(process.pid, signal.SIGINT)
-            assert process.wait(timeout=600) == 0
-        assert "Traceback" not in process.stderr.read()
+            status = process.wait(timeout=600)
+        messages = process.stderr.read()
+        assert status == 0, messages
+        assert "Traceback" not in messages
 
 
 @pytest.mark.slow
