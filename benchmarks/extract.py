@@ -25,9 +25,12 @@ from torchvision.ops import roi_pool as torchvisions_roi_pool
 
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.detector import Detector
-from a2cap.extract.detector.input import Boxes
 from a2cap.extract.detector.pooled_cells import pool_from_tables
-from a2cap.extract.detector.region_selection import CLASS_OVERLAP, select_regions
+from a2cap.extract.detector.region_selection import (
+    CLASS_OVERLAP,
+    DetectedRegions,
+    RegionSelection,
+)
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import Extractor
@@ -87,7 +90,7 @@ def time_stages(detector: Detector, config: ExtractConfig, path: Path) -> dict[s
         "RPN and proposals": type(detector.proposal_generator).forward,
         "RoIPool's tables": pool_from_tables,
         "res5": heads.of_cells if shares else heads.forward,
-        "selection": select_regions,
+        "selection": RegionSelection.__call__,
     }
     _extract(extractor, path)
     with cProfile.Profile() as profile:
@@ -99,20 +102,19 @@ def time_stages(detector: Detector, config: ExtractConfig, path: Path) -> dict[s
     return {name: times[key][3] for name, key in keys.items() if key in times}
 
 
-def plain_selection(
-    boxes: Boxes, probabilities: Boxes, *, confidence: float, min_regions: int, max_regions: int
-) -> NDArray[np.int64]:
-    """Select like `select_regions`, with one suppression per class as in generate_tsv.py."""
+def plain_selection(rule: RegionSelection, regions: DetectedRegions) -> NDArray[np.int64]:
+    """Select like `RegionSelection`, with one suppression per class as in generate_tsv.py."""
+    boxes, probabilities = regions.boxes, regions.probabilities
     # caffe's boxes include their last pixel: the overlap of continuous boxes one wider
     widened = torch.from_numpy(boxes + np.array([0, 0, 1, 1], np.float32))
     best = torch.zeros(len(boxes))
     for scores in torch.from_numpy(probabilities).T:
         kept = nms(widened, scores, CLASS_OVERLAP)
         best[kept] = torch.maximum(best[kept], scores[kept])
-    confident = (best >= confidence).nonzero()[:, 0]
-    if min_regions <= len(confident) <= max_regions:
+    confident = (best >= rule.confidence).nonzero()[:, 0]
+    if rule.min_regions <= len(confident) <= rule.max_regions:
         return confident.numpy()
-    count = min_regions if len(confident) < min_regions else max_regions
+    count = rule.min_regions if len(confident) < rule.min_regions else rule.max_regions
     return best.argsort(descending=True, stable=True)[:count].numpy()
 
 
@@ -141,7 +143,7 @@ def torchvisions_pool(
 
 def plain_form(extractor: Extractor, path: Path) -> Regions:
     """Extract an image with the reference implementations' selection."""
-    with patch("a2cap.extract.detector.region_selection.select_regions", plain_selection):
+    with patch.object(RegionSelection, "__call__", plain_selection):
         return _extract(extractor, path)
 
 

@@ -26,7 +26,6 @@ from a2cap.extract.detector.input import (
 )
 from a2cap.extract.detector.proposal_precision import (
     MixedPrecision,
-    exact_precision,
     resolve_precision,
     warn_about_emulation,
 )
@@ -57,7 +56,7 @@ class Extractor:
             update={"precision": resolve_precision(config, self.device)}
         )
         self._network = _network(detector, config).to(self.device)
-        self._precision: Precision = exact_precision
+        self._precision: Precision = Detector.classify
         if self.config.precision == "mixed":
             self._precision = MixedPrecision(self._network)
         fields = ("proposals", "roi_size", "confidence", "min_regions", "max_regions")

@@ -37,6 +37,7 @@ class Precision(Protocol):
         detector: "Detector",
         features: Tensor,
         proposals: Tensor,
+        /,
         *,
         size: ScaledSize,
         selection: RegionSelection,

@@ -52,18 +52,6 @@ def warn_about_emulation(config: ExtractConfig, device: torch.device) -> None:
         logger.warning(message, device)
 
 
-def exact_precision(
-    detector: Detector,
-    features: Tensor,
-    proposals: Tensor,
-    *,
-    size: ScaledSize,
-    selection: RegionSelection,
-) -> DetectedRegions:
-    """Classify every proposal in float32; a `Precision`."""
-    return detector.classify(features, proposals, size=size, selection=selection)
-
-
 class MixedPrecision:
     """Classification in bfloat16, and again in float32 where selection is likely; a `Precision`."""
 
@@ -84,7 +72,7 @@ class MixedPrecision:
         likely = selection.with_margin()
         # no first pass if the margin leaves out none of the proposals
         if len(proposals) <= likely.min_regions:
-            return exact_precision(detector, features, proposals, size=size, selection=selection)
+            return detector.classify(features, proposals, size=size, selection=selection)
         rois = batch_rois([proposals])
         rough = self.class_logits(detector, features, rois, roi_size=selection.roi_size)
         columns = torch.cat([proposals, probabilities(rough)], dim=1).cpu().numpy()

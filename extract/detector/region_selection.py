@@ -85,14 +85,28 @@ class RegionSelection:
             )
 
     def __call__(self, regions: DetectedRegions) -> NDArray[np.int64]:
-        """Return the indices of the selected regions, in caffe's order."""
-        return select_regions(
-            regions.boxes,
-            regions.probabilities,
-            confidence=self.confidence,
-            min_regions=self.min_regions,
-            max_regions=self.max_regions,
-        )
+        """Return the indices of the regions that caffe would write, in its order.
+
+        regions: in any number, by falling proposal score. The result is in their order if between
+        min_regions and max_regions reach the confidence, otherwise by falling confidence; it has
+        fewer than min_regions only if there are fewer regions.
+        """
+        # As written in the source this is 1,600 suppressions per image. Pruning gives the same
+        # result: a (region, class) pair below some probability cannot suppress one above it, so
+        # pairs below the confidence matter only while fewer than min_regions reach it.
+        probabilities, fewest, most = regions.probabilities, self.min_regions, self.max_regions
+        overlapping = box_overlaps(regions.boxes) >= CLASS_OVERLAP
+        floor = self.confidence
+        best = surviving_confidence(probabilities, overlapping, floor=floor)
+        confident = np.flatnonzero(best >= self.confidence)
+        if fewest <= len(confident) <= most:
+            return confident
+        while floor > 0 and np.count_nonzero(best >= floor) < fewest:
+            floor = floor / 4 if floor > 1e-6 else 0.0
+            best = surviving_confidence(probabilities, overlapping, floor=floor)
+        count = fewest if len(confident) < fewest else most
+        # Caffe's sort is unstable; here, equal confidences keep the order of the proposals.
+        return np.argsort(-best, kind="stable")[:count]
 
     def with_margin(self) -> "RegionSelection":
         """Return a selection of more regions, those that are likely to be selected."""
@@ -100,38 +114,6 @@ class RegionSelection:
             count + MARGIN + count // 10 for count in (self.min_regions, self.max_regions)
         )
         return replace(self, min_regions=fewest, max_regions=most)
-
-
-def select_regions(
-    boxes: NDArray[np.float32],
-    probabilities: NDArray[np.float32],
-    *,
-    confidence: float,
-    min_regions: int,
-    max_regions: int,
-) -> NDArray[np.int64]:
-    """Return the indices of the regions that caffe would write, in its order.
-
-    boxes: (N, 4) float32 in original pixels, by falling proposal score; probabilities: (N, C)
-    float32 in [0, 1] without the background. The result is in the order of proposals if between
-    min_regions and max_regions reach the confidence, otherwise by falling confidence; it has fewer
-    than min_regions only if N is smaller.
-    """
-    # As written in the source this is 1,600 suppressions per image. Pruning gives the same result:
-    # a (region, class) pair below some probability cannot suppress one above it, so pairs below the
-    # confidence matter only while fewer than min_regions reach it.
-    overlapping = box_overlaps(boxes) >= CLASS_OVERLAP
-    floor = confidence
-    best = surviving_confidence(probabilities, overlapping, floor=floor)
-    confident = np.flatnonzero(best >= confidence)
-    if min_regions <= len(confident) <= max_regions:
-        return confident
-    while floor > 0 and np.count_nonzero(best >= floor) < min_regions:
-        floor = floor / 4 if floor > 1e-6 else 0.0
-        best = surviving_confidence(probabilities, overlapping, floor=floor)
-    count = min_regions if len(confident) < min_regions else max_regions
-    # Caffe's sort is unstable; here, equal confidences keep the order of the proposals.
-    return np.argsort(-best, kind="stable")[:count]
 
 
 def box_overlaps(boxes: NDArray[np.float32]) -> NDArray[np.float32]:

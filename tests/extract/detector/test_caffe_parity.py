@@ -17,7 +17,7 @@ from a2cap.extract.detector.anchors import anchor_grid, caffe_anchors
 from a2cap.extract.detector.conventions import CAFFE_MEAN, caffe_meta
 from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
 from a2cap.extract.detector.proposals import select_proposals
-from a2cap.extract.detector.region_selection import select_regions
+from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
 from a2cap.extract.extractor import Extractor
 from tests.extract.tiny import CONFIG
 
@@ -141,7 +141,8 @@ def limits(min_regions: int, max_regions: int) -> dict[str, Any]:
 
 
 def assert_selected_as_by_caffe(boxes, probabilities, rule):
-    found = select_regions(boxes, probabilities, **rule)
+    regions = DetectedRegions.rough(boxes, probabilities, feature_width=1, has_attributes=False)
+    found = RegionSelection(proposals=len(boxes), roi_size=7, **rule)(regions)
     assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
 
 

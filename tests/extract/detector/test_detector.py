@@ -7,7 +7,6 @@ import torch
 
 from a2cap.extract.detector.detector import Detector, fuse
 from a2cap.extract.detector.input import scaled_batch
-from a2cap.extract.detector.proposal_precision import exact_precision
 from a2cap.extract.detector.region_selection import RegionSelection
 from a2cap.extract.detector.resnet import FrozenBatchNorm
 from tests.extract.tiny import relative
@@ -17,7 +16,7 @@ SELECTION = RegionSelection(proposals=60, roi_size=7, confidence=0.2, min_region
 
 def wrong_precision(detector, features, proposals, *, size, selection):
     """Classify all proposals, give them to other classes, and call none of them exact."""
-    exact = exact_precision(detector, features, proposals, size=size, selection=selection)
+    exact = detector.classify(features, proposals, size=size, selection=selection)
     return replace(
         exact,
         probabilities=np.roll(exact.probabilities, 7, axis=0),
@@ -35,7 +34,7 @@ def test_features_and_probabilities_of_selected_regions_are_exact_in_any_precisi
     with torch.inference_mode():
         exact, other = (
             network(image, size=size, selection=SELECTION, precision=one)
-            for one in (exact_precision, wrong_precision)
+            for one in (Detector.classify, wrong_precision)
         )
     assert exact.is_exact.all()
     assert other.is_exact.all()
