@@ -52,6 +52,10 @@ _DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
 _OF_ONE_SIDE = (EfficientNetLite, TimmBackbone)
 """Backbones with a square size of their own, whose last map is pooled."""
 
+_CLASSIFIERS = ("fc.", "classifier.")
+"""Modules of torchvision's networks that a state dict need not have."""
+_UNUSED = "num_batches_tracked"  # which files of old versions of torch lack
+
 
 class GridExtractor:
     """A backbone that turns an image into cells or regions of given boxes, as `Extractor` does.
@@ -69,12 +73,9 @@ class GridExtractor:
     ) -> None:
         self.config = config.model_copy(update={"precision": config.precision_in_key})
         self.device = torch.device(device)
-        self._weights, self._differences = weights, differences
+        self._differences = differences
         backbone = _backbone(config.grid_backbone)
-        if isinstance(backbone, _OF_ONE_SIDE):
-            self._weights = _load_whole(backbone, weights, config.grid_backbone)
-        else:
-            _load(backbone, weights, config.grid_backbone)
+        self._weights = _load(backbone, weights, config.grid_backbone)
         self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
         if self.config.precision == "mixed":
             warn_about_emulation(config, self.device)
@@ -250,17 +251,17 @@ def _backbone(name: GridBackbone) -> nn.Module:
     return cast(nn.Module, torchvision_module("models").get_model(name, weights=None))
 
 
-def _load_whole(
-    backbone: EfficientNetLite | TimmBackbone, weights: Mapping[str, Tensor], name: str
-) -> Mapping[str, Tensor]:
+def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
     """Load a state dict and return its tensors that count; WeightsError for another network."""
     network = backbone.network if isinstance(backbone, TimmBackbone) else backbone
     every = network.state_dict()
-    own = {key: value for key, value in every.items() if not key.startswith(backbone.classifiers)}
+    omitted = getattr(backbone, "classifiers", _CLASSIFIERS)
+    own = {key: value for key, value in every.items() if not key.startswith(omitted)}
+    own = {key: value for key, value in own.items() if not key.endswith(_UNUSED)}
     fits = {key: weights[key] for key in own if key in weights}
     wrong = [key for key, value in fits.items() if value.shape != own[key].shape]
     # a deeper network of the same family has every tensor of this one, and more
-    unknown = weights.keys() - every.keys() if isinstance(backbone, TimmBackbone) else ()
+    unknown = () if isinstance(backbone, EfficientNetLite) else weights.keys() - every.keys()
     if problems := sorted(own.keys() - fits.keys()) or wrong or sorted(unknown):
         raise WeightsError(
             f"weights do not fit {name}: {len(problems):,} tensors are missing, unknown or of "
@@ -268,22 +269,6 @@ def _load_whole(
         )
     network.load_state_dict(fits, strict=False)
     return fits
-
-
-def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> None:
-    try:
-        found = backbone.load_state_dict(dict(weights), strict=False)
-    except RuntimeError as error:  # a tensor has another shape
-        first = str(error).splitlines()[1].strip(" \t.")
-        raise WeightsError(
-            f"weights do not fit torchvision's {name}: {first}; name its state dict"
-        ) from error
-    missing = [key for key in found.missing_keys if not key.startswith(("fc.", "classifier."))]
-    if missing or found.unexpected_keys:
-        raise WeightsError(
-            f"weights do not fit torchvision's {name}: missing: {' '.join(missing) or 'none'}, "
-            f"unexpected: {' '.join(found.unexpected_keys) or 'none'}; name its state dict"
-        )
 
 
 def _up_to(backbone: nn.Module, layer: str) -> nn.Module:

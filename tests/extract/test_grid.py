@@ -125,6 +125,8 @@ def test_mixed_cells_are_near_the_exact_ones_and_the_record_names_them(
 @pytest.mark.slow
 def test_saved_weights_give_the_same_cells(extractor, tmp_path, make_image):
     extractor.save(tmp_path / "weights.safetensors")
+    kept = load_grid_weights(tmp_path / "weights.safetensors", CONFIG.grid_backbone)
+    assert "conv1.weight" in kept and "fc.weight" not in kept
     again = load_extractor(tmp_path / "weights.safetensors", config=CONFIG)
     image = make_image(0)
     assert np.array_equal(extractor(image).features, again(image).features)
@@ -170,11 +172,16 @@ def test_a_layer_without_a_map_is_refused(layer, message):
 
 @pytest.mark.slow
 def test_weights_of_another_network_are_refused_with_their_keys(network):
-    tensors = {key: t for key, t in network.state_dict().items() if key != "conv1.weight"}
-    assert refusal(GridExtractor, {**tensors, "extra": torch.zeros(1)}, config=CONFIG) == (
-        "weights do not fit torchvision's resnet18: missing: conv1.weight, unexpected: extra; "
-        "name its state dict"
+    message = (
+        "weights do not fit resnet18: 1 tensors are missing, unknown or of another shape, "
+        "first {}; name its state dict"
     )
+    whole = network.state_dict()
+    for wrong in ("conv1.weight", "layer1.0.bn1.bias"):
+        tensors = {key: tensor for key, tensor in whole.items() if key != wrong}
+        assert refusal(GridExtractor, tensors, config=CONFIG) == message.format(wrong)
+    tensors = {**whole, "extra": torch.zeros(1)}
+    assert refusal(GridExtractor, tensors, config=CONFIG) == message.format("extra")
 
 
 @pytest.mark.slow
