@@ -6,34 +6,30 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import numpy as np
+from typing import Literal, get_args
 
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.feature_record import FeatureType
+from a2cap.data.features.feature_record import FeatureType, Record, decode_regions
 from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
     ImageFeatures,
     Sizes,
     Source,
-    Target,
 )
-from a2cap.data.features.formats.hdf5 import M2Source, M2Target
+from a2cap.data.features.formats.hdf5 import M2Source, write_m2
 from a2cap.data.features.formats.image_sizes import ImageSizes, sizes_in_coco
 from a2cap.data.features.formats.npz import (
     NpzSource,
-    NpzTarget,
     att_box_files,
     att_box_source,
-    att_name,
     milvlg_files,
     read_milvlg,
+    write_npz,
 )
 from a2cap.data.features.formats.parquet import ParquetSource, write_parquet
 from a2cap.data.features.formats.tar import TarSource, write_tar
-from a2cap.data.features.formats.tsv import TsvSource, TsvTarget
+from a2cap.data.features.formats.tsv import TsvSource, write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
@@ -48,6 +44,8 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 _HALF: tuple[Format, ...] = ("a2", "tar", "parquet")
 """Formats that can have float16."""
+_NUMBERED: tuple[Format, ...] = ("caffe", "att-box", "m2")
+"""Formats whose ids are numbers."""
 
 _HDF5, _PARQUET, _TAR = b"\x89HDF\r\n\x1a\n", b"PAR1", b"ustar"
 _TAR_AT = 257
@@ -63,55 +61,6 @@ class Conversion:
     checksum: str  # of the content, equal in every format
     skipped: list[SkippedItem]
     ran: bool = True  # False if an earlier run had finished
-
-
-class StoreTarget:
-    """The writer of a feature store of a2."""
-
-    def __init__(self, path: Path, *, dtype: FeatureType) -> None:
-        self._writer = FeatureWriter(path, dtype=dtype)
-
-    def __contains__(self, image_id: object) -> bool:
-        return image_id in self._writer
-
-    def add(self, image_id: str, regions: Regions) -> None:
-        """Add one image."""
-        self._writer.add(image_id, regions)
-
-    def finish(self) -> None:
-        """Seal the store."""
-        self._writer.seal()
-
-    def close(self) -> None:
-        """Commit the added images."""
-        self._writer.flush()
-        self._writer.close()
-
-
-class FileTarget(StoreTarget):
-    """The writer of a tar or Parquet file, by way of a store at `path.partial`."""
-
-    def __init__(self, path: Path, *, form: Format, dtype: FeatureType) -> None:
-        if form == "parquet":
-            load_pyarrow(path.name)
-        super().__init__(path.with_name(f"{path.name}.partial"), dtype=dtype)
-        self._path, self._form, self._dtype = path, form, dtype
-
-    def finish(self) -> None:
-        """Write the file, and remove the store."""
-        self._writer.flush()
-        with replacing(self._path) as temporary:
-            if self._form == "tar":
-                write_tar(temporary, self._writer.records())
-            else:
-                write_parquet(temporary, self._writer.records(), self._dtype, self._writer.width)
-        self._writer.close()
-        shutil.rmtree(self._writer.path)
-
-    def close(self) -> None:
-        """Commit the added images, unless they are in the file."""
-        if self._writer.path.exists():
-            super().close()
 
 
 class StoreSource:
@@ -152,18 +101,21 @@ def convert(
     if earlier is not None:
         return earlier
     _require_new(target)
+    if form == "parquet":
+        load_pyarrow(target.name)
     opened = open_source(source, read_sizes(sizes))
-    writer = _open_target(target, form, dtype=dtype, prefix=prefix)
-    # the checksum is that of the rounded features, because float16 loses precision as intended
-    stored = np.dtype(dtype if form in _HALF else "float32")
-    done = _ConvertedImages()
-    try:
+    stored: FeatureType = dtype if form in _HALF else "float32"
+    done = _ConvertedImages(target, form, stored)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # a file is written from a store, which resumes
+    store = target if form == "a2" else target.with_name(f"{target.name}.partial")
+    with FeatureWriter(store, dtype=stored) as writer:
         with track("convert", total=len(opened)) as progress:
             for item in opened:
                 if isinstance(item, SkippedItem):
                     done.skipped.append(item)
                 else:
-                    done.add(item, writer, stored)
+                    done.add(item, writer)
                 check_skip_limit(done.skipped, len(opened), "images")
                 progress.advance(1)
         if not done.counts:
@@ -171,9 +123,14 @@ def convert(
             raise InputError(
                 f"no image of {str(source)!r} can be read{first}; download the file again"
             )
-        writer.finish()
-    finally:
-        writer.close()
+        if form == "a2":
+            writer.seal()
+        else:
+            writer.flush()
+            with replacing(target) as temporary:
+                _write_file(temporary, writer, form, dtype=stored, prefix=prefix)
+    if form != "a2":
+        shutil.rmtree(store)
     _write_skipped(target, done.skipped)
     _require_equal(target, done)
     counts = min(done.counts), max(done.counts)
@@ -237,25 +194,29 @@ def _open_file(path: Path, sizes: Sizes) -> Source:
 class _ConvertedImages:
     """The images read so far, for the summary and the comparison."""
 
+    target: Path
+    form: Format
+    dtype: FeatureType
     checksum: ContentChecksum = field(default_factory=ContentChecksum)
     skipped: list[SkippedItem] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     width: int = 0
 
-    def add(self, item: ImageFeatures, target: Target, stored: np.dtype[Any]) -> None:
-        """Add an image to the target, with features rounded to `stored`, or skip it."""
+    def add(self, item: ImageFeatures, writer: FeatureWriter) -> None:
+        """Add an image to the store, or skip it."""
         image_id, regions = item.image_id, item.regions
         try:
             self._check(image_id, regions)
-            if image_id not in target:  # else from an interrupted run
-                target.add(image_id, regions)
+            if image_id not in writer:  # else from an interrupted run
+                writer.add(image_id, regions)
         except StoreWriteError:
             raise
         except (InputError, StoreError) as error:
             self.skipped.append(SkippedItem(image_id, str(error)))
             return
-        rounded = replace(regions, features=regions.features.astype(stored))
+        # the checksum is that of the rounded features, as float16 loses precision as intended
+        rounded = replace(regions, features=regions.features.astype(self.dtype))
         self.checksum.add(image_id, rounded)
         self.counts.append(len(regions))
         self.sizes[image_id] = regions.width, regions.height
@@ -267,6 +228,16 @@ class _ConvertedImages:
             raise InputError(f"duplicate of image {image_id!r}; keep one")
         if found != self.width:
             raise InputError(f"{found} features per region, not {self.width}")
+        if self.form in _NUMBERED and not (image_id.isascii() and image_id.isdigit()):
+            raise InputError(
+                f"image id {image_id!r} is not a number, which {self.target.name!r} needs; "
+                "convert to another format"
+            )
+        if self.form == "milvlg" and "/" in image_id:
+            raise InputError(
+                f"image {image_id!r} is in a subfolder, which {self.target.name!r} cannot "
+                "contain; convert to another format"
+            )
 
 
 def _require_new(target: Path) -> None:
@@ -282,19 +253,29 @@ def read_sizes(path: Path | None) -> Sizes:
     return ImageSizes(path) if path.is_dir() else sizes_in_coco(path)
 
 
-def _open_target(target: Path, form: Format, *, dtype: FeatureType, prefix: str) -> Target:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if form == "a2":
-        return StoreTarget(target, dtype=dtype)
-    if form == "tar" or form == "parquet":  # noqa: PLR1714  (mypy narrows no tuple)
-        return FileTarget(target, form=form, dtype=dtype)
-    if form == "att-box":
-        return NpzTarget(target, name=att_name, files=att_box_files)
-    if form == "milvlg":
-        return NpzTarget(target, name="{}.npz".format, files=milvlg_files)
-    if form == "m2":
-        return M2Target(target)
-    return TsvTarget(target, columns=form, prefix=prefix)
+def _write_file(
+    path: Path, store: FeatureWriter, form: Format, *, dtype: FeatureType, prefix: str
+) -> None:
+    """Write the images of an unsealed store into a file or folder."""
+    images = map(_decoded, store.records())
+    if form == "tar":
+        write_tar(path, store.records())
+    elif form == "parquet":
+        write_parquet(path, store.records(), dtype, store.width)
+    elif form == "att-box":
+        write_npz(path, images, att_box_files)
+    elif form == "milvlg":
+        write_npz(path, images, milvlg_files)
+    elif form == "m2":
+        write_m2(path, images)
+    elif form != "a2":
+        write_tsv(path, images, columns=form, prefix=prefix)
+
+
+def _decoded(record: Record) -> ImageFeatures:
+    key, value = record
+    image_id = bytes(key).decode()
+    return ImageFeatures(image_id, decode_regions(bytes(value), image_id))
 
 
 def _write_skipped(target: Path, skipped: list[SkippedItem]) -> None:

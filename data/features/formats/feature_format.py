@@ -7,7 +7,6 @@ images have to be given.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -37,22 +36,6 @@ class Source(Protocol):
 
     def __len__(self) -> int:
         """Return the number of images, including those that cannot be read."""
-
-
-class Target(Protocol):
-    """The writer of a file or folder, which resumes an interrupted run at the same path."""
-
-    def __contains__(self, image_id: object) -> bool:
-        """Return True if an earlier run added the image."""
-
-    def add(self, image_id: str, regions: Regions) -> None:
-        """Add one image; raise InputError if the format cannot store it."""
-
-    def finish(self) -> None:
-        """Move the finished result to its path."""
-
-    def close(self) -> None:
-        """Keep the added images for a later run."""
 
 
 class ContentChecksum:
@@ -126,16 +109,6 @@ def make_regions(
         width=size[0],
         height=size[1],
     )
-
-
-def decimal_id(image_id: str, *, target: Path) -> int:
-    """Return a numeric id for formats that need one; raise InputError for other ids."""
-    if not (image_id.isascii() and image_id.isdigit()):
-        raise InputError(
-            f"image id {image_id!r} is not a number, which {target.name!r} needs; "
-            "convert to another format"
-        )
-    return int(image_id)
 
 
 def image_size(image_id: str, sizes: Sizes) -> tuple[int, int]:

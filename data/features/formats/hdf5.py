@@ -4,8 +4,7 @@ Keys are ID_features, ID_boxes and ID_cls_prob. The score of a region is its lar
 by which M2 sorts regions. M2 replaces missing features by random ones; this reader skips the image.
 """
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,19 +16,14 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
     ImageFeatures,
     Sizes,
-    decimal_id,
     image_size,
     make_regions,
     read_or_skip,
 )
 from a2cap.data.files.hdf5_file import own_dataset
 from a2cap.data.image_ids import image_id as image_id_of
-from a2cap.data.regions import Regions
-
-logger = logging.getLogger(__name__)
 
 _FEATURES, _BOXES, _PROBABILITIES = "_features", "_boxes", "_cls_prob"
-_IMAGES_PER_FLUSH = 64
 
 
 class M2Source:
@@ -69,60 +63,20 @@ class M2Source:
         return ImageFeatures(image_id, regions)
 
 
-class M2Target:
-    """The writer of `path`, by way of `path.partial`.
+def write_m2(path: Path, images: Iterable[ImageFeatures]) -> None:
+    """Write images.
 
     Only the probability of a region's class is written, because a store contains no others.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._partial = path.with_name(f"{path.name}.partial")
-        self._file = self._open_partial()
-        self._done = set(_image_names(self._file))
-        self._unflushed = 0
-
-    def __contains__(self, image_id: object) -> bool:
-        text = str(image_id)
-        return text.isdigit() and str(int(text)) in self._done
-
-    def add(self, image_id: str, regions: Regions) -> None:
-        """Write the arrays of an image."""
-        name = str(decimal_id(image_id, target=self._path))
-        probabilities = np.zeros((len(regions), max(1, int(regions.class_ids.max()) + 1)), "<f4")
-        known = regions.class_ids >= 0
-        probabilities[np.flatnonzero(known), regions.class_ids[known]] = regions.scores[known]
-        # features last: their presence marks a complete image
-        arrays = {_PROBABILITIES: probabilities, _BOXES: regions.boxes}
-        arrays[_FEATURES] = regions.features.astype(np.float32)
-        for suffix, array in arrays.items():
-            if name + suffix in self._file:  # of an image that a killed run did not complete
-                del self._file[name + suffix]
-            self._file[name + suffix] = array
-        self._unflushed += 1
-        if self._unflushed >= _IMAGES_PER_FLUSH:
-            self._file.flush()
-            self._unflushed = 0
-
-    def finish(self) -> None:
-        """Rename the finished file to its path."""
-        self._file.close()
-        self._partial.replace(self._path)
-
-    def close(self) -> None:
-        """Keep the written images for a later run."""
-        self._file.close()
-
-    def _open_partial(self) -> h5py.File:
-        try:
-            return h5py.File(self._partial, "a")
-        except OSError as error:
-            logger.warning(
-                "%r was left open by a killed run and starts from scratch", self._partial.name
-            )
-            logger.debug("%s", error)
-            self._partial.unlink()
-            return h5py.File(self._partial, "w")
+    with h5py.File(path, "w") as file:
+        for image in images:
+            name, regions = str(int(image.image_id)), image.regions
+            probabilities = np.zeros((len(regions), max(1, regions.class_ids.max() + 1)), "<f4")
+            known = regions.class_ids >= 0
+            probabilities[np.flatnonzero(known), regions.class_ids[known]] = regions.scores[known]
+            file[name + _PROBABILITIES] = probabilities
+            file[name + _BOXES] = regions.boxes
+            file[name + _FEATURES] = regions.features
 
 
 def _image_names(file: h5py.File) -> list[str]:

@@ -7,7 +7,8 @@ its `info` is a pickle and is neither read nor written.
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from zipfile import ZipFile
@@ -21,14 +22,12 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
     ImageFeatures,
     Sizes,
-    decimal_id,
     image_size,
     make_regions,
     read_or_skip,
 )
 from a2cap.data.files.expansion import expansion_limit
 from a2cap.data.image_ids import image_id as image_id_of
-from a2cap.data.regions import Regions
 
 _NAME = "cocobu"
 """Name of bottom-up features in ImageCaptioning.pytorch."""
@@ -52,48 +51,21 @@ class NpzSource:
         return len(self._files)
 
 
-class NpzTarget:
-    """The writer of a folder, by way of `folder.partial`.
-
-    name: image id -> path of its last file, which marks a complete image; files: image id, regions
-    and folder -> content by path, in the order of writing.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        name: Callable[[str], str],
-        files: Callable[[str, Regions, Path], Mapping[str, Arrays]],
-    ) -> None:
-        self._folder = folder
-        self._partial = folder.with_name(f"{folder.name}.partial")
-        self._partial.mkdir(parents=True, exist_ok=True)
-        self._name = name
-        self._files = files
-
-    def __contains__(self, image_id: object) -> bool:
-        return (self._partial / self._name(str(image_id))).exists()
-
-    def add(self, image_id: str, regions: Regions) -> None:
-        """Write the files of an image, each atomically."""
-        for name, arrays in self._files(image_id, regions, self._folder).items():
-            path = self._partial / name
-            path.parent.mkdir(exist_ok=True)
-            # the temporary name keeps its suffix, because NumPy would append it
-            temporary = path.with_name(f".{path.name}")
+def write_npz(
+    folder: Path,
+    images: Iterable[ImageFeatures],
+    files: Callable[[ImageFeatures], Mapping[str, Arrays]],
+) -> None:
+    """Write a folder; files: image -> content by path in it."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed run
+    for image in images:
+        for name, arrays in files(image).items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(arrays, Mapping):
-                np.savez(temporary, allow_pickle=False, **arrays)
+                np.savez(path, allow_pickle=False, **arrays)
             else:
-                np.save(temporary, arrays)
-            temporary.replace(path)
-
-    def finish(self) -> None:
-        """Rename the folder to its path."""
-        self._partial.rename(self._folder)
-
-    def close(self) -> None:
-        """Do nothing: every file is on the disk already."""
+                np.save(path, arrays)
 
 
 def att_box_source(folder: Path, *, sizes: Sizes) -> NpzSource:
@@ -144,32 +116,22 @@ def _read_array(content: bytes) -> NDArray[np.float32]:
     return values.reshape(shape, order="F" if fortran_order else "C").astype(np.float32)
 
 
-def att_name(image_id: str) -> str:
-    """Return the path of the features of an image in the folders of ImageCaptioning.pytorch."""
-    return f"{_NAME}_att/{int(image_id) if image_id.isdigit() else image_id}.npz"
-
-
-def att_box_files(image_id: str, regions: Regions, folder: Path) -> dict[str, Arrays]:
+def att_box_files(image: ImageFeatures) -> dict[str, Arrays]:
     """Return the files of an image in the three folders of ImageCaptioning.pytorch."""
-    stem = str(decimal_id(image_id, target=folder))
-    features = regions.features.astype(np.float32)
+    stem, features = str(int(image.image_id)), image.regions.features
     return {
         f"{_NAME}_fc/{stem}.npy": features.mean(axis=0),
-        f"{_NAME}_box/{stem}.npy": regions.boxes,
-        att_name(image_id): {"feat": features},
+        f"{_NAME}_box/{stem}.npy": image.regions.boxes,
+        f"{_NAME}_att/{stem}.npz": {"feat": features},
     }
 
 
-def milvlg_files(image_id: str, regions: Regions, folder: Path) -> dict[str, Arrays]:
+def milvlg_files(image: ImageFeatures) -> dict[str, Arrays]:
     """Return the file of an image in a folder of MILVLG."""
-    if "/" in image_id:
-        raise InputError(
-            f"image {image_id!r} is in a subfolder, which {folder.name!r} cannot contain; "
-            "convert to another format"
-        )
+    regions = image.regions
     return {
-        f"{image_id}.npz": {
-            "x": regions.features.astype(np.float32),
+        f"{image.image_id}.npz": {
+            "x": regions.features,
             "bbox": regions.boxes,
             "num_bbox": np.array(len(regions)),
             "image_h": np.array(regions.height),

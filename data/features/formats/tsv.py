@@ -6,8 +6,7 @@ before the width. Published files often contain broken lines: each is skipped wi
 """
 
 import base64
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -19,12 +18,10 @@ from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
     ImageFeatures,
-    decimal_id,
     make_regions,
     read_or_skip,
 )
 from a2cap.data.image_ids import image_id as image_id_of
-from a2cap.data.regions import Regions
 
 Columns = Literal["caffe", "lxmert"]
 
@@ -70,62 +67,36 @@ class TsvSource:
             return sum(1 for _ in file)
 
 
-class TsvTarget:
-    """The writer of `path`, by way of `path.partial`, whose unfinished last line is dropped.
+def write_tsv(
+    path: Path, images: Iterable[ImageFeatures], *, columns: Columns, prefix: str = ""
+) -> None:
+    """Write images; prefix: text before the id in LXMERT's names, such as "COCO_val2014_"."""
+    with path.open("wb") as file:
+        for image in images:
+            fields = _caffe(image) if columns == "caffe" else _lxmert(image, prefix)
+            arrays = (image.regions.boxes, image.regions.features)
+            file.write(b"\t".join([*fields, *(_encode(one, "<f4") for one in arrays)]) + b"\n")
 
-    prefix: text before the id in LXMERT's names, such as "COCO_val2014_".
-    """
 
-    def __init__(self, path: Path, *, columns: Columns, prefix: str = "") -> None:
-        self._path = path
-        self._columns: Columns = columns
-        self._prefix = prefix
-        self._partial = path.with_name(f"{path.name}.partial")
-        is_resumed = self._partial.exists()
-        self._done = _complete_lines(self._partial, prefix) if is_resumed else set()
-        self._file = self._partial.open("ab")
+def _caffe(image: ImageFeatures) -> list[bytes]:
+    regions = image.regions
+    fields = (int(image.image_id), regions.width, regions.height, len(regions))
+    return [str(field).encode() for field in fields]
 
-    def __contains__(self, image_id: object) -> bool:
-        return image_id in self._done
 
-    def add(self, image_id: str, regions: Regions) -> None:
-        """Append a line."""
-        caffe = self._columns == "caffe"
-        fields = self._caffe(image_id, regions) if caffe else self._lxmert(image_id, regions)
-        arrays = [_encode(regions.boxes, "<f4"), _encode(regions.features, "<f4")]
-        self._file.write(b"\t".join([*fields, *arrays]) + b"\n")
-
-    def finish(self) -> None:
-        """Rename the finished file to its path."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._partial.replace(self._path)
-
-    def close(self) -> None:
-        """Keep the lines for a later run."""
-        self._file.close()
-
-    def _caffe(self, image_id: str, regions: Regions) -> list[bytes]:
-        number = decimal_id(image_id, target=self._path)
-        fields = (number, regions.width, regions.height, len(regions))
-        return [str(field).encode() for field in fields]
-
-    def _lxmert(self, image_id: str, regions: Regions) -> list[bytes]:
-        count = len(regions)
-        attributes = regions.attribute_ids
-        ids = np.full(count, -1) if attributes is None else attributes
-        known = regions.attribute_scores
-        return [
-            f"{self._prefix}{image_id}".encode(),
-            str(regions.height).encode(),
-            str(regions.width).encode(),
-            _encode(regions.class_ids, "<i8"),
-            _encode(regions.scores, "<f4"),
-            _encode(ids, "<i8"),
-            _encode(np.zeros(count) if known is None else known, "<f4"),
-            str(count).encode(),
-        ]
+def _lxmert(image: ImageFeatures, prefix: str) -> list[bytes]:
+    regions = image.regions
+    count, attributes, known = len(regions), regions.attribute_ids, regions.attribute_scores
+    return [
+        f"{prefix}{image.image_id}".encode(),
+        str(regions.height).encode(),
+        str(regions.width).encode(),
+        _encode(regions.class_ids, "<i8"),
+        _encode(regions.scores, "<f4"),
+        _encode(np.full(count, -1) if attributes is None else attributes, "<i8"),
+        _encode(np.zeros(count) if known is None else known, "<f4"),
+        str(count).encode(),
+    ]
 
 
 def _layout(path: Path) -> Columns:
@@ -196,18 +167,3 @@ def _decode(
 
 def _encode(values: NDArray[np.generic], dtype: str) -> bytes:
     return base64.b64encode(np.ascontiguousarray(values, dtype).tobytes())
-
-
-def _complete_lines(partial: Path, prefix: str) -> set[str]:
-    """Truncate a file after its last complete line and return the ids in it."""
-    ids: set[str] = set()
-    end = 0
-    with partial.open("r+b") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            name = line.split(b"\t", 1)[0].decode()
-            ids.add(image_id_of(f"{name.removeprefix(prefix)}.jpg"))
-            end += len(line)
-        file.truncate(end)
-    return ids

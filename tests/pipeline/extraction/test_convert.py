@@ -7,10 +7,8 @@ import os
 import shutil
 import sys
 import tarfile
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import h5py
@@ -21,8 +19,9 @@ from PIL import Image
 from safetensors.numpy import load
 
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.formats import npz, tsv
+from a2cap.data.features.formats import npz
 from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.tsv import write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.regions import Regions
@@ -88,11 +87,6 @@ def test_boxes_and_features_survive_a_round_trip_through_every_format(store, siz
 
 def test_the_columns_of_lxmert_preserve_classes_scores_and_attributes(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="lxmert", prefix="COCO_val2014_")
-    killed = tsv.TsvTarget(tmp_path / "b.tsv", columns="lxmert", prefix="vg_")
-    killed.add("000000000007", make_regions(0))
-    killed.close()
-    with closing(tsv.TsvTarget(tmp_path / "b.tsv", columns="lxmert", prefix="vg_")) as resumed:
-        assert "000000000007" in resumed
     assert (tmp_path / "a.tsv").read_bytes().startswith(b"COCO_val2014_000000000009\t100\t120\t")
     convert(tmp_path / "a.tsv", tmp_path / "back", form="a2", dtype="float32")
     assert FeatureStore(tmp_path / "back").digest == FeatureStore(store).digest
@@ -141,30 +135,6 @@ def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch
         convert(store, tmp_path / "target", form=form, dtype="float32")
     monkeypatch.setattr(conversion.StoreSource, "__iter__", whole)
     assert convert(store, tmp_path / "target", form=form, dtype="float32") == expected
-
-
-@pytest.mark.parametrize("form", ["caffe", "lxmert"])
-def test_an_unfinished_line_of_a_killed_run_alone_is_written_again(
-    store, form, tmp_path, monkeypatch
-):
-    encoded = Mock(wraps=tsv._encode)
-    monkeypatch.setattr(tsv, "_encode", encoded)
-    expected = convert(store, tmp_path / "at once", form=form)
-    at_once = encoded.call_count
-    whole = (tmp_path / "at once").read_bytes()
-    (tmp_path / "target.partial").write_bytes(whole[: len(whole) // 2])
-    assert convert(store, tmp_path / "target", form=form) == expected
-    assert (tmp_path / "target").read_bytes() == whole
-    kept = whole[: len(whole) // 2].count(b"\n")
-    assert encoded.call_count == at_once * (2 - kept / len(IDS)) < 2 * at_once
-
-
-def test_hdf5_that_a_killed_run_left_open_starts_from_scratch(store, tmp_path, caplog):
-    (tmp_path / "a.hdf5.partial").write_bytes(b"\x89HDF\r\n\x1a\n and no more")
-    convert(store, tmp_path / "a.hdf5", form="m2")
-    assert (
-        "'a.hdf5.partial' was left open by a killed run and starts from scratch" in caplog.messages
-    )
 
 
 def test_corrupt_lines_are_listed_and_the_others_converted(store, tmp_path):
@@ -460,12 +430,11 @@ def test_a_source_of_an_unknown_format_is_refused(tmp_path):
 
 
 def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):
-    add = conversion.TsvTarget.add
-    monkeypatch.setattr(
-        conversion.TsvTarget,
-        "add",
-        lambda self, name, regions: add(self, name, replace(regions, boxes=regions.boxes + 1)),
-    )
+    def write_moved(path, images, **options):
+        moved = (replace(one.regions, boxes=one.regions.boxes + 1) for one in images)
+        write_tsv(path, map(ImageFeatures, IDS, moved), **options)
+
+    monkeypatch.setattr(conversion, "write_tsv", write_moved)
     assert message_of(convert, store, tmp_path / "a.tsv", form="caffe", error=StoreError) == (
         f"{str(tmp_path / 'a.tsv')!r} differs from the source: 3 images of 3; "
         "remove it and convert again"

@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from a2cap.data.features.formats.tsv import TsvTarget
+from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.tsv import write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.configuration import override
@@ -50,13 +51,13 @@ def lines(store, tmp_path):
     """Return a function that writes images as TSV, each under an id, with changed regions."""
 
     def write(changes, ids=None):
-        original, target = FeatureStore(store), TsvTarget(tmp_path / "x.tsv", columns="caffe")
+        original, images = FeatureStore(store), []
         for image_id in original if ids is None else ids:
             change = changes.get(image_id, lambda regions: None)
             regions = original[image_id]
             change(regions)
-            target.add(image_id, regions)
-        target.finish()
+            images.append(ImageFeatures(image_id, regions))
+        write_tsv(tmp_path / "x.tsv", images, columns="caffe")
         return tmp_path / "x.tsv"
 
     return write
