@@ -1,10 +1,7 @@
-"""`a2 extract --images` of any folder, and extraction that a signal interrupts."""
+"""`a2 extract --images` of any folder."""
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import tarfile
 
 import pytest
@@ -138,51 +135,3 @@ def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_p
     shutil.copyfile(folder / "scene 1.jpg", folder / "disk.jpg")
     changed = a2("extract", *images_and_weights, "--output", store)
     assert "inputs.images changed" in changed.stderr  # the key shows that it can be read now
-
-
-INTERRUPTED = """
-import os, signal, sys
-from a2cap.data.files import image_file as images
-from a2cap.pipeline.cli.main import main
-read, seen = images.read_image_file, []
-def read_and_stop(path):
-    seen.append(path)
-    if len(seen) == {image}:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return read(path)
-images.read_image_file = read_and_stop
-main()
-"""
-
-
-def interrupt(arguments, *, image):
-    """Run a command and send its process SIGTERM when it reads the nth image."""
-    script = INTERRUPTED.format(image=image)
-    return subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-
-
-STOPPED = "a2: stopped; run the same command again to resume"
-
-
-@pytest.mark.slow
-def test_an_interrupted_store_of_any_images_is_resumed(images_and_weights, tmp_path):
-    whole, store = tmp_path / "whole", tmp_path / "store"
-    assert a2("extract", *images_and_weights, "--output", whole).exit_code == 0
-    arguments = ["extract", *images_and_weights, "--output", store]
-    stopped = interrupt(arguments, image=4)
-    assert stopped.returncode == 128 + signal.SIGTERM, stopped.stderr
-    assert stopped.stderr.splitlines()[-1] == STOPPED
-    assert not store.exists()
-    other = a2(*arguments, *settings("extract.max_regions=6"))
-    assert other.exit_code == 1
-    assert other.stderr == (
-        f"a2: unfinished work of other settings in {str(tmp_path / 'store.partial')!r} "
-        "(extract.max_regions 8 -> 6); name another path, or use --force to discard it\n"
-    )
-    assert a2(*arguments).exit_code == 0
-    assert read_manifest(store).digest == read_manifest(whole).digest
