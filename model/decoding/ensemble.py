@@ -89,20 +89,6 @@ class Ensemble:
         return stacked.mean(dim=0).log_softmax(dim=-1)
 
 
-class MirrorPair(Ensemble):
-    """A captioner that averages its predictions over an image and its mirror image."""
-
-    def __init__(self, captioner: Captioner) -> None:
-        super().__init__((captioner, captioner))
-
-    def encode(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Memory:
-        """Encode B images from the regions of B images and, after them, of their mirror images."""
-        both = zip(features.chunk(2), boxes.chunk(2), region_mask.chunk(2), strict=True)
-        pairs = zip(self.captioners, both, strict=True)
-        members = tuple(captioner.encode(*regions) for captioner, regions in pairs)
-        return Memory(members[0].states, region_mask.chunk(2)[0], (), members=members)
-
-
 def _mean_attention(members: Sequence[StepAttention]) -> StepAttention:
     """Average over captioners; keep and gate over those that have them; concatenate the layers."""
 

@@ -1,9 +1,9 @@
 """Captions of image files by a trained captioner: extraction and decoding in one process."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -24,7 +24,6 @@ from a2cap.extract.extract_config import LITE, ExtractConfig
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
-from a2cap.model.decoding.ensemble import MirrorPair
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.model.threads import map_in_threads
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
@@ -34,7 +33,7 @@ from a2cap.pipeline.captioning.named_images import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.weights.captioners import BUNDLED, BundledCaptioner
+from a2cap.pipeline.weights.captioners import BUNDLED
 
 logger = logging.getLogger(__name__)
 
@@ -51,13 +50,6 @@ _ABOUT = {
     "not rely on a caption.",
 }
 """Name of the data -> what a captioner of it is good for."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MirroredRegions(Regions):
-    """Regions of an image, and those of its mirror image."""
-
-    mirrored: Regions
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +104,9 @@ class ImageCaptioner:
     ) -> None:
         device = prepare_device(runtime)
         self._loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
-        own = _own_decoding(models, decoding)
-        decoding = decoding.model_copy(update=own.decoding if own else {})
+        decoding = decoding.model_copy(update=_own_decoding(models, decoding))
         most = max(decoding.beam_size, least_beams)
         self._decoding = decoding.model_copy(update={"beam_size": most})
-        self._mirrored = own is not None and own.mirrored
-        captioner = self._loaded.captioner
-        pair = MirrorPair(captioner) if self._mirrored else captioner
-        self._decoder = replace(self._loaded, captioner=pair)
         model = models[0]  # all have the same extractor
         record = ExtractorRecord.read(model / EXTRACTOR)
         if record.source is not None:
@@ -171,13 +158,7 @@ class ImageCaptioner:
                 if boxes is None
                 else "the captioner was not trained on given boxes; leave boxes out"
             )
-        found = self._as_in_training(self._extractor(pixels, boxes), labels)
-        if not self._mirrored:
-            return found
-        mirrored = self._extractor(np.ascontiguousarray(pixels[:, ::-1]))
-        return MirroredRegions(**vars(found), mirrored=self._as_in_training(mirrored, None))
-
-    def _as_in_training(self, found: Regions, labels: Instances | None) -> Regions:
+        found = self._extractor(pixels, boxes)
         found = found if labels is None else labels.labelled(found)
         # round and select as in training, whose regions came from a store of this dtype
         stored = replace(found, features=found.features.astype(self.extract_config.dtype))
@@ -208,13 +189,10 @@ class ImageCaptioner:
         """Decode images, as `extract` returned them, together; return their captions."""
         if not images:
             return []
-        mirrored = [one.mirrored for one in images if isinstance(one, MirroredRegions)]
-        batch = _batch([*images, *mirrored])
-        batch = replace(batch, image_ids=batch.image_ids[: len(images)])
         with self._alone():
-            decoded = list(self._decoder.decode([batch], self._decoding))
+            decoded = list(self._loaded.decode([_batch(images)], self._decoding))
         return [
-            CaptionedImage(beams, _as_plain(regions))
+            CaptionedImage(beams, regions)
             for regions, (_, beams) in zip(images, decoded, strict=True)
         ]
 
@@ -243,18 +221,11 @@ class ImageCaptioner:
             )
 
 
-def _as_plain(regions: Regions) -> Regions:
-    """Return the regions without those of the mirror image, which are half of them."""
-    if not isinstance(regions, MirroredRegions):
-        return regions
-    return Regions(**{field.name: getattr(regions, field.name) for field in fields(Regions)})
-
-
-def _own_decoding(models: Sequence[Path], decoding: CaptioningConfig) -> BundledCaptioner | None:
-    """Return the bundled captioner that decodes in its own way: the settings state no beams."""
+def _own_decoding(models: Sequence[Path], decoding: CaptioningConfig) -> Mapping[str, object]:
+    """Return the settings of a bundled captioner, unless `decoding` states the beams."""
     if decoding.model_fields_set & {"beam_size", "consensus"}:
-        return None
-    return next((one for one in BUNDLED.values() if [one.folder] == list(models)), None)
+        return {}
+    return next((one.decoding for one in BUNDLED.values() if [one.folder] == list(models)), {})
 
 
 def attention_by(

@@ -13,22 +13,20 @@ from a2cap.pipeline.engine.artifact_names import CAPTIONER
 class BundledCaptioner:
     """A captioner in this package; the weights of its extractor have the same name.
 
-    decoding: settings of decoding unless a setting names a number of beams; mirrored: whether
-    predictions are then averaged over a photograph and its mirror image.
+    decoding: settings of decoding unless a setting names a number of beams.
     """
 
     folder: Path
     decoding: Mapping[str, object]
-    mirrored: bool
 
 
 BUNDLED: Mapping[str, BundledCaptioner] = {
     name: BundledCaptioner(
-        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), decoding, mirrored
+        Path(str(files("a2cap.pipeline.weights") / f"{name}_captioner")), decoding
     )
-    for name, decoding, mirrored in (
-        ("photos", {"beam_size": 20, "consensus": True}, True),  # measured in docs/photos.md
-        ("scenes", {"beam_size": 5}, False),  # left and right are words of scenes
+    for name, decoding in (
+        ("photos", {"beam_size": 20, "consensus": True}),  # measured in docs/photos.md
+        ("scenes", {"beam_size": 5}),
     )
 }
 """Of photographs (docs/photos.md) and of generated scenes (docs/scenes-detector.md)."""

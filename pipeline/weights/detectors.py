@@ -57,7 +57,7 @@ BUNDLED: Mapping[str, BundledDetector] = {
     "photos": BundledDetector(
         "photographs: image encoder of the bundled captioner (docs/photos.md)",
         Path(str(files("a2cap.pipeline.weights") / "photos_captioner" / "weights.safetensors")),
-        "be9eca97362460c4e336208f548d0b4d74cc486c84790cb42522f48afa44dd9b",
+        "6bfd1d61ba8c798cdfcdd5bb1e13110685fe1584531f9557be614d53ad92c307",
         {"boxes": "grid", "grid_backbone": "efficientnet-lite2"},
     ),
 }

@@ -3,7 +3,7 @@ import torch
 
 from a2cap.model.captioner import SpecialTokens, decoder_input, trace_attention
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
-from a2cap.model.decoding.ensemble import Ensemble, MirrorPair
+from a2cap.model.decoding.ensemble import Ensemble
 from tests.model.kinds import KINDS, make, refusal
 from tests.model.searching import search
 from tests.quick import crossed
@@ -43,18 +43,6 @@ def test_probabilities_are_averaged(three, images):
     expected = torch.stack([_forward(c, images).exp() for c in three]).mean(0)
     found = _forward(Ensemble(three), images)
     torch.testing.assert_close(found.exp(), expected)
-
-
-def test_predictions_are_averaged_over_an_image_and_its_mirror_image(tiny, images):
-    captioner, regions = tiny(), (images.features, images.boxes, images.region_mask)
-    mirrored = [one.flip(0) for one in regions]  # regions of other images do as well
-    both = [torch.cat(pair) for pair in zip(regions, mirrored, strict=True)]
-    tokens = decoder_input(images.captions, bos=1)
-    each = [captioner.forward(captioner.encode(*one), tokens).exp() for one in (regions, mirrored)]
-    pair = MirrorPair(captioner)
-    memory = pair.encode(*both)
-    torch.testing.assert_close(pair.forward(memory, tokens).exp(), sum(each) / 2)
-    assert len(search(pair, memory)) == len(regions[0])
 
 
 def test_averaged_log_probabilities_are_normalised(three, images):

@@ -18,13 +18,11 @@ from PIL import Image
 
 from a2cap.data.batches.collate import collate
 from a2cap.data.errors import InputError
-from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
 from a2cap.pipeline.captioning.caption_images import (
     ImageCaptioner,
-    MirroredRegions,
     caption_files,
 )
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
@@ -389,9 +387,6 @@ def test_the_bundled_captioner_of_photographs_has_settings_of_its_own(settings, 
     assert len(captioned.beams) == beams
     is_sorted = sorted(captioned.beams, key=lambda beam: -beam.score) == captioned.beams
     assert is_sorted or not settings  # by consensus, not by probability
-    extracted = captioner.extract(np.zeros((64, 64, 3), np.uint8))
-    assert isinstance(extracted, MirroredRegions) == (not settings)
-    assert type(captioned.regions) is Regions  # many captions need no second half
 
 
 def test_more_beams_than_its_own_raise_those_of_the_bundled_captioner():
@@ -399,7 +394,6 @@ def test_more_beams_than_its_own_raise_those_of_the_bundled_captioner():
     for least, beams in ((3, 20), (21, 21)):
         captioner = ImageCaptioner([BUNDLED["photos"].folder], **how, least_beams=least)
         extracted = captioner.extract(np.zeros((64, 64, 3), np.uint8))
-        assert isinstance(extracted, MirroredRegions)
         assert len(captioner.caption([extracted])[0].beams) == beams
     assert message_of(captioner.require_words, "a zebrafish") == (
         "the captioner has no word 'zebrafish' of 'a zebrafish'; name one whose vocabulary has "
@@ -408,20 +402,6 @@ def test_more_beams_than_its_own_raise_those_of_the_bundled_captioner():
     assert message_of(captioner.extract, None, np.zeros((1, 4), np.float32)) == (
         "the captioner was not trained on given boxes; leave boxes out"
     )
-
-
-def test_the_bundled_captioner_says_the_same_of_a_mirror_image():
-    captioner = ImageCaptioner([BUNDLED["photos"].folder], decoding=CaptioningConfig(), runtime=CPU)
-    photo = read_image(Path(str(files("a2cap.pipeline") / "chelsea.jpg")))
-    views = [captioner.extract(view) for view in (photo, np.ascontiguousarray(photo[:, ::-1]))]
-    assert np.abs(views[0].features - views[1].features).max() > 1
-    np.testing.assert_array_equal(views[0].mirrored.features, views[1].features)
-    one, other = captioner.caption(views)
-    assert [beam.caption for beam in one.beams] == [beam.caption for beam in other.beams]
-    [alone] = captioner.caption(views[:1])
-    assert alone.beams[0].caption == one.beams[0].caption
-    [shown] = captioner.with_attention([alone])
-    assert shown.attention.original.shape[1] == 49  # of the photograph as it is
 
 
 @pytest.mark.slow
