@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -128,7 +128,9 @@ def convert(
         else:
             writer.flush()
             with replacing(target) as temporary:
-                _write_file(temporary, writer, form, dtype=stored, prefix=prefix)
+                # not what a stopped conversion of another source left
+                records = (one for one in writer.records() if _id(one) in done.sizes)
+                _write_file(temporary, records, form, (stored, writer.width), prefix=prefix)
     if form != "a2":
         shutil.rmtree(store)
     _write_skipped(target, done.skipped)
@@ -254,14 +256,19 @@ def read_sizes(path: Path | None) -> Sizes:
 
 
 def _write_file(
-    path: Path, store: FeatureWriter, form: Format, *, dtype: FeatureType, prefix: str
+    path: Path,
+    records: Iterable[Record],
+    form: Format,
+    features: tuple[FeatureType, int],
+    *,
+    prefix: str,
 ) -> None:
-    """Write the images of an unsealed store into a file or folder."""
-    images = map(_decoded, store.records())
+    """Write the records of a store into a file or folder; features: their type and F."""
+    images = map(_decoded, records)
     if form == "tar":
-        write_tar(path, store.records())
+        write_tar(path, records)
     elif form == "parquet":
-        write_parquet(path, store.records(), dtype, store.width)
+        write_parquet(path, records, *features)
     elif form == "att-box":
         write_npz(path, images, att_box_files)
     elif form == "milvlg":
@@ -273,9 +280,11 @@ def _write_file(
 
 
 def _decoded(record: Record) -> ImageFeatures:
-    key, value = record
-    image_id = bytes(key).decode()
-    return ImageFeatures(image_id, decode_regions(bytes(value), image_id))
+    return ImageFeatures(_id(record), decode_regions(bytes(record[1]), _id(record)))
+
+
+def _id(record: Record) -> str:
+    return bytes(record[0]).decode()
 
 
 def _write_skipped(target: Path, skipped: list[SkippedItem]) -> None:

@@ -137,6 +137,18 @@ def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch
     assert convert(store, tmp_path / "target", form=form, dtype="float32") == expected
 
 
+@pytest.mark.parametrize("form", ["caffe", "tar"])
+def test_what_an_interrupted_conversion_of_another_source_left_is_not_written(
+    store, form, tmp_path
+):
+    with FeatureWriter(tmp_path / "target.partial", dtype="float32") as left:
+        left.add("holiday/beach", make_regions(0))
+    assert convert(store, tmp_path / "target", form=form, dtype="float32").count == len(IDS)
+    found = [item.image_id for item in open_source(tmp_path / "target", {})]
+    assert found == list(IDS)
+    assert not (tmp_path / "target.partial").exists()
+
+
 def test_corrupt_lines_are_listed_and_the_others_converted(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="caffe")
     first, second, third = (tmp_path / "a.tsv").read_bytes().splitlines(keepends=True)
