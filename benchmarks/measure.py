@@ -3,7 +3,6 @@
 The other modules of this folder are benchmarks; this one is shared by them and prints nothing.
 """
 
-import math
 import os
 import platform
 import resource
@@ -100,15 +99,9 @@ def print_machine() -> None:
 
 def floating_operations(form: Form) -> int:
     """Count additions and multiplications in all matrix products and convolutions of a form."""
-    # packed layers, which torch does not count
-    packed = {torch.ops.mkldnn._linear_pointwise: _linear_operations}
-    with FlopCounterMode(display=False, custom_mapping=packed) as counter:
+    with FlopCounterMode(display=False) as counter:
         form()
     return int(counter.get_total_flops())
-
-
-def _linear_operations(states: torch.Size, *_: object, out_shape: torch.Size, **__: object) -> int:
-    return 2 * math.prod(out_shape) * states[-1]
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

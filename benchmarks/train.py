@@ -26,7 +26,6 @@ from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.mixed_precision import mixed_precision
-from a2cap.model.packed_layers import packed_layers
 from benchmarks.measure import Form
 
 A2, PLAIN, MIXED = "a2", "plain", "a2, bf16"
@@ -238,7 +237,7 @@ class UncachedCaptioner:
 def search(captioner: Captioner, batch: Batch) -> list[list[Hypothesis]]:
     """Encode and run beam search of exactly STEPS steps: no caption may end."""
     config = DecodingConfig(beam_size=BEAM_SIZE, max_length=STEPS)
-    with torch.inference_mode(), packed_layers(captioner):
+    with torch.inference_mode():
         memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
         return beam_search(captioner, memory, config, forbidden=range(4))
 

@@ -46,7 +46,7 @@ ORDER = (
     ("model/adapting", "model/erasure", "model/self_critical", "model/scheduled_sampling"),
     ("model/captioners", "model/decoding", "model/faithfulness", "model/losses"),
     ("model/attention", "model/captioner"),
-    ("model/alignment", "model/layers", "model/mixed_precision", "model/packed_layers"),
+    ("model/alignment", "model/layers", "model/mixed_precision"),
     ("model/alignment_config",),
     ("data/captions", "data/detection", "data/features", "data/scenes"),
     ("data/annotations",),

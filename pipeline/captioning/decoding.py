@@ -13,7 +13,6 @@ from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sampled_hypotheses
-from a2cap.model.packed_layers import packed_layers
 from a2cap.model.self_critical.consensus import by_consensus
 from a2cap.pipeline.runtime.device import require_double
 from a2cap.pipeline.runtime.runtime_config import Precision
@@ -46,7 +45,7 @@ def caption_batches(
     for batch in batches:
         on_device = batch.to(device)
         # not around the yield: the caller may compute in between
-        with forward_precision(precision, device, network), packed_layers(network):
+        with forward_precision(precision, device, network):
             memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
             if config.method == "sampling":
                 found = sampled_hypotheses(captioner, memory, config, generator=generator)

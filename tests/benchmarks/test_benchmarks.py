@@ -8,13 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import torch
-from torch import nn
 
 from a2cap.model.captioners import kinds
-from a2cap.model.packed_layers import packed_layers
 from benchmarks import captioners, measure
-from benchmarks.measure import Timing, floating_operations, interleaved, measured
+from benchmarks.measure import Timing, interleaved, measured
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,9 +131,3 @@ def test_a_gpu_is_idle_between_computations(busy, share):
     from benchmarks.gpu_check import idle_share
 
     assert idle_share(busy) == pytest.approx(share)
-
-
-def test_operations_of_packed_layers_are_counted():
-    layer, states = nn.Linear(16, 7), torch.ones(3, 5, 16)
-    with torch.no_grad(), packed_layers(layer):
-        assert floating_operations(lambda: layer(states)) == 2 * 3 * 5 * 16 * 7
