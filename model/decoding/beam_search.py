@@ -15,8 +15,6 @@ from torch import Tensor
 from a2cap.model.captioner import Captioner, Memory
 from a2cap.model.decoding.decoding_config import DecodingConfig
 
-_BLOCK = 128
-"""Scores per block of the two-stage top-k on a CPU."""
 _STEPS_BETWEEN_READS = 4
 """Steps after which a GPU is asked if all captions have ended: reading a value waits for it."""
 _OPEN = 0.75
@@ -228,7 +226,7 @@ def _top_k(scores: Tensor, count: int) -> Tensor:
         return scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
     # topk leaves the order of ties open and a stable sort of everything is slow: if the score after
     # the last one taken equals it, as it often does in bfloat16, sort the scores that are not less
-    values, indices = _unordered_top_k(scores, min(count + 1, scores.shape[1]))
+    values, indices = scores.topk(min(count + 1, scores.shape[1]), dim=1)
     is_tied = (values[:, count:] == values[:, count - 1 : count]).any(dim=1)
     indices = indices[:, :count].sort(dim=1).values
     for row in is_tied.nonzero().flatten().tolist():
@@ -237,23 +235,6 @@ def _top_k(scores: Tensor, count: int) -> Tensor:
         indices[row] = tied[first].sort().values
     order = scores.gather(1, indices).sort(dim=1, descending=True, stable=True).indices
     return indices.gather(1, order)
-
-
-def _unordered_top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return `scores.topk(count, dim=1)`, with an arbitrary choice among ties.
-
-    It searches the `count` blocks with the largest maxima, and the incomplete last block.
-    """
-    blocks = scores.shape[1] // _BLOCK
-    if blocks <= count:
-        return scores.topk(count, dim=1)
-    whole = scores[:, : blocks * _BLOCK].reshape(len(scores), blocks, _BLOCK)
-    chosen = whole.amax(dim=2).topk(count, dim=1).indices
-    inside = torch.arange(_BLOCK) + chosen[..., None] * _BLOCK
-    rest = torch.arange(blocks * _BLOCK, scores.shape[1]).expand(len(scores), -1)
-    indices = torch.cat((inside.flatten(1), rest), dim=1)
-    values, order = scores.gather(1, indices).topk(count, dim=1)
-    return values, indices.gather(1, order)
 
 
 def _hypotheses(
