@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ import numpy as np
 import torch
 
 from a2cap.data.files.sealed_folder import installed_versions
+from a2cap.data.scenes.generate import write_scenes
 from a2cap.extract.detector.proposal_precision import has_bfloat16
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
@@ -338,23 +338,19 @@ def extraction(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
 
 
 def drawing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
-    """Return the time of `a2 scenes` for 20,000 scenes, from fewer, with a process per core."""
+    """Return the time of 20,000 scenes, from fewer, with a thread per core."""
     count, several = (40 if quick else 400), max(os.cpu_count() or 1, 2)
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "scenes"
-
-        def write(workers: int) -> None:
-            # a command, so that the drawing processes import no more than for a user
-            command = [sys.executable, "-m", "a2cap.pipeline", "scenes", str(folder)]
-            options = ["--count", str(count), "--workers", str(workers)]
-            subprocess.run([*command, *options], check=True, capture_output=True)
-
-        forms = {f"{number} processes": partial(write, number) for number in (1, several)}
+        forms = {
+            f"{workers} threads": partial(write_scenes, folder, count=count, workers=workers)
+            for workers in (1, several)
+        }
         emptied = partial(shutil.rmtree, folder, ignore_errors=True)
         timings = interleaved(forms, rounds=rounds, warm_up=0, before=emptied)
     alone, together = (timing.median for timing in timings.values())
     seconds = together * SCENES / count
-    return [Figure(f"write {SCENES:,} scenes", seconds, alone / together, "one process")]
+    return [Figure(f"write {SCENES:,} scenes", seconds, alone / together, "one thread")]
 
 
 def demo(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:

@@ -1,12 +1,11 @@
-"""What differs between Linux, macOS and Windows: locks, durability and signals.
+"""What differs between Linux, macOS and Windows: locks and durability.
 
-Windows has neither the module fcntl nor blocked signals, and opens no folder. What a system lacks
+Windows has no module fcntl and opens no folder. What a system lacks
 is left out: on Windows, `a2 clean` cannot see that another process reads a folder.
 """
 
 import os
-import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -66,16 +65,3 @@ def cores() -> int:
 def user_of() -> int:
     """Return the id of this process's user, 0 on Windows, as files there state."""
     return os.getuid() if hasattr(os, "getuid") else 0
-
-
-@contextmanager
-def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
-    """Block signals inside the block, and in processes that start in it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -65,7 +65,7 @@ def write_scenes(
 
     spurious: probability of the companion of a category (COMPANIONS) in training images with that
     category; then it appears in no other training image. In val and test, and at 0, companions
-    appear by chance. workers: processes, the number of cores if None. `progress` is called with 1
+    appear by chance. workers: threads, one per core if None. `progress` is called with 1
     after each image. Returns False if the folder already contains these scenes. Raises InputError
     for bad arguments, and if the folder contains something else or cannot be written.
     """

@@ -35,11 +35,6 @@ from a2cap.pipeline.engine.progress import track
     metavar="PROBABILITY",
     help="Probability that an object's companion category appears beside it, in train only.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="Number of drawing processes; it does not change the bytes.  [default: number of cores]",
-)
 @verbose_option
 def scenes(folder: Path, count: int, verbose: bool, **options: Any) -> None:
     """Draw a synthetic data set into a new FOLDER.
