@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -57,16 +57,11 @@ class Ranks:
         """
         if self.count == 1:
             return [value]
-        packed = _pack(value)
+        # saved by torch, because pickle fails with the states of its generators
+        saved: list[bytes] = [b""] * self.count
         with self.reporting_lost_ranks():
-            # gathered tensors must have one shape, so values are padded to the longest
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-            dist.all_gather(sizes, torch.tensor([len(packed)]))
-            padded = torch.zeros(int(max(sizes)), dtype=torch.uint8)
-            padded[: len(packed)] = packed
-            gathered = [torch.empty_like(padded) for _ in range(self.count)]
-            dist.all_gather(gathered, padded)
-        return [_unpack(share[:size]) for share, size in zip(gathered, sizes, strict=True)]
+            dist.all_gather_object(saved, _saved(value))
+        return [torch.load(io.BytesIO(one), weights_only=True) for one in saved]
 
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors with the tensors of rank 0."""
@@ -104,12 +99,7 @@ class Ranks:
 SINGLE = Ranks()
 
 
-def _pack(value: object) -> Tensor:
-    """Serialise a value as (n,) uint8."""
+def _saved(value: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-
-
-def _unpack(packed: Tensor) -> Any:
-    return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
+    return buffer.getvalue()
