@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.boxes import box_iou
 from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.pipeline.metrics.word_pairs import plurals
 
 MIN_IOU = 0.5  # as in Zhou et al., "Grounded Video Description" (CVPR 2019, arXiv:1812.06587)
 
@@ -57,7 +56,7 @@ class CategoryNames:
         for category in categories:
             for name in (category, *_OTHER_NAMES.get(category, ())):
                 *first, last = name.split()
-                for form in (last, *plurals(last)):
+                for form in (last, *_plurals(last)):
                     self._categories.setdefault((*first, form), category)
         # a category's own name overrides synonyms and plurals of other categories
         self._categories |= {tuple(name.split()): name for name in categories}
@@ -88,6 +87,16 @@ class CategoryNames:
             if name in self._categories:
                 return name
         return ()
+
+
+def _plurals(word: str) -> tuple[str, ...]:
+    """Return the candidate regular plurals of a noun; forms that do not exist are harmless."""
+    forms = [f"{word}s", f"{word}es"]
+    if word.endswith("y"):
+        forms.append(f"{word[:-1]}ies")
+    if word.endswith(("f", "fe")):
+        forms.append(f"{word.removesuffix('e')[:-1]}ves")
+    return tuple(forms)
 
 
 def named_regions(

@@ -19,12 +19,12 @@ from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
 from a2cap.pipeline.metrics.ngrams import Floats
 from a2cap.pipeline.metrics.scene_truth import LOWER_IS_BETTER
-from a2cap.pipeline.metrics.word_groups import GroupCounts, GroupScore, group_values
+from a2cap.pipeline.metrics.word_groups import GroupCounts, WordScore, f1_values
 from a2cap.pipeline.report.comparison_page import Comparison, Difference, ImageComparison
 from a2cap.pipeline.report.summary import in_order
 
-_GROUP_PREFIX = "words: "
-"""First part of the names of families that are groups of words."""
+_F1 = " F1"
+"""Last part of the names of families that are groups of words, which are their metrics too."""
 
 _FAMILY = {name: family for family, (names, _) in SUMMED.items() for name in names}
 
@@ -70,11 +70,8 @@ def compare_runs(
             f"no metric is in both {str(first)!r} and {str(second)!r}; "
             "evaluate both with the same metrics"
         )
-    groups = [family for family in shared if family.startswith(_GROUP_PREFIX)]
-    families: Families = {
-        **SUMMED,
-        **{group: (_names(group.removeprefix(_GROUP_PREFIX)), group_values) for group in groups},
-    }
+    groups = [family for family in shared if family.endswith(_F1)]
+    families: Families = {**SUMMED, **{group: ((group,), f1_values) for group in groups}}
     # Both runs get the same resamples, which depend only on the number of images.
     drawn, redrawn = (
         resample({family: run.statistics[family] for family in shared}, families)
@@ -170,9 +167,9 @@ def _statistics(metrics: Mapping[str, float], rows: Rows) -> dict[str, Floats]:
 
 
 def _group_counts(groups: Mapping[str, Any], rows: Rows) -> dict[str, Floats]:
-    """Return family -> (N, 9) counts of a group of words in each image."""
+    """Return family -> (N, 5) counts of a group of words in each image."""
     return {
-        _GROUP_PREFIX + group: np.array(
+        group + _F1: np.array(
             [GroupCounts(**row["word_groups"][group]) for row in rows.values()],
             dtype=np.float64,
         )
@@ -181,17 +178,9 @@ def _group_counts(groups: Mapping[str, Any], rows: Rows) -> dict[str, Floats]:
 
 
 def _group_metrics(groups: Mapping[str, Any]) -> dict[str, float]:
-    """Return F1 and accuracy of each group of words that has them."""
-    found: dict[str, float | None] = {}
-    for group, content in groups.items():
-        score = GroupScore.from_json(content)
-        found |= dict(zip(_names(group), (score.words.f1, score.pairs.accuracy), strict=True))
+    """Return F1 of each group of words that has it."""
+    found = {group + _F1: WordScore(**content).f1 for group, content in groups.items()}
     return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def _names(group: str) -> tuple[str, str]:
-    """Return the names of a group's two metrics, in the order of `group_values`."""
-    return f"{group} F1", f"{group} accuracy"
 
 
 def _require_same_images(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -> None:

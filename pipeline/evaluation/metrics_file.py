@@ -17,7 +17,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.all_metrics import Scores
-from a2cap.pipeline.metrics.word_groups import GroupScore
+from a2cap.pipeline.metrics.word_groups import WordScore
 from a2cap.pipeline.report.report import Baseline, Evaluation
 
 
@@ -79,7 +79,7 @@ def read_baseline(path: Path) -> Baseline:
         groups = content.get("word_groups", {}).items()
         return Baseline(
             metrics={str(name): float(value) for name, value in content["metrics"].items()},
-            word_groups={str(name): GroupScore.from_json(found) for name, found in groups},
+            word_groups={str(name): WordScore(**found) for name, found in groups},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
 from a2cap.pipeline.metrics.all_metrics import Scores, shown_name
-from a2cap.pipeline.metrics.word_groups import GroupScore, WordGroupScores
+from a2cap.pipeline.metrics.word_groups import WordGroupScores, WordScore
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.summary import (
@@ -34,7 +34,7 @@ class Baseline:
     """Metrics and word groups of another evaluation; word_groups is empty if it had none."""
 
     metrics: dict[str, float]
-    word_groups: dict[str, GroupScore] = field(default_factory=dict)
+    word_groups: dict[str, WordScore] = field(default_factory=dict)
     name: str = "baseline"
 
 

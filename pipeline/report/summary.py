@@ -10,7 +10,7 @@ import numpy as np
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.metrics.all_metrics import METRICS, Scores, shown_name
 from a2cap.pipeline.metrics.scene_truth import TRUTH
-from a2cap.pipeline.metrics.word_groups import GroupScore
+from a2cap.pipeline.metrics.word_groups import WordScore
 
 _BINS = 32
 
@@ -100,24 +100,18 @@ def metric_table(scores: Scores, baseline: Mapping[str, float], name: str) -> Ta
 
 
 def group_table(
-    scores: Mapping[str, GroupScore], baseline: Mapping[str, GroupScore], name: str
+    scores: Mapping[str, WordScore], baseline: Mapping[str, WordScore], name: str
 ) -> Table:
     """Return the table of the groups of words, in the order of `scores`, with the baseline's."""
-    words = ["words", "precision", "recall", "F1", *[f"{name}, F1"] * bool(baseline)]
-    pairs = ["pairs", "pair precision", "judged", "accuracy"]
-    pairs += [f"{name}, accuracy"] * bool(baseline)
+    heads = ["group", "words", "precision", "recall", "F1", *[f"{name}, F1"] * bool(baseline)]
     rows: list[list[Cell]] = []
     for group, found in scores.items():
-        other = baseline.get(group)
-        ours, joined = found.words, found.pairs
-        row: list[Cell] = [group, f"{ours.predicted:,}"]
-        row += [_share(value, ours.reason) for value in (ours.precision, ours.recall, ours.f1)]
-        row += [_share(other.words.f1 if other else None, "")] * bool(baseline)
-        row += [f"{joined.predicted:,}", _share(joined.precision, joined.reason)]
-        row += [f"{joined.judged:,}", _share(joined.accuracy, joined.reason)]
-        row += [_share(other.pairs.accuracy if other else None, "")] * bool(baseline)
+        row: list[Cell] = [group, f"{found.predicted:,}"]
+        row += [_share(value, found.reason) for value in (found.precision, found.recall, found.f1)]
+        if baseline:
+            row.append(_share(baseline[group].f1 if group in baseline else None, ""))
         rows.append(row)
-    return ["group", *words, *pairs], rows
+    return heads, rows
 
 
 def _share(value: float | None, reason: str | None) -> Cell:

@@ -59,7 +59,7 @@ class Evaluate(Stage):
     files: ExperimentFiles
 
     name = EVALUATE
-    version = 8
+    version = 9
     always = ("metrics", "spice", "baseline", "word groups", "ensemble", "images")
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:

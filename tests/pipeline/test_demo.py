@@ -96,7 +96,7 @@ def assert_report_compares(directory):
     assert "4 of 4 images" in report
     groups = {"kinds", "colours", "sizes", "textures", "counts", "relations"}
     assert seeing["word_groups"].keys() == blind["word_groups"].keys() == groups
-    assert "captioner that sees nothing, accuracy" in report
+    assert "captioner that sees nothing, F1" in report
 
 
 def test_a_demo_folder_with_other_files_is_rejected(tmp_path):

@@ -233,14 +233,14 @@ def test_groups_of_words_are_scored_and_shown_with_the_baseline(run, experiment,
     run(word_groups=words)
     first = read_json(run.directory / "metrics.json")
     assert {"colours", "kinds"} <= first["word_groups"].keys()
-    assert first["word_groups"]["kinds"]["words"]["images"] >= 1
+    assert first["word_groups"]["kinds"]["images"] >= 1
     assert first["provenance"]["digest of word_groups"] == "w" * 12
     images = read_json(run.directory / "per_image.json")["images"]
     total = sum(found["word_groups"]["colours"]["predicted"] for found in images.values())
-    assert total == first["word_groups"]["colours"]["words"]["predicted"]
+    assert total == first["word_groups"]["colours"]["predicted"]
 
     other = tmp_path / "other.json"
-    first["word_groups"]["colours"]["words"]["f1"] = 0.4375
+    first["word_groups"]["colours"]["f1"] = 0.4375
     other.write_text(json.dumps(first))
     config = EvaluateConfig(beam_size=2, baseline=other, baseline_name="blind captioner")
     run(config, word_groups=words, baseline=Input(other, "b" * 64))

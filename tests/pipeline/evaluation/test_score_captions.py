@@ -169,8 +169,8 @@ def test_groups_of_words_of_a_results_file_are_scored(a2_evaluate, files, tmp_pa
     assert a2_evaluate(*files(), *option).exit_code == 0
     content = read_json(tmp_path / "scores" / "metrics.json")
     colours, kinds = (content["word_groups"][name] for name in ("colours", "kinds"))
-    assert (colours["words"]["precision"], colours["pairs"]["accuracy"]) == (1, 1)
-    assert (kinds["words"]["precision"], kinds["words"]["predicted"]) == (0.5, 2)
+    assert (colours["precision"], colours["predicted"]) == (1, 1)
+    assert (kinds["precision"], kinds["predicted"]) == (0.5, 2)
     assert "sha256 of words.json" in content["provenance"]
 
     path.write_text('{"kinds": []}')
