@@ -71,6 +71,7 @@ def test_the_next_caption_decides_if_a_letter_keeps_its_point():
 
 
 def test_memory_for_known_words_is_bounded(monkeypatch):
+    tokenization._inner.clear()  # of words of other tests
     monkeypatch.setattr(tokenization, "_MOST_WORDS", 3)
     assert ptb_tokens("one two three four five six.") == "one two three four five six"
     assert len(tokenization._inner) <= 3
