@@ -58,16 +58,15 @@ def write_scenes(
     seed: int = 0,
     side: int = 160,
     spurious: float = 0.0,
-    workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> bool:
     """Write `count` scenes of `side` pixels to a new folder; equal arguments give equal bytes.
 
     spurious: probability of the companion of a category (COMPANIONS) in training images with that
     category; then it appears in no other training image. In val and test, and at 0, companions
-    appear by chance. workers: threads, one per core if None. `progress` is called with 1
-    after each image. Returns False if the folder already contains these scenes. Raises InputError
-    for bad arguments, and if the folder contains something else or cannot be written.
+    appear by chance. `progress` is called with 1 after each image. Returns False if the folder
+    already contains these scenes. Raises InputError for bad arguments, and if the folder contains
+    something else or cannot be written.
     """
     _check_arguments(count=count, seed=seed, side=side, spurious=spurious)
     arguments = {"count": count, "seed": seed, "side": side, "spurious": float(spurious)}
@@ -84,12 +83,7 @@ def write_scenes(
         (partial / "images").mkdir(parents=True)
         with locked(partial, exclusive=True):
             scenes = write_images(
-                partial / "images",
-                planted,
-                seed=seed,
-                side=side,
-                workers=workers,
-                progress=progress,
+                partial / "images", planted, seed=seed, side=side, progress=progress
             )
         contents = {
             "dataset_coco": karpathy(scenes, splits),

@@ -1,13 +1,11 @@
 """Rendering of scenes to JPEG files."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
 
 from a2cap.data.errors import InputError
-from a2cap.data.files.system import cores
 from a2cap.data.scenes.drawing import ImageArray
 from a2cap.data.scenes.scene import Scene, draw, make_scene
 
@@ -20,29 +18,16 @@ def write_images(
     *,
     seed: int,
     side: int,
-    workers: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Scene]:
-    """Draw a scene per value of `planted` into the folder `images` and return the scenes in order.
-
-    workers: threads, one per core if None; the files do not depend on it.
-    """
-
-    def write(index: int) -> Scene:
-        scene = make_scene(index, seed=seed, side=side, planted=planted[index])
-        (images / scene.file_name).write_bytes(_jpeg(draw(scene)))
-        return scene
-
-    # threads, because OpenCV releases Python's lock: processes are no faster
-    pool = ThreadPoolExecutor(workers or cores(), "scenes")
+    """Draw a scene per value of `planted` into the folder `images`; return them in order."""
     scenes: list[Scene] = []
-    try:
-        for scene in pool.map(write, range(len(planted))):
-            scenes.append(scene)
-            if progress is not None:
-                progress(1)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    for index, share in enumerate(planted):
+        scene = make_scene(index, seed=seed, side=side, planted=share)
+        (images / scene.file_name).write_bytes(_jpeg(draw(scene)))
+        scenes.append(scene)
+        if progress is not None:
+            progress(1)
     return scenes
 
 

@@ -125,8 +125,8 @@ class Labelled:
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Labelled:
     """Draw 12 training and 6 validation scenes; tests must not change them."""
     folder = tmp_path_factory.mktemp("labelled")
-    write_scenes(folder / "train", count=12, seed=1, side=96, workers=1)
-    write_scenes(folder / "val", count=6, seed=2, side=96, workers=1)
+    write_scenes(folder / "train", count=12, seed=1, side=96)
+    write_scenes(folder / "val", count=6, seed=2, side=96)
     return Labelled(folder)
 
 

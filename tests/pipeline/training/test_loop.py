@@ -57,7 +57,7 @@ def test_the_directory_contains_everything_that_captioning_needs(
 def scenes_captioned_by_their_largest_object(experiment, folder):
     """Draw 600 scenes captioned by the colour and category of their largest object."""
     scenes = folder / "scenes"
-    write_scenes(scenes, count=600, seed=0, side=96, workers=1)
+    write_scenes(scenes, count=600, seed=0, side=96)
     instances = json.loads((scenes / "instances.json").read_text())
     names = {category["id"]: category["name"] for category in instances["categories"]}
     largest = {}

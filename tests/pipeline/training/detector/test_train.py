@@ -150,9 +150,9 @@ def test_finding_no_object_logs_a_warning(train_detector, tmp_path, monkeypatch,
 
 @pytest.mark.slow
 def test_a_few_images_are_overfitted(train_detector, tmp_path):
-    write_scenes(tmp_path / "few", count=4, seed=5, side=96, workers=1)
+    write_scenes(tmp_path / "few", count=4, seed=5, side=96)
     copied = tmp_path / "copies of them"
-    write_scenes(copied, count=4, seed=5, side=96, workers=1)
+    write_scenes(copied, count=4, seed=5, side=96)
     found = train_detector(
         tmp_path / "by heart",
         images=str(tmp_path / "few" / "images"),
