@@ -286,7 +286,7 @@ def test_a_fault_of_the_structure_is_found(faults, graph, found):
 
 # --- imports of particular packages, headers and names of modules ---
 
-MAY_IMPORT_OPENCV = {"data/scenes/render.py", "data/scenes/drawing.py"}
+MAY_IMPORT_OPENCV = {"data/scenes/drawing.py"}
 
 
 def importers(package):

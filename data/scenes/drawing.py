@@ -12,11 +12,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from a2cap.data.errors import InputError
 from a2cap.data.scenes.objects import COLOURS, MUTED, SceneObject, outline
 from a2cap.data.scenes.silhouettes import Contour, Silhouette
 
 ImageArray = NDArray[np.uint8]
 """(H, W, 3) uint8, blue, green, red."""
+JPEG_QUALITY = 95
 
 TINTS = {
     "sand": (196, 184, 164),
@@ -61,6 +63,21 @@ def draw_image(
     for obj, mask in zip(objects, masks, strict=True):
         _paint(canvas, obj, mask)
     return np.clip(np.rint(canvas), 0, 255).astype(np.uint8)
+
+
+def encode_jpeg(image: ImageArray) -> bytes:
+    """Return the bytes of a JPEG file; raises InputError if OpenCV cannot encode one."""
+    # Halved chroma, the default, would blur the colours of such small objects.
+    options = [
+        *(cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY),
+        *(cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444),
+    ]
+    encoded, buffer = cv2.imencode(".jpg", image, options)
+    if not encoded:
+        raise InputError(
+            f"OpenCV {cv2.__version__} cannot encode a JPEG; reinstall opencv-python-headless"
+        )
+    return buffer.tobytes()
 
 
 def silhouette_mask(obj: SceneObject, *, side: int) -> NDArray[np.float32]:

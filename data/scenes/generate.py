@@ -26,6 +26,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.system import locked
 from a2cap.data.scenes.captions import Caption
 from a2cap.data.scenes.clutter import COMPANIONS
+from a2cap.data.scenes.drawing import encode_jpeg
 from a2cap.data.scenes.objects import (
     CLUTTER,
     COLOURS,
@@ -35,8 +36,7 @@ from a2cap.data.scenes.objects import (
     TEXTURES,
     SceneObject,
 )
-from a2cap.data.scenes.render import write_images
-from a2cap.data.scenes.scene import Scene, raw_text
+from a2cap.data.scenes.scene import Scene, draw, make_scene, raw_text
 from a2cap.data.scenes.sentence_patterns import WORD_GROUPS
 
 SMALLEST_SIDE, LARGEST_SIDE = 96, 640
@@ -82,9 +82,13 @@ def write_scenes(
         _remove_leftovers(target)
         (partial / "images").mkdir(parents=True)
         with locked(partial, exclusive=True):
-            scenes = write_images(
-                partial / "images", planted, seed=seed, side=side, progress=progress
-            )
+            scenes = []
+            for index, share in enumerate(planted):
+                scene = make_scene(index, seed=seed, side=side, planted=share)
+                (partial / "images" / scene.file_name).write_bytes(encode_jpeg(draw(scene)))
+                scenes.append(scene)
+                if progress is not None:
+                    progress(1)
         contents = {
             "dataset_coco": karpathy(scenes, splits),
             "instances": instances(scenes),
