@@ -177,9 +177,12 @@ def _karpathy_items(name: str, images: list[object], skip: Skip) -> Iterator[Raw
             images[index] = None  # one image at a time is in memory twice, not all of them
             file, sentences = text_member(item, "filename"), list_member(item, "sentences")
             split = member(item, "split")
+            own_id = None
             if isinstance(item, dict) and item.get("filepath"):
                 file = f"{text_member(item, 'filepath')}/{file}"
-            yield RawImage(position, file, split, sentences, has_tokens=True)
+            if isinstance(item, dict) and "cocoid" in item:
+                own_id = key_member(item, "cocoid")
+            yield RawImage(position, file, split, sentences, has_tokens=True, own_id=own_id)
 
 
 def _coco_items(
@@ -195,7 +198,7 @@ def _coco_items(
             files[number] = (position, file)
     captions = _coco_captions(annotations, files, skip)
     for number, (position, file) in files.items():
-        yield RawImage(position, file, None, captions[number])
+        yield RawImage(position, file, None, captions[number], own_id=number)
 
 
 def _textcaps_items(entries: Sequence[object], skip: Skip) -> Iterator[RawImage]:

@@ -17,6 +17,7 @@ class RawImage:
 
     split: None if the layout does not name the splits. has_tokens: True if captions are Karpathy's
     objects of raw and tokens, False for strings. dataset: name of the data in the file, "" if none.
+    own_id: id that the file gives the image beside its name, None if it gives none.
     """
 
     position: str
@@ -25,6 +26,7 @@ class RawImage:
     captions: Sequence[object]
     has_tokens: bool = False
     dataset: str = ""
+    own_id: int | str | None = None
 
 
 @contextmanager

@@ -41,13 +41,15 @@ class Caption:
 class AnnotatedImage:
     """One image with at least one caption.
 
-    file: POSIX path relative to the image folder. split: 'train', 'val' or 'test'.
+    file: POSIX path relative to the image folder. split: 'train', 'val' or 'test'. own_id: id that
+    the annotations give the image beside its file, None if they give none.
     """
 
     image_id: str
     file: str
     split: str
     captions: tuple[Caption, ...]
+    own_id: int | str | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,9 @@ class _Collected:
             captions = tuple(self._usable_captions(identity, item))
             if not captions:
                 raise BadItem("no caption")
-            self.images[identity] = AnnotatedImage(identity, item.file, split, captions)
+            self.images[identity] = AnnotatedImage(
+                identity, item.file, split, captions, item.own_id
+            )
         except (BadItem, InputError) as error:
             self.skip(identity, str(error))
 
