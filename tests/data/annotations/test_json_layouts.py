@@ -22,7 +22,8 @@ ABSOLUTE = "image path is absolute: '/a.jpg'; give it relative to the image fold
 )
 def test_a_karpathy_file_gives_images_with_its_own_tokens(tmp_path, filepath, file):
     image = karpathy(filepath=filepath, sentences=[{"raw": "A dog.", "tokens": ["a", "hound"]}])
-    expected = AnnotatedImage("000000000042", file, "test", (Caption("A dog.", ("a", "hound")),))
+    words = (Caption("A dog.", ("a", "hound")),)
+    expected = AnnotatedImage("000000000042", file, "test", words, own_id=42)
     assert read_karpathy(tmp_path, image) == Annotations((expected,), ())
 
 
@@ -87,8 +88,8 @@ def test_coco_captions_with_a_split_list_give_the_same_kind_of_images(tmp_path):
     cat = (Caption("A cat!", ("a", "cat")),)
     assert read == Annotations(
         (
-            AnnotatedImage("000000000042", "000000000042.jpg", "train", dogs),
-            AnnotatedImage("a/b", "a/b.jpg", "val", cat),
+            AnnotatedImage("000000000042", "000000000042.jpg", "train", dogs, own_id=42),
+            AnnotatedImage("a/b", "a/b.jpg", "val", cat, own_id=7),
         ),
         (),
     )
