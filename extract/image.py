@@ -1,17 +1,23 @@
 """Image files as pixels, exactly as caffe's extractor read them.
 
+JPEG is decoded by libjpeg-turbo, as OpenCV does, but damage of which it only warns is an error:
+the pixels would be wrong.
+
 Orientation in EXIF is applied, transparent pixels are laid on white, and the first frame of an
 animation is used.
 """
 
 import io
 import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from simplejpeg import decode_jpeg
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.image_file import (
@@ -20,7 +26,6 @@ from a2cap.data.files.image_file import (
     read_image_file,
     system_failure,
 )
-from a2cap.extract.jpeg import decode_jpeg
 
 PIXEL_LIMIT = 100_000_000
 """Pixels above which an image is rejected before decoding.
@@ -35,7 +40,21 @@ _STRIP = 2**20  # pixels converted at once
 # brands of the container that phones and browsers write
 _PHONE_FORMATS = dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1"), "HEIC")
 _PHONE_FORMATS |= {b"avif": "AVIF", b"avis": "AVIF"}
-_OPENCV_FORMATS = {"JPEG", "MPO"}
+_JPEG_FORMATS = {"JPEG", "MPO"}
+_HARMLESS = ("Invalid SOS parameters", "Adobe color transform", "JFIF revision")
+"""Parts of libjpeg's warnings about headers, which leave the pixels right."""
+_WITHOUT_PROFILE = b"\xff\xe2", b"\xff\xef"
+"""Marker of a colour profile, and one of the same length that libjpeg skips."""
+_TURNS: dict[object, Callable[[NDArray[np.uint8]], NDArray[np.uint8]]] = {
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: pixels[::-1].swapaxes(0, 1),
+    7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
+    8: lambda pixels: pixels[:, ::-1].swapaxes(0, 1),
+}
+"""Orientation in EXIF -> the turn that makes the image upright."""
 _JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a segment, not within pixels
 _END_OF_JPEG = 0xD9
 _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
@@ -70,8 +89,7 @@ def decode_image(encoded: bytes, name: str) -> NDArray[np.uint8]:
 
 def _raise_if_the_system_failed(name: str, error: Exception) -> None:
     """Raise UnreadableError if memory or the disk failed, which says nothing about the content."""
-    no_memory = isinstance(error, cv2.error) and error.code == cv2.Error.StsNoMem
-    failure = system_failure(name, MemoryError() if no_memory else error)
+    failure = system_failure(name, error)
     if failure is not None:
         raise failure from error
 
@@ -93,10 +111,10 @@ def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
     needed = _BYTES_PER_PIXEL_OF_WEBP if image.format == "WEBP" else _BYTES_PER_PIXEL
     np.empty(needed * image.width * image.height, np.uint8)
     # OpenCV's JPEG decoder made the published features; Pillow's differs by some grey levels.
-    if image.format in _OPENCV_FORMATS and image.mode in {"RGB", "L"}:
+    if image.format in _JPEG_FORMATS and image.mode in {"RGB", "L"}:
         if not _is_complete(encoded):
-            raise ValueError("image file is truncated")  # OpenCV would return half of it
-        return decode_jpeg(encoded)
+            raise ValueError("image file is truncated")  # libjpeg would return half of it
+        return _decode_jpeg(encoded, _orientation(image))
     ImageOps.exif_transpose(image, in_place=True)
     bgr = np.empty((image.height, image.width, 3), np.uint8)
     rows = max(1, _STRIP // image.width)
@@ -105,6 +123,30 @@ def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
         bgr[top : top + rows] = to_rgb(strip)[:, :, ::-1]
     return bgr
+
+
+def _decode_jpeg(encoded: bytes, orientation: object) -> NDArray[np.uint8]:
+    """Return the pixels of a JPEG, turned upright; ValueError where libjpeg warns of damage."""
+    try:
+        pixels: NDArray[np.uint8] = decode_jpeg(encoded, colorspace="BGR", strict=True)
+    except ValueError as error:
+        if "bad ICC marker" in str(error):  # pixels do not contain a marker of segments
+            return _decode_jpeg(encoded.replace(*_WITHOUT_PROFILE), orientation)
+        if not any(warning in str(error) for warning in _HARMLESS):
+            raise ValueError(str(error)[0].lower() + str(error)[1:]) from error
+        return np.asarray(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR))
+    turn = _TURNS.get(orientation)
+    return pixels if turn is None else np.ascontiguousarray(turn(pixels))
+
+
+def _orientation(image: Image.Image) -> object:
+    """Return the orientation in EXIF, None if it has none or its EXIF is damaged."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of damaged EXIF, whose pixels are whole
+        try:
+            return image.getexif().get(ExifTags.Base.Orientation)
+        except Exception:  # EXIF readers raise types of their own
+            return None
 
 
 def _is_complete(jpeg: bytes) -> bool:

@@ -161,7 +161,7 @@ class ShardWorker:
         encoded = self.extraction.images.read([one for batch in batches for one in batch])
         sizes = iter([len(batch) for batch in batches])
         threads = max(1, self.extraction.runtime.workers)
-        # threads, because the decoders of OpenCV and Pillow release Python's lock
+        # threads, because the decoders of libjpeg and Pillow release Python's lock
         with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(threads) as decoders:
 
             def read_next() -> Future[dict[str, Pixels | A2Error]] | None:
