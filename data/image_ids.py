@@ -59,6 +59,17 @@ def named_id(name: str, rule: IdRule = "number") -> str:
     return image_id(name if has_suffix else f"{name}.jpg", rule)
 
 
+def names_file(name: str) -> bool:
+    """Return True for a name that can only be a file: one with a suffix, a folder or COCO's prefix.
+
+    A bare number or word may be an id of annotations too.
+    """
+    path = PurePosixPath(name)
+    if path.suffix.lower() in IMAGE_SUFFIXES or "/" in name:
+        return True
+    return _NUMBERED_STEM.fullmatch(name) is not None and not name.isdecimal()
+
+
 def results_id(image_id: str) -> int | str:
     """Return the id as written in results JSON: an integer if `image_id` is decimal."""
     # a longer number with leading zeros stays a string, so that different ids stay different

@@ -1,0 +1,167 @@
+"""Identities of images: the ids that annotations give them, linked with the ids of their files.
+
+In COCO, both are one number. In data of other people they differ: an annotation tool numbers images
+in the order of their upload. Stores and keys name an image by the id of its file
+(a2cap.data.image_ids); features, boxes and results of other programs name it by either.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Literal
+
+from a2cap.data.errors import InputError
+from a2cap.data.image_ids import IdRule, image_id, named_id, names_file, results_id
+
+Key = int | str
+"""An image as a file names it: the id of an annotation, a number, a stem, a name or a path."""
+
+Numbers = Literal["number", "annotation"]
+"""number: a bare number is that of a file; annotation: it is an id of the annotations."""
+
+
+class Identities:
+    """The ids of images in annotations beside those of their files.
+
+    False if the annotations give no ids, or those of the files, as COCO's do: then every key is
+    read as a file.
+    """
+
+    def __init__(
+        self,
+        pairs: Iterable[tuple[str, Key | None]] = (),
+        *,
+        numbers: Numbers | None = None,
+        rule: IdRule = "number",
+    ) -> None:
+        """Link ids of files with those of the annotations, None for an image without one.
+
+        numbers: reading of bare numbers that fit both, None to reject them; rule: of the files.
+        """
+        listed = dict(pairs)
+        owned = {file: results_id(file) if own is None else own for file, own in listed.items()}
+        differ = any(normal_key(own) != file for file, own in owned.items())
+        self.own: Mapping[str, Key] = owned if differ else {}
+        """Id in the annotations by the id of the file; empty if all are equal."""
+        self._numbers, self._rule = numbers, rule
+        files: dict[str, str | None] = {}
+        for file, own in self.own.items():
+            key = normal_key(own)
+            files[key] = None if key in files else file  # an id of two files is that of neither
+        self._files = {key: file for key, file in files.items() if file is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self.own)
+
+    def own_id(self, file: str) -> Key:
+        """Return the id of an image as results state it."""
+        return self.own[file] if file in self.own else results_id(file)
+
+    def reader(self, what: str, *, numbers: Numbers | None = None) -> "KeyReader":
+        """Return the reader of the keys of one file.
+
+        what: name of the file in messages; numbers: what its format defines, if nothing is set.
+        """
+        return KeyReader(self, what, self._numbers or numbers)
+
+    def file_reading(self, key: Key) -> str | None:
+        """Return the id of the file that a key names, None for a name that no file can have."""
+        with suppress(InputError):
+            return normal_key(key) if self._rule == "number" else named_id(str(key), "path")
+        return None
+
+    def annotation_reading(self, key: Key) -> str | None:
+        """Return the id of the file whose id in the annotations is `key`, None without one."""
+        return self._files.get(normal_key(key))
+
+
+class KeyReader:
+    """The keys of images in one file, read by the identities of the annotations."""
+
+    def __init__(self, identities: Identities, what: str, numbers: Numbers | None) -> None:
+        self._identities, self._what, self._numbers = identities, what, numbers
+        self._read: dict[Numbers, Key] = {}  # first key that has only this reading
+
+    def __call__(self, key: Key) -> str | None:
+        """Return the id of an image's file, None for an image that the annotations lack.
+
+        A key with a suffix, a folder or COCO's prefix is a file; any other fits a file, an id of
+        the annotations, or both. Raises InputError, unless data.ids decides, for a key that fits
+        two images, and for keys of which some fit files alone and others annotations alone.
+        """
+        identities = self._identities
+        file = identities.file_reading(key)
+        if not identities or (isinstance(key, str) and names_file(key) and file in identities.own):
+            return file
+        annotated = identities.annotation_reading(key)
+        if self._numbers == "annotation":
+            return annotated
+        if self._numbers == "number" or file == annotated:
+            return file
+        if file is not None and file in identities.own and annotated is not None:
+            raise InputError(self._conflict(key, file, annotated))
+        if file in identities.own or annotated is not None:
+            self._note("annotation" if annotated is not None else "number", key)
+        return annotated or file
+
+    def _note(self, reading: Numbers, key: Key) -> None:
+        self._read.setdefault(reading, key)
+        if len(self._read) > 1:
+            raise InputError(
+                f"{self._what} name images in two ways: {self._read['annotation']!r} is only an id "
+                f"of the annotations, {self._read['number']!r} only the name of a file; "
+                f"{_REMEDY}"
+            )
+
+    def _conflict(self, key: Key, file: str, annotated: str) -> str:
+        own = self._identities.own_id(file)
+        return (
+            f"{self._what} name an image {key!r}, which the annotations give to the file "
+            f"{annotated!r}, while the file {file!r} has id {own!r}; {_REMEDY}"
+        )
+
+
+_REMEDY = (
+    "set data.ids=annotation if these are ids of the annotations, data.ids=number if they are the "
+    "numbers of files"
+)
+
+
+def normal_key(key: Key) -> str:
+    """Return a key as ids are compared: 42, "42" and "COCO_val2014_000000000042.jpg" are one."""
+    if isinstance(key, int):
+        return f"{key:012d}"
+    with suppress(InputError):
+        return named_id(key)
+    return key  # an id of annotations need not be a possible name of a file
+
+
+def identify(
+    images: Sequence[tuple[str | None, Key | None]],
+    *,
+    numbers: Numbers | None = None,
+    rule: IdRule = "number",
+) -> tuple[list[str], Identities]:
+    """Return an id for each image of a file, and their identities.
+
+    images: name of each file and its id in the annotations, None where they are not stated. The
+    ids are those of the files if every image has a different one, else those of the annotations.
+    Raises InputError if neither tells the images apart.
+    """
+    files = [_file_id(file, rule) for file, _ in images]
+    named = [file for file in files if file is not None]
+    if len({*named}) == len(images):
+        owned = zip(named, (own for _, own in images), strict=True)
+        return named, Identities(owned, numbers=numbers, rule=rule)
+    keys = [normal_key(own) for _, own in images if own is not None]
+    if len({*keys}) < len(images):
+        raise InputError(
+            f"{len(images):,} images have {len({*named}):,} different file names and "
+            f"{len({*keys}):,} different ids; give each image its own id"
+        )
+    return keys, Identities()
+
+
+def _file_id(file: str | None, rule: IdRule) -> str | None:
+    with suppress(InputError):
+        return None if file is None else image_id(file, rule)
+    return None
