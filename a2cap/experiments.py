@@ -15,8 +15,7 @@ import yaml
 
 from a2cap.captioner import Captioner, load
 from a2cap.data.errors import ConfigError
-from a2cap.data.files.json_file import read_json
-from a2cap.data.files.sealed_folder import SkippedItem, require_intact
+from a2cap.data.files.sealed_folder import SkippedItem, read_output
 from a2cap.pipeline.configuration import Config, load_config, load_named_config
 from a2cap.pipeline.engine.artifact_names import EPOCHS, EVALUATE, METRICS, REPORT, RESULTS
 from a2cap.pipeline.engine.run import Outcome
@@ -136,8 +135,7 @@ def evaluate(
     with _opened(config, settings, artifacts) as experiment:
         done = _run(experiment, experiment.names[:-1], [EVALUATE], force=force)
     folder = done.directory
-    require_intact(folder, METRICS)
-    found: Any = read_json(folder / METRICS)
+    found = read_output(folder, METRICS)
     return Evaluation(
         folder,
         done.manifest.skipped,

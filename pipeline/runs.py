@@ -4,19 +4,27 @@ Only manifests, metrics.json and the names in config.yaml are read, so that hund
 a second or two.
 """
 
+import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import yaml
 
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.json_file import read_json
 from a2cap.data.files.paths import size_of
-from a2cap.data.files.sealed_folder import MANIFEST, MadeFrom, read_manifest, require_intact
+from a2cap.data.files.sealed_folder import (
+    KEY_LENGTH,
+    MANIFEST,
+    MadeFrom,
+    digest_of,
+    read_manifest,
+    read_output,
+)
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.configuration import Config
@@ -34,11 +42,13 @@ from a2cap.pipeline.engine.explain import finished_results, leaves
 from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.run import unfinished
+from a2cap.pipeline.training.learning_curve import LearningCurve
 from a2cap.pipeline.weights.captioners import bundled_folder
 
 logger = logging.getLogger(__name__)
 
 LATEST = "latest"
+MAIN_METRIC = "CIDEr"
 _TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
 _LISTED = 20  # candidates in a message
 _ENSEMBLE = "evaluate.ensemble"
@@ -54,9 +64,10 @@ class RunResult:
 
     name: `runtime.name`, "" for none. state: done; running or unfinished for a training that has no
     result yet; damaged if metrics.json differs from its manifest; unreadable without a manifest
-    that can be read. date: seconds since the epoch, of the last result. settings: those that differ
-    from the default, by their dotted names. scores: content of metrics.json. size: bytes of both
-    folders.
+    that can be read. date: seconds since the epoch, of the last result. fields: all settings by
+    their dotted names, the phase, and "data of STAGE", the digest of what a stage reads from
+    outside. changed: names of the settings that differ from the default. scores: content of
+    metrics.json. size: bytes of both folders.
     """
 
     name: str
@@ -64,9 +75,31 @@ class RunResult:
     date: float
     training: Path | None
     evaluation: Path | None
-    settings: Mapping[str, object]
+    fields: Mapping[str, object]
+    changed: Sequence[str]
     scores: Mapping[str, Any]
     size: int
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The settings that differ from the default, by their dotted names."""
+        return {name: self.fields[name] for name in self.changed}
+
+    @property
+    def score(self) -> float | None:
+        """CIDEr of the evaluation, None without it."""
+        return cast("float | None", self.scores.get("metrics", {}).get(MAIN_METRIC))
+
+    def format(self, name: str) -> str:
+        """Return a setting as text, "–" for a run without it."""
+        value = self.fields.get(name)
+        text = value if isinstance(value, str) else json.dumps(value)
+        return f"{name} {text if name in self.fields else '–'}"
+
+    @property
+    def curve(self) -> LearningCurve | None:
+        """The figures of the training's epochs, None without any."""
+        return LearningCurve.read(self.training) if self.training else None
 
     @property
     def folders(self) -> list[Path]:
@@ -77,6 +110,12 @@ class RunResult:
     def folder(self) -> Path:
         """The evaluation's folder, or else the training's."""
         return self.folders[0]
+
+    def is_named(self, name: str) -> bool:
+        """Return True for the run's name, a pattern of it with wildcards, or the start of a key."""
+        return fnmatchcase(self.name, name) or any(
+            path.name.startswith(name) for path in self.folders
+        )
 
     @property
     def title(self) -> str:
@@ -146,17 +185,28 @@ def find_result(named: Path, part: Part) -> Path:
     elif name == LATEST:
         fitting = runs[:1]
     else:
-        fitting = [
-            run
-            for run in runs
-            if run.name == name or any(path.name.startswith(name) for path in run.folders)
-        ]
+        fitting = [run for run in runs if run.is_named(name)]
     found = list(dict.fromkeys(getattr(run, part) for run in fitting))
     if len(found) == 1:
         return Path(found[0])
     count = f"{len(found)} {part}s fit" if found else f"no {part} fits"
     lines = _candidates(fitting or runs, part)
     raise InputError(f"{count} {str(named)!r}; name the key of one:{lines}")
+
+
+def differing_fields(runs: Sequence[RunResult]) -> list[str]:
+    """Return the names of the settings in which runs differ, those that any has changed first.
+
+    A setting of a stage that only some runs have differs if one of them has changed it.
+    """
+    names = dict.fromkeys(name for run in runs for name in (*run.changed, *run.fields))
+    differing = []
+    for name in names:
+        values = {json.dumps(run.fields[name]) for run in runs if name in run.fields}
+        everywhere = all(name in run.fields for run in runs)
+        if len(values) > 1 or (not everywhere and any(name in run.changed for run in runs)):
+            differing.append(name)
+    return differing
 
 
 def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
@@ -174,8 +224,13 @@ def _title(name: str, folder: Path) -> str:
 
 
 def _candidates(runs: Iterable[RunResult], part: Part) -> str:
-    names = {getattr(run, part): run.name for run in runs}
-    lines = [f"\n  {path.name}  {name}".rstrip() for path, name in names.items()]
+    runs = [*{getattr(run, part): run for run in runs}.values()]
+    differing = differing_fields(runs)
+    lines = []
+    for run in runs:
+        score = [] if run.score is None else [f"{MAIN_METRIC} {run.score:.3f}"]
+        parts = [run.name, ", ".join([*score, *map(run.format, differing)])]
+        lines.append(f"\n  {getattr(run, part).name}  {'  '.join(filter(None, parts))}".rstrip())
     more = [f'\n  and {len(lines) - _LISTED} more; see "a2 runs"'] if len(lines) > _LISTED else []
     return "".join([*lines[:_LISTED], *more])
 
@@ -208,7 +263,7 @@ def _unreadable(artifacts: Path) -> Iterator[RunResult]:
                 training, evaluation = (None, folder) if stage == EVALUATE else (folder, None)
                 date = path.stat().st_mtime
                 yield RunResult(
-                    "", _UNREADABLE, date, training, evaluation, {}, {}, size_of(folder)
+                    "", _UNREADABLE, date, training, evaluation, {}, (), {}, size_of(folder)
                 )
 
 
@@ -218,13 +273,19 @@ def _run(
     last = cast("_Result", evaluation or training)
     folders = [result.folder for result in (evaluation, training) if result]
     sections: dict[str, dict[str, object]] = {}
+    data: dict[str, object] = {}
     for made in _sources(last.made, by_digest):
-        for section, fields in made.fields.items():
-            if isinstance(fields, Mapping):
-                sections.setdefault(section, {}).update(fields)
-    settings = _changed_settings(sections)
+        for section, values in made.fields.items():
+            if isinstance(values, Mapping):
+                sections.setdefault(section, {}).update(values)
+        if read := {n: d for n, d in made.inputs.items() if d not in by_digest}:
+            data[f"data of {made.stage}"] = digest_of(read)[:KEY_LENGTH]
+    if training:
+        data["phase"] = training.made.stage
+    fields, changed = {**dict(leaves(sections)), **data}, _changed(sections)
     if further := sum(name.startswith(FURTHER_MODEL) for name in last.made.inputs):
-        settings[_ENSEMBLE] = f"of {further + 1}"
+        fields[_ENSEMBLE] = f"of {further + 1}"
+        changed.append(_ENSEMBLE)
     state, scores = "done", {}
     if last.digest is None:
         key = last.folder.name.partition(".")[0]
@@ -232,8 +293,7 @@ def _run(
         state = "running" if is_locked(lock) else "unfinished"
     if evaluation:
         try:
-            require_intact(evaluation.folder, METRICS)
-            scores = cast("dict[str, Any]", read_json(evaluation.folder / METRICS))
+            scores = read_output(evaluation.folder, METRICS)
         except A2Error as error:  # a flipped digit would be shown as the score
             logger.warning("%s", error)
             state = "damaged"
@@ -243,7 +303,8 @@ def _run(
         date=last.date,
         training=training.folder if training else None,
         evaluation=evaluation.folder if evaluation else None,
-        settings=settings,
+        fields=fields,
+        changed=changed,
         scores=scores,
         size=sum(map(size_of, folders)),
     )
@@ -257,8 +318,8 @@ def _sources(made: MadeFrom, by_digest: Mapping[str | None, _Result]) -> Iterato
     yield made
 
 
-def _changed_settings(sections: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    """Return the settings that are not the default, with the captioner's first."""
+def _changed(sections: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Return the names of the settings that are not the default, the captioner's first."""
     default = Config().model_dump(mode="json")
     kind = str(sections.get("model", {}).get("kind", Config().model.kind))
     # a kind or section of a newer version has no defaults here
@@ -267,10 +328,8 @@ def _changed_settings(sections: Mapping[str, Mapping[str, object]]) -> dict[str,
     usual = {"model": model | {"kind": Config().model.kind}} | {
         name: default.get(name, {}) for name in sections if name != "model"
     }
-    found = dict(leaves(sections))
-    return {
-        path: found[path] for path, value in leaves(usual) if path in found and found[path] != value
-    }
+    own = dict(leaves(sections))
+    return [name for name, value in leaves(usual) if name in own and own[name] != value]
 
 
 def _name(folder: Path) -> str:

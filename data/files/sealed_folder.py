@@ -18,13 +18,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.atomic import discard, write_durably
 from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.json_file import read_json
 from a2cap.data.files.system import fsync
 
 MANIFEST = "manifest.json"
@@ -238,6 +239,12 @@ def require_intact(folder: Path, *names: str) -> None:
         raise InputError(
             f'{found[0]}; run "a2 verify --data {folder}", which names the command that restores it'
         )
+
+
+def read_output(folder: Path, name: str) -> Any:
+    """Return the JSON value of an output; raise InputError if it differs from the manifest."""
+    require_intact(folder, name)
+    return read_json(folder / name)
 
 
 def _output(path: Path) -> Output:

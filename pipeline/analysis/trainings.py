@@ -1,16 +1,15 @@
 """Finished trainings to analyse, with their inputs and evaluations."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import read_json
-from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest
-from a2cap.pipeline.engine.artifact_names import EPOCHS, EVALUATE, EXTRACT, METRICS, PREPROCESS
+from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest, read_output
+from a2cap.pipeline.engine.artifact_names import EVALUATE, EXTRACT, METRICS, PREPROCESS
 from a2cap.pipeline.engine.explain import finished_results
+from a2cap.pipeline.training.learning_curve import LearningCurve
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
 
@@ -91,8 +90,7 @@ def _evaluation(folders: Sequence[Path], digest: str, split: str) -> tuple[dict[
         return {}, ""
     # by preferred split, then by the time it finished
     _, _, directory, evaluated = max(found)
-    content: Any = read_json(directory / METRICS)
-    return dict(content["metrics"]), evaluated
+    return dict(read_output(directory, METRICS)["metrics"]), evaluated
 
 
 def _split_of(manifest: Manifest) -> str:
@@ -101,6 +99,6 @@ def _split_of(manifest: Manifest) -> str:
 
 
 def _validation(model: Path) -> float | None:
-    path = model / EPOCHS
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return max((float(json.loads(line)["CIDEr"]) for line in lines), default=None)
+    curve = LearningCurve.read(model)
+    scores = [line["CIDEr"] for line in curve.epochs if line["epoch"]] if curve else []
+    return max(scores, default=None)

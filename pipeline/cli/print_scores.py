@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from a2cap.data.files.json_file import read_json
-from a2cap.data.files.sealed_folder import require_intact
+from a2cap.data.files.sealed_folder import read_output
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
 from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, Scores, shown_name, unpenalised_line
 from a2cap.pipeline.report.comparison_page import Difference
@@ -15,12 +14,6 @@ from a2cap.pipeline.report.summary import in_order
 
 _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 _CLASSES_SHOWN = 5  # figures.json lists all
-
-
-def read_output(directory: Path, name: str) -> Any:
-    """Return the JSON value of an output of a result; raise InputError if it is damaged."""
-    require_intact(directory, name)
-    return read_json(directory / name)
 
 
 def print_evaluation(directory: Path, *, spice: bool = False) -> bool:

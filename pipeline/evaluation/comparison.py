@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import read_json
+from a2cap.data.files.sealed_folder import read_output
 from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.evaluation.metrics_file import image_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
@@ -149,7 +149,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
         raise InputError(
             f"no scores in {str(folder)!r}: {name} is missing; name the folder of an evaluation"
         )
-    return cast("dict[str, Any]", read_json(folder / name))
+    return cast("dict[str, Any]", read_output(folder, name))
 
 
 def _statistics(metrics: Mapping[str, float], rows: Rows) -> dict[str, Floats]:

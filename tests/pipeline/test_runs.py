@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,10 @@ def test_a_folder_above_names_its_only_result_and_lists_several(artifacts, monke
         assert find_result(folder, "training") == first
         assert find_result(folder, "evaluation") == scored
     second, _ = artifacts.run(0.6, "small", seed=2)
-    listed = f"\n  {second.name}  small\n  {first.name}  small"
+    listed = (
+        f"\n  {second.name}  small  CIDEr 0.600, train.seed 2"
+        f"\n  {first.name}  small  CIDEr 0.500, train.seed 1"
+    )
     assert message_of(find_result, artifacts.folder, "training") == (
         f"2 trainings fit {str(artifacts.folder)!r}; name the key of one:{listed}"
     )
@@ -142,7 +146,7 @@ def test_a_folder_above_names_its_only_result_and_lists_several(artifacts, monke
     )
     monkeypatch.setattr(runs, "_LISTED", 1)
     assert message_of(find_result, artifacts.folder, "training").endswith(
-        'small\n  and 1 more; see "a2 runs"'
+        'train.seed 2\n  and 1 more; see "a2 runs"'
     )
 
 
@@ -158,28 +162,131 @@ def test_the_latest_of_no_runs_is_an_error(tmp_path):
     )
 
 
-def test_the_table_fits_the_terminal_and_is_sorted(artifacts, monkeypatch):
+def test_the_table_has_the_settings_that_differ_whole_and_is_sorted(artifacts, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TZ", "UTC")
-    artifacts.run(0.5, "small", seed=1, **dict.fromkeys(("epochs", "batch_size", "warmup"), 7))
-    _, best = artifacts.run(0.6, "small", seed=2)
-    artifacts.training("new")
+    shared = dict.fromkeys(("epochs", "batch_size", "warmup", "decay_every"), 7)
+    _, second = artifacts.run(0.5, "small", seed=1, **shared)
+    _, best = artifacts.run(0.6, "small", lr=0.25, label_smoothing=0.125, **shared)
     lines = a2("runs", "--sort", "cider").stdout.splitlines()
     assert lines[0] == "CIDEr                   date                 size  run"
     assert lines[1].startswith("0.600 (0.500 to 0.700)  2001-09-09 ")
     assert lines[1].endswith(f" kB  small {best.name[:6]}")
-    assert lines[2] == f"  evaluate/{best.name}: train.seed 2"
-    assert lines[5].startswith("not evaluated ")
-    assert lines[6].endswith(": all settings at their default")
-    assert lines[7:] == ["3 runs"]
-    assert max(map(len, lines[::2])) <= 80
+    assert " ".join(line.strip() for line in lines[2:4]) == (
+        f"evaluate/{best.name}, train.lr 0.25, train.label_smoothing 0.125, train.seed 0"
+    )
+    assert " ".join(line.strip() for line in lines[5:7]).startswith(
+        f"evaluate/{second.name}, train.lr 1.0, train.label_smoothing 0.0, train.seed 1"
+    )
+    assert " ".join(line.strip() for line in lines[6:-1]).endswith(
+        "in all of them: train.epochs 7, train.batch_size 7, train.warmup 7, train.decay_every 7"
+    )
+    assert lines[-1] == "2 runs"
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_single_run_has_all_changed_settings_below_it(artifacts, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, folder = artifacts.run(0.5, "small", seed=1, lr=0.25)
+    lines = a2("runs").stdout.splitlines()
+    assert lines[2:] == [f"  evaluate/{folder.name}", "  train.seed 1, train.lr 0.25", "1 run"]
+
+
+def test_runs_of_other_data_or_phases_differ_in_that(artifacts):
+    artifacts.training("small", inputs={"features": "ab"})
+    _, digest = artifacts.training("small", inputs={"features": "cd"})
+    artifacts.training("small", phase="scst", inputs={"model": digest})
+    rows = a2("runs").stdout
+    phases = re.findall("phase (train-[a-z]*)", rows)
+    assert sorted(phases) == ["train-scst", "train-xe", "train-xe"]
+    assert len(set(re.findall("data of train-xe ([0-9a-f]{12})", rows))) == 2
+
+
+def test_truth_has_a_column_and_missing_scores_a_reason(artifacts, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    artifacts.run(0.6, "small")
+    artifacts.training("new", seed=1)
     _, digest = artifacts.training("judged", epochs=1)
     artifacts.evaluation(digest, 0.7, truth=0.25)
-    lines = a2("runs", "--sort", "cider").stdout.splitlines()
+    lines = [line for line in a2("runs", "--sort", "cider").stdout.splitlines() if line[:1] != " "]
     assert lines[0].startswith("CIDEr                   truth  date  ")
     assert lines[1].startswith("0.700 (0.600 to 0.800)  0.250  2001-09-09 ")
-    assert lines[3].startswith("0.600 (0.500 to 0.700)         2001-09-09 ")
+    assert lines[2].startswith("0.600 (0.500 to 0.700)         2001-09-09 ")
+    assert lines[3].startswith("not evaluated ")
     assert a2("runs", "--artifacts", "none").stdout == 'no runs; "a2 train" makes one\n'
+
+
+def titles(*arguments):
+    """Return the titles of the listed runs."""
+    rows = json.loads(a2("runs", "--json", *arguments).stdout)
+    return [f"{row['name']} {row['settings'].get('train.seed', 0)}" for row in rows]
+
+
+def test_runs_are_selected_by_name_setting_best_and_limit(artifacts):
+    for name, seed, lr, cider in (
+        ("gate", 0, 0.25, 0.5),
+        ("gate", 1, 0.25, 0.7),
+        ("gate", 2, 0.5, 0.6),
+        ("plain", 3, 0.5, 0.1),
+    ):
+        training, _ = artifacts.run(cider, name, seed=seed, lr=lr)
+    assert titles("ga*") == titles("gate") == ["gate 2", "gate 1", "gate 0"]
+    assert titles(training.name[:5], "gate", "--limit", "2") == ["plain 3", "gate 2"]
+    assert titles("--where", "train.lr=0.5", "--where", "train.seed=3") == ["plain 3"]
+    assert titles("--where", "train.optimiser=adam", "--sort", "cider")[0] == "gate 1"
+    assert titles("--best", "lr", "--sort", "name") == ["gate 2", "gate 1"]
+    assert len(titles("--best", "lr", "--best", "train.seed")) == 4
+    assert a2("runs", "none").stdout == "no run fits\n"
+    assert titles("none", "--where", "train.lr=1") == []
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--where=train.lr", "--where is 'train.lr'; write SETTING=VALUE, such as train.seed=0"),
+        (
+            "--where=train.lrr=1",
+            "no listed run has the setting 'train.lrr'; did you mean 'train.lr'?",
+        ),
+        (
+            "--best=nothing",
+            "no listed run has the setting 'nothing'; "
+            '"a2 runs --json" lists those that are changed',
+        ),
+        (
+            "--best=max_length",
+            "'max_length' is in several settings; name one of train.max_length, ",
+        ),
+    ],
+)
+def test_an_unusable_selection_is_an_error(artifacts, option, expected):
+    artifacts.run(0.5, "small")
+    assert a2("runs", option).stderr.startswith(f"a2: {expected}")
+
+
+EPOCHS = (
+    {"epoch": 0, "step": 0, "CIDEr": 0.25},
+    {"epoch": 1, "step": 5, "loss": 2.5, "CIDEr": 0.75, "lr": 0.001},
+    {"epoch": 2, "step": 10, "loss": 2.25, "CIDEr": 0.75, "lr": 0.0005, "tokens_per_second": 9},
+)
+
+
+def test_the_best_epoch_is_in_the_table_and_curves_print_every_epoch(artifacts, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    training, scored = artifacts.run(0.5, "small")
+    (training / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in EPOCHS))
+    lines = a2("runs", "--curves").stdout.splitlines()
+    assert lines[2:7] == [
+        f"  evaluate/{scored.name}, best at epoch 1 of 2, 0.750 from 0.250",
+        "    epoch  loss  CIDEr      lr",
+        "       0      –   0.25       –",
+        "       1*   2.5   0.75   0.001",
+        "       2   2.25   0.75  0.0005",
+    ]
+    [row] = json.loads(a2("runs", "--json").stdout)
+    assert row["epochs"] == list(EPOCHS)
+    (training / "metrics.jsonl").write_text("{")
+    assert "epoch" not in a2("runs", "--curves").stdout
 
 
 def test_json_and_csv_have_all_metrics_and_settings(artifacts):

@@ -4,11 +4,12 @@ import json
 
 import click
 
+from a2cap.data.files.sealed_folder import read_output
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED, Commands
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import force_option, log
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.cli.print_scores import print_detector, read_output
+from a2cap.pipeline.cli.print_scores import print_detector
 from a2cap.pipeline.engine.artifact_names import DETECTOR, DETECTOR_FIGURES, TRAIN_DETECTOR
 from a2cap.pipeline.training.detector.validation import evaluate_detector
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from a2cap.data.errors import A2Error
+from a2cap.data.files.sealed_folder import read_output
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import print_outcome
-from a2cap.pipeline.cli.print_scores import read_output
 from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.artifact_names import METRICS
 from a2cap.pipeline.experiment import Experiment

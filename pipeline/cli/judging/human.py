@@ -9,6 +9,7 @@ from random import Random
 
 import click
 
+from a2cap.data.files.sealed_folder import require_intact
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
 from a2cap.pipeline.engine.artifact_names import RESULTS
@@ -73,6 +74,8 @@ def sheet(
     if first == second:
         raise click.UsageError("A and B are the same; name two captioners")
     require_existing({"A": files[:1], "B": files[1:], "--images": [images]})
+    for path in (first, second):
+        require_intact(path, RESULTS)
     captions = {
         str(path): read_results(file) for path, file in zip((first, second), files, strict=True)
     }

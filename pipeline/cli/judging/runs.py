@@ -2,26 +2,46 @@
 
 import csv
 import json
+import math
 import shutil
 import sys
 import textwrap
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.pipeline.cli.options import FOLDER, artifacts_option
 from a2cap.pipeline.cli.output import format_bytes
-from a2cap.pipeline.runs import RunResult, read_runs
+from a2cap.pipeline.runs import MAIN_METRIC, RunResult, differing_fields, read_runs
 
-_SCORE = "CIDEr"
 _ORDERS = ("date", "cider", "name", "size")
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @artifacts_option
 @click.option("--sort", type=click.Choice(_ORDERS), default="date", show_default=True)
+@click.option(
+    "--where",
+    "conditions",
+    multiple=True,
+    metavar="SETTING=VALUE",
+    help="List only runs with this value of a setting, such as train.lr=0.001.",
+)
+@click.option(
+    "--best",
+    "groups",
+    multiple=True,
+    metavar="SETTING",
+    help="List only the run with the highest CIDEr for each value of a setting; repeat it for "
+    "each combination of several.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="List only the first runs of the order.")
+@click.option("--curves", is_flag=True, help="Print the figures of each epoch below each run.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all metrics and settings.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option(
@@ -31,35 +51,95 @@ _ORDERS = ("date", "cider", "name", "size")
     help="Link the curves of each training into this new folder under its title, for tensorboard "
     "--logdir.",
 )
-def runs(artifacts: Path, sort: str, as_json: bool, as_csv: bool, tensorboard: Path | None) -> None:
+def runs(
+    names: tuple[str, ...],
+    artifacts: Path,
+    sort: str,
+    conditions: tuple[str, ...],
+    groups: tuple[str, ...],
+    limit: int | None,
+    curves: bool,
+    as_json: bool,
+    as_csv: bool,
+    tensorboard: Path | None,
+) -> None:
     """List trainings and their scores.
 
     Each evaluation is a run, and each training without one. Its title is its name (runtime.name,
-    or that of its YAML file) and the start of its key. Below it are the folder and the settings
-    that are not the default. "a2 caption --model", "a2 serve", "a2 submit", "a2 compare" and
-    "a2 analyze" take a name, the start of a key, or "latest".
+    or that of its YAML file) and the start of its key. Below it are its best epoch, its folder,
+    and the settings in which the listed runs differ; those that all of them have changed from the
+    default come last. NAME is the name of runs, with wildcards, or the start of a key.
+    "a2 caption --model", "a2 serve", "a2 submit", "a2 compare" and "a2 analyze" take a name, the
+    start of a key, or "latest".
 
     \b
     Example:
-      a2 runs --sort cider
+      a2 runs --sort cider --limit 5
+      a2 runs "gate*" --where train.seed=0 --best train.lr
+      a2 runs --curves
       a2 runs --tensorboard curves
     """
-    found = read_runs(artifacts)
+    listed = [run for run in read_runs(artifacts) if not names or any(map(run.is_named, names))]
+    for condition in conditions:
+        listed = _with_value(listed, condition)
     orders = {
         "date": lambda run: -run.date,
-        "cider": lambda run: -run.scores.get("metrics", {}).get(_SCORE, -1.0),
+        "cider": _by_score,
         "name": lambda run: run.name,
         "size": lambda run: -run.size,
     }
-    found.sort(key=orders[sort])
+    listed.sort(key=orders[sort])
+    if groups:
+        listed = _best(listed, [_setting(listed, name) for name in groups])
+    listed = listed[:limit]
     if tensorboard is not None:
-        _link_curves(tensorboard, found)
+        _link_curves(tensorboard, listed)
     if as_json:
-        click.echo(json.dumps([_row(run) for run in found], indent=1))
+        click.echo(json.dumps([_row(run) for run in listed], indent=1))
     elif as_csv:
-        _write_csv(found)
+        _write_csv(listed)
     else:
-        _print_table(found)
+        _print_table(listed, curves=curves, filtered=bool(names or conditions))
+
+
+def _by_score(run: RunResult) -> float:
+    return math.inf if run.score is None else -run.score
+
+
+def _setting(listed: list[RunResult], name: str) -> str:
+    """Return the full name of a setting; its last part is enough if no other setting has it."""
+    known = list(dict.fromkeys(field for run in listed for field in run.fields))
+    meant = [field for field in known if name in (field, field.rpartition(".")[2])]
+    if len(meant) == 1 or name in meant:
+        return name if name in meant else meant[0]
+    if meant:
+        raise InputError(f"{name!r} is in several settings; name one of {', '.join(meant)}")
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else '"a2 runs --json" lists those that are changed'
+    raise InputError(f"no listed run has the setting {name!r}; {hint}")
+
+
+def _with_value(listed: list[RunResult], condition: str) -> list[RunResult]:
+    name, equals, text = condition.partition("=")
+    if not equals:
+        raise InputError(f"--where is {condition!r}; write SETTING=VALUE, such as train.seed=0")
+    if not listed:
+        return []
+    field, value = _setting(listed, name), parse_yaml(text)
+    return [
+        run
+        for run in listed
+        if field in run.fields and (run.fields[field] == value or run.fields[field] == text)
+    ]
+
+
+def _best(listed: list[RunResult], settings: list[str]) -> list[RunResult]:
+    """Return the run with the highest CIDEr for each combination of values, in the given order."""
+    best: dict[str, RunResult] = {}
+    for run in sorted(listed, key=_by_score, reverse=True):
+        if run.score is not None:  # the last of a combination, the highest, stays
+            best[json.dumps([run.format(name) for name in settings])] = run
+    return [run for run in listed if run in best.values()]
 
 
 def _row(run: RunResult) -> dict[str, object]:
@@ -74,6 +154,7 @@ def _row(run: RunResult) -> dict[str, object]:
         "training": run.training and str(run.training),
         "evaluation": run.evaluation and str(run.evaluation),
         "settings": run.settings,
+        "epochs": list(run.curve.epochs) if run.curve else [],
     }
 
 
@@ -81,7 +162,7 @@ def _write_csv(found: list[RunResult]) -> None:
     """Print a column for each metric, each end of its interval, and each setting."""
     rows = []
     for run in found:
-        nested = ("metrics", "confidence", "settings")
+        nested = ("metrics", "confidence", "settings", "epochs")
         row = {name: value for name, value in _row(run).items() if name not in nested}
         for name, value in run.scores.get("metrics", {}).items():
             low, high = run.scores.get("confidence", {}).get(name, ("", ""))
@@ -93,36 +174,45 @@ def _write_csv(found: list[RunResult]) -> None:
     writer.writerows(rows)
 
 
-def _print_table(found: list[RunResult]) -> None:
-    width = shutil.get_terminal_size().columns
-    truths = [run.scores.get("metrics", {}).get("truth") for run in found]
-    columns = ["CIDEr".ljust(22), *(["truth"] if any(truths) else []), "date".ljust(16)]
-    if found:
+def _print_table(listed: list[RunResult], *, curves: bool, filtered: bool) -> None:
+    truths = [run.scores.get("metrics", {}).get("truth") for run in listed]
+    columns = [MAIN_METRIC.ljust(22), *(["truth"] if any(truths) else []), "date".ljust(16)]
+    if listed:
         click.echo("  ".join([*columns, "   size", "run"]))
-    for run, share in zip(found, truths, strict=True):
+    # of a single run, all settings that are not the default
+    differing = differing_fields(listed) if len(listed) > 1 else []
+    shared = [name for run in listed[:1] for name in run.changed if name not in differing]
+    for run, share in zip(listed, truths, strict=True):
         truth = "" if share is None else f"{share:.3f}"
         cells = [_score(run).ljust(22), *([truth.ljust(5)] if "truth" in columns else [])]
         size = format_bytes(run.size).rjust(7)
         click.echo("  ".join([*cells, _date(run), size, run.title]))
-        settings = ", ".join(f"{name} {_plain(value)}" for name, value in run.settings.items())
-        folder = f"{run.folder.parent.name}/{run.folder.name}"
-        text = f"{folder}: {settings or 'all settings at their default'}"
-        click.echo(f"  {textwrap.shorten(text, width - 2, placeholder=' …')}")
-    count = "1 run" if len(found) == 1 else f"{len(found)} runs"
-    click.echo(count if found else 'no runs; "a2 train" makes one')
+        curve = run.curve
+        parts = [f"{run.folder.parent.name}/{run.folder.name}", *([curve.summary] if curve else [])]
+        _print_wrapped(", ".join([*parts, *(run.format(n) for n in differing if n in run.fields)]))
+        if curves and curve:
+            click.echo(textwrap.indent("\n".join(curve.lines), "    "))
+    if listed:
+        settings = ", ".join(listed[0].format(name) for name in shared)
+        _print_wrapped(f"in all of them: {settings}" if len(listed) > 1 else settings)
+    count = "1 run" if len(listed) == 1 else f"{len(listed)} runs"
+    empty = "no run fits" if filtered else 'no runs; "a2 train" makes one'
+    click.echo(count if listed else empty)
 
 
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _print_wrapped(text: str) -> None:
+    """Print text in lines of the terminal's width: what is cut off would be what differs."""
+    width = shutil.get_terminal_size().columns
+    for line in textwrap.wrap(text, width - 2, subsequent_indent="  ", break_on_hyphens=False):
+        click.echo(f"  {line}")
 
 
 def _score(run: RunResult) -> str:
     """Format CIDEr with its interval, or why there is none."""
-    value = run.scores.get("metrics", {}).get(_SCORE)
-    if value is None:
+    if run.score is None:
         return "not evaluated" if run.state == "done" else run.state
-    low, high = run.scores.get("confidence", {}).get(_SCORE, (None, None))
-    return f"{value:.3f}" if low is None else f"{value:.3f} ({low:.3f} to {high:.3f})"
+    low, high = run.scores.get("confidence", {}).get(MAIN_METRIC, (None, None))
+    return f"{run.score:.3f}" if low is None else f"{run.score:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _date(run: RunResult) -> str:

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.sealed_folder import seal
 from a2cap.data.scenes.objects import SceneObject
 from a2cap.data.scenes.truth import judge_captions
 from a2cap.pipeline.evaluation.comparison import compare_runs, compare_scores
@@ -197,6 +198,19 @@ def test_missing_and_damaged_scores_are_rejected(run, tmp_path):
         (one / "per_image.json").write_text(damaged)
         with pytest.raises(InputError, match=r"are damaged \(.*\); evaluate again with --force$"):
             compare_runs(one, one)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "per_image.json"])
+def test_scores_that_differ_from_the_manifest_are_not_compared(run, name):
+    one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(200)))
+    seal(other, ("metrics.json", "per_image.json"))
+    assert [row.difference for row in compare_runs(one, other).metrics] == [0.0]
+    path = other / name
+    path.write_text(path.read_text().replace("1.0", "7.0"))
+    assert message_of(compare_runs, one, other) == (
+        f"{str(path)!r} differs from its sha256 in the manifest; "
+        f'run "a2 verify --data {other}", which names the command that restores it'
+    )
 
 
 def test_only_common_metrics_are_compared_and_there_must_be_one(run):
