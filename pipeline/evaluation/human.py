@@ -34,6 +34,7 @@ CRITERIA = {
 """The criteria of Table 4, and the question that a judge answers for each."""
 
 ANSWERS = ("left", "tie", "right")
+_LISTED = 5  # missing answers in a message
 SHEET, PAGE, KEY = "sheet.csv", "sheet.html", "key.json"
 
 _FORMULA = re.compile(r"[\s\x00-\x1f\ufeff\u200b]*[=+\-@＝＋－＠]|[\t\r\n]")
@@ -212,13 +213,20 @@ def _read_answers(path: Path, count: int) -> dict[str, list[str]]:
 
 
 def _check_answers(path: Path, found: dict[str, list[str]]) -> None:
+    missing = [
+        f"{name} of item {number}"
+        for name, answers in found.items()
+        for number, answer in enumerate(answers, 1)
+        if not answer
+    ]
+    if missing:
+        are = "answer is" if len(missing) == 1 else "answers are"
+        listed = ", ".join(missing[:_LISTED]) + ", …" * (len(missing) > _LISTED)
+        raise InputError(
+            f"{len(missing):,} {are} missing in {str(path)!r}: {listed}; "
+            f"answer {', '.join(ANSWERS)}"
+        )
     for name, answers in found.items():
-        missing = [str(number) for number, answer in enumerate(answers, 1) if not answer]
-        if missing:
-            raise InputError(
-                f"{len(missing):,} answers are missing in {str(path)!r}: {name} of item "
-                f"{', '.join(missing[:5])}; answer {', '.join(ANSWERS)}"
-            )
         wrong = [answer for answer in answers if answer not in ANSWERS]
         if wrong:
             raise InputError(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from a2cap.data.files.sealed_folder import seal
 from a2cap.pipeline.evaluation.human import (
     ANSWERS,
     CRITERIA,
@@ -148,7 +149,18 @@ def without_some(row, criterion):
     [
         (
             without_some,
-            "2 answers are missing in {path!r}: relevance of item 2, 7; answer left, tie, right",
+            "2 answers are missing in {path!r}: relevance of item 2, relevance of item 7; "
+            "answer left, tie, right",
+        ),
+        (
+            lambda row, criterion: "" if int(row["item"]) > 8 else "tie",
+            "36 answers are missing in {path!r}: naturalness of item 9, naturalness of item 10, "
+            "naturalness of item 11, naturalness of item 12, naturalness of item 13, …; "
+            "answer left, tie, right",
+        ),
+        (
+            lambda row, criterion: "" if row["item"] == "3" and criterion == "richness" else "tie",
+            "1 answer is missing in {path!r}: richness of item 3; answer left, tie, right",
         ),
         (
             lambda row, criterion: "A",
@@ -267,11 +279,59 @@ def test_the_page_saves_the_answers_as_a_sheet(key, open_page, faults_of, tmp_pa
     for input_ in page.query_selector_all('input[value="right"]'):
         input_.check()
     assert page.inner_text("#left") == "all answered"
+    page.click("#save")
+    assert page.inner_text("#left") == "write your name first; it names the file"
+    page.keyboard.type("Ada B/3")  # its digit is no answer
     with page.expect_download() as started:
         page.click("#save")
+    assert started.value.suggested_filename == "answers-Ada-B-3.csv"
     started.value.save_as(tmp_path / "answers.csv")
     found = tally(key, [tmp_path / "answers.csv"])
     right = sum(not item.first_is_left for item in key.items) / 20
     assert {row.first for row in found} == {right}
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert faults_of(page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+def test_digits_answer_and_the_next_item_comes_into_view(key, open_page, faults_of, tmp_path):
+    page = open_page(tmp_path / "sheet" / "sheet.html", width=768)
+    marked = page.locator(".current")
+    for digit in "123":
+        assert marked.get_attribute("aria-label") == "item 1"
+        page.keyboard.press(digit)
+    assert marked.get_attribute("aria-label") == "item 2"
+    chosen = page.locator("section").first.locator(":checked")
+    assert [answer.input_value() for answer in chosen.all()] == list(ANSWERS)
+    page.keyboard.press("2")
+    page.keyboard.press("Backspace")
+    page.keyboard.press("Backspace")
+    assert marked.get_attribute("aria-label") == "item 1"
+    assert page.inner_text("#left") == "58 questions are left"
+    page.keyboard.press("3")
+    for _ in range(8):
+        page.keyboard.press("ArrowRight")
+    assert marked.get_attribute("aria-label") == "item 10"
+    box = marked.bounding_box()
+    assert 0 <= box["y"] < 800
+    page.keyboard.press("ArrowLeft")
+    assert marked.get_attribute("aria-label") == "item 9"
+    page.reload()  # answers are kept
+    assert marked.get_attribute("aria-label") == "item 2"
+    assert page.inner_text("#left") == "57 questions are left"
+    assert faults_of(page) == []
+
+
+def test_captions_that_differ_from_the_manifest_are_not_judged(images, results, tmp_path):
+    folder = tmp_path / "evaluation"
+    folder.mkdir()
+    path = folder / "captions.json"
+    path.write_bytes(results[0].read_bytes())
+    seal(folder, [path.name])
+    path.write_bytes(path.read_bytes().replace(b"a", b"b"))
+    place = ("--images", images, "--output", tmp_path / "sheet", "--count", 5)
+    assert a2("human", "sheet", folder, results[1], *place).stderr == (
+        f"a2: {str(path)!r} differs from its sha256 in the manifest; "
+        f'run "a2 verify --data {folder}", which names the command that restores it\n'
+    )
