@@ -1,16 +1,19 @@
-"""Caffe's `.caffemodel`, a protocol buffer, read without caffe and without a schema compiler.
-
-See caffe.proto of BVLC/caffe, and protobuf.dev/programming-guides/encoding for the wire format.
-"""
+"""Caffe's `.caffemodel`, a protocol buffer (caffe.proto of BVLC/caffe), read without caffe."""
 
 import math
 import re
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from functools import cache
+from itertools import dropwhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,16 +22,9 @@ from a2cap.data.errors import WeightsError
 Blobs = dict[str, list[NDArray[np.float32]]]
 """Arrays by layer name, in caffe's order."""
 
-# Only the fields that contain weights are read: NetParameter.layer with name, blobs and the epsilon
-# of batch_norm_param, and of a blob its shape, the four legacy sizes and the packed floats.
-_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
-_LAYER, _NAME, _BLOBS = 100, 1, 7
-_NORMALISATION, _EPSILON = 139, 3
-_LEGACY_SIZES, _DATA, _SHAPE = (1, 2, 3, 4), 5, 7
-
-# A byte of the file could otherwise become an object of a hundred: loading takes about four times
-# the file. A ResNet-101 has 700 arrays; caffe itself allows 32 sizes.
+_LEGACY_SIZES = ("num", "channels", "height", "width")
 _MOST_ARRAYS, _MOST_SIZES = 10_000, 32
+"""A ResNet-101 has 700 arrays; caffe itself allows 32 sizes."""
 
 _HEADS = {
     "rpn_conv/3x3": "proposal_generator.rpn_head.conv",
@@ -47,8 +43,49 @@ _STATISTICS = 3
 _STEM = {"conv1": "res", "bn_conv1": "bn", "scale_conv1": "scale"}
 
 
+# The fields of caffe.proto that contain weights. `data` is packed floats, which have the same
+# bytes as a string: parsed as such, they become an array without an object for each number.
+_FIELDS: dict[str, dict[str, tuple[int, str, str]]] = {
+    "NetParameter": {"layer": (100, "repeated", "LayerParameter")},
+    "LayerParameter": {
+        "name": (1, "optional", "bytes"),
+        "blobs": (7, "repeated", "BlobProto"),
+        "batch_norm_param": (139, "optional", "BatchNormParameter"),
+    },
+    "BatchNormParameter": {"eps": (3, "optional", "float")},
+    "BlobProto": {
+        **{name: (n, "optional", "int32") for n, name in enumerate(_LEGACY_SIZES, start=1)},
+        "data": (5, "repeated", "bytes"),
+        "shape": (7, "optional", "BlobShape"),
+    },
+    "BlobShape": {"dim": (1, "repeated", "uint64")},
+}
+"""Message -> field -> number, label and type."""
+
+
 class _DamagedError(ValueError):
     """The bytes are not a caffemodel."""
+
+
+@cache
+def _net_parameter() -> type[Any]:
+    """Return the class of caffe's NetParameter, with the fields that contain weights."""
+    file = FileDescriptorProto(name="caffe_weights.proto", package="caffe", syntax="proto2")
+    for message, fields in _FIELDS.items():
+        described = file.message_type.add(name=message)
+        for name, (number, label, kind) in fields.items():
+            is_message = kind in _FIELDS
+            described.field.add(
+                name=name,
+                number=number,
+                label=f"LABEL_{label.upper()}",
+                type="TYPE_MESSAGE" if is_message else f"TYPE_{kind.upper()}",
+                type_name=f".caffe.{kind}" if is_message else None,
+            )
+    pool = DescriptorPool()
+    pool.Add(file)
+    net: type[Any] = GetMessageClass(pool.FindMessageTypeByName("caffe.NetParameter"))
+    return net
 
 
 def load_caffemodel(path: Path) -> dict[str, Tensor]:
@@ -58,7 +95,7 @@ def load_caffemodel(path: Path) -> dict[str, Tensor]:
     where the file is damaged or has no layers with weights.
     """
     try:
-        layers = read_blobs(memoryview(path.read_bytes()))
+        layers = read_blobs(path.read_bytes())
         return {
             key: torch.from_numpy(array)
             for name, arrays in layers.items()
@@ -70,108 +107,47 @@ def load_caffemodel(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def read_blobs(data: memoryview) -> Blobs:
+def read_blobs(data: bytes) -> Blobs:
     """Read the arrays of every layer with weights."""
-    found: Blobs = {}
-    left = _MOST_ARRAYS
-    for layer in _messages(data, _LAYER):
-        name = next(_messages(layer, _NAME), None)
-        arrays = list(islice(_arrays(layer), left))
-        left -= len(arrays)
-        if not left:
-            raise _DamagedError(f"it has {_MOST_ARRAYS:,} arrays or more")
-        if name is not None and arrays:
-            found[bytes(name).decode("utf-8", "replace")] = arrays
-    if not found:
+    net = _net_parameter()()
+    try:
+        net.ParseFromString(data)
+    except DecodeError as error:
+        raise _DamagedError("it is not a whole protocol buffer") from error
+    if sum(len(layer.blobs) for layer in net.layer) >= _MOST_ARRAYS:
+        raise _DamagedError(f"it has {_MOST_ARRAYS:,} arrays or more")
+    blobs = {
+        layer.name.decode("utf-8", "replace"): list(_arrays(layer))
+        for layer in net.layer
+        if layer.name and layer.blobs
+    }
+    if not blobs:
         raise _DamagedError("no layer has weights")
-    return found
+    return blobs
 
 
-def _arrays(layer: memoryview) -> Iterator[NDArray[np.float32]]:
+def _arrays(layer: Any) -> Iterator[NDArray[np.float32]]:
     """Yield the blobs of a layer, then the epsilon of a normalisation that states one."""
-    yield from map(_array, _messages(layer, _BLOBS))
-    for settings in _messages(layer, _NORMALISATION):
-        for epsilon in _messages(settings, _EPSILON):
-            yield np.frombuffer(epsilon, "<f4").astype(np.float32)
+    yield from map(_array, layer.blobs)
+    if layer.batch_norm_param.HasField("eps"):
+        yield np.array([layer.batch_norm_param.eps], np.float32)
 
 
-def _array(blob: memoryview) -> NDArray[np.float32]:
+def _array(blob: Any) -> NDArray[np.float32]:
     """Return one BlobProto as an array of its shape."""
-    shape: list[int] = []
-    legacy: dict[int, int] = {}
-    values: list[NDArray[np.float32]] = []
-    for number, value in _fields(blob):
-        if number == _SHAPE and isinstance(value, memoryview):
-            shape = list(islice(_sizes(value), _MOST_SIZES + 1))
-        elif number in _LEGACY_SIZES and isinstance(value, int):
-            legacy[number] = value
-        elif number == _DATA and isinstance(value, memoryview):
-            if len(value) % 4:
-                raise _DamagedError(f"{len(value)} bytes are not floats")
-            values.append(np.frombuffer(value, "<f4").astype(np.float32))
-    data = np.concatenate(values) if values else np.empty(0, np.float32)
-    sizes = shape or [legacy.get(number, 1) for number in _LEGACY_SIZES]
-    # old files give every blob four sizes: a bias is 1 x 1 x 1 x N
-    while not shape and len(sizes) > 1 and sizes[0] == 1:
-        sizes = sizes[1:]
+    content = b"".join(blob.data)
+    if len(content) % 4:
+        raise _DamagedError(f"{len(content)} bytes are not floats")
+    data = np.frombuffer(content, "<f4").astype(np.float32)
+    sizes = list(blob.shape.dim[: _MOST_SIZES + 1])
+    if not sizes:
+        legacy = [getattr(blob, name) if blob.HasField(name) else 1 for name in _LEGACY_SIZES]
+        # old files give every blob four sizes: a bias is 1 x 1 x 1 x N
+        sizes = list(dropwhile(lambda size: size == 1, legacy[:-1])) + legacy[-1:]
     # an empty blob may claim any other sizes, which NumPy could not represent
     if len(sizes) > _MOST_SIZES or math.prod(sizes) != len(data) or not len(data):
         raise _DamagedError(f"{len(data)} numbers do not fill {sizes}")
     return data.reshape(sizes)
-
-
-def _sizes(shape: memoryview) -> Iterator[int]:
-    """Yield BlobShape.dim, packed or one by one."""
-    for value in (value for number, value in _fields(shape) if number == 1):
-        if isinstance(value, int):
-            yield value
-            continue
-        position = 0
-        while position < len(value):
-            size, position = _varint(value, position)
-            yield size
-
-
-def _messages(data: memoryview, number: int) -> Iterator[memoryview]:
-    """Yield the values of one field that are messages or strings."""
-    for found, value in _fields(data):
-        if found == number and isinstance(value, memoryview):
-            yield value
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Yield number and value of each field of a message; fixed-size values are raw bytes."""
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        number, kind = tag >> 3, tag & 7
-        if kind == _VARINT:
-            value, position = _varint(data, position)
-            yield number, value
-            continue
-        if kind == _LENGTH:
-            length, position = _varint(data, position)
-        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-            length = 8 if kind == _EIGHT_BYTES else 4
-        else:
-            raise _DamagedError(f"unknown field type {kind} at byte {position}")
-        end = position + length
-        if end > len(data):
-            raise _DamagedError(f"a field of {length} bytes ends after the file does")
-        yield number, data[position:end]
-        position = end
-
-
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return a number of 7 bits per byte, lowest first, and the position after it."""
-    value = shift = 0
-    while position < len(data) and shift < 70:
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 0x80:
-            return value, position
-    raise _DamagedError(f"a number has no end at byte {position}")
 
 
 def _by_key(name: str, arrays: list[NDArray[np.float32]]) -> Mapping[str, NDArray[np.float32]]:

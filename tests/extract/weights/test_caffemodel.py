@@ -8,6 +8,7 @@ from a2cap.extract.weights.caffemodel import load_caffemodel, read_blobs
 from tests.extract.weights.test_checkpoint_layouts import bytes_field
 
 # NetParameter{name: "n", layer{name: "ip", blobs{shape{dim: 2, dim: 300}}, blobs{...}}}
+NOT_WHOLE = "it is not a whole protocol buffer"
 SHAPE = bytes([0x3A, 3, 0x0A, 1, 2])
 
 
@@ -32,7 +33,7 @@ def write(tmp_path):
 def test_layers_with_weights_are_read_and_the_rest_is_skipped():
     noise = b"\x0a\x03net" + b"\x28\x01" + b"\x1d\0\0\0\0" + b"\x21" + bytes(8)
     layers = layer(b"relu") + layer(b"ip", SHAPE + floats(1, 2), floats(3))
-    blobs = read_blobs(memoryview(noise + layers))
+    blobs = read_blobs(noise + layers)
     assert blobs.keys() == {"ip"}
     assert [array.tolist() for array in blobs["ip"]] == [[1, 2], [3]]
 
@@ -40,13 +41,13 @@ def test_layers_with_weights_are_read_and_the_rest_is_skipped():
 def test_shapes_are_read_packed_and_one_by_one():
     packed, single = bytes([0x3A, 4, 0x0A, 2, 2, 1]), bytes([0x3A, 4, 0x08, 1, 0x08, 2])
     content = layer(b"ip", packed + floats(1, 2), single + floats(1, 2))
-    blobs = read_blobs(memoryview(content))
+    blobs = read_blobs(content)
     assert [array.shape for array in blobs["ip"]] == [(2, 1), (1, 2)]
 
 
 def test_old_sizes_lose_their_leading_ones():
     sizes = bytes([0x08, 1, 0x10, 1, 0x18, 1, 0x20, 2])
-    blobs = read_blobs(memoryview(layer(b"ip", sizes + floats(1, 2))))
+    blobs = read_blobs(layer(b"ip", sizes + floats(1, 2)))
     assert blobs["ip"][0].shape == (2,)
 
 
@@ -76,10 +77,10 @@ def test_an_epsilon_of_its_own_is_read(write):
     [
         (b"", "no layer has weights"),
         (b"\x0a\x03net", "no layer has weights"),
-        (b"\x0a\x7fnet", "a field of 127 bytes ends after the file does"),
-        (b"\x0a" + b"\xff" * 12, "a number has no end at byte 11"),
-        (b"\x0a\x01n\xa2", "a number has no end at byte 4"),
-        (b"\x0a\x01n\x0b", "unknown field type 3 at byte 4"),
+        (b"\x0a\x7fnet", NOT_WHOLE),
+        (b"\x0a" + b"\xff" * 12, NOT_WHOLE),
+        (b"\x0a\x01n\xa2", NOT_WHOLE),
+        (b"\x0a\x01n\x0b", NOT_WHOLE),
         (layer(b"ip", SHAPE + floats(1)), "1 numbers do not fill [2]"),
         (layer(b"ip", b"\x2a\x03abc"), "3 bytes are not floats"),
         # sizes of nothing: 0 x 2^63
@@ -91,7 +92,7 @@ def test_an_epsilon_of_its_own_is_read(write):
             layer(b"bn_conv1", floats(6), floats(2), SHAPE + floats(1, 1)),
             "can only convert an array",
         ),
-        (b"\x0a" + b"\xff" * 9 + b"\x01", f"a field of {2**64 - 1} bytes ends after"),
+        (b"\x0a" + b"\xff" * 9 + b"\x01", NOT_WHOLE),
         pytest.param(
             10_000 * layer(b"ip", floats(1)), "it has 10,000 arrays or more", id="many arrays"
         ),
