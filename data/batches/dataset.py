@@ -88,6 +88,10 @@ class CaptionDataset:
             tokens=self._tokens(image_id)[chosen].astype(np.int64),
         )
 
+    def sizes(self) -> dict[str, int]:
+        """Return the numbers of images and of their captions."""
+        return {"images": len(self.image_ids), "captions": sum(self._counts)}
+
     def parts(self) -> NDArray[np.int64]:
         """Return the number of the store's shard that contains each item."""
         parts = np.array([self.store.shard_of(image_id) for image_id in self.image_ids], np.int64)

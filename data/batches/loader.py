@@ -31,6 +31,9 @@ class EpochDataset(Protocol[Element_co]):
 
     def __getitem__(self, key: ItemKey, /) -> Element_co: ...
 
+    def sizes(self) -> dict[str, int]:
+        """Return the numbers of what it has, by name, such as images."""
+
 
 @dataclass(frozen=True)
 class Share:

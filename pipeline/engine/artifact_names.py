@@ -22,6 +22,7 @@ REFERENCES, DOCUMENT_FREQUENCIES = "references.json", "document_frequencies.npz"
 
 # trainings
 EPOCHS, CHECKPOINTS, TENSORBOARD = "metrics.jsonl", "checkpoints", "tensorboard"
+TRAINING = "training.json"
 
 # train-xe, train-scst
 CAPTIONER = ("model.safetensors", "model.json", VOCABULARY, EXTRACTOR)

@@ -11,6 +11,10 @@ Check = Callable[[], str]
 """Return what was found, or raise A2Error with a remedy."""
 
 
+class Doubt(str):
+    """A finding that stops no stage, but that its reader should know before the run."""
+
+
 class UnknownRequirement(Exception):
     """A requirement that cannot be computed before another problem is fixed."""
 

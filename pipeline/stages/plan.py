@@ -5,6 +5,7 @@ of an unfinished run count as free space. Declarations of stages name this modul
 because it imports torch.
 """
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +29,7 @@ from a2cap.pipeline.engine.status import Status
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.memory import available_memory
-from a2cap.pipeline.stages.checks import Check, UnknownRequirement, known
+from a2cap.pipeline.stages.checks import Check, Doubt, UnknownRequirement, known
 from a2cap.pipeline.stages.estimates import (
     captioner_parameters,
     detector_memory,
@@ -40,12 +41,14 @@ from a2cap.pipeline.stages.estimates import (
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.weights.detectors import weights_file
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Checked:
     """A checked requirement of a stage.
 
-    state: "ok", "problem", or "unknown" if another problem has to be fixed first.
+    state: "ok", "warning", "problem", or "unknown" if another problem has to be fixed first.
     found: what was found, or the text of the problem, which ends in its remedy.
     """
 
@@ -274,7 +277,8 @@ def check_stages(
             is_needed = is_pending or need in stage.always
             try:
                 text = check() if is_needed else "the result exists"
-                found.append(Checked(name, need, "ok", text))
+                state = "warning" if isinstance(text, Doubt) else "ok"
+                found.append(Checked(name, need, state, text))
             except UnknownRequirement as error:
                 found.append(Checked(name, need, "unknown", str(error)))
             except A2Error as error:
@@ -289,12 +293,14 @@ def check_stages(
 def require_runnable(
     stages: Stages, names: Sequence[str], *, force: bool = False, output: Path | None = None
 ) -> None:
-    """Raise everything that keeps the stages from running as one error.
+    """Raise everything that keeps the stages from running as one error; log the other doubts.
 
     A single problem is raised as it is. Several are one ConfigError if all are ConfigErrors, else
     one A2Error.
     """
     checks = check_stages(stages, names, force=force, output=output)
+    for doubt in dict.fromkeys(check.found for check in checks if check.state == "warning"):
+        logger.warning("%s", doubt)
     # keyed by text, because several stages have the same problem
     problems = {str(check.problem): check.problem for check in checks if check.problem}
     if len(problems) == 1:

@@ -56,7 +56,7 @@ class TrainDetector(Stage):
     files: ExperimentFiles
 
     name = TRAIN_DETECTOR
-    version = 2
+    version = 3
     is_distributed = True
     always = ("labels", "labelled images")
 

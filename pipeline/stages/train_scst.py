@@ -34,7 +34,7 @@ class TrainScst(Stage):
     runtime: RuntimeConfig
 
     name = TRAIN_SCST
-    version = 3
+    version = 4
     is_distributed = True
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:

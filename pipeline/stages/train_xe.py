@@ -16,7 +16,7 @@ from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.stages.checks import Check
+from a2cap.pipeline.stages.checks import Check, Doubt, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Results, Stage
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
@@ -39,7 +39,7 @@ class TrainXe(Stage):
     files: ExperimentFiles
 
     name = TRAIN_XE
-    version = 5
+    version = 6
     is_distributed = True
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
@@ -72,7 +72,8 @@ class TrainXe(Stage):
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check device, memory and disk."""
-        return plan.training(self.name, training_tokens, "training", "raise train.accumulate")
+        needs = plan.training(self.name, training_tokens, "training", "raise train.accumulate")
+        return {**needs, "schedule": lambda: self._schedule(plan.config.preprocess.references)}
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Train the captioner."""
@@ -81,6 +82,23 @@ class TrainXe(Stage):
         run = TrainingRun(folder, inputs, events, self.runtime)
         train_captioner(self.train, self.model, run)
         return []
+
+    def _schedule(self, references: int | None) -> str:
+        """Compare the warm-up with all updates that the training may make."""
+        train, warmup = self.train, self.train.warmup_updates
+        if not warmup:
+            return "no warm-up"
+        images = known(lambda: self.files.annotations.images)
+        counts = [len(one.captions[:references]) for one in images if one.split == "train"]
+        items = len(counts) if train.grouping == "image" else sum(counts)
+        updates = train.epochs * math.ceil(items / train.batch_size)
+        found = f"{warmup:,} of at most {updates:,} updates are warm-up"
+        if 2 * warmup <= updates:
+            return found
+        return Doubt(
+            f"{found}, so that the learning rate stays low in most of the training; set "
+            f"train.warmup to {max(updates // 10, 1):,}, or train.schedule to constant"
+        )
 
 
 def training_tokens(config: Config, ranks: int = 1) -> int:

@@ -23,6 +23,7 @@ from a2cap.data.files.sealed_folder import MANIFEST, problems, publish, seal
 from a2cap.data.files.tensors import save_tensors
 from a2cap.pipeline.engine.artifact_names import checkpoint_name
 from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.training.selection import Selection
 from a2cap.pipeline.training.training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
@@ -188,9 +189,12 @@ class Position:
     sums: dict[str, float] = field(default_factory=dict)  # of `Update.means`
     amount: int = 0
     seconds: float = 0.0
-    best: float = -1.0  # the highest validation score
-    best_step: int | None = None
-    stale: int = 0  # epochs since the best one
+    selection: Selection = field(default_factory=Selection)
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> "Position":
+        """Return the position of a checkpoint."""
+        return cls(**{**saved, "selection": Selection(**saved["selection"])})
 
 
 class Stateful(Protocol):
@@ -236,7 +240,7 @@ class SavedTraining:
         state: dict[str, Any] = found.state
         self.network.load_state_dict(found.tensors)
         self.optimizer.load_state_dict(state["optimizer"])
-        position = Position(**state["position"])
+        position = Position.restored(state["position"])
         if ranks.rank < len(state["random"]):
             restore_rng_states(state["random"][ranks.rank])
         else:  # the checkpoint was written by fewer ranks
@@ -247,7 +251,7 @@ class SavedTraining:
 
     def _report(self, step: int, position: Position, before: dict[str, str]) -> None:
         # the killed run may have died before its own clean-up, and this one may be at its end
-        self.checkpoints.drop_old(position.best_step)
+        self.checkpoints.drop_old(position.selection.step)
         self.run.events.write("resume", step=step)
         logger.info("train: resuming at step %d, epoch %d", step, position.epoch + 1)
         now = environment(self.device, ranks=self.optimizer.ranks.count)
@@ -275,18 +279,18 @@ class SavedTraining:
                         "random": random,
                         "environment": environment(self.device, ranks=ranks.count),
                     },
-                    best_step=position.best_step,
+                    best_step=position.selection.step,
                 )
             self.run.events.write("checkpoint", step=position.step)
         ranks.all_gather(None)  # a barrier: other ranks may read the checkpoint next
 
     def best_tensors(self, position: Position, *, section: str) -> dict[str, torch.Tensor]:
         """Return the network's tensors after the epoch with the best validation score."""
-        if position.best_step is None:
+        if position.selection.step is None:
             raise A2Error(
                 f"no epoch has ended yet: nothing to save; set {section}.epochs to 1 or more"
             )
-        return self.checkpoints.load(position.best_step).tensors
+        return self.checkpoints.load(position.selection.step).tensors
 
 
 def derived_seed(seed: int, *key: int) -> int:

@@ -16,6 +16,7 @@ from a2cap.pipeline.engine.artifact_names import CHECKPOINTS, EPOCHS, TENSORBOAR
 from a2cap.pipeline.engine.explain import finished_results
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
+from a2cap.pipeline.training.selection import Selection, select
 from a2cap.pipeline.training.training_config import TrainingConfig
 
 LENGTH_FIELDS = ("epochs", "patience", "checkpoint_every")
@@ -46,16 +47,16 @@ def continued(
         if _without(LENGTH_FIELDS, before) != _without(LENGTH_FIELDS, after):
             continue
         lines = read_epochs(directory)
-        scores = [line[score] for line in lines if score in line]
-        end = last_epoch(scores, config)
-        if not len(lines) == len(scores) == last_epoch(scores, _of_length(before, config)):
+        is_whole = all(score in line and "epoch" in line for line in lines)
+        selection, end = select(lines, config, score=score) if is_whole else (Selection(), None)
+        if not is_whole or select(lines, _of_length(before, config), score=score)[1] != len(lines):
             found[0] = replace(stage, note=f"starts over: {EPOCHS} of {directory.name} is damaged")
         elif rate_falls and _without(_LENGTH, before) != _without(_LENGTH, after):
             note = f"starts over: the rate of {directory.name} fell over other epochs"
             found[0] = replace(stage, note=note)
         elif end == len(lines):
             return replace(stage, fields=before.fields)
-        elif end is None and not _has_checkpoints(directory, lines, scores):
+        elif end is None and not _has_checkpoints(directory, lines, selection):
             found[0] = replace(stage, note=f"starts over: {directory.name} lacks its checkpoints")
         elif end is None:
             note = f"continues from epoch {len(lines)} of {directory.name}"
@@ -63,22 +64,12 @@ def continued(
     return found[max(found)]
 
 
-def last_epoch(scores: Sequence[float], config: TrainingConfig) -> int | None:
-    """Return the epoch after which a training with these scores ends; None: after a later one."""
-    best, stale = -1.0, 0
-    for epoch, score in enumerate(scores, start=1):
-        best, stale = (score, 0) if score > best else (best, stale + 1)
-        if epoch >= config.epochs or stale >= config.patience:
-            return epoch
-    return None
-
-
 def _has_checkpoints(
-    directory: Path, lines: Sequence[Mapping[str, float]], scores: Sequence[float]
+    directory: Path, lines: Sequence[Mapping[str, float]], selection: Selection
 ) -> bool:
     """Return True if the checkpoints of the last and of the best epoch exist."""
-    steps = (lines[-1]["step"], lines[scores.index(max(scores))]["step"])
-    return all((directory / CHECKPOINTS / checkpoint_name(int(step))).is_dir() for step in steps)
+    steps = (int(lines[-1]["step"]), selection.step or 0)
+    return all((directory / CHECKPOINTS / checkpoint_name(step)).is_dir() for step in steps)
 
 
 def copy_training(directory: Path, to: Path) -> None:

@@ -30,6 +30,7 @@ from a2cap.pipeline.runtime.training_precision import (
     warn_about_emulation,
 )
 from a2cap.pipeline.training.checkpoints import Checkpoints, Position, SavedTraining
+from a2cap.pipeline.training.summary import TrainingSummary, zero_warning
 from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_parts import (
     Part,
@@ -224,7 +225,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         saved = SavedTraining(task.network, task.optimizer, config.seed, device, run, checkpoints)
         position = saved.resume()
         training = Training(task, record, saved, position)
-        while position.epoch < config.epochs and position.stale < config.patience:
+        while position.epoch < config.epochs and position.selection.stale < config.patience:
             try:
                 training.run_epoch(stop)
             except (RuntimeError, RankError):
@@ -234,6 +235,8 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
                 raise
             position = training.position
         best = saved.best_tensors(position, section=task.section) if ranks.is_main else {}
+        if ranks.is_main:
+            _report_end(task, position, run)
         stop.raise_if_pending()  # safe alone: no rank waits for this one any more
         return best
 
@@ -315,6 +318,7 @@ class Training(Generic[Part]):
             "step": position.step,
             **{name: total / len(task.batches) for name, total in position.sums.items()},
             **figures,
+            "lr": task.optimizer.lr(position.step),
             speed: round(position.amount / max(position.seconds, 1e-9)),
         }
         if self.record is not None:
@@ -325,15 +329,11 @@ class Training(Generic[Part]):
                 board = {**figures, **task.validation.scalars()}
             self.record.scalars("validation", board, position.step)
             task.validation.warn(line)
-        score = figures[task.validation.score]
-        better = score > position.best  # strictly: the first of equal epochs stays the best
-        self.position = Position(
-            step=position.step,
-            epoch=position.epoch + 1,
-            best=score if better else position.best,
-            best_step=position.step if better else position.best_step,
-            stale=0 if better else position.stale + 1,
+        selection = position.selection.after(
+            line, score=task.validation.score, warmup=task.config.warmup_updates
         )
+        better = selection.step == position.step
+        self.position = Position(step=position.step, epoch=position.epoch + 1, selection=selection)
         self._save()
         left = (self.task.config.epochs - self.position.epoch) * position.seconds
         logger.info(
@@ -343,6 +343,29 @@ class Training(Generic[Part]):
             _format_epoch(line, task, better=better),
             f", at most {format_duration(left)} left" if left else "",
         )
+
+
+def _report_end(task: TrainingTask[Part], position: Position, run: TrainingRun) -> None:
+    """Write and log what the finished training did."""
+    config, selection, score = task.config, position.selection, task.validation.score
+    rates = [task.optimizer.lr(number) for number in (1, position.step)]
+    summary = TrainingSummary(
+        epochs=position.epoch,
+        most_epochs=config.epochs,
+        updates=position.step,
+        patience=None if position.epoch >= config.epochs else config.patience,
+        best_epoch=selection.epoch,
+        selected_by=score,
+        score=selection.score,
+        first_lr=rates[0],
+        last_lr=rates[1],
+        warmup_updates=min(config.warmup_updates, position.step),
+        data=task.batches.dataset.sizes(),
+    )
+    summary.write(run.folder)
+    logger.info("%s: %s", task.section, summary.sentence())
+    if selection.is_zero:
+        logger.warning("%s", zero_warning(selection, score))
 
 
 def _format_epoch(line: Mapping[str, float], task: TrainingTask[Part], *, better: bool) -> str:

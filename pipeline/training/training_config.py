@@ -22,7 +22,8 @@ class TrainingConfig(Section):
     epochs: Annotated[int, Field(ge=0, le=10**9)]
     """Most epochs; training ends earlier when `patience` runs out."""
     patience: Count = 5
-    """Epochs without a better validation score after which training ends."""
+    """Epochs without a better validation score after which training ends. Those of the warm-up and
+    those before the first score above 0 do not count."""
     batch_size: Count = 10
     """Images per update, over all ranks."""
     accumulate: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -44,3 +45,8 @@ class TrainingConfig(Section):
     """Steps between checkpoints; one is also written at the end of each epoch. Not in the key."""
     max_validation_images: Count | None = None
     """Validation images used each epoch, the first of the annotations; null uses all."""
+
+    @property
+    def warmup_updates(self) -> int:
+        """Updates over which the learning rate rises, 0 without a warm-up."""
+        return 0

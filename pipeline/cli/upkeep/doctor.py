@@ -1,6 +1,7 @@
 """Command `a2 doctor`: the machine, and everything that the stages need."""
 
 import sys
+from collections.abc import Sized
 from typing import TextIO
 
 import click
@@ -16,8 +17,8 @@ from a2cap.pipeline.upkeep.machine import describe_machine
 def doctor(options: ExperimentOptions) -> None:
     """Check everything that the stages need.
 
-    Problems come first, each with its remedy, then the machine and the other checks. Every command
-    makes the same checks before it starts.
+    Problems come first, each with its remedy, then warnings, the machine and the other checks.
+    Every command makes the same checks before it starts.
 
     \b
     Example:
@@ -28,22 +29,31 @@ def doctor(options: ExperimentOptions) -> None:
         checks = check_stages(experiment, experiment.shown)
     marks = _marks(sys.stdout)
     others = [f"{name:<11} {found}" for name, found in machine.items()]
-    problems: dict[str, str] = {}  # two stages may share one
+    # by text: two stages may share one
+    listed: dict[str, dict[str, str]] = {"problem": {}, "warning": {}}
     for check in checks:
         line = f"{check.stage:<11} {marks[check.state]} {check.need}: {check.found}"
-        if check.problem:
-            problems.setdefault(check.found, line)
+        if check.state in listed:
+            listed[check.state].setdefault(check.found, line)
         else:
             others.append(line)
-    click.echo("\n".join([*problems.values(), *others]))
-    click.echo("1 problem" if len(problems) == 1 else f"{len(problems) or 'no'} problems")
+    problems, warnings = listed.values()
+    click.echo("\n".join([*problems.values(), *warnings.values(), *others]))
+    click.echo(
+        _counted(problems, "problem") + (f", {_counted(warnings, 'warning')}" if warnings else "")
+    )
     if problems:
         raise click.exceptions.Exit(EXIT_ERROR)
 
 
+def _counted(found: Sized, name: str) -> str:
+    return f"1 {name}" if len(found) == 1 else f"{len(found) or 'no'} {name}s"
+
+
 def _marks(stream: TextIO) -> dict[str, str]:
     """Return how states are printed: coloured marks on a terminal that has them, else words."""
-    states = {"ok": ("✓", "green"), "problem": ("✗", "red"), "unknown": ("?", "yellow")}
+    states = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
+    states["unknown"] = ("?", "yellow")
     if stream.isatty() and (stream.encoding or "").lower().startswith("utf"):
         return {state: click.style(mark, fg=colour) for state, (mark, colour) in states.items()}
     return {state: f"{state:<8}" for state in states}

@@ -27,6 +27,7 @@ from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.train_config import CaptionerTrainingConfig
 from a2cap.pipeline.training.captioner.training_data import TrainingData
+from a2cap.pipeline.training.selection import VALIDATION_LOSS
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +85,9 @@ class CaptionValidation:
         chosen = self.data.validation[: self.config.max_validation_images]
         if self.config.select == "CIDEr" and len(chosen) == 1:
             logger.warning(
-                "only one image is validated, %r: its CIDEr is 0 whatever the caption, and "
-                "training ends after patience; validate on more, or set train.select and "
-                "scst.select to loss",
+                "only one image is validated, %r: its CIDEr is 0 whatever the caption, so the "
+                "validation loss selects and patience never ends the training; validate on more, "
+                "or set train.select and scst.select to loss",
                 chosen[0],
             )
         if self.config.select != "METEOR":
@@ -109,9 +110,12 @@ class CaptionValidation:
         return next(self.captioner.parameters()).device
 
     def figures(self) -> dict[str, float]:
-        """Return CIDEr and what selects: each rank decodes a share, the main rank scores all."""
+        """Return the loss on the references, CIDEr, and what selects.
+
+        Each rank decodes a share, and the main rank scores all.
+        """
         ranks, data = self.ranks, self.data
-        others = self._likelihood() if self.config.select == "loss" else {}
+        others = self._loss()
         chosen = data.validation[: self.config.max_validation_images]
         decoded = caption_batches(
             self.captioner,
@@ -134,8 +138,8 @@ class CaptionValidation:
         return ranks.all_gather(others)[0]
 
     @torch.inference_mode()
-    def _likelihood(self) -> dict[str, float]:
-        """Return the loss of all references in nats per token, and e to the minus loss."""
+    def _loss(self) -> dict[str, float]:
+        """Return the loss of the references in nats per token, and what `select` makes of it."""
         ranks, captions = self.ranks, self.data.captions
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for batch in self._batches():
@@ -146,7 +150,9 @@ class CaptionValidation:
             sums[0] -= self.captioner.score(memory, tokens).log_probs.sum()
             sums[1] += (tokens != PAD).sum()
         loss, count = ranks.sum(sums).tolist()
-        return {"validation_loss": loss / count, "likelihood": math.exp(-loss / count)}
+        selects = self.config.select == "loss"
+        likelihood = {"likelihood": math.exp(-loss / count)} if selects else {}
+        return {VALIDATION_LOSS: loss / count, **likelihood}
 
     def _batches(self) -> Iterator[Batch]:
         """Yield this rank's share of the validation images."""

@@ -92,6 +92,11 @@ class TrainConfig(CaptionerTrainingConfig):
     """Epochs between two steps of the step schedule."""
 
     @property
+    def warmup_updates(self) -> int:
+        """Updates over which the learning rate rises, 0 without a warm-up."""
+        return 0 if self.schedule == "constant" or self.warmup == 1 else self.warmup
+
+    @property
     def rate_depends_on_epochs(self) -> bool:
         """Return True if an update depends on how many epochs follow."""
         return self.schedule in ("cosine", "linear")

@@ -115,6 +115,11 @@ class DetectorConfig(TrainingConfig):
     dtype: Literal["float32", "float16"] = "float32"
     """Type of the stored matrices and filters; float16 takes half the disk space."""
 
+    @property
+    def warmup_updates(self) -> int:
+        """Updates over which the learning rate rises, 0 without a warm-up."""
+        return self.warmup
+
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
         problems = []

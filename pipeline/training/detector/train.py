@@ -75,6 +75,10 @@ class DetectorDataset:
     def __len__(self) -> int:
         return len(self.images)
 
+    def sizes(self) -> dict[str, int]:
+        """Return the number of images."""
+        return {"images": len(self.images)}
+
     def __getitem__(self, key: ItemKey) -> LabelledItem:
         epoch, index = key  # an item depends only on these and the seed, so that a resume is exact
         labels = self.images[index]

@@ -3,6 +3,7 @@
 import json
 import signal
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,9 +13,11 @@ from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import prepare
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
-from a2cap.pipeline.training.extended_training import continued, copy_training, last_epoch
+from a2cap.pipeline.training.extended_training import continued, copy_training
+from a2cap.pipeline.training.selection import select
 from tests.pipeline.training.runs import assert_equal_results, events, outcome
 
+trained = partial(TrainConfig, schedule="constant")  # no warm-up
 SCORES = [0.1, 0.3, 0.2, 0.3, 0.4]
 
 
@@ -27,12 +30,13 @@ def finish(folder, config, *, checkpoints=True):
     """Write what the finished training of a configuration leaves; return the name of its folder."""
     image = stage_of(config).made_from
     directory = folder / image.key
-    scores = SCORES[: last_epoch(SCORES, config)]
-    lines = [
-        json.dumps({"epoch": n, "step": 2 * n, "CIDEr": score, "AP50": score})
-        for n, score in enumerate(scores, start=1)
+    every = [
+        {"epoch": n, "step": 2 * n, "CIDEr": score, "AP50": score}
+        for n, score in enumerate(SCORES, start=1)
     ]
-    for number in range(1, len(scores) + 1):
+    _, end = select(every, config, score="CIDEr")
+    lines = [json.dumps(line) for line in every[:end]]
+    for number in range(1, len(lines) + 1):
         name = checkpoint_name(2 * number) if checkpoints else f"deleted {number}"
         (directory / "checkpoints" / name).mkdir(parents=True)
     (directory / EPOCHS).write_text("\n".join(lines))
@@ -58,7 +62,7 @@ def after(folder, before, now, **options):
     ],
 )
 def test_a_training_that_would_end_at_the_same_epoch_is_not_made_again(tmp_path, before, now):
-    found, name = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
+    found, name = after(tmp_path, trained(**before), trained(**now))
     assert (found.made_from.key, found.note) == (name, "")
 
 
@@ -74,16 +78,14 @@ def test_a_training_that_would_end_at_the_same_epoch_is_not_made_again(tmp_path,
     ],
 )
 def test_only_a_longer_training_continues_and_from_the_last_epoch(tmp_path, before, now, epoch):
-    found, name = after(tmp_path, TrainConfig(**before), TrainConfig(**now))
+    found, name = after(tmp_path, trained(**before), trained(**now))
     assert found.note == (f"continues from epoch {epoch} of {name}" if epoch else "")
-    assert found.made_from == stage_of(TrainConfig(**now)).made_from
+    assert found.made_from == stage_of(trained(**now)).made_from
     assert (found.begin is None) == (epoch is None)
 
 
 def test_a_training_that_cannot_continue_says_why(tmp_path):
-    deleted, name = after(
-        tmp_path / "a", TrainConfig(epochs=3), TrainConfig(epochs=4), checkpoints=False
-    )
+    deleted, name = after(tmp_path / "a", trained(epochs=3), trained(epochs=4), checkpoints=False)
     assert (deleted.note, deleted.begin) == (f"starts over: {name} lacks its checkpoints", None)
     falling, name = after(tmp_path / "b", DetectorConfig(epochs=3), DetectorConfig(epochs=4))
     assert falling.note == f"starts over: the rate of {name} fell over other epochs"
@@ -92,22 +94,22 @@ def test_a_training_that_cannot_continue_says_why(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"epoch": 1, "step": 2}', None])
 def test_a_record_that_is_not_whole_is_no_training_to_go_on_from(tmp_path, content):
-    name = finish(tmp_path, TrainConfig(epochs=2))
+    name = finish(tmp_path, trained(epochs=2))
     path = tmp_path / name / EPOCHS
     path.write_text(path.read_text().split("\n")[0] if content is None else content)
     for epochs in (1, 3):
-        config = TrainConfig(epochs=epochs)
+        config = trained(epochs=epochs)
         found = continued(stage_of(config), tmp_path, config, score="CIDEr")
         assert found.made_from == stage_of(config).made_from
         assert found.note == f"starts over: metrics.jsonl of {name} is damaged"
 
 
 def test_the_longest_of_several_trainings_continues(tmp_path):
-    finish(tmp_path, TrainConfig(epochs=2))
-    finish(tmp_path, TrainConfig(epochs=1))
+    finish(tmp_path, trained(epochs=2))
+    finish(tmp_path, trained(epochs=1))
     (tmp_path / "0123456789ab").mkdir()
     (tmp_path / "0123456789ab" / "manifest.json").write_text("damaged")
-    found, name = after(tmp_path, TrainConfig(epochs=3), TrainConfig(epochs=4))
+    found, name = after(tmp_path, trained(epochs=3), trained(epochs=4))
     assert found.note == f"continues from epoch 3 of {name}"
 
 
@@ -119,7 +121,7 @@ def test_a_killed_copy_is_made_again_and_force_starts_over(tmp_path):
         if len(copied) == 1:
             raise KeyboardInterrupt
 
-    stage = replace(stage_of(TrainConfig()), note="continues", begin=begin)
+    stage = replace(stage_of(trained()), note="continues", begin=begin)
     paths = StagePaths.in_artifacts(tmp_path, stage)
     with pytest.raises(KeyboardInterrupt):
         prepare(stage, paths)

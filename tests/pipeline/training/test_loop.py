@@ -20,6 +20,7 @@ from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimize
 from a2cap.pipeline.training.captioner.training_data import read_training_data
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from a2cap.pipeline.training.detector.train import DetectorOptimizer
+from a2cap.pipeline.training.summary import TrainingSummary
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
     CAPTIONER,
@@ -31,6 +32,7 @@ from tests.pipeline.training.runs import (
     until_done,
 )
 
+NINE_EPOCHS = ("train.epochs=9", "train.schedule=constant", "train.lr=0.003")  # no warm-up
 OPENINGS = ("a", "the largest is a")
 
 
@@ -44,6 +46,7 @@ def test_the_directory_contains_everything_that_captioning_needs(
             "weights.safetensors",
             "checkpoints",
             "metrics.jsonl",
+            "training.json",
             "events.jsonl",
             "tensorboard",
         }
@@ -101,10 +104,11 @@ def test_longer_training_describes_the_validation_scenes(experiment, tmp_path):
     assert found[-1]["loss"] < 0.9
 
 
+VALIDATED = ("validation_loss", "CIDEr")
 METRICS = {
-    "cross-entropy": ["loss", "mask_loss", "mean_mask", "CIDEr", "tokens_per_second"],
-    "self-critical": ["loss", "reward", "baseline", "CIDEr", "tokens_per_second"],
-    "detector": [*DetectorOptimizer.names, "AP", "AP50", "AP75", "images_per_second"],
+    "cross-entropy": ["loss", "mask_loss", "mean_mask", *VALIDATED, "lr", "tokens_per_second"],
+    "self-critical": ["loss", "reward", "baseline", *VALIDATED, "lr", "tokens_per_second"],
+    "detector": [*DetectorOptimizer.names, "AP", "AP50", "AP75", "lr", "images_per_second"],
 }
 
 
@@ -150,9 +154,8 @@ def scored(monkeypatch, *scores):
     monkeypatch.setattr(caption_validation, "corpus_score", lambda *given: left.pop(0))
 
 
-@pytest.mark.parametrize("last", [0.4, pytest.param(0.7, marks=pytest.mark.slow)])
-def test_the_first_of_the_best_epochs_is_saved_and_not_the_last(train, tmp_path, monkeypatch, last):
-    scored(monkeypatch, 0.7, last)
+def test_the_best_epoch_is_saved_and_not_the_last(train, tmp_path, monkeypatch):
+    scored(monkeypatch, 0.7, 0.4)
     found = train(tmp_path / "best")
     checkpoints = Checkpoints(found / "checkpoints")
     assert checkpoints.steps() == [6, 8, 12]
@@ -164,22 +167,46 @@ def test_the_first_of_the_best_epochs_is_saved_and_not_the_last(train, tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("patience", "scores"), [(1, [0.5, 0.4]), (2, [0.1, 0.0, 0.5, 0.4, 0.5])])
+@pytest.mark.parametrize(("patience", "scores"), [(1, [0.5, 0.4]), (2, [0.1, 0.0, 0.5, 0.4, 0.45])])
 def test_training_ends_when_patience_runs_out(train, tmp_path, monkeypatch, patience, scores):
     scored(monkeypatch, *scores)
     found = train(
-        tmp_path / "early", f"train.patience={patience}", "train.epochs=9", "train.batch_size=16"
+        tmp_path / "early", f"train.patience={patience}", *NINE_EPOCHS, "train.batch_size=16"
     )
     assert [line["CIDEr"] for line in metrics(found)] == scores
     best = scores.index(max(scores)) + 1
     assert load_file(found / "model.safetensors")["schedule_step"].item() == 2 * best
 
 
+def test_a_training_without_any_score_keeps_its_lowest_loss_and_says_so(
+    train, tmp_path, monkeypatch, caplog
+):
+    scored(monkeypatch, 0.0, 0.0, 0.0)
+    with caplog.at_level("INFO", "a2cap.pipeline.training.loop"):
+        found = train(
+            tmp_path / "none", "train.patience=1", "train.epochs=3", "train.batch_size=16"
+        )
+    lines = metrics(found)
+    best = min(lines, key=lambda line: line["validation_loss"])
+    assert len(lines) == 3
+    assert load_file(found / "model.safetensors")["schedule_step"].item() == best["step"]
+    summary = TrainingSummary.read(found)
+    assert summary.patience is None
+    assert (summary.epochs, summary.best_epoch, summary.score) == (3, best["epoch"], 0)
+    assert summary.data == {"images": 32, "captions": 160}
+    assert caplog.messages[-2:] == [
+        f"train: {summary.sentence()}",
+        f"validation CIDEr was 0 in every epoch, so epoch {best['epoch']} was kept by its "
+        "validation loss, and its captions say little or nothing of the images; train longer, "
+        "validate on more images, or select by loss",
+    ]
+
+
 @pytest.mark.slow
 def test_a_resumed_training_keeps_its_patience(train, tmp_path, monkeypatch, signals):
     scored(monkeypatch, 0.5, 0.4, 0.3)
     signals[0, 5] = [signal.SIGTERM]
-    overrides = ("train.patience=2", "train.epochs=9", "train.batch_size=16")
+    overrides = ("train.patience=2", *NINE_EPOCHS, "train.batch_size=16")
     stops = until_done(lambda: train(tmp_path / "early", *overrides))
     assert stops == [signal.SIGTERM]
     assert [line["CIDEr"] for line in metrics(tmp_path / "early")] == [0.5, 0.4, 0.3]
