@@ -91,6 +91,10 @@ class PreprocessConfig(Section):
     """Maximum caption length in tokens without <eos>; 99.4 % of COCO's captions fit. A captioner
     has 512 positions."""
 
+    eos_after_cut: bool = True
+    """End a caption that is longer with <eos>, as published code does. false leaves it open: the
+    captioner then does not learn to stop in mid-sentence."""
+
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         if self.tokenizer != "karpathy" and self.vocabulary in ("m2", "updown", "arctic"):

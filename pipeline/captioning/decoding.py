@@ -1,5 +1,6 @@
 """Captions of batches of images as text, by beam search or sampling."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,6 +10,7 @@ from torch import nn
 
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.image_ids import sample_ids
 from a2cap.model.captioner import Captioner
 from a2cap.model.decoding.beam_search import beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
@@ -17,6 +19,8 @@ from a2cap.model.self_critical.consensus import by_consensus
 from a2cap.pipeline.runtime.device import require_double
 from a2cap.pipeline.runtime.runtime_config import Precision
 from a2cap.pipeline.runtime.training_precision import forward_precision
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,15 @@ def caption_batches(
     device: torch.device,
     precision: Precision = "fp32",
 ) -> Iterator[tuple[str, list[Beam]]]:
-    """Yield (image id, beams with the best first) of each image, in the order of the batches."""
+    """Yield (image id, beams with the best first) of each image, in the order of the batches.
+
+    Empty captions come after the others; images whose best one was empty are logged at the end.
+    """
     if config.method == "sampling":
         require_double(device, "sampling")
     network = captioner if isinstance(captioner, nn.Module) else None
     generator = torch.Generator(device).manual_seed(config.seed)
+    empty: list[str] = []
     for batch in batches:
         on_device = batch.to(device)
         # not around the yield: the caller may compute in between
@@ -58,7 +66,17 @@ def caption_batches(
             if config.collapse_repeats:
                 captions = list(map(collapse_repeats, captions))
             scores = [hypothesis.score for hypothesis in hypotheses]
-            yield image_id, list(map(Beam, captions, scores))
+            beams = list(map(Beam, captions, scores))
+            if not beams[0].caption:
+                empty.append(image_id)
+                beams.sort(key=lambda beam: not beam.caption)  # stable: others keep their order
+            yield image_id, beams
+    if empty:
+        logger.warning(
+            "the best caption of %s is empty, the next beam that is not is taken: %s",
+            "1 image" if len(empty) == 1 else f"{len(empty):,} images",
+            sample_ids(empty),
+        )
 
 
 def collapse_repeats(caption: str) -> str:

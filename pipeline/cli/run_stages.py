@@ -18,7 +18,7 @@ def run_stages(
 ) -> None:
     """Run the stages; exit with code 3 if a stage skipped items or SPICE could not run."""
     outcomes = experiment.run_all(names, print_outcome, force=force, output=output)
-    end_stages(outcomes, spice=experiment.config.evaluate.spice)
+    end_stages(outcomes, spice=experiment.config.evaluate.spice is True)
 
 
 def end_stages(outcomes: Sequence[Outcome], *, spice: bool = False) -> None:

@@ -267,10 +267,13 @@ def _facts(
     config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner[Captioner]
 ) -> dict[str, str]:
     """Return what the head of the report states."""
-    fusion, digest = model.description.model.alignment.fusion, inputs["model"].digest[:12]
+    settings, digest = model.description.model, inputs["model"].digest[:12]
+    captions = inputs["captions"]
+    cut = CaptionFile(captions.path / CAPTIONS).cut
     return {
-        "Model": f"fusion {fusion}, digest {digest}",
-        "Data": f"{config.split} split, digest {inputs['captions'].digest[:12]}",
+        "Model": f"{settings.kind}, fusion {settings.alignment.fusion}, digest {digest}",
+        "Data": f"{config.split} split, digest {captions.digest[:12]}",
+        **({"Long captions": str(cut)} if cut.cut else {}),
         # The resolved configuration is in the folder of the report.
         "Command": "a2 evaluate -c config.yaml",
     }

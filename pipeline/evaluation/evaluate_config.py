@@ -17,10 +17,11 @@ class EvaluateConfig(CaptioningConfig):
     ensemble: tuple[Path, ...] = ()
     """Results of other trainings on the same features and vocabulary (directories of train-xe or
     train-scst) that form an ensemble with this experiment's captioner."""
-    spice: bool = True
-    """Compute SPICE. Without its parser ("a2 weights fetch spice" downloads it), the other metrics
-    are computed and the exit code is 3. It parses every caption: minutes for 5,000 images, less if
-    the same references were parsed before."""
+    spice: bool | Literal["auto"] = "auto"
+    """Compute SPICE. auto: where its parser is ("a2 weights fetch spice" downloads it), else a line
+    says that it is left out. true: without the parser, the other metrics are computed and the exit
+    code is 3. It parses every caption: minutes for 5,000 images, less if the same references were
+    parsed before."""
     metrics: tuple[Function, ...] = ()
     """Further metrics, Python functions as those of `scst.reward`; each value is the mean."""
     baseline: Path | None = None

@@ -59,7 +59,7 @@ class Evaluate(Stage):
     files: ExperimentFiles
 
     name = EVALUATE
-    version = 9
+    version = 10
     always = ("metrics", "spice", "baseline", "word groups", "ensemble", "images")
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
@@ -120,7 +120,7 @@ class Evaluate(Stage):
 
     @cached_property
     def _no_spice(self) -> str | None:
-        return spice_obstacle(requested=self.evaluate.spice)
+        return spice_obstacle(requested=bool(self.evaluate.spice))
 
     def _spice(self, plan: "Plan") -> str:
         """Report if SPICE can run; the stage runs without it too."""
@@ -129,7 +129,10 @@ class Evaluate(Stage):
         if plan.config.preprocess.tokenizer == "unicode":
             return "left out, it reads English alone"
         no_spice = self._no_spice
-        return "ready" if no_spice is None else f"will not run, exit code 3: {no_spice}"
+        if no_spice is None:
+            return "ready"
+        state = "left out" if self.evaluate.spice == "auto" else "will not run, exit code 3"
+        return f"{state}: {no_spice}"
 
     def _baseline(self) -> str:
         path = self.evaluate.baseline

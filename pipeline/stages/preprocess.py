@@ -1,5 +1,6 @@
 """Stage preprocess: vocabulary, token ids, references and document frequencies of annotations."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,12 +28,14 @@ from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import tokenize
-from a2cap.pipeline.stages.checks import Check
+from a2cap.pipeline.stages.checks import Check, Doubt, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.stage import Results, Stage
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Preprocess(Stage):
     files: ExperimentFiles
 
     name = PREPROCESS
-    version = 4
+    version = 5
     always = ("annotations", "metrics")
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
@@ -70,7 +73,11 @@ class Preprocess(Stage):
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check the annotations and the files of the tokenizer."""
-        return {"annotations": self._annotations, "metrics": require_metric_files}
+        return {
+            "annotations": self._annotations,
+            "length": self._length,
+            "metrics": require_metric_files,
+        }
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Write the outputs; return the skipped captions and images."""
@@ -86,6 +93,17 @@ class Preprocess(Stage):
         unusable = require_usable(found, path)
         return f"{len(found.images):,} images, {len(unusable):,} items skipped"
 
+    def _length(self) -> str:
+        """Count the captions that are longer than the captioner's."""
+        from a2cap.data.captions.caption_file import CutCaptions  # imports h5py
+
+        config, images = self.preprocess, known(lambda: self.files.annotations.images)
+        cut = CutCaptions.count(images, preset=config.vocabulary, max_length=config.max_length)
+        if not cut.is_much:
+            return str(cut) or "no caption is cut"
+        remedy = ", or set preprocess.eos_after_cut to false" if config.eos_after_cut else ""
+        return Doubt(f"{cut}; raise preprocess.max_length{remedy}")
+
 
 def preprocess(
     config: PreprocessConfig,
@@ -95,7 +113,7 @@ def preprocess(
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     """Write the outputs into `directory`; return the skipped captions and images."""
-    from a2cap.data.captions.caption_file import write_captions  # imports h5py
+    from a2cap.data.captions.caption_file import CaptionFile, write_captions  # imports h5py
     from a2cap.data.captions.document_frequencies import count_document_frequencies
 
     unusable = require_usable(found, annotations)
@@ -114,8 +132,11 @@ def preprocess(
         vocabulary,
         preset=config.vocabulary,
         max_length=config.max_length,
+        eos_after_cut=config.eos_after_cut,
         dataset=found.dataset,
     )
+    if cut := str(CaptionFile(directory / CAPTIONS).cut):
+        logger.info("preprocess: %s", cut)
     events.write("vocabulary", words=len(vocabulary))
     write_json(directory / REFERENCES, references)
     training = {p.image_id: references[p.image_id] for p in found.images if p.split == "train"}

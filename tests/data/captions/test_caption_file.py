@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.annotations.read import AnnotatedImage, Caption, tokenize
-from a2cap.data.captions.caption_file import CaptionFile, write_captions
+from a2cap.data.captions.caption_file import CaptionFile, CutCaptions, write_captions
 from a2cap.data.captions.vocabulary import EOS, PAD, UNK, Vocabulary
 from tests.data.messages import message_of
 
@@ -45,6 +45,21 @@ def test_captions_are_truncated_end_in_eos_and_are_padded(path):
     captions.captions("b")[:] = 0  # a copy
     assert captions.captions("b").tolist() == [[A, A, A, A, EOS]]
     assert captions.captions("b").dtype == np.int32
+
+
+def test_cut_captions_are_counted_and_may_stay_without_eos(path):
+    assert str(CaptionFile(path).cut) == (
+        "1 of 4 captions (25.0%) have more than 4 tokens and are cut"
+    )
+    write_captions(path, IMAGES, VOCABULARY, preset="karpathy", max_length=4, eos_after_cut=False)
+    captions = CaptionFile(path)
+    assert captions.captions("b").tolist() == [[A, A, A, A, PAD]]
+    assert captions.captions("000000000042")[0].tolist() == [A, DOG, RUNS, EOS, PAD]
+    assert captions.cut == CutCaptions(1, 4, 4)
+    assert CutCaptions.count(IMAGES, preset="karpathy", max_length=5) == CutCaptions(1, 4, 5)
+    none = CutCaptions.count(IMAGES, preset="karpathy", max_length=6)
+    assert (str(none), none.is_much) == ("", False)
+    assert [CutCaptions(cut, 100, 20).is_much for cut in (2, 3)] == [False, True]
 
 
 def test_the_file_has_the_documented_datasets(path):

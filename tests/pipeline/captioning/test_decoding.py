@@ -90,6 +90,29 @@ def test_batched_captions_equal_single_ones(store, image_ids, decoded, beam_size
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
+@pytest.mark.parametrize("has_another", [True, False])
+def test_an_empty_caption_comes_after_the_others_and_is_counted(
+    image_ids, decoded, captioner, caplog, has_another
+):
+    plain = decoded(image_ids)
+    with torch.no_grad():
+        # the end at once is likeliest; other first tokens remain for the other beams
+        before = captioner.decoder.output.bias.clone()
+        captioner.decoder.output.bias[2] += 60.0
+        found = decoded(image_ids, beam_size=3 if has_another else 1)
+        captioner.decoder.output.bias.copy_(before)
+    assert plain == decoded(image_ids)
+    firsts = [beams[0].caption for _, beams in found]
+    lasts = [beams[-1].caption for _, beams in found]
+    assert all(firsts) == has_another
+    assert not any(lasts)
+    named = ", ".join(image_ids[:5])
+    assert caplog.messages == [
+        "the best caption of 12 images is empty, the next beam that is not is taken: "
+        f"{named} and 7 more"
+    ]
+
+
 def test_repeated_words_can_be_collapsed(image_ids, decoded):
     assert collapse_repeats("a a dog runs runs runs a") == "a dog runs a"
     assert collapse_repeats("") == ""

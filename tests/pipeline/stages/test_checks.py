@@ -292,13 +292,55 @@ def test_the_doctor_names_each_problem_with_its_remedy(
     assert answer.stdout.splitlines()[-1] == "2 problems"
 
 
+def test_warnings_are_listed_after_problems_and_logged_before_a_run(new, tmp_path, caplog):
+    rows = [
+        {"image": f"{n}.jpg", "captions": ["a dog " * n], "split": "val" if n == 9 else "train"}
+        for n in range(1, 11)
+    ]
+    file = tmp_path / "captions.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    overrides = [override("data.annotations", file), "preprocess.max_length=19", "train.warmup=500"]
+    length = (
+        "1 of 10 captions (10.0%) have more than 19 tokens and are cut; raise "
+        "preprocess.max_length, or set preprocess.eos_after_cut to false"
+    )
+    schedule = (
+        "500 of at most 16 updates are warm-up, so that the learning rate stays low in most of the "
+        "training; set train.warmup to 1, or train.schedule to constant"
+    )
+    for stage, need, text in (
+        ("preprocess", "length", length),
+        ("train-xe", "schedule", schedule),
+    ):
+        check = found(new(*overrides), stage, need)
+        assert (check.state, check.found, check.problem) == ("warning", text, None)
+    open_ended = found(new(*overrides, "preprocess.eos_after_cut=false"), "preprocess", "length")
+    assert open_ended.found.endswith("and are cut; raise preprocess.max_length")
+    with new(*overrides) as opened:
+        require_runnable(opened, ["preprocess", "train-xe"])
+    assert caplog.messages == [length, schedule]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found_text"),
+    [
+        (["train.warmup=12"], "12 of at most 32 updates are warm-up"),
+        (["train.warmup=12", "train.grouping=caption"], "12 of at most 160 updates are warm-up"),
+        (["train.schedule=constant"], "no warm-up"),
+    ],
+)
+def test_a_warm_up_of_at_most_half_of_all_updates_is_right(new, overrides, found_text):
+    check = found(new(*overrides), "train-xe", "schedule")
+    assert (check.state, check.found) == ("ok", found_text)
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_a_terminal_gets_coloured_marks_if_it_has_them(encoding):
     marks = _marks(SimpleNamespace(isatty=lambda: True, encoding=encoding))
     if encoding == "latin-1":
-        assert marks == {state: f"{state:<8}" for state in ("ok", "problem", "unknown")}
+        assert marks == {state: f"{state:<8}" for state in ("ok", "warning", "problem", "unknown")}
     else:
-        assert [click.unstyle(mark) for mark in marks.values()] == ["✓", "✗", "?"]
+        assert [click.unstyle(mark) for mark in marks.values()] == ["✓", "!", "✗", "?"]
         assert marks["problem"] == "\x1b[31m✗\x1b[0m"
 
 
@@ -311,6 +353,8 @@ def test_the_doctor_reports_if_spice_will_run_and_its_absence_is_not_a_problem(n
         "will not run, exit code 3: SPICE needs Stanford CoreNLP 3.6.0; "
         'run "a2 weights fetch spice" first'
     )
+    left_out = found(new("evaluate.spice=auto"), "evaluate", "spice")
+    assert (left_out.state, left_out.found.partition(": ")[0]) == ("ok", "left out")
     check = found(new("evaluate.spice=true"), "evaluate", "spice")
     assert (check.state, check.found) == ("ok", needs)
     assert found(new(), "evaluate", "spice").found == "not requested"
