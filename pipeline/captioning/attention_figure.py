@@ -1,10 +1,11 @@
 """A figure of the attention at each word of a caption, original and aligned.
 
 A region is the brighter the more attention it has; an even share is as faded as none, and the
-top-scoring region has a frame. Attention that is spread evenly fades nothing. Over the cells of a
-grid attention is drawn as in Show, Attend and Tell (Xu et al. 2015): up-sampled smoothly, white is
-attended. Panels share one scale, so that words and both kinds of attention can be compared; the
-rows of two captioners have one each.
+top-scoring region has a frame. Over the cells of a grid attention is drawn as in Show, Attend and
+Tell (Xu et al. 2015): up-sampled smoothly, white is attended. Panels share one scale, so that words
+and both kinds of attention can be compared; the rows of two captioners have one each. A panel hides
+the less of the image the weaker its own peak is, and nothing if attention is spread evenly: on the
+scale of a strong word it would be nearly black.
 """
 
 import io
@@ -45,9 +46,9 @@ _COLUMNS = 6  # words per row
 _PANEL = 1.7  # inches
 _LONGEST_SIDE = 320  # pixels of a panel's image; more are invisible and make the file large
 # As in the report (report/templates/attention.js); an even share is 1 / R of R regions.
-_FADED = 0.75  # of what is not attended, if the peak is _PEAK times even or more
-_PEAK = 4.0  # times even: a weaker peak fades the rest less
-_OVERLAY = 0.7  # share of the map over a grid; the authors' figures have 0.8
+_FADED = 0.75  # of what is not attended, in the panel of the peak
+_OVERLAY = 0.7  # share of the map over a grid, in the panel of the peak; the authors' has 0.8
+_PEAK = 4.0  # times even: if no panel has as much, all fade less
 _SPREAD = 1.5  # times even: below, no region stands out
 _ATTENDED = "#d62728"
 _COLOURS = {"original": "#1f77b4", "aligned": _ATTENDED}  # boxes before and after alignment
@@ -211,9 +212,8 @@ def attention_figure(
                 continue
             row = rows[number]
             _show_attention(axes, shown, row.regions, row.times[position], peak=row.peak)
-            notes = [] if row.gate is None else [f"gate {row.gate[position]:.2f}"]
-            notes += ["spread evenly"] if row.times[position].max() < _SPREAD else []
-            axes.set_xlabel(", ".join(notes), fontsize=7)
+            gate = [] if row.gate is None else [f"gate {row.gate[position]:.2f}"]
+            axes.set_xlabel(", ".join([_in_words(row.times[position]), *gate]), fontsize=7)
             if column == 0 and lines > 1:
                 axes.set_ylabel(row.label, fontsize=8)
     if words and style == "panels":
@@ -225,6 +225,7 @@ def _legend(rows: Sequence[_Row]) -> str:
     """Return how to read the panels."""
     is_lit = any(is_grid(row.regions) for row in rows)
     attended = "white is attended" if is_lit else "pale is not attended, framed is attended most"
+    attended += "; × even: the largest share over an even one"
     has_gate = any(row.gate is not None for row in rows)
     return f"{attended}; gate: 1 keeps the original attention" if has_gate else attended
 
@@ -252,6 +253,7 @@ def word_figure(
         axes = figure.add_subplot(1, len(rows), number)
         _show_attention(axes, shown, row.regions, row.times[position], peak=row.peak)
         axes.set_title(row.label, fontsize=9)
+        axes.set_xlabel(_in_words(row.times[position]), fontsize=7)
     return figure
 
 
@@ -346,6 +348,18 @@ def _frame(
     return Image.fromarray(drawn[:, :, :3].copy())
 
 
+def _in_words(times: NDArray[np.float32]) -> str:
+    """Return the caption below a panel."""
+    return "spread evenly" if times.max() < _SPREAD else f"{times.max():.1f} × even"
+
+
+def _contrast(times: NDArray[np.float32], peak: float) -> float:
+    """Return 0 for attention that is spread evenly, to 1 for the peak of all panels."""
+    if times.max() < _SPREAD:
+        return 0.0
+    return (float(times.max()) - 1) / (max(peak, min(_PEAK, len(times))) - 1)
+
+
 def _times_even(attention: NDArray[np.float32]) -> NDArray[np.float32]:
     """Divide the rows of (L, R) by their mean, so that an even share is 1."""
     # rows of aligned attention sum to up to e and would only be brighter
@@ -363,14 +377,14 @@ def _show_attention(
 ) -> None:
     """Draw one panel; times: (R,) times even; peak: the largest of all panels."""
     if is_grid(regions):
-        axes.imshow(_lit(shown, regions, times / peak))
+        axes.imshow(_lit(shown, regions, times / peak, overlay=_OVERLAY * _contrast(times, peak)))
         axes.set(xticks=[], yticks=[])
         return
     height, width = shown.shape[:2]
     faded = np.zeros((height, width), np.float32)
     if times.max() >= _SPREAD:
         boxes = regions.boxes * ([width / regions.width, height / regions.height] * 2)
-        depth = _FADED * min(1.0, (peak - 1) / (min(_PEAK, len(times)) - 1))
+        depth = _FADED * _contrast(times, peak)
         weights = (times - 1).clip(0) / (peak - 1)
         faded = depth * (1 - _strength(boxes, weights, height=height, width=width))
         _add_box(axes, boxes[int(times.argmax())], _ATTENDED)
@@ -399,9 +413,12 @@ def _show_boxes(axes: Axes, shown: NDArray[np.uint8], rows: Sequence[_Row], posi
 
 
 def _lit(
-    shown: NDArray[np.uint8], regions: Regions, weights: NDArray[np.floating]
+    shown: NDArray[np.uint8], regions: Regions, weights: NDArray[np.floating], *, overlay: float
 ) -> NDArray[np.uint8]:
-    """Return the image, dark where the weights of the cells are 0 and white where they are 1."""
+    """Return the image, dark where the weights of the cells are 0 and white where they are 1.
+
+    overlay: share of the weights in what is drawn.
+    """
     (height, width), cells = shown.shape[:2], math.isqrt(len(weights))
     x, y = width / regions.width, height / regions.height
     corners = (*regions.boxes[0, :2], *regions.boxes[-1, 2:])  # a crop leaves a margin
@@ -412,7 +429,7 @@ def _lit(
     smooth = of_cells.resize((right - left, bottom - top), Image.Resampling.BICUBIC)
     light = np.zeros((height, width, 1), np.float32)
     light[top:bottom, left:right, 0] = np.asarray(smooth).clip(0, 1)
-    mixed: NDArray[np.uint8] = ((1 - _OVERLAY) * shown + _OVERLAY * 255 * light).astype(np.uint8)
+    mixed: NDArray[np.uint8] = ((1 - overlay) * shown + overlay * 255 * light).astype(np.uint8)
     return mixed
 
 

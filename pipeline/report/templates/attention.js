@@ -3,9 +3,9 @@
 const FIXED_POINT = 16384;
 const TOP_REGIONS = 5; // regions in the table and with a label
 const OVERLAY_WIDTH = 320; // pixels, as many as a thumbnail has
-const DIMMED = 0.7; // opacity over what is not attended, if the peak is PEAK times even or more
+const DIMMED = 0.7; // opacity over what is not attended, if the peak is the largest of both kinds
 const SPREAD = 1.5; // times even: below, nothing stands out
-const PEAK = 4; // times even: a weaker peak dims less, in proportion
+const PEAK = 4; // times even: if no kind has as much, both dim less, in proportion
 const MAP_POINTS = 64; // to which a grid is interpolated
 const STEP = 800; // milliseconds of a word while the words are played
 const KINDS = ["original α", "aligned αᵃ"];
@@ -61,7 +61,8 @@ function attentionOf({ attention, regions }) {
 // largest share counts; the cells of a grid are interpolated.
 function dim(context, scale, { boxes, grid, width, height }, row, largest) {
   const even = 1 / row.length;
-  const depth = DIMMED * Math.min(1, (largest / even - 1) / (Math.min(PEAK, row.length) - 1));
+  // A row whose own peak is weaker dims less: on the scale of a strong one it would be nearly black.
+  const depth = DIMMED * (Math.max(...row) / even - 1) / (Math.max(largest / even, Math.min(PEAK, row.length)) - 1);
   const light = row.map((share) => Math.max(0, (share - even) / (largest - even)));
   const clear = (box, seen) => {
     const [x1, y1, x2, y2] = box.map((value) => value * scale), area = [x1, y1, x2 - x1, y2 - y1];

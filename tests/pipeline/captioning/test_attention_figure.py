@@ -59,13 +59,17 @@ def test_each_word_has_its_original_above_its_aligned_attention():
     figure = figure_of(SEVEN)
     image, *panels = figure.axes
     assert figure.get_supxlabel() == (
-        "pale is not attended, framed is attended most; gate: 1 keeps the original attention"
+        "pale is not attended, framed is attended most; "
+        "× even: the largest share over an even one; gate: 1 keeps the original attention"
     )
     assert image.get_title() == "w0 w1 w2 w3 w4 w5 w6"
     assert [axes.get_title() for axes in panels] == [
         word for n in range(7) for word in (f"w{n}", "")
     ]
-    assert [axes.get_xlabel() for axes in panels[:2]] == ["spread evenly", "gate 0.25"]
+    assert [axes.get_xlabel() for axes in panels[:2]] == [
+        "spread evenly",
+        "1.6 × even, gate 0.25",
+    ]
     named = [axes.get_ylabel() for axes in panels if axes.get_ylabel()]
     assert named == ["original", "aligned"] * 2  # a line of six words, and one of one
     for original, aligned in zip(panels[::2], panels[1::2], strict=True):
@@ -81,10 +85,10 @@ def test_what_is_not_attended_fades_on_one_scale_and_even_attention_fades_nothin
     assert (even.get_xlabel(), list(even.patches), drawn(even).max()) == ("spread evenly", [], 0)
     weights = [(1, 0), (0.5, 0), (0, 0.5)]  # share above an even one, the largest is 1
     for axes, (first, second) in zip(others, weights, strict=True):
-        shown = drawn(axes)
-        assert shown[20, 25] == int(255 * 0.75 * (1 - first))
-        assert shown[60, 75] == int(255 * 0.75 * (1 - second))
-        assert shown[20, 75] == int(255 * 0.75)  # no region there
+        shown, depth = drawn(axes), 0.75 * max(first, second)  # a weaker panel fades less
+        assert shown[20, 25] == int(255 * depth * (1 - first))
+        assert shown[60, 75] == int(255 * depth * (1 - second))
+        assert shown[20, 75] == int(255 * depth)  # no region there
     frames = [axes.patches[0].get_bbox().bounds for axes in others]
     assert frames == [(0, 0, 50, 40)] * 2 + [(50, 40, 50, 40)]
 
@@ -104,13 +108,45 @@ def test_attention_over_a_grid_is_a_smooth_light():
     attention = CaptionAttention(weights, weights, None, None)
     found = CaptionedImage([Beam("dog", -1.0)], regions, attention)
     figure = figure_of(found, np.full((80, 100, 3), 100, np.uint8))
-    assert figure.get_supxlabel() == "white is attended"
+    assert figure.get_supxlabel() == (
+        "white is attended; × even: the largest share over an even one"
+    )
     shown = drawn(figure.axes[1])
     assert shown.max() == shown[79, 89] == int(0.3 * 100 + 0.7 * 255)
     assert shown[79, 0] == shown[79, 99] == 30
     assert shown[0, 10] < 35
     row = shown[79, 10:90].astype(int)
     assert (np.diff(row) >= 0).all() and len(set(row)) > 20
+
+
+def grid_figure(*rows):
+    """Return the panels of a grey image for words with this attention over 7 x 7 cells."""
+    boxes = cell_boxes(7, (0, 0, 100, 80))
+    arrays = {
+        name: np.zeros((49, *getattr(REGIONS, name).shape[1:]), np.float32)
+        for name in ("features", "scores", "class_ids")
+    }
+    attention = np.array(rows, np.float32)
+    found = CaptionedImage(
+        [Beam(" ".join(f"w{n}" for n in range(len(rows))), -1.0)],
+        replace(REGIONS, boxes=boxes, **arrays),
+        CaptionAttention(attention, attention, None, None),
+    )
+    return figure_of(found, np.full((80, 100, 3), 100, np.uint8)).axes[1:]
+
+
+def test_beside_a_strong_word_the_image_of_an_even_or_weak_one_stays_visible():
+    even, weak, strong = (np.full(49, 1 / 49) for _ in range(3))
+    weak[:7], weak[7:] = 2 / 49, 35 / 42 / 49
+    strong[24], strong[:24], strong[25:] = 0.9, 0.1 / 48, 0.1 / 48
+    panels = grid_figure(even, weak, strong)
+    assert [axes.get_xlabel() for axes in panels] == ["spread evenly", "2.0 × even", "44.1 × even"]
+    assert (drawn(panels[0]) == 100).all()
+    assert drawn(panels[1]).min() >= 95 and drawn(panels[1]).mean() < 100
+    assert drawn(panels[2]).min() <= 31 and drawn(panels[2]).max() > 200
+    # without a strong word, the weak one is drawn on a scale of its own
+    _, alone = grid_figure(even, weak)
+    assert drawn(alone).max() > 130 > drawn(panels[1]).max()
 
 
 def test_large_images_and_their_boxes_are_scaled_down():
@@ -158,7 +194,8 @@ def test_the_attention_of_a_second_captioner_is_below_on_its_own_scale_and_regio
     other = replace(found, regions=moved, attention=CaptionAttention(weak, weak))
     panels = attention_figure(BLACK, found, below=other).axes[1:]
     assert [axes.get_ylabel() for axes in panels] == ["first", "second", "", ""]
-    assert [axes.get_xlabel() for axes in panels] == ["", "", *["spread evenly"] * 2]
+    notes = ["1.8 × even", "1.6 × even", "spread evenly", "spread evenly"]
+    assert [axes.get_xlabel() for axes in panels] == notes
     frames = [axes.patches[0].get_bbox().bounds for axes in panels[:2]]
     assert frames == [(50, 40, 50, 40), (0, 0, 50, 40)]
     assert [drawn(axes)[60, 75] for axes in panels[:2]] == [0, int(255 * 0.75 * 0.6)]
