@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from math import ceil
 from pathlib import Path, PurePosixPath
 from sys import intern
 
@@ -24,6 +25,9 @@ from a2cap.data.image_ids import IdRule, find_images, image_id
 
 LONGEST_CAPTION = 10_000
 """Characters; COCO's longest captions have a few hundred."""
+
+LARGEST_SHARE = 0.05
+"""Share of a small set that may be skipped: ten of 20 images would be half of the data."""
 
 # recovered from the published vocabularies, character by character: & # $ : ) stay in their word
 _KARPATHY_PUNCTUATION = str.maketrans(",-/", "   ", ".';\"!?(")
@@ -96,8 +100,12 @@ def read_annotations(
 
 
 def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> None:
-    """Raise InputError if more than max(10, 0.1 %) of `total` `what` were skipped."""
-    limit = max(10, total // 1000)
+    """Raise InputError if too many of `total` `what` were skipped.
+
+    At most 10 or 0.1 % may be, whichever is more, and no more than LARGEST_SHARE.
+    """
+    share = ceil(total * LARGEST_SHARE)  # rounded up, so that one of a handful may be bad
+    limit = min(max(10, total // 1000), share)
     if len(skipped) <= limit:
         return
     first = ", ".join(f"{item.image_id!r} ({item.reason})" for item in skipped[:5])

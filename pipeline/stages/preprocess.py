@@ -157,7 +157,11 @@ def _with_words(found: Annotations, references: Mapping[str, Sequence[str]]) -> 
 def require_usable(found: Annotations, annotations: Path) -> list[SkippedItem]:
     """Return the unusable items; raise InputError for too many, or for a split without images."""
     unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
-    check_skip_limit(unusable, len(found.images) + len(unusable), "annotations")
+    kept = {image.image_id: len(image.captions) for image in found.images}
+    captions = [item for item in unusable if item.image_id in kept]
+    images = [item for item in unusable if item.image_id not in kept]
+    check_skip_limit(images, len(kept) + len(images), "images of data.annotations")
+    check_skip_limit(captions, sum(kept.values()) + len(captions), "captions")
     for split in ("train", "val"):  # without a test split, validation is evaluated
         if not any(image.split == split for image in found.images):
             raise InputError(

@@ -79,14 +79,16 @@ def test_raw_captions_become_tokens_by_the_rule_of_karpathys_file(raw, tokens):
     assert tokenize(raw) == tokens
 
 
-@pytest.mark.parametrize(("total", "limit"), [(100, 10), (10_999, 10), (20_000, 20)])
+@pytest.mark.parametrize(
+    ("total", "limit"), [(3, 1), (20, 1), (100, 5), (200, 10), (10_999, 10), (20_000, 20)]
+)
 def test_up_to_ten_or_a_thousandth_of_the_items_may_be_skipped(total, limit):
     skipped = [SkippedItem(f"p{number}", "empty") for number in range(limit + 1)]
     check_skip_limit(skipped[:-1], total, "images")
     assert message_of(check_skip_limit, skipped, total, "images") == (
         f"{limit + 1} of {total:,} images cannot be used, at most {limit} may be left out: "
-        "'p0' (empty), 'p1' (empty), 'p2' (empty), 'p3' (empty), 'p4' (empty), …; "
-        "fix or remove them"
+        + ", ".join(f"'p{number}' (empty)" for number in range(min(limit + 1, 5)))
+        + ", …; fix or remove them"
     )
 
 

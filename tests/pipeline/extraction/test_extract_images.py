@@ -143,6 +143,7 @@ def test_a_disk_that_fails_during_a_run_ends_it_and_skips_nothing(run, scenes, m
     assert list(store_of(run)) == IDS
 
 
+@pytest.mark.usefixtures("tolerant")
 def test_an_extraction_without_a_usable_image_fails(run, scenes):
     images, boxes = scenes
     images[IDS[0]].write_bytes(b"")
