@@ -12,11 +12,12 @@ from a2cap.data.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-IMAGE_SUFFIXES = frozenset(
+_READ_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
-    # formats that a2 does not read: their files are listed, so that each is reported
-    | {".jp2", ".j2k", ".jpx", ".avif", ".heic", ".heif"}
+    | {".avif", ".heic", ".heif", ".hif"}
 )
+# of formats that a2 does not read: their files are listed, so that each is reported
+IMAGE_SUFFIXES = _READ_SUFFIXES | {".jp2", ".j2k", ".jpx"}
 LONGEST_ID = 511
 """Maximum length of an id in bytes: LMDB's limit for a key."""
 
@@ -24,8 +25,12 @@ IdRule = Literal["number", "path"]
 """number: a stem of digits is the id alone; path: every id is a path."""
 
 _NAMED_TOGETHER = 20
-_FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"II*\0", b"MM\0*")
-"""Suffixes of JPEG, PNG, GIF, BMP and TIFF."""
+_FIRST_BYTES = re.compile(
+    rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II\*\0|MM\0\*|RIFF....WEBP"
+    rb"|....ftyp(?:hei[cxms]|hev[cx]|mif1|msf1|avi[fs])",
+    re.DOTALL,
+)
+"""Of JPEG, PNG, GIF, BMP, TIFF, WebP, HEIC and AVIF."""
 _NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
 
 
@@ -107,13 +112,14 @@ def find_images(folder: Path, rule: IdRule = "number") -> dict[str, Path]:
 def list_images(folder: Path) -> list[Path]:
     """Return the paths of all images below `folder`, relative to it and sorted within each folder.
 
-    Follows symbolic links and skips hidden files. Lists links that lead nowhere and files in other
-    formats too, so that reading reports each. Raises InputError if there is no image.
+    Follows symbolic links and skips hidden files. Lists links that lead nowhere, files in other
+    formats and folders that cannot be read too, so that reading reports each. Raises InputError if
+    there is no image.
     """
     found = [Path(relative) for relative in _relative_files(folder, PurePosixPath(), ())]
     if not found:
         raise InputError(
-            f"no images in {str(folder)!r} (searched for {' '.join(sorted(IMAGE_SUFFIXES))}); "
+            f"no images in {str(folder)!r} (searched for {' '.join(sorted(_READ_SUFFIXES))}); "
             "check the folder"
         )
     return found
@@ -128,9 +134,11 @@ def _relative_files(
         with os.scandir(folder / relative) as scan:
             entries = sorted(scan, key=lambda entry: entry.name)
     except OSError as error:
-        name = str(folder / relative)
+        if above:  # every disk has a lost+found, which root alone may read
+            yield relative
+            return
         raise InputError(
-            f"cannot read the folder {name!r} ({error.strerror}); check the folder"
+            f"cannot read the folder {str(folder)!r} ({error.strerror}); check the folder"
         ) from error
     here = (status.st_dev, status.st_ino)
     if here in above:
@@ -146,21 +154,19 @@ def _relative_files(
             yield from _relative_files(folder, inside, (*above, here))
             continue
         leads_nowhere = isinstance(path, Path) and not path.exists()
-        is_image = inside.suffix.lower() in IMAGE_SUFFIXES or _is_unnamed_image(entry)
-        if is_image and (leads_nowhere or path.is_file()):
+        if is_image_name(Path(entry)) and (leads_nowhere or path.is_file()):
             yield inside
 
 
-def _is_unnamed_image(entry: os.DirEntry[str]) -> bool:
-    """Return True for an image without suffix, recognised by its first bytes."""
-    if "." in entry.name or not Path(entry).is_file():
-        return False
+def is_image_name(path: Path) -> bool:
+    """Return True for the suffix of an image, and for a file without suffix that begins as one."""
+    if "." in path.name or not path.is_file():
+        return path.suffix.lower() in IMAGE_SUFFIXES
     try:
-        with Path(entry).open("rb") as file:
-            head = file.read(12)
+        with path.open("rb") as file:
+            return _FIRST_BYTES.match(file.read(12)) is not None
     except OSError:
         return False
-    return head.startswith(_FIRST_BYTES) or (head[:4], head[8:]) == (b"RIFF", b"WEBP")
 
 
 def _check_path(path: PurePosixPath) -> None:

@@ -16,30 +16,22 @@ from pathlib import Path
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps
 from simplejpeg import decode_jpeg
 
-from a2cap.data.errors import InputError
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.image_file import (
-    FORMAT_NAMES,
+    image_error,
     open_image,
     read_image_file,
-    system_failure,
+    require_size,
 )
 
-PIXEL_LIMIT = 100_000_000
-"""Pixels above which an image is rejected before decoding.
-
-Decoding so many takes up to 0.9 GB, of WebP 1.7 GB, beside the file's own bytes.
-"""
-
 _BYTES_PER_PIXEL = 9
-_BYTES_PER_PIXEL_OF_WEBP = 17  # libwebp keeps two more canvases of RGBA
+# libwebp keeps two more canvases of RGBA, decoders of video frames have planes of 16 bits
+_BYTES_PER_PIXEL_OF = {"WEBP": 17, "AVIF": 14, "HEIF": 14}
 _STRIP = 2**20  # pixels converted at once
 
-# brands of the container that phones and browsers write
-_PHONE_FORMATS = dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1"), "HEIC")
-_PHONE_FORMATS |= {b"avif": "AVIF", b"avis": "AVIF"}
 _JPEG_FORMATS = {"JPEG", "MPO"}
 _HARMLESS = ("Invalid SOS parameters", "Adobe color transform", "JFIF revision")
 """Parts of libjpeg's warnings about headers, which leave the pixels right."""
@@ -75,40 +67,17 @@ def decode_image(encoded: bytes, name: str) -> NDArray[np.uint8]:
         raise InputError(f"image {name!r} is empty: 0 bytes; get the file again")
     try:
         image = open_image(io.BytesIO(encoded))
-        # before decoding: OpenCV allocates gigabytes for a header of 30,000 x 30,000 pixels
-        if image.width * image.height <= PIXEL_LIMIT:
-            return _decode(image, encoded)
+        require_size(image, name)  # before decoding
+        return _decode(image, encoded)
+    except A2Error:
+        raise
     except Exception as error:  # each format's reader and decoder raise types of their own
-        _raise_if_the_system_failed(name, error)
-        raise InputError(f"image {name!r} {_problem(error, encoded)}") from error
-    raise InputError(
-        f"image {name!r} is too large: {image.width} x {image.height} pixels, "
-        f"limit {PIXEL_LIMIT // 1_000_000} million; scale it down"
-    )
-
-
-def _raise_if_the_system_failed(name: str, error: Exception) -> None:
-    """Raise UnreadableError if memory or the disk failed, which says nothing about the content."""
-    failure = system_failure(name, error)
-    if failure is not None:
-        raise failure from error
-
-
-def _problem(error: Exception, encoded: bytes) -> str:
-    if isinstance(error, Image.DecompressionBombError):
-        return f"is too large: more than {PIXEL_LIMIT // 1_000_000} million pixels; scale it down"
-    if isinstance(error, UnidentifiedImageError):
-        brand = encoded[8:12] if encoded[4:8] == b"ftyp" else b""
-        if brand in _PHONE_FORMATS:
-            return f"is {_PHONE_FORMATS[brand]}, which is not supported; save it as JPEG"
-        head = f"it begins with {encoded[:12]!r}; get the file again, as {FORMAT_NAMES}"
-        return f"is not in a supported format: {head}"
-    return f"cannot be decoded: {error}; get the file again"
+        raise image_error(name, error, encoded) from error
 
 
 def _decode(image: Image.Image, encoded: bytes) -> NDArray[np.uint8]:
     # Libraries report memory that runs out as damage. This allocates, without touching a page.
-    needed = _BYTES_PER_PIXEL_OF_WEBP if image.format == "WEBP" else _BYTES_PER_PIXEL
+    needed = _BYTES_PER_PIXEL_OF.get(image.format or "", _BYTES_PER_PIXEL)
     np.empty(needed * image.width * image.height, np.uint8)
     # OpenCV's JPEG decoder made the published features; Pillow's differs by some grey levels.
     if image.format in _JPEG_FORMATS and image.mode in {"RGB", "L"}:

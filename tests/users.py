@@ -1,8 +1,10 @@
 """Tests as a user without rights."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 NOBODY = 65534
 
@@ -18,3 +20,15 @@ def nobody() -> Iterator[None]:
     finally:
         if is_root:
             os.seteuid(0)
+
+
+@contextmanager
+def folder_for_all() -> Iterator[Path]:
+    """Yield a new folder that `nobody` reads too, unlike those of pytest."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
+        for path in folder.rglob("*"):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o777)

@@ -5,9 +5,13 @@ is left out: on Windows, `a2 clean` cannot see that another process reads a fold
 """
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+from a2cap.data.errors import InputError
 
 try:
     import fcntl
@@ -19,8 +23,17 @@ HAS_LOCKS = fcntl is not None
 
 # without O_NONBLOCK, opening a FIFO waits for its writer
 _FLAGS = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
-READ_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)
+_READ_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in _FLAGS)
 """Flags of `os.open` for reading a path that may not be a regular file."""
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Open a file for reading; raise InputError if it is a folder, a FIFO or a device."""
+    descriptor = os.open(path, _READ_FLAGS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputError(f"not a regular file: {str(path)!r}; name a file")
+    return os.fdopen(descriptor, "rb")
 
 
 def fsync(path: Path) -> None:

@@ -9,11 +9,10 @@ import errno
 import glob
 import os
 import re
-import stat
 from typing import Any, BinaryIO, cast
 
 from a2cap.data.errors import A2Error, InputError, UnreadableError
-from a2cap.data.files.system import READ_FLAGS
+from a2cap.data.files.system import open_regular
 
 PROTOCOLS = ("http", "https", "s3", "gs", "hf")
 LARGEST_FILE = 1 << 28
@@ -129,21 +128,13 @@ def open_file(name: str) -> BinaryIO:
     """Open a file for reading; InputError if it is missing, UnreadableError if that fails."""
     try:
         if not is_url(name):
-            return _open_regular(name)
+            return open_regular(name)
         system, path = file_system(name)
         return cast(BinaryIO, system.open(path, "rb"))
     except A2Error:
         raise
     except Exception as error:  # file systems raise types of their own
         raise access_error(name, error) from error
-
-
-def _open_regular(path: str) -> BinaryIO:
-    descriptor = os.open(path, READ_FLAGS)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise InputError(f"not a regular file: {path!r}; name a file")
-    return os.fdopen(descriptor, "rb")
 
 
 def version_of(name: str) -> str:

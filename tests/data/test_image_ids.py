@@ -7,8 +7,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from PIL import Image
 
-from a2cap.data.image_ids import IMAGE_SUFFIXES, find_images, image_id, results_id
+from a2cap.data.errors import UnreadableError
+from a2cap.data.image_ids import IMAGE_SUFFIXES, find_images, image_id, list_images, results_id
+from a2cap.extract.image import read_image
 from tests.data.messages import message_of, touch
+from tests.users import folder_for_all, nobody
 
 NUMBERS = st.integers(min_value=0, max_value=10**12 - 1)
 NAMES = st.text(
@@ -138,7 +141,23 @@ def test_files_of_other_formats_and_images_without_suffix_are_listed(tmp_path):
     names = [f"{number:012}{suffix}" for number, suffix in enumerate(suffixes)]
     touch(tmp_path, *names, "README", "notes.txt")
     Image.new("RGB", (8, 6)).save(tmp_path / "f", format="PNG")
-    assert [path.name for path in find_images(tmp_path).values()] == [*names, "f"]
+    (tmp_path / "g").write_bytes(b"\0\0\0\x18ftypheic")
+    assert [path.name for path in find_images(tmp_path).values()] == [*names, "f", "g"]
+
+
+def test_a_folder_that_cannot_be_read_is_listed_for_reading_to_report():
+    with folder_for_all() as top:
+        touch(top, "b/a.jpg", "lost+found/c.jpg")
+        folder = top / "lost+found"
+        folder.chmod(0)
+        with nobody():
+            assert [str(path) for path in list_images(top)] == ["b/a.jpg", "lost+found"]
+            assert message_of(list_images, folder) == (
+                f"cannot read the folder {str(folder)!r} (Permission denied); check the folder"
+            )
+            assert message_of(read_image, folder, error=UnreadableError) == (
+                "cannot read image 'lost+found': Permission denied; check the image folder"
+            )
 
 
 def test_all_files_that_share_an_id_are_named(tmp_path):
@@ -158,8 +177,8 @@ def test_all_files_that_share_an_id_are_named(tmp_path):
 
 def test_an_empty_or_missing_folder_is_rejected(tmp_path):
     assert message_of(find_images, tmp_path) == (
-        f"no images in {str(tmp_path)!r} (searched for .avif .bmp .gif .heic .heif .j2k .jfif .jp2 "
-        ".jpe .jpeg .jpg .jpx .mpo .png .tif .tiff .webp); check the folder"
+        f"no images in {str(tmp_path)!r} (searched for .avif .bmp .gif .heic .heif .hif .jfif .jpe "
+        ".jpeg .jpg .mpo .png .tif .tiff .webp); check the folder"
     )
     folder = tmp_path / "no"
     assert message_of(find_images, folder) == (

@@ -12,7 +12,7 @@ SOURCES = [
 ]
 
 
-@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO"])
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "MPO"])
 def test_supported_formats_are_opened_whatever_the_suffix(tmp_path, name):
     Image.new("RGB", (8, 6)).save(tmp_path / "a.dat", format=name)
     with open_image(tmp_path / "a.dat") as image:

@@ -115,7 +115,7 @@ def test_a_tar_of_images_becomes_the_same_store_in_two_stripes(images_and_weight
 @pytest.mark.slow
 def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_path):
     folder = tmp_path / "my images"
-    (folder / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    (folder / "scan.jp2").write_bytes(b"\0\0\0\x0cjP  \r\n")
     (folder / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
     (folder / "itself.jpg").symlink_to("itself.jpg")
     (folder / "disk.jpg").symlink_to("/proc/self/mem")  # the system answers a read with EIO
@@ -127,7 +127,7 @@ def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_p
         "disk": "cannot read image 'disk.jpg': Input/output error",
         "gone": "cannot read image 'gone.jpg': No such file or directory",
         "itself": "cannot read image 'itself.jpg': Too many levels of symbolic links",
-        "phone": "image 'phone.heic' is HEIC, which is not supported",
+        "scan": "image 'scan.jp2' is not in a supported format: it is JPEG 2000",
     }
     again = a2("extract", *images_and_weights, "--output", store)
     assert (again.exit_code, again.stdout.splitlines()[0]) == (3, f"extract: up to date: {store}")

@@ -35,8 +35,7 @@ def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
     assert answer.exit_code == 3
     reasons = dict.fromkeys(missing, "image file not found")
     reasons[broken] = (
-        f"image '{broken}.jpg' is not in a supported format: it begins with b'<html>not fo'; "
-        "get the file again, as JPEG, PNG, WebP, GIF, BMP, TIFF or MPO"
+        f"image '{broken}.jpg' is not in a supported format: it is a web page; get the file again"
     )
     reasons[empty] = f"image '{empty}.jpg' is empty: 0 bytes; get the file again"
     [extracted] = (artifacts / "extract").glob("*/manifest.json")
