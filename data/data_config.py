@@ -1,10 +1,12 @@
 """Configuration sections `data` and `preprocess`."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from a2cap.data.identities import Identities, Key
 from a2cap.data.image_ids import IdRule
 from a2cap.data.tokenizers import Tokenizer
 
@@ -23,10 +25,11 @@ class DataConfig(Section):
     images: Path | None = None
     """Image folder, searched recursively."""
 
-    ids: IdRule = "number"
-    """number: a file named by a number, as in COCO, has it as its id, in whatever folder. path: the
-    id of every image is its path in `images`, for folders that repeat numbers; without files of
-    boxes, scenes or features, which name images by number."""
+    ids: Literal["number", "path", "annotation"] | None = None
+    """What a bare number names, where the annotations give images other ids than the numbers of
+    their files, and a number fits both: number, a file; annotation, an id of the annotations; by
+    default it is an error. path: the id of every image is its path in `images`, for folders that
+    repeat numbers; without files of boxes, scenes or features, which name images by number."""
 
     annotations: Path | None = None
     """Karpathy's dataset_coco.json, COCO captions, TextCaps, a captions.jsonl, a CSV or token file,
@@ -56,6 +59,16 @@ class DataConfig(Section):
 
     scenes: Path | None = None
     """instances.json of generated scenes: their objects judge the truth of each caption."""
+
+    @property
+    def id_rule(self) -> IdRule:
+        """How the file of an image gives its id."""
+        return "path" if self.ids == "path" else "number"
+
+    def identities(self, own: Iterable[tuple[str, Key | None]]) -> Identities:
+        """Link ids of files with those of the annotations, None for an image without one."""
+        numbers = "number" if self.ids == "path" else self.ids
+        return Identities(own, numbers=numbers, rule=self.id_rule)
 
     @model_validator(mode="after")
     def _no_other_ids(self) -> Self:

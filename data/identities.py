@@ -74,6 +74,10 @@ class Identities:
         return self._files.get(normal_key(key))
 
 
+NO_OWN_IDS = Identities()
+"""Of images that have the ids of their files alone."""
+
+
 class KeyReader:
     """The keys of images in one file, read by the identities of the annotations."""
 

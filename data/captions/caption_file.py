@@ -8,6 +8,7 @@ gives equal bytes.
 """
 
 import io
+import json
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from a2cap.data.captions.presets import tokens_of
 from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.files.hdf5_file import own_dataset
+from a2cap.data.identities import Identities
 
 _SPLITS = ("train", "val", "test")
 _DAMAGE = (OSError, EOFError, KeyError, ValueError, TypeError, AttributeError, RuntimeError)
@@ -66,6 +68,9 @@ def write_captions(
         file.create_dataset("offsets", data=offsets, track_times=False)
         write_texts(file, "image_ids", [image.image_id for image in images])
         write_texts(file, "splits", [image.split for image in images])
+        if own := Identities((image.image_id, image.own_id) for image in images).own:
+            write_texts(file, "own_ids", [json.dumps(own[image.image_id]) for image in images])
+            write_texts(file, "files", [image.file for image in images])
         file.attrs["vocabulary_digest"] = vocabulary.digest
         file.attrs["cut"] = cut
         if dataset:
@@ -123,6 +128,7 @@ class CaptionFile:
             self._splits = [*map(intern, own_dataset(file, "splits").asstr()[...])]
             self.vocabulary_digest = str(file.attrs["vocabulary_digest"])
             self.dataset = str(file.attrs.get("dataset", ""))
+            own_ids, files = (_texts(file, name) for name in ("own_ids", "files"))
             cut = int(file.attrs.get("cut", 0))
             images = len(self._image_ids)
             if self._tokens.ndim != 2 or self._lengths.shape != (len(self._tokens),):
@@ -138,7 +144,12 @@ class CaptionFile:
                 raise ValueError("a token is negative")
             if not set(self._splits) <= set(_SPLITS):
                 raise ValueError("unknown split")
+            if len(own_ids) != len(files) or len(files) not in (0, images):
+                raise ValueError("numbers of images and of their ids differ")
+            pairs = zip(self._image_ids, map(json.loads, own_ids), strict=bool(own_ids))
+            self.identities = Identities(pairs)
         self.cut = CutCaptions(cut, len(self._tokens), self._tokens.shape[1] - 1)
+        self.files = dict(zip(self._image_ids, files, strict=bool(files)))
         self.largest_token = int(self._tokens.max(initial=0))
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}
 
@@ -158,6 +169,10 @@ class CaptionFile:
         position = self._index[image_id]
         # a copy: callers may change it in place
         return self._tokens[self._offsets[position] : self._offsets[position + 1]].copy()
+
+
+def _texts(file: h5py.File, name: str) -> list[str]:
+    return own_dataset(file, name).asstr()[...].tolist() if name in file else []
 
 
 @contextmanager

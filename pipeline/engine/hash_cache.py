@@ -13,12 +13,15 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.checksum import sha256_of
 from a2cap.pipeline.engine.inputs import FileState, Input, file_state
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _COMMITTED_TOGETHER = 256
 """Digests per transaction; an open transaction blocks the writes of other commands."""
@@ -93,11 +96,11 @@ class HashCache:
         return Input(folder, combined.hexdigest(), found)
 
     def names(
-        self, files: Sequence[Path], rules: str, read: Callable[[], dict[str, str]]
-    ) -> dict[str, str]:
+        self, files: Sequence[Path], rules: str, read: Callable[[], dict[str, T]]
+    ) -> dict[str, T]:
         """Return what `read` finds in the files by these rules, without calling it if it is known.
 
-        One result per first file is kept.
+        Its values have to survive JSON, but for tuples. One result per first file is kept.
         """
         row = [str(files[0].absolute()), self._key(files, rules)]
         # damaged rows cost only time too

@@ -232,7 +232,8 @@ def evaluate_captioner(
 
     beams = captioning.decode(list(references))
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
-    write_results(directory / RESULTS, captions)
+    named = CaptionFile(inputs["captions"].path / CAPTIONS)
+    write_results(directory / RESULTS, captions, named.identities, named.files)
     tokenizer = model.vocabulary.tokenizer
     evaluation = score_evaluation(
         f"Captions of the {config.split} split",
@@ -253,7 +254,7 @@ def evaluate_captioner(
         evaluation,
         skipped=skipped,
         statistics=_statistics(captions, beams, references),
-        provenance=provenance_of(config, inputs, model),
+        provenance=provenance_of(config, inputs, model, named.identities),
         beams=beams,
         grounding=known.ground(captions),
         baseline=compared and replace(compared, name=config.baseline_name),

@@ -11,11 +11,12 @@ from pathlib import Path
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import installed_versions, read_manifest
 from a2cap.data.files.yaml_file import read_yaml
+from a2cap.data.identities import NO_OWN_IDS, Identities
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
-from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG, TRAIN_SCST
+from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG, RESULTS, TRAIN_SCST
 from a2cap.pipeline.engine.prepared_stage import Input
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.evaluation.score_captions import METRIC_TOKENS
@@ -23,9 +24,15 @@ from a2cap.pipeline.metrics.tokenization import metric_tokens
 
 
 def provenance_of(
-    config: EvaluateConfig, inputs: Mapping[str, Input], model: LoadedCaptioner[Captioner]
+    config: EvaluateConfig,
+    inputs: Mapping[str, Input],
+    model: LoadedCaptioner[Captioner],
+    identities: Identities = NO_OWN_IDS,
 ) -> dict[str, str]:
-    """Return the settings that a reader needs to reproduce the scores, name -> value."""
+    """Return the settings that a reader needs to reproduce the scores, name -> value.
+
+    identities: ids of the images in the annotations.
+    """
     settings = model.description.model.model_dump(mode="json")
     alignment = settings.pop("alignment")
     trained = inputs["model"].path
@@ -38,6 +45,9 @@ def provenance_of(
     if config.attention != "none":
         over = "layers, heads and captioners" if config.ensemble else "layers and heads"
         found["attention"] = f"mean over {over}"
+    if identities:
+        file, own = next(iter(identities.own.items()))
+        found["image ids"] = f"of the annotations in {RESULTS}, as {own!r} for the file {file!r}"
     return {
         **found,
         "extractor": f"{extractor.summary}, {extractor.source or weights}",

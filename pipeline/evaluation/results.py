@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, starmap
 from pathlib import Path
+from types import MappingProxyType
 
 from a2cap.data.annotations.raw_image import RawImage
 from a2cap.data.annotations.read import LONGEST_CAPTION, read_annotations
 from a2cap.data.annotations.tables import TOKEN_LINE, read_table
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_json, read_text, write_json
-from a2cap.data.image_ids import named_id, results_id, sample_ids
+from a2cap.data.identities import NO_OWN_IDS, Identities, Key
+from a2cap.data.image_ids import named_id, sample_ids
 from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.metrics.tokenization import tokenize
 
@@ -57,14 +59,33 @@ def read_results(path: Path, images: Iterable[str] = ()) -> dict[str, str]:
     return dict(pairs)
 
 
-def results_entries(captions: Mapping[str, str]) -> list[dict[str, int | str]]:
-    """Return the entries of a COCO results file in id order."""
-    return [{"image_id": results_id(i), "caption": captions[i]} for i in sorted(captions)]
+def results_entries(
+    captions: Mapping[str, str],
+    identities: Identities = NO_OWN_IDS,
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> list[dict[str, Key]]:
+    """Return the entries of a COCO results file in the order of the images' ids.
+
+    They have the ids of the annotations, and the name of the file where that is another one.
+    """
+    return [
+        {
+            "image_id": identities.own_id(image_id),
+            "caption": captions[image_id],
+            **({"image": files[image_id]} if image_id in files else {}),
+        }
+        for image_id in sorted(captions)
+    ]
 
 
-def write_results(path: Path, captions: Mapping[str, str]) -> None:
+def write_results(
+    path: Path,
+    captions: Mapping[str, str],
+    identities: Identities = NO_OWN_IDS,
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Write a COCO results file; equal captions give equal bytes."""
-    write_json(path, results_entries(captions))
+    write_json(path, results_entries(captions, identities, files))
 
 
 def read_references(path: Path) -> dict[str, list[str]]:

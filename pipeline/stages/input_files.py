@@ -8,6 +8,7 @@ from pathlib import Path
 from a2cap.data.annotations.json_layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.files.paths import require_file, require_folder
+from a2cap.data.identities import Identities, Key
 from a2cap.data.image_ids import find_images
 from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
@@ -21,7 +22,7 @@ from a2cap.pipeline.extraction.images import ImageFiles, Source, UnlistedImages
 from a2cap.pipeline.extraction.imported import ImportedFeatures
 from a2cap.pipeline.weights.captioners import captioner_folder
 
-_READING = 1
+_READING = 2
 """Raised when images of the same annotations are read in another way."""
 
 
@@ -81,23 +82,35 @@ class ExperimentFiles:
             return dict.fromkeys(self.annotated or ())
         folder = require_folder(data.images, "data.images")
         if data.annotations is None:
-            return dict(find_images(folder, data.ids))
-        files = resolve_files(self.named, folder, data.ids)
+            return dict(find_images(folder, data.id_rule))
+        files = resolve_files(self.named, folder, data.id_rule)
         return {image_id: files.get(image_id) for image_id in self.named}
 
     @cached_property
     def named(self) -> dict[str, str]:
-        """Image id -> file name of each annotated image; files are read only once."""
+        """Image id -> file name of each annotated image."""
+        return {image_id: file for image_id, (file, _) in self._listed.items()}
+
+    @cached_property
+    def identities(self) -> Identities:
+        """The ids that the annotations give images, beside those of the files."""
+        owned = ((image_id, own) for image_id, (_, own) in self._listed.items())
+        return self._config.data.identities(owned)
+
+    @cached_property
+    def _listed(self) -> dict[str, tuple[str, Key | None]]:
+        """Image id -> file name of each annotated image and its id there; read only once."""
         data = self._config.data
         files = [require_annotations(data.annotations)]
         files += [] if data.split_list is None else [data.split_list]
 
-        def read() -> dict[str, str]:
-            return {image.image_id: image.file for image in self.annotations.images}
+        def read() -> dict[str, tuple[str, Key | None]]:
+            images = self.annotations.images
+            return {image.image_id: (image.file, image.own_id) for image in images}
 
         if not all(path.is_file() for path in files):
             return read()
-        return self.hashes.names(files, f"{_READING} {data.ids} {data.split}", read)
+        return self.hashes.names(files, f"{_READING} {data.id_rule} {data.split}", read)
 
     @property
     def annotated(self) -> set[str] | None:
@@ -135,7 +148,9 @@ class ExperimentFiles:
         """Content of the annotation file."""
         data = self._config.data
         path = require_annotations(data.annotations)
-        return read_annotations(path, split_list=data.split_list, split=data.split, rule=data.ids)
+        return read_annotations(
+            path, split_list=data.split_list, split=data.split, rule=data.id_rule
+        )
 
 
 def captioner_digest(outputs: Mapping[str, str]) -> str:

@@ -1,5 +1,6 @@
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -82,6 +83,20 @@ def test_the_name_of_the_data_is_kept(path, tmp_path):
     named = tmp_path / "named.h5"
     write_captions(named, IMAGES, VOCABULARY, preset="karpathy", dataset="coco")
     assert [CaptionFile(one).dataset for one in (path, named)] == ["", "coco"]
+
+
+def test_ids_of_the_annotations_are_kept_if_they_are_not_those_of_the_files(path, tmp_path):
+    owned = tmp_path / "owned.h5"
+    ids = (7, "x_1", 2**40)
+    images = [replace(image, own_id=own) for image, own in zip(IMAGES, ids, strict=True)]
+    write_captions(owned, images, VOCABULARY, preset="karpathy", max_length=4)
+    read, files = CaptionFile(owned), [image.image_id for image in IMAGES]
+    assert dict(read.identities.own) == dict(zip(files, ids, strict=True))
+    assert read.files == {file: f"{file}.jpg" for file in files}
+    equal = [replace(IMAGES[0], own_id=42), *IMAGES[1:]]
+    write_captions(owned, equal, VOCABULARY, preset="karpathy", max_length=4)
+    assert owned.read_bytes() == path.read_bytes()
+    assert (CaptionFile(path).files, bool(CaptionFile(path).identities)) == ({}, False)
 
 
 def test_images_of_a_split_keep_their_order(path):

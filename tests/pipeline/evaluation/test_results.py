@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from a2cap.data.identities import Identities
 from a2cap.pipeline.evaluation.results import (
     read_reference_tokens,
     read_references,
@@ -308,3 +309,15 @@ def test_captions_of_another_model_have_the_scores_of_pycocoevalcap():
     }
     assert {name: scores.metrics[name] for name in golden} == pytest.approx(golden, abs=1e-6)
     assert len(scores.per_image) == 5000
+
+
+def test_results_have_the_ids_of_the_annotations_and_name_the_files(tmp_path):
+    identities = Identities([("000000000001", 27), ("photos/a", "x_1"), ("000000000027", 1)])
+    files = {"000000000001": "1.jpg", "photos/a": "photos/a.png", "000000000027": "27.jpg"}
+    path = tmp_path / "captions.json"
+    write_results(path, dict.fromkeys(files, "a dog"), identities, files)
+    assert json.loads(path.read_text()) == [
+        {"image_id": 27, "caption": "a dog", "image": "1.jpg"},
+        {"image_id": 1, "caption": "a dog", "image": "27.jpg"},
+        {"image_id": "x_1", "caption": "a dog", "image": "photos/a.png"},
+    ]
