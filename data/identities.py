@@ -65,6 +65,8 @@ class Identities:
 
     def file_reading(self, key: Key) -> str | None:
         """Return the id of the file that a key names, None for a name that no file can have."""
+        if isinstance(key, str) and key in self.own:
+            return key  # as in a store: a name may end in what looks like a suffix
         with suppress(InputError):
             return normal_key(key) if self._rule == "number" else named_id(str(key), "path")
         return None
@@ -78,50 +80,56 @@ NO_OWN_IDS = Identities()
 """Of images that have the ids of their files alone."""
 
 
+class AmbiguousIdError(InputError):
+    """Raised for a key that may name two images; no image of the file can be read then."""
+
+
 class KeyReader:
     """The keys of images in one file, read by the identities of the annotations."""
 
     def __init__(self, identities: Identities, what: str, numbers: Numbers | None) -> None:
         self._identities, self._what, self._numbers = identities, what, numbers
-        self._read: dict[Numbers, Key] = {}  # first key that has only this reading
+        self._first: dict[Numbers, tuple[Key, str]] = {}  # key and file of the first image of each
 
     def __call__(self, key: Key) -> str | None:
         """Return the id of an image's file, None for an image that the annotations lack.
 
         A key with a suffix, a folder or COCO's prefix is a file; any other fits a file, an id of
-        the annotations, or both. Raises InputError, unless data.ids decides, for a key that fits
-        two images, and for keys of which some fit files alone and others annotations alone.
+        the annotations, or both. Raises AmbiguousIdError, unless data.ids decides, for a key that
+        fits two images, and for keys of which some fit files alone and others annotations alone.
         """
         identities = self._identities
         file = identities.file_reading(key)
         if not identities or (isinstance(key, str) and names_file(key) and file in identities.own):
             return file
         annotated = identities.annotation_reading(key)
-        if self._numbers == "annotation":
-            return annotated
-        if self._numbers == "number" or file == annotated:
+        if file == annotated:
             return file
-        if file is not None and file in identities.own and annotated is not None:
-            raise InputError(self._conflict(key, file, annotated))
-        if file in identities.own or annotated is not None:
-            self._note("annotation" if annotated is not None else "number", key)
-        return annotated or file
-
-    def _note(self, reading: Numbers, key: Key) -> None:
-        self._read.setdefault(reading, key)
-        if len(self._read) > 1:
-            raise InputError(
-                f"{self._what} name images in two ways: {self._read['annotation']!r} is only an id "
-                f"of the annotations, {self._read['number']!r} only the name of a file; "
-                f"{_REMEDY}"
+        own = identities.own.get(file or "")
+        if self._numbers is None and own is not None and annotated is not None:
+            raise AmbiguousIdError(
+                f"{self._what} name an image {key!r}, which the annotations give to the file "
+                f"{annotated!r}, while the file {file!r} has id {own!r}; {_REMEDY}"
             )
+        reading = self._numbers or ("number" if annotated is None else "annotation")
+        image = annotated if reading == "annotation" else file
+        if image is not None and image in identities.own:
+            self._first.setdefault(reading, (key, image))
+        if len(self._first) > 1:
+            by_own, by_file = (self._first[name][0] for name in ("annotation", "number"))
+            raise AmbiguousIdError(
+                f"{self._what} name images in two ways: {by_own!r} is only an id of the "
+                f"annotations, {by_file!r} only the name of a file; {_REMEDY}"
+            )
+        return image
 
-    def _conflict(self, key: Key, file: str, annotated: str) -> str:
-        own = self._identities.own_id(file)
-        return (
-            f"{self._what} name an image {key!r}, which the annotations give to the file "
-            f"{annotated!r}, while the file {file!r} has id {own!r}; {_REMEDY}"
-        )
+    @property
+    def summary(self) -> str | None:
+        """How the keys name images, None if they have been the same both ways."""
+        for reading, (key, file) in self._first.items():
+            kind = "ids of the annotations" if reading == "annotation" else "numbers of files"
+            return f"{self._what} name images by {kind}, first {key!r}: the file {file!r}"
+        return None
 
 
 _REMEDY = (

@@ -61,7 +61,7 @@ class Experiment:
         stages: tuple[Stage, ...] = (
             Extract(config.extract, data, runtime, files)
             if data.features is None
-            else ImportFeatures(files),
+            else ImportFeatures(data, files),
             Preprocess(config.preprocess, data, files),
             TrainXe(config.train, config.model, runtime, data.instances, files),
             TrainScst(config.scst, runtime),

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,6 +14,7 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.feature_record import FeatureType, Record, decode_regions
 from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
+    Ids,
     ImageFeatures,
     Sizes,
     Source,
@@ -35,6 +37,7 @@ from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.files.sealed_folder import MANIFEST
+from a2cap.data.image_ids import named_id
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.engine.progress import track
@@ -66,13 +69,14 @@ class Conversion:
 class StoreSource:
     """The images of a feature store of a2."""
 
-    def __init__(self, path: Path) -> None:
-        self._store = FeatureStore(path)
+    def __init__(self, path: Path, ids: Ids = str) -> None:
+        self._store, self._ids = FeatureStore(path), ids
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
-        for image_id in self._store:
+        for key in self._store:
+            image_id = self._ids(key)
             try:
-                yield ImageFeatures(image_id, self._store[image_id])
+                yield ImageFeatures(image_id, self._store[key])
             except StoreError as error:
                 yield SkippedItem(image_id, str(error))
 
@@ -88,12 +92,14 @@ def convert(
     dtype: FeatureType = "float16",
     sizes: Path | None = None,
     prefix: str = "",
+    ids: Ids | None = None,
 ) -> Conversion:
     """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
     sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
-    names. Raises InputError if the target exists, the format of the source is unknown, too many of
-    its images are unusable or all are, and StoreError if the result differs from the source.
+    names; ids: image id of a name in the source, by default that of the file. Raises InputError if
+    the target exists, the format of the source is unknown, too many of its images are unusable or
+    all are, and StoreError if the result differs from the source.
     """
     arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
     record = {"arguments": arguments, "source": _state_of(source)}
@@ -103,7 +109,7 @@ def convert(
     _require_new(target)
     if form == "parquet":
         load_pyarrow(target.name)
-    opened = open_source(source, read_sizes(sizes))
+    opened = open_source(source, read_sizes(sizes), ids)
     stored: FeatureType = dtype if form in _HALF else "float32"
     done = _ConvertedImages(target, form, stored)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -166,30 +172,36 @@ def _record_file(target: Path) -> Path:
     return target.with_name(f"{target.name}.conversion.json")
 
 
-def open_source(path: Path, sizes: Sizes) -> Source:
-    """Open a file or folder by its format; raise InputError for an unknown one."""
+def open_source(path: Path, sizes: Sizes, ids: Ids | None = None) -> Source:
+    """Open a file or folder by its format; raise InputError for an unknown one.
+
+    ids: as for `convert`.
+    """
+    read = ids or named_id
     if path.is_dir():
         if is_store(path):
-            return StoreSource(path)
+            return StoreSource(path, ids or str)
         if any(path.glob("*_att")):
-            return att_box_source(path, sizes=sizes)
+            return att_box_source(path, sizes=sizes, ids=read)
         if any(path.glob("*.npz")):
-            return NpzSource(path, read_milvlg)
+            return NpzSource(path, partial(read_milvlg, ids=read))
     elif path.is_file():
-        return _open_file(path, sizes)
+        return _open_file(path, sizes, ids)
     raise InputError(
         f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, or a folder of npz"
     )
 
 
-def _open_file(path: Path, sizes: Sizes) -> Source:
+def _open_file(path: Path, sizes: Sizes, ids: Ids | None) -> Source:
     with path.open("rb") as file:
         head = file.read(_TAR_AT + len(_TAR))
     if head.startswith(_HDF5):
-        return M2Source(path, sizes=sizes)
+        return M2Source(path, sizes=sizes, ids=ids or named_id)
     if head.startswith(_PARQUET):
-        return ParquetSource(path)
-    return TarSource(path) if head.endswith(_TAR) else TsvSource(path)
+        return ParquetSource(path, ids or str)
+    if head.endswith(_TAR):
+        return TarSource(path, ids or str)
+    return TsvSource(path, ids or named_id)
 
 
 @dataclass

@@ -1,17 +1,23 @@
 """The work of stage extract with `data.features`: region features of another program."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from math import isclose
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 
+from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import ImageFeatures
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.atomic import link_or_copy
+from a2cap.data.files.image_file import image_size
 from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
+from a2cap.data.identities import NO_OWN_IDS, Identities
 from a2cap.data.image_ids import find_images, image_id, sample_ids
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor_record import CODE_VERSION, ExtractorRecord
@@ -24,25 +30,38 @@ logger = logging.getLogger(__name__)
 _TRIED = 20
 """Images of a file among which one has to be readable."""
 
+_COMPARED = 1000
+"""Images whose sizes are compared, spread over all: a file of other images shows soon."""
+
+_SAME_SHAPE = 0.02
+"""Largest relative difference of the ratios of width and height: sides are rounded."""
+
 
 @dataclass(frozen=True)
 class ImportedFeatures:
     """Region features to import.
 
     path: a store, the result of `a2 extract`, or what `a2 convert` reads; sizes: image folder or
-    COCO file, for formats without image sizes; image_ids: the images that need features.
+    COCO file, for formats without image sizes; image_ids: the images that need features;
+    identities: ids that the annotations give them.
     """
 
     path: Path
     sizes: Path | None
     image_ids: Collection[str]
     config: ExtractConfig
+    identities: Identities = NO_OWN_IDS
 
     @property
     def source(self) -> Path:
         """The store or file: `path`, or the store inside a result of `a2 extract`."""
         inside = self.path / FEATURES
         return inside if inside.is_dir() else self.path
+
+    @property
+    def is_result(self) -> bool:
+        """True for a store in a result of `a2 extract`, whose ids are those of files."""
+        return is_store(self.source) and (self.source.parent / MANIFEST).is_file()
 
     def files(self) -> dict[str, Path]:
         """Return the files that determine the result, by name."""
@@ -74,27 +93,51 @@ class ImportedFeatures:
         raise InputError(f"no readable features in {str(self.path)!r} (data.features): {reason}")
 
 
+class _Names:
+    """The names of images in a file of features, as ids of the files of the annotated images."""
+
+    def __init__(self, imported: ImportedFeatures) -> None:
+        self.reader = imported.identities.reader(f"the features of {str(imported.path)!r}")
+        self._are_files = not imported.identities or imported.is_result
+
+    def __call__(self, name: str) -> str:
+        # "id 5" is no file's id: a number that the annotations lack may be that of another file
+        return self.reader(name) or f"id {name}"
+
+    def keep(self, store: Path) -> bool:
+        """Return True if the keys of a store are those of the files."""
+        return self._are_files or all(self(key) == key for key in FeatureStore(store))
+
+
 def import_features(
-    imported: ImportedFeatures, directory: Path, inputs: Inputs, events: EventLog
+    imported: ImportedFeatures,
+    directory: Path,
+    inputs: Inputs,
+    events: EventLog,
+    images: Mapping[str, Path | None],
 ) -> Sequence[SkippedItem]:
     """Fill `directory` with the store and the record of where it came from.
 
-    Continues an interrupted run. Returns the skipped images; raises InputError for other images
-    without features.
+    images: files with which the sizes that the features state are compared. Continues an
+    interrupted run. Returns the skipped images; raises InputError for other images without
+    features, and for features of other images.
     """
     target, source = directory / FEATURES, imported.source
     (target / MANIFEST).unlink(missing_ok=True)  # the last run died before the stage's manifest
-    if is_store(source):
+    names = _Names(imported)
+    if is_store(source) and names.keep(source):
         _link_files(source, target)
-        is_result = (source.parent / MANIFEST).is_file()
-        found = read_manifest(source.parent if is_result else source).reasons
+        found = read_manifest(source.parent if imported.is_result else source).reasons
     else:
         from a2cap.pipeline.extraction.convert import convert, skipped_file
 
-        config = imported.config
-        made = convert(source, target, form="a2", dtype=config.dtype, sizes=imported.sizes)
+        dtype = FeatureStore(source).facts.dtype if is_store(source) else imported.config.dtype
+        ids = names if imported.identities else None
+        made = convert(source, target, form="a2", dtype=dtype, sizes=imported.sizes, ids=ids)
         skipped_file(target).unlink(missing_ok=True)
         found = {_identity(item.image_id): item.reason for item in made.skipped}
+    if names.reader.summary:
+        logger.info("%s", names.reader.summary)
     store = FeatureStore(target)
     wanted, stored = set(imported.image_ids), set(store)
     unused = len(stored - wanted) if wanted else 0
@@ -108,8 +151,35 @@ def import_features(
             f"{str(imported.path)!r}: {sample_ids(missing)}; add them, or remove these images "
             "from data.annotations"
         )
+    imported_ids = (wanted or stored) & stored
+    misfits = _misfits(store, imported_ids, images)
+    compared = min(len(imported_ids), _COMPARED)
+    check_skip_limit(misfits, compared, "compared images of data.features")
     _write_record(imported, store, directory)
-    return [SkippedItem(name, found[name]) for name in sorted(found.keys() - stored)]
+    skipped = [SkippedItem(name, found[name]) for name in found.keys() - stored]
+    return sorted([*skipped, *misfits], key=attrgetter("image_id"))
+
+
+def _misfits(
+    store: FeatureStore, image_ids: Collection[str], images: Mapping[str, Path | None]
+) -> list[SkippedItem]:
+    """Return images whose features are of an image of another shape, of up to 1,000.
+
+    Features of resized images fit: all that reads boxes divides them by the size.
+    """
+
+    files = {name: file for name in sorted(image_ids) if (file := images.get(name)) is not None}
+    misfits = []
+    for name in list(files)[:: -(-len(files) // _COMPARED) or 1]:
+        with suppress(InputError):  # of a file that cannot be read, which the report leaves out
+            regions, (width, height) = store[name], image_size(files[name])
+            if not isclose(regions.width * height, regions.height * width, rel_tol=_SAME_SHAPE):
+                reason = (
+                    f"features are of an image of {regions.width} x {regions.height} pixels, "
+                    f"{files[name].name!r} has {width} x {height}; check the ids of data.features"
+                )
+                misfits.append(SkippedItem(name, reason))
+    return misfits
 
 
 def _identity(name: str) -> str:

@@ -1,6 +1,7 @@
 """Stage extract: images to region features in a store of shards, or features from elsewhere."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -143,6 +144,7 @@ class Extract(Stage):
 class ImportFeatures(Stage):
     """Stage extract with `data.features`: features of another program."""
 
+    data: DataConfig
     files: ExperimentFiles
 
     name = EXTRACT
@@ -152,6 +154,7 @@ class ImportFeatures(Stage):
         """Return the stage with the features, ids of the images that need some, and image sizes."""
         imported, hashes = self.files.imported, self.files.hashes
         names = "\n".join(sorted(imported.image_ids))
+        own = imported.identities.own
         found = {
             "features": hashes.images(imported.path, imported.files()),
             # images whose features are missing are rejected
@@ -159,7 +162,10 @@ class ImportFeatures(Stage):
         }
         if imported.sizes is not None:
             found["sizes"] = hashes.images(imported.sizes, imported.size_files())
-        fields = {"features": {"dtype": imported.config.dtype}}
+        fields: dict[str, object] = {"features": {"dtype": imported.config.dtype}}
+        if own:  # by which names in the file are read
+            linked = json.dumps([self.data.ids, *sorted(own.items())])
+            fields["own_ids"] = hashlib.sha256(linked.encode()).hexdigest()
         outputs = (FEATURES, EXTRACTOR)
         return PreparedStage(self.name, self.version, fields, found, outputs, self.work)
 
@@ -169,7 +175,8 @@ class ImportFeatures(Stage):
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Import the features."""
-        return import_features(self.files.imported, folder, inputs, events)
+        images = {} if self.data.images is None else self.files.images
+        return import_features(self.files.imported, folder, inputs, events, images)
 
     def _features(self) -> str:
         imported = self.files.imported

@@ -8,7 +8,7 @@ from pathlib import Path
 from a2cap.data.annotations.json_layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.files.paths import require_file, require_folder
-from a2cap.data.identities import Identities, Key
+from a2cap.data.identities import NO_OWN_IDS, Identities, Key
 from a2cap.data.image_ids import find_images
 from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
@@ -66,8 +66,10 @@ class ExperimentFiles:
         """The features of `data.features`, which is set."""
         data = self._config.data
         assert data.features is not None
-        image_ids = self.annotated or set()
-        return ImportedFeatures(data.features, data.sizes, image_ids, self._config.extract)
+        identities = NO_OWN_IDS if data.annotations is None else self.identities
+        return ImportedFeatures(
+            data.features, data.sizes, self.annotated or set(), self._config.extract, identities
+        )
 
     @cached_property
     def images(self) -> dict[str, Path | None]:

@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
+from a2cap.data.identities import AmbiguousIdError
 from a2cap.data.regions import NO_CLASS, Regions
+
+Ids = Callable[[str], str]
+"""Name of an image in a file -> its image id."""
 
 Sizes = Mapping[str, tuple[int, int]]
 """Image id -> width and height of the image in pixels."""
@@ -62,6 +66,8 @@ def read_or_skip(name: str, read: Callable[[], ImageFeatures]) -> ImageFeatures 
     """Return the image that `read` reads, or a SkippedItem of this name if it is damaged."""
     try:
         return read()
+    except AmbiguousIdError:
+        raise  # concerns all images of the file
     except KeyError as error:
         return SkippedItem(name, str(error.args[0]))  # str(error) would add quotes
     except MemoryError:

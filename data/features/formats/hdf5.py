@@ -14,6 +14,7 @@ import numpy as np
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
+    Ids,
     ImageFeatures,
     Sizes,
     image_size,
@@ -21,7 +22,7 @@ from a2cap.data.features.formats.feature_format import (
     read_or_skip,
 )
 from a2cap.data.files.hdf5_file import own_dataset
-from a2cap.data.image_ids import image_id as image_id_of
+from a2cap.data.image_ids import named_id
 
 _FEATURES, _BOXES, _PROBABILITIES = "_features", "_boxes", "_cls_prob"
 
@@ -29,8 +30,8 @@ _FEATURES, _BOXES, _PROBABILITIES = "_features", "_boxes", "_cls_prob"
 class M2Source:
     """The images of a file in the order of their names."""
 
-    def __init__(self, path: Path, *, sizes: Sizes) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, sizes: Sizes, ids: Ids = named_id) -> None:
+        self.path, self._ids = path, ids
         self._sizes = sizes
         with _open(path) as file:
             try:
@@ -50,7 +51,7 @@ class M2Source:
         return len(self._names)
 
     def _read(self, file: h5py.File, name: str) -> ImageFeatures:
-        image_id = image_id_of(f"{name}.jpg")
+        image_id = self._ids(name)
         size = image_size(image_id, self._sizes)
         features = np.asarray(own_dataset(file, name + _FEATURES), np.float32)
         boxes = np.asarray(own_dataset(file, name + _BOXES), np.float32)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
+    Ids,
     ImageFeatures,
     Sizes,
     image_size,
@@ -27,7 +28,7 @@ from a2cap.data.features.formats.feature_format import (
     read_or_skip,
 )
 from a2cap.data.files.expansion import expansion_limit
-from a2cap.data.image_ids import image_id as image_id_of
+from a2cap.data.image_ids import named_id
 
 _NAME = "cocobu"
 """Name of bottom-up features in ImageCaptioning.pytorch."""
@@ -68,7 +69,7 @@ def write_npz(
                 np.save(path, arrays)
 
 
-def att_box_source(folder: Path, *, sizes: Sizes) -> NpzSource:
+def att_box_source(folder: Path, *, sizes: Sizes, ids: Ids = named_id) -> NpzSource:
     """Open the folders NAME_att and NAME_box; raise InputError unless there is one NAME_att."""
     found = sorted(path for path in folder.glob("*_att") if path.is_dir())
     if len(found) != 1:
@@ -76,11 +77,11 @@ def att_box_source(folder: Path, *, sizes: Sizes) -> NpzSource:
             f"{len(found)} folders NAME_att in {str(folder)!r}; name a folder with exactly one"
         )
     boxes = found[0].with_name(f"{found[0].name.removesuffix('_att')}_box")
-    return NpzSource(found[0], partial(_read_att_box, boxes=boxes, sizes=sizes))
+    return NpzSource(found[0], partial(_read_att_box, boxes=boxes, sizes=sizes, ids=ids))
 
 
-def _read_att_box(path: Path, *, boxes: Path, sizes: Sizes) -> ImageFeatures:
-    image_id = image_id_of(f"{path.stem}.jpg")
+def _read_att_box(path: Path, *, boxes: Path, sizes: Sizes, ids: Ids) -> ImageFeatures:
+    image_id = ids(path.stem)
     size = image_size(image_id, sizes)
     with ZipFile(path) as archive:
         features = _read_array(_member(archive, "feat"))
@@ -88,7 +89,7 @@ def _read_att_box(path: Path, *, boxes: Path, sizes: Sizes) -> ImageFeatures:
     return ImageFeatures(image_id, make_regions(corners, features, size=size))
 
 
-def read_milvlg(path: Path) -> ImageFeatures:
+def read_milvlg(path: Path, ids: Ids = named_id) -> ImageFeatures:
     """Read an image of a folder of MILVLG."""
     with ZipFile(path) as archive:
         boxes, features, width, height = (
@@ -96,7 +97,7 @@ def read_milvlg(path: Path) -> ImageFeatures:
         )
     size = int(width.item()), int(height.item())
     regions = make_regions(boxes, features, size=size)
-    return ImageFeatures(image_id_of(f"{path.stem}.jpg"), regions)
+    return ImageFeatures(ids(path.stem), regions)
 
 
 def _member(archive: ZipFile, name: str) -> bytes:

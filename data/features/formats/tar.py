@@ -11,7 +11,7 @@ from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.feature_record import CHECKSUM_SIZE, Record, decode_regions
-from a2cap.data.features.formats.feature_format import ImageFeatures, read_or_skip
+from a2cap.data.features.formats.feature_format import Ids, ImageFeatures, read_or_skip
 from a2cap.data.files.sealed_folder import SkippedItem
 
 _SUFFIX = ".safetensors"
@@ -32,8 +32,8 @@ def write_tar(path: Path, records: Iterable[Record]) -> None:
 class TarSource:
     """The images of a tar that `write_tar` wrote."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, ids: Ids = str) -> None:
+        self._path, self._ids = path, ids
         self._members = list(self._read_headers())
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class TarSource:
             for member in self._members:
                 file.seek(member.offset_data)
                 body = file.read(member.size)
-                yield read_or_skip(member.name, partial(_image, member, body))
+                yield read_or_skip(member.name, partial(_image, member, body, self._ids))
 
     def _read_headers(self) -> Iterator[tarfile.TarInfo]:
         try:
@@ -60,7 +60,7 @@ class TarSource:
             raise InputError(f"tar {str(self._path)!r} ends early; copy it again")
 
 
-def _image(member: tarfile.TarInfo, body: bytes) -> ImageFeatures:
+def _image(member: tarfile.TarInfo, body: bytes, ids: Ids) -> ImageFeatures:
     image_id = member.name.removesuffix(_SUFFIX)
     checksum = bytes.fromhex(member.pax_headers[_CHECKSUM])
-    return ImageFeatures(image_id, decode_regions(body + checksum, image_id))
+    return ImageFeatures(ids(image_id), decode_regions(body + checksum, image_id))

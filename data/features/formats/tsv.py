@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import (
+    Ids,
     ImageFeatures,
     make_regions,
     read_or_skip,
 )
-from a2cap.data.image_ids import image_id as image_id_of
+from a2cap.data.identities import AmbiguousIdError
+from a2cap.data.image_ids import named_id
 
 Columns = Literal["caffe", "lxmert"]
 
@@ -36,8 +38,8 @@ _COLUMNS: dict[Columns, tuple[str, ...]] = {
 class TsvSource:
     """The images of a file; further lines of the same image are skipped."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, ids: Ids = named_id) -> None:
+        self.path, self._ids = path, ids
         self._columns = _COLUMNS[_layout(path)]
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
@@ -46,8 +48,8 @@ class TsvSource:
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 name = f"line {number}"
-                item = read_or_skip(name, partial(_image, line, self._columns))
-                skipped = _name(line, self._columns) or name
+                item = read_or_skip(name, partial(_image, line, self._columns, self._ids))
+                skipped = _name(line, self._columns, self._ids) or name
                 if isinstance(item, ImageFeatures):
                     found = item.regions.features.shape[1]
                     width = width or found
@@ -112,16 +114,18 @@ def _layout(path: Path) -> Columns:
     )
 
 
-def _name(line: bytes, columns: tuple[str, ...]) -> str | None:
+def _name(line: bytes, columns: tuple[str, ...], ids: Ids) -> str | None:
     """Return the image id of a line, damaged or not; None if it has none."""
     first, *others = line.split(b"\t")
     try:
-        return image_id_of(f"{first.decode()}.jpg") if len(others) + 1 == len(columns) else None
+        return ids(first.decode()) if len(others) + 1 == len(columns) else None
+    except AmbiguousIdError:
+        raise
     except (UnicodeDecodeError, InputError):
         return None
 
 
-def _image(line: bytes, columns: tuple[str, ...]) -> ImageFeatures:
+def _image(line: bytes, columns: tuple[str, ...], ids: Ids) -> ImageFeatures:
     """Read a line; raise ValueError if it is damaged."""
     values = line.rstrip(b"\r\n").split(b"\t")
     if len(values) != len(columns):
@@ -151,7 +155,7 @@ def _image(line: bytes, columns: tuple[str, ...]) -> ImageFeatures:
         attribute_ids=attribute_ids,
         attribute_scores=attribute_scores,
     )
-    return ImageFeatures(image_id_of(f"{name}.jpg"), regions)
+    return ImageFeatures(ids(name), regions)
 
 
 def _decode(

@@ -1,0 +1,259 @@
+"""Images keep one identity, whatever ids their annotations and files give them."""
+
+import json
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocoevalcap.cider.cider import Cider
+from pycocotools.coco import COCO
+
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.tsv import write_tsv
+from a2cap.data.features.store import FeatureStore
+from a2cap.data.identities import normal_key
+from a2cap.data.image_ids import image_id
+from a2cap.pipeline.configuration import override
+from a2cap.pipeline.extraction.convert import convert
+from a2cap.pipeline.metrics.tokenization import tokenize
+from tests.data.messages import message_of
+from tests.experiments import a2, images_of
+
+NUMBERED, RENAMED = "{:012d}.jpg", "shots/photo-{}.jpg"
+PERMUTED = ("permuted", NUMBERED, "data.ids=annotation")
+KINDS = [
+    PERMUTED,
+    ("large", NUMBERED, "data.ids=null"),
+    ("text", NUMBERED, "data.ids=null"),
+    ("permuted", RENAMED, "data.ids=null"),
+    ("text", RENAMED, "data.ids=null"),
+    ("equal", NUMBERED, "data.ids=null"),
+]
+
+
+def own_ids(kind, numbers):
+    """Return an id for each number, as an annotation tool gives them."""
+    shuffled = random.Random(3).sample(numbers, len(numbers))
+    given = {
+        "equal": numbers,
+        "permuted": shuffled,
+        "large": [2**31 + number for number in shuffled],
+        "text": [f"img_{number}" for number in shuffled],
+    }
+    return given[kind]
+
+
+@dataclass(frozen=True)
+class Data:
+    """The scenes of the experiment under other ids and file names; keys: ids of the scenes."""
+
+    folder: Path
+    own: dict[str, int | str]
+    files: dict[str, str]
+
+    @property
+    def annotations(self):
+        return self.folder / "captions.json"
+
+    @property
+    def overrides(self):
+        named = {
+            "images": self.folder / "images",
+            "annotations": self.annotations,
+            "split_list": self.folder / "splits.json",
+            "features": self.folder / "theirs.tsv",
+            "instances": self.folder / "instances.json",
+        }
+        paths = [override(f"data.{name}", path) for name, path in named.items()]
+        return [*paths, "extract.weights=null", "train.epochs=1", "evaluate.beam_size=1"]
+
+
+@pytest.fixture
+def make(experiment, tmp_path):
+    """Return a function that writes the data of one kind."""
+    return lambda kind, pattern: write_data(experiment, tmp_path / "data", kind, pattern)
+
+
+def write_data(experiment, folder, kind, pattern):
+    scenes, order = experiment.scenes, random.Random(5)
+    karpathy = json.loads((scenes / "dataset_coco.json").read_text())["images"]
+    names = [f"{image['cocoid']:012d}" for image in karpathy]
+    numbers = [image["cocoid"] for image in karpathy]
+    own = dict(zip(names, own_ids(kind, numbers), strict=True))
+    files = {name: pattern.format(number) for name, number in zip(names, numbers, strict=True)}
+    for name, file in files.items():
+        (folder / "images" / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(scenes / "images" / f"{name}.jpg", folder / "images" / file)
+    images = [
+        {"id": own[name], "file_name": files[name]} for name in order.sample(names, len(names))
+    ]
+    captions = [
+        {"id": 7 * number, "image_id": own[name], "caption": sentence["raw"]}
+        for number, (name, sentence) in enumerate(
+            (name, sentence)
+            for name, image in zip(names, karpathy, strict=True)
+            for sentence in image["sentences"]
+        )
+    ]
+    content = {"images": images, "annotations": captions, "info": {}, "type": "captions"}
+    (folder / "captions.json").write_text(json.dumps(content))
+    splits = {s: [files[name] for name in images_of(scenes, s)] for s in ("train", "val", "test")}
+    (folder / "splits.json").write_text(json.dumps(splits))
+    boxes = json.loads((scenes / "instances.json").read_text())
+    for image in boxes["images"]:
+        image["file_name"] = files[f"{image['id']:012d}"]
+        image["id"] = own[f"{image['id']:012d}"]
+    for box in boxes["annotations"]:
+        box["image_id"] = own[f"{box['image_id']:012d}"]
+    (folder / "instances.json").write_text(json.dumps(boxes))
+    store = FeatureStore(experiment.directory("extract") / "features.lmdb")
+    theirs = (ImageFeatures(str(own[name]), store[name]) for name in order.sample(names, 40))
+    write_tsv(folder / "theirs.tsv", theirs, columns="lxmert")
+    return Data(folder, own, files)
+
+
+def require_together(opened, data, original, texts):
+    """Check that captions and features of each image are those of its scene."""
+    captions = opened.result("preprocess", needed_by="a test").directory
+    imported = opened.result("extract", needed_by="a test").directory
+    store, read = FeatureStore(imported / "features.lmdb"), CaptionFile(captions / "captions.h5")
+    vocabulary = Vocabulary.load(captions / "vocabulary.json")
+    assert len(store) == len(data.own)
+    for name, file in data.files.items():
+        identity = image_id(file)
+        assert np.array_equal(store[identity].features, original[name].features)
+        assert [vocabulary.decode(row) for row in read.captions(identity)] == texts[name]
+
+
+@pytest.fixture
+def original(experiment):
+    return FeatureStore(experiment.directory("extract") / "features.lmdb")
+
+
+@pytest.fixture
+def texts(experiment):
+    """Captions of the scenes as their tokens."""
+    images = json.loads((experiment.scenes / "dataset_coco.json").read_text())["images"]
+    return {
+        f"{image['cocoid']:012d}": [" ".join(one["tokens"]) for one in image["sentences"]]
+        for image in images
+    }
+
+
+@pytest.mark.parametrize(("kind", "pattern", "ids"), KINDS)
+def test_captions_and_features_of_an_image_stay_together(
+    make, experiment, original, texts, tmp_path, kind, pattern, ids
+):
+    data = make(kind, pattern)
+    opened = experiment.open(*data.overrides, ids, artifacts=tmp_path / "artifacts")
+    for stage in ("extract", "preprocess"):
+        opened.run(stage)
+    require_together(opened, data, original, texts)
+
+
+def test_features_that_fit_two_images_are_rejected_unless_data_ids_decides(
+    make, experiment, original, tmp_path, caplog
+):
+    data = make("permuted", NUMBERED)
+    artifacts = tmp_path / "artifacts"
+    message = message_of(experiment.open(*data.overrides, artifacts=artifacts).run, "extract")
+    assert message.startswith(f"the features of {str(data.folder / 'theirs.tsv')!r} name an image ")
+    assert message.endswith(
+        "; set data.ids=annotation if these are ids of the annotations, data.ids=number if they "
+        "are the numbers of files"
+    )
+    # the same file, whose numbers are then those of files
+    opened = experiment.open(*data.overrides, "data.ids=number", artifacts=artifacts)
+    store = FeatureStore(opened.run("extract").directory / "features.lmdb")
+    for name, own in data.own.items():
+        assert np.array_equal(store[normal_key(own)].features, original[name].features)
+
+
+@pytest.mark.parametrize("form", ["a2", "tar", "lxmert"])
+def test_a_conversion_of_such_features_is_read_as_the_file(
+    make, experiment, original, texts, tmp_path, caplog, form
+):
+    caplog.set_level("INFO")
+    data = make("large", NUMBERED)
+    convert(data.folder / "theirs.tsv", tmp_path / "converted", form=form)
+    features = override("data.features", tmp_path / "converted")
+    opened = experiment.open(*data.overrides, features, artifacts=tmp_path / "artifacts")
+    for stage in ("extract", "preprocess"):
+        opened.run(stage)
+    require_together(opened, data, original, texts)
+    assert any("name images by ids of the annotations, first " in text for text in caplog.messages)
+
+
+def test_features_extracted_from_the_files_need_no_setting(make, experiment, original, tmp_path):
+    data = make("permuted", NUMBERED)
+    features = override("data.features", experiment.directory("extract"))
+    opened = experiment.open(*data.overrides, features, artifacts=tmp_path / "artifacts")
+    store = FeatureStore(opened.run("extract").directory / "features.lmdb")
+    assert all(np.array_equal(store[i].features, original[i].features) for i in original)
+
+
+def test_features_of_images_of_another_shape_are_rejected(make, experiment, tmp_path):
+    data = make("large", NUMBERED)
+    wide, tall, *_ = sorted(data.files.values())
+    images = data.folder / "images"
+    Image.new("RGB", (200, 100)).save(images / wide)
+    opened = experiment.open(*data.overrides, artifacts=tmp_path / "artifacts")
+    [skipped] = opened.run("extract").manifest.skipped
+    assert (skipped.image_id, skipped.reason) == (
+        image_id(wide),
+        f"features are of an image of 96 x 96 pixels, {wide!r} has 200 x 100; check the ids of "
+        "data.features",
+    )
+    Image.new("RGB", (48, 48)).save(images / tall)  # resized images fit
+    for file in sorted(data.files.values())[2:4]:
+        Image.new("RGB", (50, 100)).save(images / file)
+    opened = experiment.open(*data.overrides, artifacts=tmp_path / "others")
+    assert message_of(opened.run, "extract").startswith(
+        "3 of 40 compared images of data.features cannot be used, at most 2 may be left out: "
+        f"{image_id(wide)!r} (features are of an image of 96 x 96 pixels, "
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "ids"),
+    [PERMUTED, *(pytest.param(*kind, marks=pytest.mark.slow) for kind in KINDS[1:])],
+)
+def test_a_run_writes_results_that_others_score_equally(
+    make, experiment, tmp_path, without_meteor, kind, pattern, ids
+):
+    data = make(kind, pattern)
+    opened = experiment.open(*data.overrides, ids, artifacts=tmp_path / "artifacts")
+    for stage in opened.names:
+        result = opened.run(stage).directory
+    found = json.loads((result / "captions.json").read_text())
+    by_own = {own: name for name, own in data.own.items()}
+    test = images_of(experiment.scenes, "test")
+    assert sorted(by_own[entry["image_id"]] for entry in found) == test
+    if kind != "equal":
+        assert all(entry["image"] == data.files[by_own[entry["image_id"]]] for entry in found)
+    own = json.loads((result / "metrics.json").read_text())
+    # as pycocoevalcap joins results and references, but for its tokens in Java
+    references = COCO(str(data.annotations))
+    results = references.loadRes(found)
+    gts, res = (
+        tokenize(
+            {str(i): [a["caption"] for a in loaded.imgToAnns[i]] for i in results.getImgIds()},
+            "karpathy",
+        )
+        for loaded in (references, results)
+    )
+    cider, _ = Cider().compute_score(gts, res)
+    assert own["metrics"]["CIDEr"] == pytest.approx(cider)
+    answer = a2(
+        *("score", result / "captions.json", "--references", data.annotations),
+        *("--allow-missing", "--output", tmp_path / "scores"),
+    )
+    assert answer.exit_code == 3, answer.output
+    scored = json.loads((tmp_path / "scores" / "metrics.json").read_text())
+    assert scored["metrics"]["CIDEr"] == pytest.approx(cider)
