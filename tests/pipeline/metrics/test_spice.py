@@ -1,18 +1,15 @@
 """SPICE equals its own program, and parsed references are cached."""
 
 import json
-import shutil
-import subprocess
-import zipfile
-from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from a2cap.data.files.cache import write_entry
 from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.metrics import spice
 from a2cap.pipeline.metrics.all_metrics import score
-from a2cap.pipeline.metrics.java import JavaError, find_java
+from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_obstacle, spice_values
 from tests.data.messages import message_of
 
@@ -45,74 +42,107 @@ GOLDEN_PARTS = {
 }
 
 
-class Parser:
-    """Fake of SpiceLines: each word is an object, and the score is the number of common ones."""
+class Program:
+    """Fake of SPICE's program: a caption is parsed unless its database contains it.
+
+    Each word is an object, and the score is the number of words that the first reference has.
+    """
 
     def __init__(self):
-        self.parsed = []
+        self.parsed: list[list[str]] = []
 
-    def ask(self, lines):
-        return [self._answer(json.loads(line)) for line in lines]
+    def __call__(self, arguments):
+        program = arguments[arguments.index(spice._PROGRAM) :]
+        items = json.loads(Path(program[1]).read_text())
+        options = dict(pairwise(program))
+        database = Path(options.get("-cache", "")) / "data.mdb"
+        known = json.loads(database.read_text()) if database.is_file() else []
+        captions = [caption for item in items for caption in item["refs"]]
+        captions += [item["test"] for item in items]
+        self.parsed.append([caption for caption in captions if caption not in known])
+        if "-cache" in options:
+            self.parsed[-1] = list(dict.fromkeys(self.parsed[-1]))
+            database.write_text(json.dumps([*known, *self.parsed[-1]]))
+        rows = [{"image_id": item["image_id"], "scores": self._scores(item)} for item in items]
+        Path(options["-out"]).write_text(json.dumps(rows))
 
-    def _answer(self, question):
-        if isinstance(question, list):
-            self.parsed += question
-            return json.dumps([[[word] for word in caption.split()] for caption in question])
-        common = [tuples for tuples in question["test"] if tuples in question["refs"][0]]
+    def _scores(self, item):
+        common = set(item["test"].split()) & set(item["refs"][0].split())
         parts = {part: {"f": None} for part in PARTS}
-        return json.dumps({"All": {"f": float(len(common))}, **parts, "Object": {"f": 0.5}})
+        return {"All": {"f": float(len(common))}, **parts, "Object": {"f": 0.5}}
 
 
 @pytest.fixture
-def parser(monkeypatch, tmp_path):
+def program(monkeypatch, tmp_path):
     """Replace the JVM, with an empty cache folder."""
-    made = Parser()
-
-    @contextmanager
-    def process(*_, **__):
-        yield made
-
+    made = Program()
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
-    monkeypatch.setattr(spice, "java_process", process)
+    monkeypatch.setattr(spice, "run_java", made)
     monkeypatch.setattr(spice, "spice_jars", list)
+    monkeypatch.setattr(spice, "_HAS_CACHE", True)
     return made
 
 
-def test_each_caption_is_parsed_once_and_references_are_cached(parser):
+def test_each_caption_is_parsed_once_and_parsed_references_are_kept(program):
     progress: list[int] = []
     references = [["a dog", "dogs"], ["a dog"]]
     spice_values(["a cat", "a cat"], references, advance=progress.append)
-    assert parser.parsed == ["a dog", "dogs", "a cat"]
+    assert program.parsed == [["a dog", "dogs", "a cat"]]
     assert sum(progress) == 5
-    spice_values(["dogs", "a bus"], references, advance=progress.append)
-    assert parser.parsed[3:] == ["a bus"]
+    found = spice_values(["dogs", "a bus"], references, advance=progress.append)
+    assert program.parsed[1:] == [["a bus"]]
+    assert [image.overall for image in found] == [0, 1]
     assert sum(progress) == 10
 
 
-def test_an_interrupted_parse_is_resumed(parser, monkeypatch):
-    monkeypatch.setattr(spice, "_PARSE_BATCH", 1)
-    monkeypatch.setattr(spice, "_SAVE_EVERY", 2)
-    references, written = [["one", "two", "three"]], []
-    monkeypatch.setattr(
-        spice, "write_entry", lambda *entry: written.append(entry) or write_entry(*entry)
-    )
+def test_candidates_of_an_earlier_evaluation_are_not_kept(program, tmp_path):
+    references = [["a dog"]]
+    spice_values(["a dog"], references, advance=print)
+    [entry] = (tmp_path / "spice").iterdir()
+    before = entry.read_bytes()
+    for caption in ("a bus", "a car"):
+        spice_values([caption], references, advance=print)
+    assert program.parsed[1:] == [["a bus"], ["a car"]]
+    assert entry.read_bytes() == before
 
-    def stop(line):
-        if "three" in line[0]:
+
+def test_an_interrupted_parse_is_resumed(program, monkeypatch):
+    monkeypatch.setattr(spice, "_IMAGES", 1)
+    references = [["one"], ["two"], ["three"]]
+
+    def stop(arguments):
+        if len(program.parsed) == 2:
             raise KeyboardInterrupt
-        return Parser.ask(parser, line)
+        program(arguments)
 
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(parser, "ask", stop)
+        interrupted.setattr(spice, "run_java", stop)
         with pytest.raises(KeyboardInterrupt):
-            spice_values(["one"], references, advance=print)
-    assert parser.parsed == ["one", "two"]
-    spice_values(["one"], references, advance=print)
-    assert parser.parsed == ["one", "two", "three"]
-    assert len(written) == 2
+            spice_values(["one", "two", "three"], references, advance=print)
+    assert program.parsed == [["one"], ["two"]]
+    found = spice_values(["one", "two", "three"], references, advance=print)
+    assert program.parsed[2:] == [[], [], ["three"]]
+    assert [image.overall for image in found] == [1, 1, 1]
 
 
-def test_parts_are_averaged_over_the_images_that_have_them(parser, monkeypatch):
+def test_a_damaged_entry_of_the_cache_is_parsed_again(program, tmp_path):
+    spice_values(["a dog"], [["a dog"]], advance=print)
+    [entry] = (tmp_path / "spice").iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1])
+    spice_values(["a dog"], [["a dog"]], advance=print)
+    assert program.parsed == [["a dog"], ["a dog"]]
+
+
+def test_without_its_database_the_program_parses_the_captions_as_they_are(program, monkeypatch):
+    """LMDB of the jar is machine code of x86-64."""
+    monkeypatch.setattr(spice, "_HAS_CACHE", False)
+    for _ in range(2):
+        found = spice_values(["a cat", "a cat"], [["a dog"], ["a cat"]], advance=print)
+        assert [image.overall for image in found] == [1, 2]
+    assert program.parsed == [["a dog", "a cat", "a cat", "a cat"]] * 2
+
+
+def test_parts_are_averaged_over_the_images_that_have_them(program, monkeypatch):
     monkeypatch.setattr(metrics, "_SLOW", {"SPICE": metrics._SLOW["SPICE"]})  # keeps the order
     scores = score({"1": "dog", "2": "cat"}, {"1": ["dog"], "2": ["bus"]}, no_spice=None)
     assert scores.not_run == {}
@@ -126,34 +156,18 @@ def test_parts_are_averaged_over_the_images_that_have_them(parser, monkeypatch):
 @pytest.mark.slow
 def test_the_error_without_the_parser_names_the_command_that_downloads_it(monkeypatch, tmp_path):
     monkeypatch.setenv("A2_CACHE", str(tmp_path))
-    message = 'SPICE needs Stanford CoreNLP 3.6.0; run "a2 weights fetch spice" first'
+    message = 'SPICE needs its parser and Rhino; run "a2 weights fetch spice" first'
     assert message_of(spice_jars, error=JavaError) == message
     assert spice_obstacle() == message
     assert message_of(score, {"1": "a"}, {"1": ["a"]}, no_spice=None, error=JavaError) == message
 
 
 @pytest.mark.slow
-def test_the_compiled_class_equals_the_source(models, tmp_path):
-    javac = shutil.which("javac")
-    if javac is None:
-        pytest.skip("no javac; install a JDK")
-    version = subprocess.run([javac, "-version"], capture_output=True, check=True, text=True)
-    if not version.stdout.startswith("javac 17."):
-        pytest.skip(f"spice-lines.jar was compiled by javac 17, this is {version.stdout.strip()}")
-    lines_jar, *others = spice_jars()
-    source = lines_jar.with_name("SpiceLines.java")
-    options = ["--release", "8", "-nowarn", "-cp", ":".join(map(str, others)), "-d", str(tmp_path)]
-    subprocess.run([javac, *options, str(source)], capture_output=True, check=True)
-    name = "edu/anu/spice/SpiceLines.class"
-    with zipfile.ZipFile(lines_jar) as jar:
-        assert jar.namelist() == [name]
-        assert jar.read(name) == (tmp_path / name).read_bytes()
-
-
-@pytest.mark.slow
 @pytest.mark.spice
-def test_scores_equal_those_of_spice_s_own_program(models, capfd):
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_scores_equal_those_of_spice_s_own_program(models, capfd, monkeypatch, has_cache):
     """Source: edu.anu.spice.SpiceScorer of spice-1.0.jar, run on OpenJDK 17 with Nashorn 15.4."""
+    monkeypatch.setattr(spice, "_HAS_CACHE", has_cache and spice._HAS_CACHE)
     progress: list[int] = []
     found = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
     assert [image.overall for image in found] == GOLDEN
@@ -162,4 +176,3 @@ def test_scores_equal_those_of_spice_s_own_program(models, capfd):
     assert capfd.readouterr() == ("", "")
     again = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
     assert again == found
-    assert find_java().is_file()

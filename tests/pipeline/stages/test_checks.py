@@ -350,7 +350,7 @@ def test_a_terminal_gets_coloured_marks_if_it_has_them(encoding):
 @pytest.mark.slow
 def test_the_doctor_reports_if_spice_will_run_and_its_absence_is_not_a_problem(new, monkeypatch):
     needs = (
-        "will not run, exit code 3: SPICE needs Stanford CoreNLP 3.6.0; "
+        "will not run, exit code 3: SPICE needs its parser and Rhino; "
         'run "a2 weights fetch spice" first'
     )
     left_out = found(new("evaluate.spice=auto"), "evaluate", "spice")

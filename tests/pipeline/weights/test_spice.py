@@ -1,5 +1,6 @@
 """The parser of SPICE: whatever its source, only the expected files are stored."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -121,6 +122,15 @@ def test_every_failed_source_is_named(mvn, monkeypatch, tmp_path):
     assert stored(tmp_path) == {}
 
 
+def test_a_file_that_the_archive_lacks_needs_mvn_or_a_folder(no_mvn, monkeypatch):
+    alone = dataclasses.replace(described("rhino.jar", b"rhino"), in_archive=False)
+    monkeypatch.setattr(spice_files, "FILES", (alone,))
+    assert message_of(download_spice, error=DownloadError) == (
+        "rhino.jar comes from Maven Central alone; install mvn, or name a folder that contains the "
+        "files with --from"
+    )
+
+
 def test_an_archive_with_unexpected_content_is_not_stored(no_mvn, monkeypatch, tmp_path):
     archive_with(monkeypatch, zipped({**CONTENTS, "parser.jar": b"a liar.."}))
     with pytest.raises(DownloadError, match=r"^sha256 of .*; download it from another source$"):
@@ -155,7 +165,7 @@ def test_downloads_are_listed_with_their_paths(tmp_path):
     )
     download_spice(source=write(tmp_path / "mine", CONTENTS))
     folder = str(tmp_path / "cache" / "weights" / "spice")
-    assert f"with\n{'':<20} {folder}\n" in a2("weights", "list").stdout
+    assert f"runs\n{'':<20} {folder}\n" in a2("weights", "list").stdout
     row, *_ = json.loads(a2("weights", "list", "--json").stdout)
     assert row == {"name": "spice", "purpose": spice.PURPOSE, "place": folder}
 
