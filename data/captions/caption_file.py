@@ -153,6 +153,11 @@ class CaptionFile:
         self.largest_token = int(self._tokens.max(initial=0))
         self._index = {identity: i for i, identity in enumerate(self._image_ids)}
 
+    @property
+    def splits(self) -> dict[str, list[str]]:
+        """The images of each split."""
+        return {split: self.image_ids(split) for split in _SPLITS}
+
     def image_ids(self, split: str) -> list[str]:
         """Return the images of 'train', 'val' or 'test' in the order of the annotations."""
         if split not in _SPLITS:

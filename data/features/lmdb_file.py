@@ -48,6 +48,15 @@ class LmdbFile:
 
         return self._read(copy)
 
+    def end(self, key: bytes, size: int) -> bytes | None:
+        """Return the last `size` bytes of the value of a key, None if it is missing."""
+
+        def copy(transaction: Transaction) -> bytes | None:
+            value = transaction.get(key)
+            return None if value is None else bytes(value[-size:])
+
+        return self._read(copy)
+
     def __contains__(self, key: bytes) -> bool:
         return self._read(lambda transaction: transaction.cursor().set_key(key))
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import merge
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.errors import A2Error, StoreError
-from a2cap.data.features.feature_record import decode_regions, record_key
+from a2cap.data.features.feature_record import CHECKSUM_SIZE, decode_regions, record_key
 from a2cap.data.features.lmdb_file import LmdbFile
 from a2cap.data.features.store_manifest import (
     DATA_FILE,
@@ -63,6 +63,29 @@ class FeatureStore:
         raise StoreError(
             f'no features for image {image_id!r} in {str(self.path)!r}; run "a2 extract" first'
         )
+
+    def checksum(self, image_id: str) -> bytes | None:
+        """Return the checksum of an image's record as it is stored, None for an unknown image."""
+        key = record_key(image_id)
+        ends = (file.end(key, CHECKSUM_SIZE) for file in self._candidates(key))
+        return next((end for end in ends if end is not None), None)
+
+    def repeated(self, splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+        """Return pairs of images of two splits with equal records, which are of one photograph.
+
+        splits: image ids by split. The first of a pair is the one in the later split.
+        """
+        first: dict[bytes, tuple[str, str]] = {}
+        pairs = []
+        for split, image_ids in splits.items():
+            for image_id in image_ids:
+                checksum = self.checksum(image_id)
+                if checksum is None:
+                    continue
+                other, other_split = first.setdefault(checksum, (image_id, split))
+                if other_split != split:
+                    pairs.append((image_id, other))
+        return pairs
 
     def __contains__(self, image_id: object) -> bool:
         try:

@@ -17,13 +17,15 @@ from typing import ClassVar, Protocol
 import torch
 
 from a2cap.data.annotations.read import check_skip_limit
+from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import Vocabulary, make_vocabulary
 from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.paths import require_folder, size_of
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.sources.open_source import image_source, open_source
 from a2cap.pipeline.configuration import Config
-from a2cap.pipeline.engine.artifact_names import PREPROCESS, VOCABULARY
+from a2cap.pipeline.engine.artifact_names import CAPTIONS, EXTRACT, FEATURES, PREPROCESS, VOCABULARY
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.status import Status
 from a2cap.pipeline.runtime.device import prepare_device
@@ -39,6 +41,7 @@ from a2cap.pipeline.stages.estimates import (
     training_disk,
 )
 from a2cap.pipeline.stages.input_files import ExperimentFiles
+from a2cap.pipeline.training.captioner.training_data import shared_images
 from a2cap.pipeline.weights.detectors import weights_file
 
 logger = logging.getLogger(__name__)
@@ -191,6 +194,15 @@ class Plan:
     def detector_checkpoints(self, stage: str) -> str:
         """Check that the checkpoints of a detector fit on the disk."""
         return self.disk(stage, detector_training_disk(self.config.detector), "checkpoints")
+
+    def shared_images(self) -> str:
+        """Check that no photograph is in two splits, once features and captions exist."""
+        extracted, preprocessed = map(self.stages.folder_of, (EXTRACT, PREPROCESS))
+        if extracted is None or preprocessed is None:
+            return "compared when the training begins"
+        captions = CaptionFile(preprocessed / CAPTIONS)
+        shared = shared_images(FeatureStore(extracted / FEATURES), captions)
+        return "no image is in two" if shared is None else Doubt(shared)
 
     def feature_width(self) -> int:
         """Return the width of the features that the experiment extracts or imports."""

@@ -73,6 +73,7 @@ class TrainXe(Stage):
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check device, memory and disk."""
         needs = plan.training(self.name, training_tokens, "training", "raise train.accumulate")
+        needs["splits"] = plan.shared_images
         return {**needs, "schedule": lambda: self._schedule(plan.config.preprocess.references)}
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:

@@ -23,7 +23,7 @@ from a2cap.pipeline.configuration import override
 from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.metrics.tokenization import tokenize
 from tests.data.messages import message_of
-from tests.experiments import a2, images_of
+from tests.experiments import a2, found, images_of
 
 NUMBERED, RENAMED = "{:012d}.jpg", "shots/photo-{}.jpg"
 PERMUTED = ("permuted", NUMBERED, "data.ids=annotation")
@@ -231,16 +231,16 @@ def test_a_run_writes_results_that_others_score_equally(
     opened = experiment.open(*data.overrides, ids, artifacts=tmp_path / "artifacts")
     for stage in opened.names:
         result = opened.run(stage).directory
-    found = json.loads((result / "captions.json").read_text())
+    written = json.loads((result / "captions.json").read_text())
     by_own = {own: name for name, own in data.own.items()}
     test = images_of(experiment.scenes, "test")
-    assert sorted(by_own[entry["image_id"]] for entry in found) == test
+    assert sorted(by_own[entry["image_id"]] for entry in written) == test
     if kind != "equal":
-        assert all(entry["image"] == data.files[by_own[entry["image_id"]]] for entry in found)
+        assert all(entry["image"] == data.files[by_own[entry["image_id"]]] for entry in written)
     own = json.loads((result / "metrics.json").read_text())
     # as pycocoevalcap joins results and references, but for its tokens in Java
     references = COCO(str(data.annotations))
-    results = references.loadRes(found)
+    results = references.loadRes(written)
     gts, res = (
         tokenize(
             {str(i): [a["caption"] for a in loaded.imgToAnns[i]] for i in results.getImgIds()},
@@ -257,3 +257,30 @@ def test_a_run_writes_results_that_others_score_equally(
     assert answer.exit_code == 3, answer.output
     scored = json.loads((tmp_path / "scores" / "metrics.json").read_text())
     assert scored["metrics"]["CIDEr"] == pytest.approx(cider)
+
+
+def test_one_photograph_in_two_splits_is_named_and_counted(experiment, original, tmp_path, caplog):
+    train, other, *_ = images_of(experiment.scenes, "train")
+    val, test = (images_of(experiment.scenes, split)[0] for split in ("val", "test"))
+    same = {val: train, test: train, other: train}  # of which the last is in one split
+    images = (ImageFeatures(i, original[same.get(i, i)]) for i in original)
+    write_tsv(tmp_path / "theirs.tsv", images, columns="caffe")
+    features = override("data.features", tmp_path / "theirs.tsv")
+    opened = experiment.open(features, "train.epochs=1", artifacts=tmp_path / "artifacts")
+    for stage in ("extract", "preprocess", "train-xe"):
+        opened.run(stage)
+    warning = (
+        f"2 images have the features of an image of another split: {val!r} (val) is {train!r} "
+        f"(train), {test!r} (test) is {train!r} (train); scores on them are too high, keep each "
+        "photograph in one split"
+    )
+    assert caplog.messages.count(warning) == 1
+    check = found(opened, "train-xe", "splits", force=True)
+    assert (check.state, check.found) == ("warning", warning)
+
+
+def test_splits_without_a_common_photograph_pass(experiment):
+    check = found(experiment.open(), "train-xe", "splits", force=True)
+    assert (check.state, check.found) == ("ok", "no image is in two")
+    unfinished = experiment.open("extract.roi_size=9")
+    assert found(unfinished, "train-xe", "splits").found == "compared when the training begins"

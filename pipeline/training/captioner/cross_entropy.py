@@ -41,6 +41,7 @@ from a2cap.pipeline.training.captioner.training_data import (
     NamedRegions,
     read_training_data,
     require_kind_of_regions,
+    shared_images,
 )
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
@@ -60,6 +61,8 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     features, device = run.inputs["features"].path, prepare_device(run.runtime)
     ranks = Ranks.current()
     data = read_training_data(features, run.inputs["captions"].path)
+    if ranks.is_main and (shared := shared_images(data.store, data.captions)):
+        logger.warning("%s", shared)
     require_kind_of_regions(model, data.store, max_regions=config.max_regions)
     description = ModelDescription(
         model=model,

@@ -19,6 +19,7 @@ from a2cap.data.errors import StoreError
 from a2cap.data.features import lmdb_file
 from a2cap.data.features.store import FeatureStore, seal_shards
 from a2cap.data.features.store_manifest import joint_digest, records_digest
+from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest, seal
 from tests.data.features.stores import (
     flip_byte,
@@ -72,6 +73,18 @@ def test_a_store_is_a_mapping_in_key_order(path):
     assert all(image_id in store for image_id in IDS)
     assert has_features(store, *IDS)
     assert store["own/straße"].width == 640
+
+
+def test_equal_records_in_two_splits_are_paired(tmp_path):
+    with FeatureWriter(tmp_path / "store") as writer:
+        for image_id, content in zip("abcdef", "112131", strict=True):
+            writer.add(image_id, make_regions(content))
+        writer.seal()
+    store = FeatureStore(tmp_path / "store")
+    splits = {"train": ["a", "b"], "val": ["c", "d"], "test": ["e", "f", "absent"]}
+    assert store.repeated(splits) == [("d", "a"), ("f", "a")]
+    assert store.checksum("absent") is None
+    assert store.checksum("a") == store.checksum("b") != store.checksum("c")
 
 
 def test_regions_of_another_width_than_the_model_s_are_rejected(path):
