@@ -18,10 +18,10 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from a2cap.data.annotations.raw_image import RawImage
-from a2cap.data.annotations.tables import read_table
+from a2cap.data.annotations.layouts import read_raw
+from a2cap.data.annotations.record import Fields, RawImage
 from a2cap.data.files.atomic import replacing
-from a2cap.data.files.json_file import read_text, write_json
+from a2cap.data.files.json_file import write_json
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.cider import CorpusFrequencies, cider_values
 from a2cap.pipeline.metrics.ngrams import count_pairs
@@ -61,7 +61,7 @@ def words_of(caption: str) -> list[str]:
 
 def read_rows(table: Path) -> list[RawImage]:
     """Read captions.csv with the columns image, caption and perhaps split, as a2 does."""
-    return read_table(read_text(table), str(table), lambda *item: None)[0]
+    return list(read_raw(table, lambda *item: None, Fields()).images)
 
 
 def read_photos(table: Path) -> list[Photo]:

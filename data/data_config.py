@@ -19,6 +19,25 @@ class Section(BaseModel):
     )
 
 
+class FieldNames(Section):
+    """Names of the fields of annotations, where they are not among those that are known."""
+
+    image: str | None = None
+    """Field with the file name or the id of the image."""
+
+    caption: str | None = None
+    """Field with the caption, or a list of them."""
+
+    split: str | None = None
+    """Field with the split."""
+
+    turn: Annotated[int, Field(gt=0)] = 1
+    """In conversations, the answer of the assistant that is the caption."""
+
+
+USUAL_NAMES = FieldNames()
+
+
 class DataConfig(Section):
     """Paths of images and annotations; relative ones start at the working directory."""
 
@@ -32,9 +51,11 @@ class DataConfig(Section):
     repeat numbers; without files of boxes, scenes or features, which name images by number."""
 
     annotations: Path | None = None
-    """Karpathy's dataset_coco.json, COCO captions, TextCaps, a captions.jsonl, a CSV or token file,
-    each possibly gzipped, a folder with a text file beside each image or with metadata.jsonl or
-    metadata.csv, or tars, Parquet or Arrow files with captions, as in shards/{000..127}.tar."""
+    """Captions in a form of docs/guide/data.md: a file, possibly gzipped, a folder, or tars,
+    Parquet or Arrow files, as in shards/{000..127}.tar."""
+
+    fields: FieldNames = USUAL_NAMES
+    """Fields of the image, the caption and the split in annotations with other names."""
 
     features: Path | None = None
     """Region features in place of extraction: a feature store, the folder of a finished shard plan,

@@ -50,7 +50,7 @@ ORDER = (
     ("model/alignment_config",),
     ("data/captions", "data/detection", "data/features", "data/scenes"),
     ("data/annotations",),
-    ("data/data_config", "data/sources"),
+    ("data/data_config", "data/sources", "data/captions/unicode_words"),
     ("data/identities",),
     ("data/files", "data/image_ids"),
     ("data", "extract", "model"),

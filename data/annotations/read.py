@@ -1,24 +1,25 @@
-"""Annotated images: captions and splits, checked item by item.
+"""Annotated images: captions and splits, checked item by item, of any form of `layouts`.
 
-A bad item is skipped with a reason; `check_skip_limit` raises if there are too many. The layouts
-are in `layouts`.
+A bad item is skipped with a reason; `check_skip_limit` raises if there are too many.
 """
 
 import gc
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
 from pathlib import Path, PurePosixPath
 from sys import intern
 
-from a2cap.data.annotations.json_items import BadItem, list_member, member
-from a2cap.data.annotations.json_layouts import LAYOUTS, read_items
-from a2cap.data.annotations.raw_image import RawImage
-from a2cap.data.annotations.split_list import SPLITS
+from a2cap.data.annotations.json_items import BadItem, list_member
+from a2cap.data.annotations.layouts import GIVE_LAYOUT, read_raw
+from a2cap.data.annotations.record import Fields, RawImage, fields_of, first_value
+from a2cap.data.annotations.split_list import random_splits, read_split_list, split_of
+from a2cap.data.data_config import USUAL_NAMES, FieldNames
 from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import SkippedItem as SkippedItem  # noqa: PLC0414
 from a2cap.data.image_ids import IdRule, find_images, image_id
@@ -28,6 +29,13 @@ LONGEST_CAPTION = 10_000
 
 LARGEST_SHARE = 0.05
 """Share of a small set that may be skipped: ten of 20 images would be half of the data."""
+
+IN_NO_SPLIT = "in no split"
+"""Reason of a skip that the user chose; it does not count as a fault of the file."""
+
+_RAW_TEXTS = ("raw", "caption", "sentence", "text")
+_LIST_AS_TEXT = re.compile(r"\[\s*['\"]")
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9,]+")
 
 # recovered from the published vocabularies, character by character: & # $ : ) stay in their word
 _KARPATHY_PUNCTUATION = str.maketrans(",-/", "   ", ".';\"!?(")
@@ -60,12 +68,15 @@ class AnnotatedImage:
 class Annotations:
     """Images and skipped items of one file, in its order.
 
-    dataset: name of the data in the file, "" if none.
+    dataset: name of the data in the file, "" if none. layout: name of the form that was read.
+    orders: places of the images' first captions in the file.
     """
 
     images: tuple[AnnotatedImage, ...]
     skipped: tuple[SkippedItem, ...]
     dataset: str = ""
+    layout: str = field(default="", compare=False)
+    orders: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 def tokenize(raw: str) -> tuple[str, ...]:
@@ -79,24 +90,66 @@ def tokenize(raw: str) -> tuple[str, ...]:
 
 
 def read_annotations(
-    path: Path, *, split_list: Path | None = None, split: str | None = None, rule: IdRule = "number"
+    path: Path,
+    *,
+    split_list: Path | None = None,
+    split: str | None = None,
+    rule: IdRule = "number",
+    fields: FieldNames = USUAL_NAMES,
 ) -> Annotations:
     """Read annotations in any of the layouts; the content determines which.
 
     split_list: file with the split of each image; split: a random one, as for `random_splits`. One
-    of them is required by layouts without splits. Raises InputError if the layout is unknown or no
-    image is usable.
+    of them is required by annotations without splits. fields: names that are not the usual ones.
+    Raises InputError if the layout is unknown or no image is usable.
     """
-    reading = _Collected(rule)
+    images, has_splits = _collected(path, fields_of(fields), rule)
+    name = repr(str(path))
+    if has_splits and (split_list or split):
+        field_name = "data.split_list" if split_list is not None else "data.split"
+        raise InputError(f"{name} already names the splits; remove {field_name}")
+    if not has_splits:
+        images.assign(_splits(images, name, split_list, split))
+    return images.annotations(name)
+
+
+def read_all(path: Path, fields: Fields) -> Annotations:
+    """Read annotations as `read_annotations` does, with the split "" where they name none."""
+    images, _ = _collected(path, fields, "number")
+    return images.annotations(repr(str(path)))
+
+
+def _collected(path: Path, fields: Fields, rule: IdRule) -> tuple["_Collected", bool]:
+    """Return the usable images of a file, and True if it names their splits."""
+    images = _Collected(rule, fields.is_scored)
     with collection_paused():
-        for item in read_items(path, split_list, reading.skip, split=split, rule=rule):
-            reading.add(item)
-    if not reading.images:
-        first = "".join(f", first {s.image_id!r}: {s.reason}" for s in reading.skipped[:1])
+        raw = read_raw(path, images.skip, fields)
+        images.layout, images.dataset = raw.layout, raw.dataset
+        for image in raw.images:
+            images.add(image, needs_split=raw.has_splits)
+    if not images.images:
+        raise InputError(images.why_empty(repr(str(path))))
+    return images, raw.has_splits
+
+
+def _splits(
+    images: "_Collected", name: str, split_list: Path | None, split: str | None
+) -> dict[str, str]:
+    if (split_list is None) == (split is None):
         raise InputError(
-            f"no usable image in {str(path)!r} ({len(reading.skipped):,} skipped{first}); {LAYOUTS}"
+            f"the captions {name} do not name the splits; give data.split_list, a JSON file "
+            '{"train": [ids or file names], "val": …, "test": …}, or '
+            "data.split: random(0.8/0.1/0.1, 1)"
         )
-    return Annotations(tuple(reading.images.values()), tuple(reading.skipped), reading.dataset)
+    if split_list is None:
+        return random_splits(images.orders, str(split))
+    splits = read_split_list(split_list, images.rule)
+    if splits.keys().isdisjoint(images.orders):
+        raise InputError(
+            f"none of the {len(images.orders):,} images of {name} is in the split list; "
+            "give its own list as data.split_list"
+        )
+    return splits
 
 
 def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> None:
@@ -155,24 +208,30 @@ def collection_paused() -> Iterator[None]:
 
 @dataclass
 class _Collected:
-    """Images and skipped items read so far."""
+    """Images and skipped items read so far; orders: of all images, also of those skipped."""
 
     rule: IdRule
+    is_scored: bool
     images: dict[str, AnnotatedImage] = field(default_factory=dict)
     skipped: list[SkippedItem] = field(default_factory=list)
+    orders: dict[str, int] = field(default_factory=dict)
     dataset: str = ""
+    layout: str = ""
 
     def skip(self, identity: str, reason: str) -> None:
         self.skipped.append(SkippedItem(identity, reason))
 
-    def add(self, item: RawImage) -> None:
-        identity, self.dataset = item.position, item.dataset
+    def add(self, item: RawImage, *, needs_split: bool) -> None:
+        identity = item.position
         try:
-            identity = image_id(item.file, self.rule)
+            # captions without images are in the order of another file
+            if not item.file and not self.is_scored:
+                raise BadItem("captions without images; name the image of each")
+            identity = image_id(item.file, self.rule) if item.file else str(len(self.orders) + 1)
             if identity in self.images:
                 raise BadItem(f"duplicate id, first used by {self.images[identity].file!r}")
-            # a JSON list as split is not hashable
-            split = SPLITS.get(item.split) if isinstance(item.split, str) else None
+            self.orders.setdefault(identity, item.order)
+            split = split_of(item.split) if needs_split else ""
             if split is None:
                 is_missing = item.split is None
                 raise BadItem("no split" if is_missing else f"unknown split: {item.split!r:.40}")
@@ -185,30 +244,77 @@ class _Collected:
         except (BadItem, InputError) as error:
             self.skip(identity, str(error))
 
+    def assign(self, splits: Mapping[str, str]) -> None:
+        """Give each image its split, and leave out those that have none."""
+        outside = [identity for identity in self.orders if identity not in splits]
+        left_out = set(outside)
+        self.skipped = [item for item in self.skipped if item.image_id not in left_out]
+        self.skipped += [SkippedItem(identity, IN_NO_SPLIT) for identity in outside]
+        self.images = {
+            identity: replace(image, split=splits[identity])
+            for identity, image in self.images.items()
+            if identity in splits
+        }
+
+    def annotations(self, name: str) -> Annotations:
+        """Return what was read; raise InputError without an image."""
+        if not self.images:
+            raise InputError(self.why_empty(name))
+        images = tuple(self.images.values())
+        return Annotations(images, tuple(self.skipped), self.dataset, self.layout, self.orders)
+
+    def why_empty(self, name: str) -> str:
+        """Return the most frequent reason why no image is usable."""
+        what = f"no usable image in {name}, read as {self.layout}"
+        kinds = Counter(map(_kind, self.skipped))
+        if not kinds:
+            return f"{what}: it is empty; {GIVE_LAYOUT}"
+        [(kind, count)] = kinds.most_common(1)
+        first = next(item for item in self.skipped if _kind(item) == kind)
+        return (
+            f"{what}: {count:,} of {len(self.skipped):,} items skipped for one reason, first "
+            f"{first.image_id!r}: {first.reason}; fix them"
+        )
+
     def _usable_captions(self, identity: str, item: RawImage) -> Iterator[Caption]:
         for number, caption in enumerate(item.captions):
             try:
-                yield _caption(caption, has_tokens=item.has_tokens)
+                yield read_caption(caption, may_be_empty=self.is_scored)
             except BadItem as error:
                 self.skip(identity, f"caption {number}: {error}")
 
 
-def _caption(item: object, *, has_tokens: bool) -> Caption:
-    raw = _checked_text(member(item, "raw") if has_tokens else item)
-    tokens = _file_tokens(list_member(item, "tokens")) if has_tokens else tokenize(raw)
-    if not tokens:
+def _kind(item: SkippedItem) -> str:
+    """Return a reason without its values."""
+    return " ".join(_VALUES.sub("", item.reason).split())
+
+
+def read_caption(item: object, *, may_be_empty: bool = False) -> Caption:
+    """Return a caption, a text or a mapping of raw and tokens; BadItem for another one."""
+    listed, text = None, item
+    if isinstance(item, Mapping):
+        listed, text = item.get("tokens"), first_value(item, _RAW_TEXTS)
+    raw = (
+        "" if listed is not None and text is None else checked_text(item if text is None else text)
+    )
+    tokens = tokenize(raw) if listed is None else _file_tokens(list_member(item, "tokens"))
+    if not tokens and not may_be_empty:
         raise BadItem("empty")
-    return Caption(raw, tokens)
+    return Caption(raw or " ".join(tokens), tokens)
 
 
 def _file_tokens(words: list[object]) -> tuple[str, ...]:
+    """Return the tokens of a file in lower case, as the rule of Karpathy's file has them."""
     tokens = tuple(map(str, words))
-    if _checked_text(" ".join(tokens)).split() != words:
+    text = checked_text(" ".join(tokens))
+    if text.split() != words:
         raise BadItem("'tokens' is not a list of words without white space")
-    return tokens
+    # kept where they are: their strings are shared
+    return tokens if text == text.lower() else tuple(intern(word.lower()) for word in tokens)
 
 
-def _checked_text(text: object) -> str:
+def checked_text(text: object) -> str:
+    """Return a caption; raise BadItem for another type, a list as text, and one too long."""
     if not isinstance(text, str):
         raise BadItem(f"{type(text).__name__}, not a string")
     if len(text) > LONGEST_CAPTION:
@@ -217,4 +323,6 @@ def _checked_text(text: object) -> str:
         text.encode()  # JSON may escape half of a surrogate pair
     except UnicodeEncodeError as error:
         raise BadItem("not valid Unicode") from error
+    if _LIST_AS_TEXT.match(text):
+        raise BadItem(f"a list that was written as text: {text!r:.40}")
     return text

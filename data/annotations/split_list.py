@@ -12,6 +12,8 @@ from a2cap.data.image_ids import IdRule, named_id
 SPLITS = {"train": "train", "restval": "train", "val": "val", "validation": "val", "test": "test"}
 """Split names in files, and the split that each counts as."""
 
+_OTHER_NAMES = {"training": "train", "valid": "val", "dev": "val", "testing": "test"}
+
 _SHARE = r"([01](?:\.[0-9]+)?)"
 _RANDOM = re.compile(rf"random\({_SHARE}/{_SHARE}/{_SHARE},\s*([0-9]+)\)")
 
@@ -20,6 +22,12 @@ _SPLIT_FILE = re.compile(r"(?:.*\.)?(train|dev|val|test)(?:Images)?\.txt")
 # bottom-up-attention's splits of Visual Genome: "VG_100K/61512.jpg xml/61512.xml"; those of COCO
 # in Up-Down-Captioner: "COCO_val2014_000000391895.jpg 391895"
 _SECOND_COLUMN = re.compile(r"(?<=\.jpg)\s+\S+$")
+
+
+def split_of(name: object) -> str | None:
+    """Return the split that a name in a file counts as, None for an unknown one."""
+    known = {**SPLITS, **_OTHER_NAMES}
+    return known.get(name.strip().lower()) if isinstance(name, str) else None
 
 
 def read_split_list(path: Path, rule: IdRule = "number") -> dict[str, str]:
@@ -38,14 +46,15 @@ def read_split_list(path: Path, rule: IdRule = "number") -> dict[str, str]:
         pairs = _json_pairs(text, name) if is_json else _lines(text, name)
     splits: dict[str, str] = {}
     for image, split in pairs:
-        if split not in SPLITS:
+        own_split = split_of(split)
+        if own_split is None:
             raise InputError(f"unknown split {split!r} in {name}; use train, val, test or restval")
         identity = named_id(image, rule)
-        known = splits.setdefault(identity, SPLITS[split])
-        if known != SPLITS[split]:
+        known = splits.setdefault(identity, own_split)
+        if known != own_split:
             raise InputError(
                 f"image {identity!r} is in two splits of {name} "
-                f"({known!r} and {SPLITS[split]!r}); keep one"
+                f"({known!r} and {own_split!r}); keep one"
             )
     if not splits:
         raise InputError(f"no images in the split list {name}; name at least one")
@@ -115,7 +124,7 @@ def _folder_pairs(folder: Path, name: str) -> Iterator[tuple[str, str]]:
     for file, split in named.items():
         for line in read_text(file).splitlines():
             if line.strip():
-                yield line.strip(), "val" if split == "dev" else split
+                yield line.strip(), split
 
 
 def _lines(text: str, name: str) -> Iterator[tuple[str, str]]:

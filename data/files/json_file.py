@@ -5,10 +5,11 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.expansion import expansion_limit
@@ -34,10 +35,23 @@ def parse_json(
 ) -> object:
     """Return the value of a JSON text, with `convert` applied to every object.
 
-    Raises InputError for invalid JSON, which `where` names.
+    Raises InputError for invalid JSON, which `where` names, and for a key that an object repeats:
+    Python would keep the last of its values.
     """
     with _json_errors(where):
-        return json.loads(text, parse_constant=_reject_constant, object_hook=convert)
+        return _decoder(convert).decode(text)
+
+
+def parse_first(
+    text: str,
+    *,
+    where: str,
+    convert: Callable[[dict[str, object]], dict[str, object]] | None = None,
+) -> tuple[Any, bool]:
+    """Return the first value of a text as `parse_json` does, and True if more follows."""
+    with _json_errors(where):
+        value, end = _decoder(convert).raw_decode(text, _after_space(text, 0))
+    return value, _after_space(text, end) != len(text)
 
 
 def read_json_list(path: Path) -> Iterator[object]:
@@ -46,10 +60,14 @@ def read_json_list(path: Path) -> Iterator[object]:
     Raises InputError as `read_json` does, and if there is no list. An error in the list is raised
     after the values before it.
     """
+    return list_items(read_text(path), where=repr(str(path)))
+
+
+def list_items(text: str, *, where: str) -> Iterator[object]:
+    """Yield the values of the text of a JSON list; raises InputError as `read_json_list` does."""
     # For files of hundreds of MB: only the text is held whole. 42 MiB of boxes took twice the file
     # in memory; `read_json` took six times.
-    text, where = read_text(path), repr(str(path))
-    decoder = json.JSONDecoder(parse_constant=_reject_constant)
+    decoder = _decoder()
     position = _after_space(text, 0)
     if text[position : position + 1] != "[":
         raise InputError(f"not a JSON list: {where}; name a file that contains one")
@@ -107,10 +125,29 @@ def write_json(path: Path, value: object) -> None:
     path.write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
+class _RepeatedKeyError(ValueError):
+    """Raised for an object that has a key twice."""
+
+
+def _decoder(
+    convert: Callable[[dict[str, object]], dict[str, object]] | None = None,
+) -> json.JSONDecoder:
+    def as_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        value = dict(pairs)
+        if len(value) < len(pairs):
+            keys = Counter(key for key, _ in pairs)
+            raise _RepeatedKeyError(keys.most_common(1)[0][0])
+        return convert(value) if convert else value
+
+    return json.JSONDecoder(parse_constant=_reject_constant, object_pairs_hook=as_object)
+
+
 @contextmanager
 def _json_errors(where: str) -> Iterator[None]:
     try:
         yield
+    except _RepeatedKeyError as error:
+        raise InputError(f"{where} has the key {str(error)!r:.60} twice; keep one") from error
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}: {error.msg}"
         raise _not_json(where, position) from error

@@ -1,62 +1,141 @@
-"""Caption files to score, and the references that they are scored against.
+"""Captions to score and the references that they are scored against, of any form of `layouts`.
 
-Captions are COCO results (a list of `{"image_id": 42, "caption": "a dog"}`), the same as JSON
-lines, those of `a2 caption --output`, `{"42": "a dog"}`, a CSV or Flickr token file, or a text with
-a caption on each line, in the order of the references. References are COCO captions (`images` and
-`annotations`), the test split of annotations that name their splits (Karpathy layout,
-captions.jsonl), a CSV or Flickr token file, `{"42": ["A dog."]}`, or the `references.json` of the
-preprocess stage, the same with tokens.
+References are the test split of annotations that name their splits, else all of their images.
+Captions without images are in the order of the references.
 """
 
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, starmap
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from a2cap.data.annotations.raw_image import RawImage
-from a2cap.data.annotations.read import LONGEST_CAPTION, read_annotations
-from a2cap.data.annotations.tables import TOKEN_LINE, read_table
+from a2cap.data.annotations.json_items import BadItem
+from a2cap.data.annotations.layouts import DICTIONARY, read_raw
+from a2cap.data.annotations.read import (
+    check_skip_limit,
+    collection_paused,
+    read_all,
+    read_caption,
+)
+from a2cap.data.annotations.record import (
+    CAPTION_FIELDS,
+    PREDICTION_FIELDS,
+    REFERENCE_FIELDS,
+    Fields,
+    RawImage,
+)
 from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import parse_json, read_json, read_text, write_json
+from a2cap.data.files.json_file import write_json
 from a2cap.data.identities import NO_OWN_IDS, Identities, Key
-from a2cap.data.image_ids import named_id, sample_ids
+from a2cap.data.image_ids import named_id, results_id, sample_ids
 from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.metrics.tokenization import tokenize
 
 logger = logging.getLogger(__name__)
 
+_CAPTIONS = Fields(captions=(*PREDICTION_FIELDS, *CAPTION_FIELDS), is_scored=True)
+_REFERENCES = Fields(captions=(*REFERENCE_FIELDS, *CAPTION_FIELDS), is_scored=True)
 _LOGGED_ITEMS = 5
+_MARKS = re.compile(
+    r"</?(?:s|start|end|bos|eos|sos|unk|pad|cls|sep)>|\[(?:SEP|CLS|PAD|UNK|MASK|BOS|EOS)\]"
+    r"|<\|endoftext\|>|\bUNK\b",
+    re.IGNORECASE,
+)
+"""Special tokens of captioners, which metrics compare as words."""
 
-_RESULTS_FORM = 'write a list of {"image_id": 42, "caption": "a dog"}'
 
-_TABLES = (".csv", ".tsv", ".token")
-_LIST_AS_TEXT = re.compile(r"\[\s*['\"]")
+@dataclass(frozen=True)
+class References:
+    """References of images by id, in the order of their file, as written or as PTB tokens.
 
-
-def read_results(path: Path, images: Iterable[str] = ()) -> dict[str, str]:
-    """Return the captions of a file by image id, in the file's order.
-
-    images: ids of the references, in the order of a text without ids. Raises InputError for another
-    layout, a duplicate image, and a caption that is empty or longer than LONGEST_CAPTION. An empty
-    caption is an error and not a score of 0, because it is the mark of a file or a decoder that
-    failed.
+    own_ids: ids that the file gives images beside their names. orders: places of the images' first
+    captions in the file. may_be_tokens: True for the form of a2's references.json.
     """
-    pairs = _caption_pairs(path, list(images))
-    counts = Counter(identity for identity, _ in pairs)
-    if repeated := [identity for identity, count in counts.items() if count > 1]:
-        raise InputError(
-            f"{len(repeated):,} images have more than one caption in {str(path)!r}: "
-            f"{sample_ids(repeated)}; keep one caption for each"
-        )
-    if empty := [identity for identity, caption in pairs if not caption.strip()]:
-        raise InputError(
-            f"{len(empty):,} captions in {str(path)!r} are empty: {sample_ids(empty)}; "
-            "caption every image"
-        )
-    return dict(pairs)
+
+    texts: Mapping[str, list[str]]
+    own_ids: Mapping[str, Key]
+    orders: Mapping[str, int]
+    may_be_tokens: bool = False
+
+    def tokens(self, tokenizer: Tokenizer = "karpathy") -> dict[str, list[str]]:
+        """Return the tokens of the references by image id; tokenizer: as for `tokenize`."""
+        tokens = tokenize(self.texts, tokenizer)
+        # Tokenising tokens again would change some: "m&m" becomes "m & m".
+        is_done = self.may_be_tokens and _are_tokens(self.texts, tokens)
+        return dict(self.texts) if is_done else tokens
+
+    def image_of(self, key: Key) -> str | None:
+        """Return the id of the image that a file of captions names, None for an unknown one."""
+        own = self._images_of.get(str(key))
+        if own is not None or isinstance(key, int):
+            return own or next((i for i in [f"{key:012d}"] if i in self.texts), None)
+        # `a2 caption` writes the paths that it read: the longest end that has references
+        parts = [part for part in PurePosixPath(key).parts if part not in ("/", "..")]
+        ends = [named_id("/".join(parts[at:])) for at in range(len(parts))]
+        return next((identity for identity in ends if identity in self.texts), None)
+
+    def key_of(self, image_id: str) -> Key:
+        """Return an image's own id, or else the id of its file."""
+        return self.own_ids.get(image_id, image_id)
+
+    @cached_property
+    def _images_of(self) -> dict[str, str]:
+        return {str(own): identity for identity, own in self.own_ids.items()}
+
+
+@dataclass(frozen=True)
+class Results:
+    """One caption for each image by its id, and the ids as the file has them."""
+
+    captions: Mapping[str, str]
+    keys: Mapping[str, Key]
+
+
+def read_results(path: Path) -> dict[str, str]:
+    """Return the captions of a file by image id; raises InputError as `read_captions` does."""
+    return dict(read_captions(path).captions)
+
+
+def read_captions(
+    path: Path, references: References | None = None, fields: Fields = _CAPTIONS
+) -> Results:
+    """Return the captions of a file, linked with the images of the references.
+
+    Raises InputError for another layout, a bad item, a duplicate image, and captions without images
+    whose number is not that of the references. An empty caption is one without words, as for
+    pycocoevalcap.
+    """
+    name = repr(str(path))
+
+    def reject(position: str, reason: str) -> None:
+        raise InputError(f"{position} of {name}: {reason}; fix or remove it")
+
+    with collection_paused():
+        images = list(read_raw(path, reject, fields).images)
+    if all(not image.file for image in images):
+        ids = _in_order(images, references, name)
+        keys: list[Key] = [references.key_of(i) for i in ids] if references else [*ids]
+    else:
+        keys = [image.key for image in images]
+        known = [references.image_of(key) if references else None for key in keys]
+        ids = [i or _file_id(image, name) for i, image in zip(known, images, strict=True)]
+    _require_one_caption(images, ids, name)
+    captions = {i: _caption(image, name) for i, image in zip(ids, images, strict=True)}
+    results = Results(captions, dict(zip(ids, keys, strict=True)))
+    _warn_about(results.captions, results.keys, name)
+    return results
+
+
+def _file_id(image: RawImage, name: str) -> str:
+    if not image.file:
+        raise InputError(f"{image.position} of {name} names no image; name the image of each")
+    path = PurePosixPath(image.file)
+    return named_id("/".join(part for part in path.parts if part not in ("/", "..")) or "?")
 
 
 def results_entries(
@@ -88,185 +167,148 @@ def write_results(
     write_json(path, results_entries(captions, identities, files))
 
 
-def read_references(path: Path) -> dict[str, list[str]]:
-    """Return the references by image id, as written; those of a `references.json` are PTB tokens.
+def read_references(path: Path, fields: Fields = _REFERENCES) -> References:
+    """Return the references of annotations in any layout: their test split, or all images.
 
-    Raises InputError for an unknown layout and for images without a reference.
+    Raises InputError for an unknown layout, too many bad items, and splits without test.
     """
-    return _read_references(path)[0]
-
-
-def read_reference_tokens(path: Path, tokenizer: Tokenizer = "karpathy") -> dict[str, list[str]]:
-    """Return the tokens of the references by image id; tokenizer: as for `tokenize`."""
-    references, may_be_tokens = _read_references(path)
-    tokens = tokenize(references, tokenizer)
-    # Tokenising tokens again would change some: "m&m" becomes "m & m".
-    return references if may_be_tokens and _are_tokens(references, tokens) else tokens
+    annotations = read_all(path, fields)
+    skipped = annotations.skipped
+    for item in skipped[:_LOGGED_ITEMS]:
+        logger.warning("skipped in %s: %s (%s)", path, item.image_id, item.reason)
+    check_skip_limit(skipped, len(annotations.images) + len(skipped), "references")
+    images = annotations.images
+    if any(image.split for image in images):
+        images = tuple(image for image in images if image.split == "test")
+    if not images:
+        raise InputError(f"no image of {str(path)!r} is in its test split; name other references")
+    return References(
+        {image.image_id: [caption.raw for caption in image.captions] for image in images},
+        {image.image_id: image.own_id for image in images if image.own_id is not None},
+        annotations.orders,
+        annotations.layout == DICTIONARY.name,
+    )
 
 
 def require_same_images(
-    results: Collection[str], references: Collection[str], *, allow_missing: bool = False
+    results: Mapping[str, Key], references: References, *, allow_missing: bool = False
 ) -> list[str]:
     """Return the images that have references but no caption.
 
-    Raises InputError for them unless `allow_missing` is set: scores over fewer images cannot be
-    compared. Raises InputError for captions of images without references, and without any caption.
+    results: captioned images by id, as their file names them. Raises InputError for missing ones
+    unless `allow_missing` is set: scores over fewer images cannot be compared. Raises InputError
+    for captions of images without references, and without any caption.
     """
-    known, captioned = set(references), set(results)
-    missing = [identity for identity in references if identity not in captioned]
-    unknown = [identity for identity in results if identity not in known]
+    missing = [identity for identity in references.texts if identity not in results]
+    unknown = [str(key) for identity, key in results.items() if identity not in references.texts]
     if unknown:
         raise InputError(
-            f"{len(unknown):,} of {len(captioned):,} captions have no reference: "
+            f"{len(unknown):,} of {len(results):,} captions have no reference: "
             f"{sample_ids(unknown)}; remove them, or add references for those images"
-            + (_id_forms(unknown, missing) if len(unknown) == len(captioned) else "")
+            + (_id_forms(unknown, references) if len(unknown) == len(results) else "")
         )
     if missing and not allow_missing:
+        keys = [references.key_of(identity) for identity in missing]
         raise InputError(
-            f"{missing_captions(missing, len(known))}; caption them, or score the others with "
-            "--allow-missing"
+            f"{missing_captions(keys, len(references.texts))}; caption them, or score the others "
+            "with --allow-missing"
         )
-    if not captioned:
+    if not results:
         raise InputError("nothing to score: 0 captions; caption at least one image")
     return missing
 
 
-def _id_forms(captioned: Sequence[str], referenced: Sequence[str]) -> str:
-    """Return examples of the ids of both files, and the fields that they come from."""
-    return (
-        f". Ids of captions (image_id): {sample_ids(captioned[:2])}; of references (id of COCO "
-        f"captions, else the file name without its suffix): {sample_ids(referenced[:2])}"
-    )
-
-
-def missing_captions(missing: Sequence[str], total: int) -> str:
+def missing_captions(missing: Sequence[Key], total: int) -> str:
     """Return a message with the number of images without a caption, and the first of them."""
     count = f"{len(missing):,} of {total:,}"
-    return f"{count} images with references have no caption: {sample_ids(missing)}"
+    return f"{count} images with references have no caption: {sample_ids([*map(str, missing)])}"
 
 
-def _caption_pairs(path: Path, images: list[str]) -> list[tuple[str, str]]:
-    name = repr(str(path))
-    kind = path.name.removesuffix(".gz")
-    if kind.endswith(_TABLES) or (kind.endswith(".txt") and _is_token_file(path)):
-        found, _ = _read_table(path)
-        return [(_image_id(i.file, name), _caption(c, name)) for i in found for c in i.captions]
-    if kind.endswith(".txt"):
-        return _lines(path, images)
-    if kind.endswith(".jsonl"):
-        # not splitlines(): it also splits at U+2028, which JSON strings may contain
-        lines = [line for line in read_text(path).split("\n") if line.strip()]
-        content: object = [
-            parse_json(line, where=f"line {n} of {name}") for n, line in enumerate(lines, 1)
-        ]
-    else:
-        content = read_json(path)
-    if isinstance(content, dict) and content and not {"images", "annotations"} <= content.keys():
-        return [
-            (_image_id(key, name), _caption(text, f"{key!r} of {name}"))
-            for key, text in content.items()
-        ]
-    if not isinstance(content, list):
-        raise InputError(f"results {name} are not a list; {_RESULTS_FORM}")
-    known = set(images)
-    return [_result(entry, f"entry {n} of {name}", known) for n, entry in enumerate(content, 1)]
+def _id_forms(captioned: Sequence[str], references: References) -> str:
+    """Return examples of the ids of both files."""
+    names = [str(references.key_of(identity)) for identity in list(references.texts)[:2]]
+    return (
+        f". Ids of captions: {sample_ids(captioned[:2])}; of references (their own ids, else the "
+        f"file names without suffix): {sample_ids(names)}"
+    )
 
 
-def _is_token_file(path: Path) -> bool:
-    return TOKEN_LINE.fullmatch(read_text(path).partition("\n")[0]) is not None
-
-
-def _lines(path: Path, images: list[str]) -> list[tuple[str, str]]:
-    """Return the lines of a text as the captions of images."""
-    lines = read_text(path).removesuffix("\n").split("\n")  # a caption may contain U+2028
-    if len(lines) != len(images):
+def _in_order(images: Sequence[RawImage], references: References | None, name: str) -> list[str]:
+    """Return the images of captions that are listed without any, with a notice of the order."""
+    keys = list(references.texts if references else map(str, range(1, len(images) + 1)))
+    if len(images) != len(keys):
         raise InputError(
-            f"{str(path)!r} has {len(lines):,} lines, the references {len(images):,} images; give "
-            "one caption on each line, in the order of the references"
+            f"{name} has {len(images):,} captions without images, the references {len(keys):,} "
+            "images; give one caption for each image, in the order of the references"
         )
-    return [(i, _caption(line, str(path))) for i, line in zip(images, lines, strict=True)]
-
-
-def _result(entry: object, source: str, known: Collection[str]) -> tuple[str, str]:
-    if isinstance(entry, dict) and "caption" in entry:
-        if "image_id" in entry:
-            return _image_id(entry["image_id"], source), _caption(entry["caption"], source)
-        if isinstance(image := entry.get("image"), str) and Path(image).name:
-            return _path_id(image, known), _caption(entry["caption"], source)
-    raise InputError(f"{source} lacks image_id or caption: {_short(entry)}; {_RESULTS_FORM}")
-
-
-def _path_id(image: str, known: Collection[str]) -> str:
-    """Return the id of an image that `a2 caption` read: the longest end of its path in `known`."""
-    parts = [part for part in Path(image).parts if part not in ("/", "..")]
-    ends = [named_id("/".join(parts[at:])) for at in range(len(parts))]
-    return next((identity for identity in ends if identity in known), ends[-1])
-
-
-def _image_id(value: object, source: str) -> str:
-    # In Python, True is an int.
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return f"{value:012d}"
-    if isinstance(value, str) and value:
-        return named_id(value)
-    raise InputError(f"image_id in {source} is {_short(value)}; give a number or a string")
-
-
-def _caption(value: object, source: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"caption in {source} is {_short(value)}; give a string")
-    if _LIST_AS_TEXT.match(value):
-        raise InputError(
-            f"caption in {source} is a list that was written as text: {_short(value)}; write one "
-            "caption, or the list itself"
+    if references:
+        pairs = zip(keys, images, strict=False)
+        first = [f"{references.key_of(i)}: {str(image.captions[0])[:40]!r}" for i, image in pairs]
+        logger.warning(
+            "captions of %s are taken in the order of the references' images: %s",
+            name,
+            ", ".join(first[:2]),
         )
-    if len(value) > LONGEST_CAPTION:
-        raise InputError(
-            f"caption in {source} has {len(value):,} characters, the limit is "
-            f"{LONGEST_CAPTION:,}; shorten it"
-        )
-    # JSON may contain lone surrogates, which cannot be written as UTF-8.
+        orders = {
+            "by id": sorted(keys, key=lambda i: results_id(str(references.key_of(i)).zfill(12))),
+            "of first captions": sorted(keys, key=lambda i: references.orders.get(i, 0)),
+        }
+        if others := [order for order, sorted_keys in orders.items() if sorted_keys != keys]:
+            logger.warning(
+                "the images have another order %s; check the pairs, or give captions with ids",
+                " and ".join(others),
+            )
+    return keys
+
+
+def _caption(image: RawImage, name: str) -> str:
     try:
-        value.encode()
-    except UnicodeEncodeError as error:
+        return read_caption(image.captions[0], may_be_empty=True).raw
+    except BadItem as error:
         raise InputError(
-            f"caption in {source} is not valid Unicode: {_short(value)}; write it again as UTF-8"
+            f"caption at {image.position} of {name}: {error}; write it again"
         ) from error
-    return value
 
 
-def _read_references(path: Path) -> tuple[dict[str, list[str]], bool]:
-    """Return the references, and True for a layout in which they may be PTB tokens."""
-    # By its name, because it is not one JSON document.
-    if path.name.removesuffix(".gz").endswith(".jsonl"):
-        return _test_split(path), False
-    if path.name.removesuffix(".gz").endswith((*_TABLES, ".txt")):
-        return _table_references(path), False
-    document = read_json(path)
-    if isinstance(document, dict) and {"images", "annotations"} <= document.keys():
-        return _coco_captions(document["images"], document["annotations"], repr(str(path))), False
-    if isinstance(document, dict) and "images" in document:
-        return _test_split(path), False
-    if isinstance(document, dict) and document:
-        name = repr(str(path))
-        groups = {key: [v] if isinstance(v, str) else v for key, v in document.items()}
-        if _are_sentences(groups.values()):
-            found = {
-                _image_id(key, name): [_caption(text, f"{key!r} of {name}") for text in texts]
-                for key, texts in groups.items()
-            }
-            return found, True
-    raise InputError(
-        f"no references in {str(path)!r}: unknown layout; "
-        "give COCO captions, a Karpathy file, or a references.json"
+def _require_one_caption(images: Sequence[RawImage], ids: Sequence[str], name: str) -> None:
+    """Raise InputError for images with more or less than one caption."""
+    counts = Counter(
+        chain.from_iterable([i] * len(image.captions) for i, image in zip(ids, images, strict=True))
     )
+    keys = {identity: str(image.key) for identity, image in zip(ids, images, strict=True)}
+    for wrong, what, remedy in (
+        (
+            [keys[i] for i, count in counts.items() if count > 1],
+            "more than one",
+            "keep one caption for",
+        ),
+        ([keys[i] for i in keys if i not in counts], "no", "caption"),
+    ):
+        if wrong:
+            raise InputError(
+                f"{len(wrong):,} images have {what} caption in {name}: {sample_ids(wrong)}; "
+                f"{remedy} each"
+            )
 
 
-def _are_sentences(values: Iterable[object]) -> bool:
-    return all(
-        isinstance(group, list) and group and all(isinstance(s, str) for s in group)
-        for group in values
-    )
+def _warn_about(captions: Mapping[str, str], keys: Mapping[str, Key], name: str) -> None:
+    """Warn of captions without words, and of special tokens in them."""
+    if empty := [str(keys[i]) for i, caption in captions.items() if not caption.strip()]:
+        logger.warning(
+            "%s captions of %s are empty: %s; they are scored as having no words",
+            f"{len(empty):,}",
+            name,
+            sample_ids(empty),
+        )
+    if marked := [i for i, caption in captions.items() if _MARKS.search(caption)]:
+        logger.warning(
+            "%.3g %% of the captions of %s have special tokens, which metrics compare as words, as "
+            "in %s: %r; remove them",
+            100 * len(marked) / len(captions),
+            name,
+            keys[marked[0]],
+            captions[marked[0]][:60],
+        )
 
 
 def _are_tokens(
@@ -285,72 +327,3 @@ def _are_tokens(
     pairs = zip(chain(*references.values()), chain(*tokens.values()), strict=True)
     changed = list(starmap(is_changed, pairs))
     return 100 * sum(changed) <= len(changed)
-
-
-def _table_references(path: Path) -> dict[str, list[str]]:
-    """Return the references of a table: its test split, or all rows if it has no test split."""
-    images, _ = _read_table(path)
-    chosen = [image for image in images if image.split == "test"] or images
-    name = repr(str(path))
-    return {
-        _image_id(image.file, name): [_caption(text, name) for text in image.captions]
-        for image in chosen
-    }
-
-
-def _read_table(path: Path) -> tuple[list[RawImage], bool]:
-    def skip(identity: str, reason: str) -> None:
-        logger.warning("skipped in %s: %s (%s)", path, identity, reason)
-
-    return read_table(read_text(path), str(path), skip)
-
-
-def _test_split(path: Path) -> dict[str, list[str]]:
-    annotations = read_annotations(path)
-    for skipped in annotations.skipped[:_LOGGED_ITEMS]:
-        logger.warning("skipped in %s: %s (%s)", path, skipped.image_id, skipped.reason)
-    references = {
-        image.image_id: [caption.raw for caption in image.captions]
-        for image in annotations.images
-        if image.split == "test"
-    }
-    if not references:
-        raise InputError(f"no image of {str(path)!r} is in its test split; name other references")
-    return references
-
-
-def _coco_captions(images: object, annotations: object, name: str) -> dict[str, list[str]]:
-    references: dict[str, list[tuple[int, str]]] = {}
-    rejected: set[str] = set()
-    for index, image in enumerate(_objects(images, "images", name)):
-        references[_image_id(image.get("id"), f"images[{index}] of {name}")] = []
-    for index, annotation in enumerate(_objects(annotations, "annotations", name)):
-        source = f"annotations[{index}] of {name}"
-        identity = _image_id(annotation.get("image_id"), source)
-        if identity not in references:
-            raise InputError(f"{source} names image {identity!r}, which 'images' lacks; add it")
-        # VizWiz: captions that say only that the image is bad
-        if annotation.get("is_rejected") or annotation.get("is_precanned"):
-            rejected.add(identity)
-            continue
-        number = annotation.get("id")
-        order = number if isinstance(number, int) else index
-        references[identity].append((order, _caption(annotation.get("caption"), source)))
-    bare = [i for i, captions in references.items() if not captions and i not in rejected]
-    if bare or not references:
-        raise InputError(
-            f"{len(bare):,} of {len(references):,} images in {name} have no caption: "
-            f"{sample_ids(bare) or 'there are no images'}; give each at least one"
-        )
-    # by id, as `preprocess.references` counts them; COCO's files are in another order
-    return {i: [text for _, text in sorted(found)] for i, found in references.items() if found}
-
-
-def _objects(value: object, key: str, name: str) -> list[dict[str, object]]:
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise InputError(f"{key!r} in {name} is not a list of objects; give COCO captions")
-    return value
-
-
-def _short(value: object) -> str:
-    return f"{value!r:.60}"

@@ -19,9 +19,8 @@ from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
 from a2cap.pipeline.evaluation.metrics_file import write_scores
 from a2cap.pipeline.evaluation.results import (
-    read_reference_tokens,
+    read_captions,
     read_references,
-    read_results,
     require_same_images,
 )
 from a2cap.pipeline.metrics.all_metrics import METRICS as ALL_METRICS
@@ -43,7 +42,7 @@ _SHOWN = 500  # images of a report
 class ScoredFiles:
     """Captions and references to score, and how.
 
-    captions, references: files as `read_results` and `read_references` take them. allow_missing:
+    captions, references: files as `read_captions` and `read_references` take them. allow_missing:
     permit references without a caption. word_groups: groups of words that are scored separately.
     scenes: instances.json of generated scenes, to judge what the captions state. tokenizer: as for
     `tokenize`. idf: as for `score`. most: references of an image, the first by id; None is all.
@@ -65,10 +64,11 @@ class ScoredFiles:
         """Return the scores; raise InputError if both files are of different images."""
         groups = read_word_groups(self.word_groups) if self.word_groups else {}
         scenes = read_scenes(self.scenes) if self.scenes else None
-        raw = {i: found[: self.most] for i, found in read_references(self.references).items()}
-        captions = read_results(self.captions, raw)
-        missing = require_same_images(captions, raw, allow_missing=self.allow_missing)
-        tokens = read_reference_tokens(self.references, self.tokenizer)
+        references = read_references(self.references)
+        results = read_captions(self.captions, references)
+        missing = require_same_images(results.keys, references, allow_missing=self.allow_missing)
+        captions, raw = results.captions, references.texts
+        tokens = references.tokens(self.tokenizer)
         sources = (self.captions, self.references, self.word_groups, self.scenes)
         return score_evaluation(
             f"Captions of {self.captions.name}",
@@ -81,7 +81,7 @@ class ScoredFiles:
             metrics=self.metrics,
             groups=groups,
             scenes=scenes,
-            shown={image_id: raw[image_id] for image_id in captions},
+            shown={image_id: raw[image_id][: self.most] for image_id in captions},
             skipped=dict.fromkeys(missing, f"no caption in {self.captions.name}"),
             provenance={
                 METRIC_TOKENS: metric_tokens(self.tokenizer),

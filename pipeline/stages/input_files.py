@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from a2cap.data.annotations.json_layouts import require_annotations
+from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.identities import NO_OWN_IDS, Identities, Key
@@ -112,7 +112,8 @@ class ExperimentFiles:
 
         if not all(path.is_file() for path in files):
             return read()
-        return self.hashes.names(files, f"{_READING} {data.id_rule} {data.split}", read)
+        fields = data.fields.model_dump_json(exclude_defaults=True)
+        return self.hashes.names(files, f"{_READING} {data.id_rule} {data.split} {fields}", read)
 
     @property
     def annotated(self) -> set[str] | None:
@@ -151,7 +152,11 @@ class ExperimentFiles:
         data = self._config.data
         path = require_annotations(data.annotations)
         return read_annotations(
-            path, split_list=data.split_list, split=data.split, rule=data.id_rule
+            path,
+            split_list=data.split_list,
+            split=data.split,
+            rule=data.id_rule,
+            fields=data.fields,
         )
 
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from a2cap.data.annotations.json_layouts import IN_NO_SPLIT, require_annotations
-from a2cap.data.annotations.read import Annotations, Caption, check_skip_limit
-from a2cap.data.annotations.tables import caption_files
+from a2cap.data.annotations.layouts import caption_files, require_annotations
+from a2cap.data.annotations.read import IN_NO_SPLIT, Annotations, Caption, check_skip_limit
 from a2cap.data.captions.vocabulary import make_vocabulary
 from a2cap.data.data_config import DataConfig, PreprocessConfig
 from a2cap.data.errors import InputError
@@ -69,6 +68,7 @@ class Preprocess(Stage):
         rules: dict[str, object] = {"split": self.data.split, "ids": self.data.id_rule}
         if self.files.identities:
             rules["own_ids"] = True
+        rules |= self.data.model_dump(mode="json", include={"fields"}, exclude_defaults=True)
         fields = {"preprocess": self.preprocess.model_dump(mode="json"), "data": rules}
         outputs = (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)
         return PreparedStage(self.name, self.version, fields, found, outputs, self.work)

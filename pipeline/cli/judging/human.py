@@ -15,7 +15,7 @@ from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
 from a2cap.pipeline.engine.artifact_names import RESULTS
 from a2cap.pipeline.evaluation.human import Key, Tally, write_sheet
 from a2cap.pipeline.evaluation.human import tally as count_answers
-from a2cap.pipeline.evaluation.results import read_reference_tokens, read_results
+from a2cap.pipeline.evaluation.results import read_references, read_results
 
 _HUMAN = "a human reference"
 _HEADER = f"{'':<12} {'A':>6} {'tie':>6} {'B':>6}  {'B - A':>7}  {'95 % interval':^18}  kappa"
@@ -82,7 +82,7 @@ def sheet(
     if references is not None:
         require_existing({"--references": [references]})
         draw = Random(seed)
-        tokens = sorted(read_reference_tokens(references).items())
+        tokens = sorted(read_references(references).tokens().items())
         captions[_HUMAN] = {image_id: draw.choice(found) for image_id, found in tokens}
     key = write_sheet(output, captions, images, count=count, seed=seed)
     pairs = f" and {len(key.items)} pairs" if references else ""

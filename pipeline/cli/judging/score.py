@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from a2cap.data.image_ids import results_id
 from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
@@ -119,7 +120,7 @@ def score(
         write_evaluation(output, found, image_cards(found, images))
         click.echo(f"report: {output / 'report.html'}")
     if found.skipped:
-        text = missing_captions(list(found.skipped), found.total)
+        text = missing_captions([*map(results_id, found.skipped)], found.total)
         click.echo(f"a2: {text}; scored without them", err=True)
     if found.skipped or (spice and not has_spice(found.scores.not_run)):
         raise click.exceptions.Exit(EXIT_SKIPPED)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.data.annotations.json_layouts import require_annotations
+from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.sources.open_source import open_source
 from tests.data.annotations.documents import reasons
@@ -93,8 +93,7 @@ def test_sources_without_captions_are_errors(memory, tmp_path):
     path = tmp_path / "a.parquet"
     write_parquet(path, image=[b""])
     assert message_of(lambda: read_annotations(path)) == (
-        f"no column captions or caption or text or sentences_raw or sentences in {str(path)!r}; "
-        "rename that of the captions"
+        f"no column of captions in {str(path)!r}, it has image; name it as data.fields.caption"
     )
     memory.pipe("/lists/images.txt", b"a.jpg\n")
     assert message_of(lambda: read_annotations(Path("memory://lists/images.txt"))) == (

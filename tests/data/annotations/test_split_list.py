@@ -51,8 +51,8 @@ def test_a_folder_without_split_files_is_rejected(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"dev": [1]}, "unknown split 'dev' in {name}; use train, val, test or restval"),
-        ("1 dev", "unknown split 'dev' in {name}; use train, val, test or restval"),
+        ({"x": [1]}, "unknown split 'x' in {name}; use train, val, test or restval"),
+        ("1 x", "unknown split 'x' in {name}; use train, val, test or restval"),
         (
             {"train": [1], "val": ["000000000001.jpg"]},
             "image '000000000001' is in two splits of {name} ('train' and 'val'); keep one",

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from a2cap.data.annotations.json_layouts import require_annotations
+from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.sources.open_source import image_source, is_source, open_source
 from tests.data.annotations.documents import reasons

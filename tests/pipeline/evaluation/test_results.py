@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from a2cap.data.annotations.layouts import GIVE_LAYOUT
 from a2cap.data.identities import Identities
 from a2cap.pipeline.evaluation.results import (
-    read_reference_tokens,
+    References,
+    read_captions,
     read_references,
     read_results,
     require_same_images,
@@ -43,8 +45,9 @@ COCO: dict[str, Any] = {
 }
 
 
-FORM = 'write a list of {{"image_id": 42, "caption": "a dog"}}'
-COMMON_LAYOUTS = "give COCO captions, a Karpathy file, or a references.json"
+def references_of(ids, own_ids=None):
+    """References of images without any, which captions are linked with."""
+    return References({identity: [] for identity in ids}, own_ids or {}, {})
 
 
 def test_results_are_keyed_by_image_id(tmp_path):
@@ -68,20 +71,19 @@ def test_results_are_keyed_by_image_id(tmp_path):
     for name, content in contents.items():
         found = read_results(written(tmp_path, content, name))
         assert found == {"000000000001": "a\u2028b", "000000000002": "c"}
-    assert read_results(written(tmp_path, "a\u2028b\nc\n", "x.txt"), "pq") == {
-        "p": "a\u2028b",
-        "q": "c",
-    }
+    listed = read_captions(written(tmp_path, "a\u2028b\nc\n", "x.txt"), references_of("pq"))
+    assert listed.captions == {"p": "a\u2028b", "q": "c"}
     deep = written(tmp_path, "[" * 100_000, "x.jsonl")
-    assert message_of(read_results, deep).startswith(f"not JSON: line 1 of {str(deep)!r} (")
+    assert message_of(read_results, deep).startswith(f"line 1 of {str(deep)!r}: not JSON: line 1 (")
 
 
 def test_lines_of_a2_caption_are_keyed_by_the_end_of_their_path(tmp_path):
     paths = ["/data/pets/dog.jpg", "../pets/cat.png", "COCO_val2014_000000000042.jpg", "x/boat.jpg"]
     lines = [json.dumps({"image": path, "model": "photos", "caption": path}) for path in paths]
     known = ["dog", "pets/dog", "pets/cat", "000000000042"]
-    found = read_results(written(tmp_path, "\n".join(lines), "x.jsonl"), known)
-    assert list(found) == ["pets/dog", "pets/cat", "000000000042", "boat"]
+    results = read_captions(written(tmp_path, "\n".join(lines), "x.jsonl"), references_of(known))
+    assert list(results.captions) == ["pets/dog", "pets/cat", "000000000042", "x/boat"]
+    assert list(results.keys.values()) == paths
 
 
 def test_results_are_written_in_id_order_with_integers_for_decimal_ids(tmp_path):
@@ -98,55 +100,131 @@ def test_gzipped_files_are_read(tmp_path):
     for name, content in (("r.json.gz", [{"image_id": 1, "caption": "a"}]), ("g.json.gz", COCO)):
         (tmp_path / name).write_bytes(gzip.compress(json.dumps(content).encode()))
     assert read_results(tmp_path / "r.json.gz") == {"000000000001": "a"}
-    assert len(read_references(tmp_path / "g.json.gz")) == 2
+    assert len(read_references(tmp_path / "g.json.gz").texts) == 2
 
 
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ("a dog", "results {path} are not a list; " + FORM),
+        (
+            [3],
+            "unknown layout: {path} is a JSON list of 3; "
+            + GIVE_LAYOUT.replace("{", "{{").replace("}", "}}"),
+        ),
         (
             [{"image_id": 1, "caption": "a"}, {"image_id": 2}],
-            "entry 2 of {path} lacks image_id or caption: {{'image_id': 2}}; " + FORM,
+            "entry 2 of {path}: no field of the caption among 'image_id'; name it as "
+            "data.fields.caption; fix or remove it",
         ),
-        (["a dog"], "entry 1 of {path} lacks image_id or caption: 'a dog'; " + FORM),
+        (
+            [{"image_id": 1, "caption": "a"}, {"caption": "b"}],
+            "entry 2 of {path} names no image; name the image of each",
+        ),
         (
             [{"image_id": 1, "caption": "\ud83d"}],
-            "caption in entry 1 of {path} is not valid Unicode: '\\ud83d'; write it again as UTF-8",
+            "caption at entry 1 of {path}: not valid Unicode; write it again",
         ),
         (
             [{"image_id": 1, "caption": "a" * 10_000_000}],
-            "caption in entry 1 of {path} has 10,000,000 characters, the limit is 10,000; "
-            "shorten it",
+            "caption at entry 1 of {path}: 10,000,000 characters, at most 10,000 are read; write "
+            "it again",
         ),
         (
             [{"image_id": n, "caption": "a"} for n in [1, 2, "2", 3, 1]],
-            "2 images have more than one caption in {path}: 000000000001, 000000000002; "
-            "keep one caption for each",
+            "2 images have more than one caption in {path}: 1, 2; keep one caption for each",
         ),
         (
-            [{"image_id": n, "caption": " "} for n in range(1, 8)],
-            "7 captions in {path} are empty: 000000000001, 000000000002, 000000000003, "
-            "000000000004, 000000000005 and 2 more; caption every image",
+            {"1": ["a dog", "dogs"], "2": ["a cat"]},
+            "1 images have more than one caption in {path}: 1; keep one caption for each",
+        ),
+        ({"1": [], "2": "a"}, "1 images have no caption in {path}: 1; caption each"),
+        ('{"1": "a", "1": "b"}', "{path} has the key '1' twice; keep one"),
+        (
+            {"7": "['a dog', 'a cat']"},
+            "caption at '7' of {path}: a list that was written as text: \"['a dog', 'a cat']\"; "
+            "write it again",
         ),
     ],
 )
 def test_unusable_results_are_rejected(tmp_path, entries, message):
-    path = written(tmp_path, json.dumps(entries))
+    path = written(tmp_path, entries if isinstance(entries, str) else json.dumps(entries))
     assert message_of(read_results, path) == message.format(path=repr(str(path)))
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "form"),
+    ("key", "value", "reason"),
     [
-        *(("image_id", value, "a number or a string") for value in (-1, 1.5, True)),
-        *(("caption", value, "a string") for value in (["a dog"], None)),
+        *(("image_id", value, "is not the name of an image: {}") for value in (-1, 1.5, True)),
+        ("caption", 3, "is neither a text nor a list of texts: 3"),
+        (
+            "caption",
+            ["a", "dog"],
+            "is a list of single words: ['a', 'dog']; name it 'tokens' if it "
+            "is a caption in tokens",
+        ),
     ],
 )
-def test_values_of_another_type_are_rejected(tmp_path, key, value, form):
+def test_values_of_another_type_are_rejected(tmp_path, key, value, reason):
     path = written(tmp_path, [{"image_id": 1, "caption": "a", key: value}])
-    message = f"{key} in entry 1 of {str(path)!r} is {value!r}; give {form}"
-    assert message_of(read_results, path) == message
+    assert message_of(read_results, path) == (
+        f"entry 1 of {str(path)!r}: {key!r} {reason.format(value)}; fix or remove it"
+    )
+
+
+def test_an_empty_caption_has_no_words_and_is_named(tmp_path, caplog):
+    path = written(tmp_path, [{"image_id": 49, "caption": " "}, {"image_id": 5, "caption": "a"}])
+    assert read_results(path) == {"000000000049": " ", "000000000005": "a"}
+    assert caplog.messages == [
+        f"1 captions of {str(path)!r} are empty: 49; they are scored as having no words"
+    ]
+
+
+def test_special_tokens_of_captioners_are_counted_in_one_warning(tmp_path, caplog):
+    texts = ["<start> a dog", "a UNK runs", "a dog [SEP]", "a dog is unknown"]
+    path = written(tmp_path, {f"{n}.jpg": text for n, text in enumerate(texts)})
+    read_results(path)
+    assert caplog.messages == [
+        f"75 % of the captions of {str(path)!r} have special tokens, which metrics compare as "
+        "words, as in 0.jpg: '<start> a dog'; remove them"
+    ]
+
+
+def test_captions_without_images_state_their_order(tmp_path, caplog):
+    coco = {
+        "images": [{"id": 9}, {"id": 4}],
+        "annotations": [
+            {"image_id": 4, "id": 1, "caption": "A cat."},
+            {"image_id": 9, "id": 2, "caption": "A dog."},
+        ],
+    }
+    references = read_references(written(tmp_path, coco))
+    for name, content in (("x.txt", "a dog\na cat\n"), ("y.json", ["a dog", "a cat"])):
+        caplog.clear()
+        path = written(tmp_path, content, name)
+        results = read_captions(path, references)
+        assert results.captions == {"000000000009": "a dog", "000000000004": "a cat"}
+        assert caplog.messages == [
+            f"captions of {str(path)!r} are taken in the order of the references' images: "
+            "9: 'a dog', 4: 'a cat'",
+            "the images have another order by id and of first captions; check the pairs, or give "
+            "captions with ids",
+        ]
+
+
+def test_ids_of_annotations_and_names_of_files_name_one_image(tmp_path):
+    images = [{"id": 27, "file_name": "cats/a.jpg"}, {"id": "x9", "file_name": "b.jpg"}]
+    coco = {
+        "images": images,
+        "annotations": [
+            {"image_id": image["id"], "id": n, "caption": "A cat."}
+            for n, image in enumerate(images)
+        ],
+    }
+    references = read_references(written(tmp_path, coco))
+    for keys in ([27, "x9"], ["27", "b.jpg"], ["cats/a.jpg", "b"], ["/data/cats/a.jpg", "x9"]):
+        entries = [{"image_id": key, "caption": "a cat"} for key in keys]
+        results = read_captions(written(tmp_path, entries, "r.json"), references)
+        assert results.keys == {"cats/a": keys[0], "b": keys[1]}
 
 
 TWO = {"000000000001": ["A dog.", "Dogs"]}
@@ -169,10 +247,17 @@ JSONL = [
         ("captions.jsonl", "\n".join(map(json.dumps, JSONL)), {"a": ["A dog."]}),
         ("r.csv", "image,caption,split\n1.jpg,A dog.,test\n1.jpg,Dogs,test\n2.jpg,x,train\n", TWO),
         ("r.token", "1.jpg#0\tA dog.\n1.jpg#1\tDogs\n", TWO),
+        ("own.jsonl", '{"image": "1.jpg", "captions": ["A dog.", "Dogs"]}', TWO),
+        ("r.json", [{"image_id": 1, "captions": ["A dog.", "Dogs"]}], TWO),
+        ("r.json", [["A dog.", "Dogs"], ["A cat."]], {"1": ["A dog.", "Dogs"], "2": ["A cat."]}),
+        ("r.json", {"1": [{"caption": "A dog."}, {"caption": "Dogs"}]}, TWO),
+        ("r.txt", "A dog.\nA cat.\n", {"1": ["A dog."], "2": ["A cat."]}),
+        ("r.jsonl", '{"prediction": "x", "references": ["A dog."]}', {"1": ["A dog."]}),
+        ("r.csv", "prediction,reference\nx,A dog.\n", {"1": ["A dog."]}),
     ],
 )
 def test_references_are_read_from_every_layout(tmp_path, name, content, found):
-    assert read_references(written(tmp_path, content, name)) == found
+    assert read_references(written(tmp_path, content, name)).texts == found
 
 
 @pytest.mark.parametrize(
@@ -181,14 +266,14 @@ def test_references_are_read_from_every_layout(tmp_path, name, content, found):
 @pytest.mark.parametrize("tokenizer", ["karpathy", "unicode"])
 def test_captions_without_capitals_are_tokenised(tmp_path, texts, tokenizer):
     path = written(tmp_path, {"000000000042": texts})
-    found = read_reference_tokens(path, tokenizer)
+    found = read_references(path).tokens(tokenizer)
     assert found == tokenize({"000000000042": texts}, tokenizer)
 
 
 def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
     path = written(tmp_path, {"000000000042": ["a bag of m&m"]})
-    assert read_references(path) == {"000000000042": ["a bag of m&m"]}
-    assert read_reference_tokens(path) == read_references(path)
+    references = read_references(path)
+    assert references.tokens() == references.texts == {"000000000042": ["a bag of m&m"]}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +281,7 @@ def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
 )
 def test_other_references_are_tokenised(tmp_path, content):
     found = {"000000000042": ["a dog", "a dog runs"], "000000000007": ["a cat"]}
-    tokens = read_reference_tokens(written(tmp_path, content))
+    tokens = read_references(written(tmp_path, content)).tokens()
     assert tokens == {image_id: found[image_id] for image_id in tokens}
 
 
@@ -208,7 +293,7 @@ def test_rejected_captions_of_vizwiz_are_no_references(tmp_path):
         {"image_id": 7, "id": 3, **bad},
     ]
     path = written(tmp_path, {**COCO, "annotations": annotations})
-    assert read_references(path) == {"000000000042": ["A dog."]}
+    assert read_references(path).texts == {"000000000042": ["A dog."]}
 
 
 def test_skipped_references_are_logged(tmp_path, caplog):
@@ -221,50 +306,43 @@ def test_skipped_references_are_logged(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (["a dog"], "no references in {path}: unknown layout; " + COMMON_LAYOUTS),
-        ({"42": []}, "no references in {path}: unknown layout; " + COMMON_LAYOUTS),
         (
-            {"42": "['a dog', 'a cat']"},
-            "caption in '42' of {path} is a list that was written as text: "
-            "\"['a dog', 'a cat']\"; write one caption, or the list itself",
+            {**COCO, "images": {}},
+            "unknown layout: {path} is a JSON object of 'images', 'annotations'; give one of: ",
         ),
         (
-            {**COCO, "images": COCO["images"][:1]},
-            "annotations[1] of {path} names image '000000000007', which 'images' lacks; add it",
-        ),
-        (
-            {**COCO, "annotations": COCO["annotations"][:1]},
-            "1 of 2 images in {path} have no caption: 000000000007; give each at least one",
-        ),
-        (
-            {"images": [], "annotations": []},
-            "0 of 0 images in {path} have no caption: there are no images; give each at least one",
+            {"42": []},
+            "no usable image in {path}, read as a JSON object {{image: captions}}: 1 of 1 items "
+            "skipped for one reason, first '000000000042': no caption; fix them",
         ),
         (
             {"42": ["a" * 10_001]},
-            "caption in '42' of {path} has 10,001 characters, the limit is 10,000; shorten it",
-        ),
-        (
-            {"images": {}, "annotations": []},
-            "'images' in {path} is not a list of objects; give COCO captions",
+            "no usable image in {path}, read as a JSON object {{image: captions}}: 1 of 2 items "
+            "skipped for one reason, first '000000000042': caption 0: 10,001 characters, at most "
+            "10,000 are read; fix them",
         ),
         (
             {"images": KARPATHY["images"][1:]},
             "no image of {path} is in its test split; name other references",
         ),
+        (
+            {str(n): [] if n else ["A dog."] for n in range(12)},
+            "11 of 12 references cannot be used, at most ",
+        ),
     ],
 )
 def test_unusable_references_are_rejected(tmp_path, document, message):
     path = written(tmp_path, document)
-    assert message_of(read_references, path) == message.format(path=repr(str(path)))
+    assert message_of(read_references, path).startswith(message.format(path=repr(str(path))))
 
 
 EVERY = [str(number) for number in range(5000)]
 
 
 def test_missing_captions_are_returned_if_they_are_allowed():
-    assert require_same_images({"b": "x", "a": "y"}, {"a": ["z"], "b": ["z"]}) == []
-    assert require_same_images(EVERY[18:], EVERY, allow_missing=True) == EVERY[:18]
+    assert require_same_images({"b": "b", "a": "a"}, references_of("ab")) == []
+    captions = {identity: identity for identity in EVERY[18:]}
+    assert require_same_images(captions, references_of(EVERY), allow_missing=True) == EVERY[:18]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +363,9 @@ def test_missing_captions_are_returned_if_they_are_allowed():
     ids=["missing", "none", "unknown"],
 )
 def test_captions_of_other_images_are_rejected_by_name(captioned, known, allowed, message):
-    assert message_of(require_same_images, captioned, known, allow_missing=allowed) == message
+    keys = {identity: identity for identity in captioned}
+    references = references_of(known)
+    assert message_of(require_same_images, keys, references, allow_missing=allowed) == message
 
 
 @pytest.mark.slow
@@ -294,12 +374,12 @@ def test_captions_of_another_model_have_the_scores_of_pycocoevalcap():
     """Golden values: COCOEvalCap of pycocoevalcap 1.2, run once on these two files."""
     if not SHARED.is_dir():
         pytest.skip("no COCO sample folder beside the checkout")
-    captions = read_results(SHARED / "coco/results/where-image2_init_1.json.gz")
-    path = SHARED / "coco/text/captions_karpathy_test_gt.json.gz"
-    references = read_reference_tokens(path)
-    require_same_images(captions, references)
-    candidates = tokenize({image_id: [caption] for image_id, caption in captions.items()})
-    scores = score(candidates, references)
+    references = read_references(SHARED / "coco/text/captions_karpathy_test_gt.json.gz")
+    path = SHARED / "coco/results/where-image2_init_1.json.gz"
+    results = read_captions(path, references)
+    require_same_images(results.keys, references)
+    candidates = tokenize({image_id: [text] for image_id, text in results.captions.items()})
+    scores = score(candidates, references.tokens())
     golden = {
         "Bleu_1": 0.6777005,
         "Bleu_4": 0.2704779,

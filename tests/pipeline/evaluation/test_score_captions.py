@@ -11,7 +11,7 @@ from a2cap.data.files.json_file import read_json
 from a2cap.data.scenes.generate import coco_captions, instances
 from a2cap.data.scenes.scene import make_scene
 from a2cap.pipeline.evaluation import score_captions as evaluation
-from a2cap.pipeline.evaluation.results import read_results, require_same_images
+from a2cap.pipeline.evaluation.results import References, read_captions, require_same_images
 from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
@@ -203,7 +203,7 @@ def test_allow_missing_scores_the_other_captions(a2_evaluate, files, tmp_path):
     assert answer.exit_code == 3
     assert answer.stdout.splitlines()[0] == "BLEU-1   1.0000"  # all four words of image 1
     assert answer.stderr == (
-        "a2: 1 of 2 images with references have no caption: 000000000002; scored without them\n"
+        "a2: 1 of 2 images with references have no caption: 2; scored without them\n"
     )
     content = read_json(tmp_path / "scores" / "metrics.json")
     assert (content["n"], content["total"]) == (1, 2)
@@ -247,13 +247,15 @@ def test_captions_of_other_files_are_compared_and_listed_by_image(a2_evaluate, f
 def test_unusable_layouts_are_rejected_in_one_line(tmp_path):
     text = tmp_path / "x.txt"
     text.write_text("one line\n")
-    assert message_of(read_results, text, ["1", "2"]) == (
-        f"{str(text)!r} has 1 lines, the references 2 images; give one caption on each line, in "
-        "the order of the references"
+    references = References({"1": [], "2": []}, {}, {})
+    assert message_of(read_captions, text, references) == (
+        f"{str(text)!r} has 1 captions without images, the references 2 images; give one caption "
+        "for each image, in the order of the references"
     )
-    assert message_of(require_same_images, ["dog", "cat"], ["000000000001"]).endswith(
-        ". Ids of captions (image_id): dog, cat; of references (id of COCO captions, else the file "
-        "name without its suffix): 000000000001"
+    references = References({"000000000001": []}, {}, {})
+    assert message_of(require_same_images, {"dog": "dog", "cat": "cat"}, references).endswith(
+        ". Ids of captions: dog, cat; of references (their own ids, else the file names without "
+        "suffix): 000000000001"
     )
 
 
@@ -261,11 +263,11 @@ def test_unusable_captions_are_rejected_before_tokenisation(
     a2_evaluate, files, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(evaluation, "tokenize", None)
-    monkeypatch.setattr(evaluation, "read_reference_tokens", None)
+    monkeypatch.setattr(References, "tokens", None)
     answer = a2_evaluate(*files({1: "a dog"}))
     assert (answer.exit_code, answer.stderr) == (
         1,
-        "a2: 1 of 2 images with references have no caption: 000000000002; "
+        "a2: 1 of 2 images with references have no caption: 2; "
         "caption them, or score the others with --allow-missing\n",
     )
     assert not (tmp_path / "scores").exists()

@@ -4,6 +4,7 @@ import gzip
 
 import pytest
 
+from a2cap.data.annotations.layouts import GIVE_LAYOUT
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.annotations.split_list import random_splits
 from tests.data.annotations.documents import karpathy, reasons
@@ -92,15 +93,16 @@ def test_a_folder_has_a_text_file_beside_each_image(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "first"),
-    [("x.csv", "image,width\na.jpg,3\n", "image,width"), ("x.txt", "", "")],
-)
-def test_a_table_without_captions_is_rejected(tmp_path, name, text, first):
-    path = written(tmp_path, text, name)
+def test_a_table_without_captions_is_rejected(tmp_path):
+    path = written(tmp_path, "image,width\na.jpg,3\n", "x.csv")
     assert message_of(read_annotations, path) == (
-        f"no caption column in {str(path)!r}: its first line is {first!r}; "
-        "name the columns image and caption"
+        f"unknown layout: {str(path)!r} has the first line 'image,width'; name columns image and "
+        f"caption, or set data.fields; {GIVE_LAYOUT}"
+    )
+    path = written(tmp_path, "A dog\nA cat\n", "x.txt")
+    assert message_of(read_annotations, path) == (
+        f"no usable image in {str(path)!r}, read as lines of text: 2 of 2 items skipped for one "
+        "reason, first 'line 1': captions without images; name the image of each; fix them"
     )
 
 

@@ -2,11 +2,14 @@ import gzip
 
 import pytest
 
+from a2cap.data.annotations.layouts import GIVE_LAYOUT
 from a2cap.data.annotations.read import AnnotatedImage, Annotations, Caption, read_annotations
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons
 from tests.data.messages import message_of, written
 
-LAYOUTS = "give a Karpathy file (dataset_coco.json), COCO captions, or a captions.jsonl"
+FIELDS = "no field of the {} among {}; name it as data.fields.{}"
+NO_IMAGE = FIELDS.format("image", "'cocoid', 'filepath', 'split', 'sentences'", "image")
+NO_CAPTION = FIELDS.format("caption", "'cocoid', 'filepath', 'filename', 'split'", "caption")
 OUTSIDE = "image path leaves the image folder: '../../etc/passwd'; give it without '..'"
 DUPLICATE = "duplicate id, first used by '000000000042.jpg'"
 ABSOLUTE = "image path is absolute: '/a.jpg'; give it relative to the image folder"
@@ -39,14 +42,17 @@ def test_images_keep_the_order_of_the_file_and_restval_counts_as_train(tmp_path)
     ("image", "skipped"),
     [
         (7, ("images[0]", "not a JSON object")),
-        (karpathy(filename=None), ("images[0]", "no key 'filename'")),
-        (karpathy(filename=3), ("images[0]", "'filename' is not a string")),
+        (karpathy(filename=None), ("images[0]", NO_IMAGE)),
+        (karpathy(filename=3), ("images[0]", "'filename' is not the name of an image: 3")),
         (karpathy(filepath=3), ("images[0]", "'filepath' is not a string")),
-        (karpathy(split=None), ("images[0]", "no key 'split'")),
-        (karpathy(split="dev"), ("000000000042", "unknown split: 'dev'")),
+        (karpathy(split=None), ("000000000042", "no split")),
+        (karpathy(split="x"), ("000000000042", "unknown split: 'x'")),
         (karpathy(split=["train"]), ("000000000042", "unknown split: ['train']")),
-        (karpathy(sentences=None), ("images[0]", "no key 'sentences'")),
-        (karpathy(sentences="A dog"), ("images[0]", "'sentences' is not a list")),
+        (karpathy(sentences=None), ("images[0]", NO_CAPTION)),
+        (
+            karpathy(sentences=3),
+            ("images[0]", "'sentences' is neither a text nor a list of texts: 3"),
+        ),
         (karpathy(sentences=[]), ("000000000042", "no caption")),
         (karpathy(filepath="../../etc", filename="passwd"), ("images[0]", OUTSIDE)),
     ],
@@ -134,7 +140,7 @@ def test_a_split_list_without_any_image_of_the_file_is_rejected(tmp_path):
 @pytest.mark.parametrize(
     ("image", "skipped"),
     [
-        ((1, None), ("images[2]", "no key 'file_name'")),
+        ((1, None), ("000000000001", "no caption")),
         ((42, "c.jpg"), ("images[2]", "duplicate id 42, first used by '000000000042.jpg'")),
         (([1], "c.jpg"), ("images[2]", "'id' is neither an integer nor a string")),
         ((1, "/a.jpg"), ("images[2]", ABSOLUTE)),
@@ -145,7 +151,7 @@ def test_a_split_list_without_any_image_of_the_file_is_rejected(tmp_path):
 def test_one_bad_coco_image_is_skipped_with_its_reason(tmp_path, image, skipped):
     number, file = image
     bad = {"id": number} if file is None else {"id": number, "file_name": file}
-    read = read_coco(tmp_path, {"train": [42, "a/b"]}, images=[*COCO_IMAGES, bad])
+    read = read_coco(tmp_path, {"train": [42, 1, "a/b"]}, images=[*COCO_IMAGES, bad])
     assert reasons(read) == [skipped]
 
 
@@ -191,7 +197,7 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
     lines = [
         '{"image": "a.jpg", "captions": ["A dog"], "split": "train"}',
         '{"image": "b.jpg", "captions": [',
-        '{"image": "c.jpg", "captions": "A dog", "split": "train"}',
+        '{"image": "c.jpg", "captions": 3, "split": "train"}',
         '{"image": "d.jpg", "captions": ["A dog"]}',
         '{"captions": ["A dog"], "split": "train"}',
         "[1]",
@@ -201,15 +207,19 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
     invalid = "not JSON: line 2 (line 1, column 33: Expecting value)"
     assert reasons(read) == [
         ("line 2", f"{invalid}; fix the file or copy it again"),
-        ("line 3", "'captions' is not a list"),
-        ("line 5", "no key 'image'"),
+        ("line 3", "'captions' is neither a text nor a list of texts: 3"),
+        ("line 5", FIELDS.format("image", "'captions', 'split'", "image")),
         ("line 6", "not a JSON object"),
         ("d", "no split"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("document", "name"), [({"images": [karpathy()]}, "x.json"), ('{"image": "a.jpg"}', "x.jsonl")]
+    ("document", "name"),
+    [
+        ({"images": [karpathy()]}, "x.json"),
+        ('{"image": "a.jpg", "caption": "A dog", "split": "dev"}', "x.jsonl"),
+    ],
 )
 def test_a_split_list_for_annotations_with_splits_is_rejected(tmp_path, document, name):
     path = written(tmp_path, document, name)
@@ -220,30 +230,69 @@ def test_a_split_list_for_annotations_with_splits_is_rejected(tmp_path, document
 
 
 @pytest.mark.parametrize(
-    ("document", "message"),
+    ("document", "what"),
     [
-        ({}, "no key 'images' in {name}"),
-        ([], "no key 'images' in {name}"),
-        ({"images": {}}, "'images' in {name} is not a list"),
-        ({"images": [], "annotations": 3}, "'annotations' in {name} is not a list"),
-        ({"images": [{"id": 1}]}, "no key 'sentences' in the images of {name}"),
-        ({"images": []}, "no usable image in {name} (0 skipped)"),
+        ({}, "is a JSON object of nothing"),
+        ({"images": {}}, "is a JSON object of 'images'"),
+        ({"images": [], "annotations": 3}, "is a JSON object of 'images', 'annotations'"),
+        ([3], "is a JSON list of 3"),
+    ],
+)
+def test_a_file_without_a_known_layout_is_rejected_by_what_it_has(tmp_path, document, what):
+    path = written(tmp_path, document)
+    message = message_of(read_annotations, path)
+    assert message == f"unknown layout: {str(path)!r} {what}; {GIVE_LAYOUT}"
+    assert message.startswith(
+        "give one of: Karpathy's dataset_coco.json, COCO captions, ", -len(GIVE_LAYOUT)
+    )
+
+
+KARPATHY = "Karpathy's dataset_coco.json"
+LINES = "JSON Lines of records"
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "layout", "why"),
+    [
+        ("x.json", {"images": []}, KARPATHY, f"it is empty; {GIVE_LAYOUT}"),
         (
-            {"images": [karpathy(split="dev"), karpathy(split="x")]},
-            "no usable image in {name} (2 skipped, first '000000000042': unknown split: 'dev')",
+            "x.json",
+            {"images": [{"id": 1}]},
+            KARPATHY,
+            "1 of 1 items skipped for one reason, first 'images[0]': no field of the image among "
+            "'id'; name it as data.fields.image; fix them",
+        ),
+        (
+            "x.json",
+            {"images": [karpathy(filename=3), karpathy(split="x"), karpathy(split="y")]},
+            KARPATHY,
+            "2 of 3 items skipped for one reason, first '000000000042': unknown split: 'x'; fix "
+            "them",
+        ),
+        # not that the file names the splits
+        (
+            "x.jsonl",
+            '{"image": "a.jpg", "label": "a dog", "split": "train"}\n{"image": "b.jpg"}',
+            LINES,
+            "2 of 2 items skipped for one reason, first 'line 1': no field of the caption among "
+            "'image', 'label', 'split'; name it as data.fields.caption; fix them",
         ),
     ],
 )
-def test_a_file_without_a_known_layout_is_rejected(tmp_path, document, message):
-    path = written(tmp_path, document)
-    expected = f"{message.format(name=repr(str(path)))}; {LAYOUTS}"
-    assert message_of(read_annotations, path) == expected
+def test_the_most_frequent_reason_is_named_where_nothing_is_usable(
+    tmp_path, name, document, layout, why
+):
+    path = written(tmp_path, document, name)
+    for split in (None, "random(0.8/0.1/0.1, 1)"):
+        assert message_of(read_annotations, path, split=split) == (
+            f"no usable image in {str(path)!r}, read as {layout}: {why}"
+        )
 
 
 def test_coco_instances_are_not_captions(tmp_path):
     boxes = [{"image_id": 42, "bbox": [0, 0, 1, 1]}]
-    assert message_of(read_coco, tmp_path, {"train": [42]}, annotations=boxes) == (
-        f"no key 'caption' in the annotations of {str(tmp_path / 'x.json')!r}; {LAYOUTS}"
+    assert message_of(read_coco, tmp_path, {"train": [42]}, annotations=boxes).startswith(
+        f"unknown layout: {str(tmp_path / 'x.json')!r} is a JSON object of 'images', 'annotations'"
     )
 
 

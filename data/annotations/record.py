@@ -1,0 +1,233 @@
+"""Records of annotations, and the names of the fields that have their images, captions and splits.
+
+What carries the records (JSON, tables, tars, folders) is in `layouts`; here a record becomes an
+image with captions that are not checked yet.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from a2cap.data.annotations.json_items import BadItem
+from a2cap.data.captions.unicode_words import unicode_words
+from a2cap.data.data_config import FieldNames
+from a2cap.data.errors import InputError
+from a2cap.data.identities import Key
+from a2cap.data.image_ids import IMAGE_SUFFIXES
+
+IMAGE_FIELDS = (
+    *("image", "file_name", "filename", "file", "image_path", "img", "img_path", "image_file"),
+    *("image_name", "path", "images", "image_id", "url"),
+)
+REFERENCE_FIELDS = ("references", "refs", "reference")
+"""Fields of a file that has references and captions to score side by side."""
+PREDICTION_FIELDS = ("prediction", "predicted", "candidate", "hypothesis")
+_CHATS = ("conversations", "messages")
+CAPTION_FIELDS = (
+    *("captions", "caption", "caption_str", "text", "sentences_raw", "sentences", "sentence"),
+    *("raw", "comment", "tokens", *_CHATS, *REFERENCE_FIELDS),
+)
+SPLIT_FIELDS = ("split", "set", "set_name")
+_OWN_ID_FIELDS = ("image_id", "cocoid")
+_NUMBERED = re.compile(r"(?:caption|sentence|text|comment)_?[0-9]+")
+_ANSWERS = ("gpt", "assistant", "model", "bot")
+_IMAGE_TOKEN = re.compile(r"</?(?:image|img|ImageHere)>")
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Names of the fields of records, of which the first that a record has counts.
+
+    turn: of the answers in a conversation, the one that is the caption. is_scored: as scores read
+    them, records without an image are in the order of another file, and captions may be empty.
+    """
+
+    image: Sequence[str] = IMAGE_FIELDS
+    captions: Sequence[str] = CAPTION_FIELDS
+    split: Sequence[str] = SPLIT_FIELDS
+    turn: int = 1
+    is_scored: bool = False
+
+
+def fields_of(names: FieldNames) -> Fields:
+    """Return the fields with those that a configuration names."""
+    return Fields(
+        image=[names.image] if names.image else IMAGE_FIELDS,
+        captions=[names.caption] if names.caption else CAPTION_FIELDS,
+        split=[names.split] if names.split else SPLIT_FIELDS,
+        turn=names.turn,
+    )
+
+
+Skip = Callable[[str, str], None]
+"""Called with the position of a bad item, such as 'images[3]', and the reason."""
+
+
+class Record(NamedTuple):
+    """A record as its file has it; position: where, such as 'line 3'."""
+
+    position: str
+    values: object
+
+
+@dataclass(frozen=True)
+class RawImage:
+    """One image of a file; only the type of `file` is checked.
+
+    file: "" for captions that are listed without images. split: None if the record does not name
+    one. captions: each a text, or a mapping of raw and tokens. own_id: id that the file gives the
+    image beside its name, None if it gives none. key: the image as the record names it.
+    order: place of its first caption in the file.
+    """
+
+    position: str
+    file: str
+    split: object
+    captions: Sequence[object]
+    own_id: Key | None = None
+    key: Key = ""
+    order: int = 0
+
+
+@contextmanager
+def skipping(position: str, skip: Skip) -> Iterator[str]:
+    """Give the position of an item, and skip the item if it is bad."""
+    try:
+        yield position
+    except (BadItem, InputError) as error:
+        skip(position, str(error))
+
+
+def raw_image(record: Record, fields: Fields, file: str | None = None) -> RawImage:
+    """Return the image of a record; BadItem if the record names none, or has no captions.
+
+    file: of the image, if not the record names it.
+    """
+    values = record.values
+    if not isinstance(values, Mapping):
+        raise BadItem("not a JSON object")
+    name, key = _file(values, fields) if file is None else (file, file)
+    own_id = first_value(values, _OWN_ID_FIELDS)
+    if isinstance(own_id, bool) or not isinstance(own_id, int | str):
+        own_id = None
+    captions = captions_of(values, fields)
+    split = first_value(values, fields.split)
+    return RawImage(record.position, name, split, captions, own_id, key)
+
+
+def captions_of(values: Mapping[str, object], fields: Fields) -> Sequence[object]:
+    """Return the captions in a record's first field of captions, or in its numbered fields."""
+    field = caption_field(values, fields)
+    if field is None:
+        numbered = [name for name in values if is_numbered(name)]
+        if not numbered:
+            raise BadItem(_no_field("caption", values))
+        return [values[name] for name in numbered if values[name] not in (None, "")]
+    value = values[field]
+    if field in _CHATS:
+        return [_answer(value, field, fields.turn)]
+    if field == "tokens":
+        lists = value if isinstance(value, list) and _are(value, list) else [value]
+        return [{"tokens": words} for words in lists]
+    if isinstance(value, str) and isinstance(values.get("tokens"), list):
+        return [{"raw": value, "tokens": values["tokens"]}]
+    if isinstance(value, str | Mapping):
+        return [value]
+    if not isinstance(value, list):
+        raise BadItem(f"{field!r} is neither a text nor a list of texts: {value!r:.40}")
+    _require_sentences(value, field)
+    return value
+
+
+def caption_field(values: Mapping[str, object], fields: Fields) -> str | None:
+    """Return the name of the field that has the captions, None if at most numbered ones have."""
+    return next((name for name in fields.captions if values.get(name) is not None), None)
+
+
+def first_value(values: Mapping[str, object], names: Sequence[str]) -> object:
+    """Return the value of the first of these fields that a record has, else None."""
+    return next((values[name] for name in names if values.get(name) is not None), None)
+
+
+def is_numbered(name: str) -> bool:
+    """Return True for a field such as caption_0, one of several with a caption each."""
+    return _NUMBERED.fullmatch(name) is not None
+
+
+def file_of(value: object, field: str) -> str:
+    """Return the file that a value names: a path, a URL without its protocol, or an id."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if is_number and not re.search("file|path|name|url", field):
+        return f"{value:012d}.jpg"
+    if not isinstance(value, str):
+        raise BadItem(f"{field!r} is not the name of an image: {value!r:.40}")
+    if value.startswith("data:") or (len(value) > 1000 and "/" not in value[:4]):
+        raise BadItem(f"{field!r} is an image as text: {value[:30]!r}…; write the image as a file")
+    file = value.strip().partition("://")[2] or value.strip()
+    # an id may have dots: "photo.v2" is photo.v2.jpg
+    suffix = PurePosixPath(file).suffix.lower()
+    return file if suffix in ("", *IMAGE_SUFFIXES) else f"{file}.jpg"
+
+
+def _file(values: Mapping[str, object], fields: Fields) -> tuple[str, Key]:
+    """Return the file of a record's image, and the image as the record names it."""
+    field = next((name for name in fields.image if values.get(name) not in (None, "")), None)
+    if field is None:
+        if not fields.is_scored:
+            raise BadItem(_no_field("image", values))
+        return "", ""
+    key = values[field]
+    file = file_of(key, field)
+    folder = values.get("filepath") if field == "filename" else None
+    if folder and not isinstance(folder, str):
+        raise BadItem("'filepath' is not a string")
+    if folder:
+        file = str(folder) if str(folder).endswith(f"/{file}") else f"{folder}/{file}"
+    return file, key if isinstance(key, int) else file if field == "filename" else str(key)
+
+
+def _no_field(what: str, values: Mapping[str, object]) -> str:
+    keys = ", ".join(f"{key!r:.30}" for key in list(values)[:8])
+    return f"no field of the {what} among {keys or 'no fields'}; name it as data.fields.{what}"
+
+
+def _answer(messages: object, field: str, turn: int) -> str:
+    """Return the text of the assistant's answer number `turn`."""
+    if not isinstance(messages, list) or not _are(messages, Mapping):
+        raise BadItem(f"{field!r} is not a list of messages")
+    roles = [
+        (first_value(m, ("from", "role")), first_value(m, ("value", "content"))) for m in messages
+    ]
+    answers = [text for role, text in roles if role in _ANSWERS]
+    if len(answers) < turn:
+        raise BadItem(f"{field!r} has {len(answers)} answers of the assistant, not {turn}")
+    text = answers[turn - 1]
+    if isinstance(text, list) and _are(text, Mapping):  # parts: an image, a text
+        text = " ".join(str(part["text"]) for part in text if "text" in part)
+    if not isinstance(text, str):
+        raise BadItem(f"the answer in {field!r} is {type(text).__name__}, not a string")
+    return _IMAGE_TOKEN.sub("", text).strip()
+
+
+def _require_sentences(texts: list[object], field: str) -> None:
+    """Raise BadItem for a caption in tokens, which would be captions of one word each."""
+    words = [text for text in texts if isinstance(text, str) and len(text) < 40]
+    # a Chinese caption has no space either, but several words
+    if (
+        len(texts) > 1
+        and len(words) == len(texts)
+        and all(len(unicode_words(w)) <= 1 for w in words)
+    ):
+        raise BadItem(
+            f"{field!r} is a list of single words: {texts!r:.40}; name it 'tokens' if it is a "
+            "caption in tokens"
+        )
+
+
+def _are(values: Sequence[object], kind: type) -> bool:
+    return bool(values) and all(isinstance(value, kind) for value in values)
