@@ -22,6 +22,7 @@ from a2cap.data.batches.loader import image_batches
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.regions import cell_boxes
 from a2cap.data.scenes.generate import write_scenes
+from a2cap.model.captioners import kinds
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.configuration import Config, load_config, override
@@ -198,6 +199,18 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
+def fusions_of(row: str) -> tuple[str, ...]:
+    """Return the fusions that a row is trained with: all, or none without attention."""
+    kind = next(field.removeprefix("kind=") for field in KINDS[row] if field.startswith("kind="))
+    return FUSIONS if kinds.KINDS[kind].settings(kind=kind).has_attention else FUSIONS[:1]
+
+
+def read_rows(path: Path) -> dict[tuple[str, str], list[str]]:
+    """Return the rows of earlier calls with the same sizes, by name and fusion."""
+    content: Any = read_json(path) if path.is_file() else []
+    return {(name, fusion): cells for name, fusion, cells in content}
+
+
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Format finished rows as Markdown."""
     rule = ["---", "---", *["---:"] * (len(HEADER) - 2)]
@@ -231,7 +244,7 @@ def main(
     print_machine()
     logging.disable(logging.WARNING)
     chosen = names or (QUICK if quick else KINDS)
-    wanted = [(name, fusion) for name in chosen for fusion in FUSIONS[: 1 + (name != "nic")]]
+    wanted = [(name, fusion) for name in chosen for fusion in fusions_of(name)]
     # in rounds, so that no two processes train one start
     rounds = [[row for row in wanted if depth(row[0]) == number] for number in range(3)]
     spawning = multiprocessing.get_context("spawn")
@@ -240,7 +253,8 @@ def main(
         sizes = (40, 1, 8) if quick else (scenes, epochs, width)
         compared = Comparison(folder, *sizes)
         prepare(compared)
-        rows: dict[tuple[str, str], list[str]] = {}
+        known = folder / f"rows-{'-'.join(map(str, sizes))}.json"
+        rows = read_rows(known)
         with ProcessPoolExecutor(processes, mp_context=spawning) as pool:
             run = map if quick else pool.map
             for together in rounds:
@@ -248,8 +262,11 @@ def main(
                     together, run(partial(run_row, compared), together), strict=True
                 ):
                     rows[row] = cells
-                    click.echo(f"{len(rows)} of {len(wanted)}: {', '.join(cells[:3])}")
-                    text = table([rows[one] for one in wanted if one in rows])
+                    done = len(wanted) - sum(one not in rows for one in wanted)
+                    click.echo(f"{done} of {len(wanted)}: {', '.join(cells[:3])}")
+                    write_json(known, [[*one, found] for one, found in rows.items()])
+                    every = [(name, fusion) for name in KINDS for fusion in fusions_of(name)]
+                    text = table([rows[one] for one in every if one in rows])
                     (folder / "table.md").write_text(text, encoding="utf-8")
     click.echo(f"\n{text}")
 

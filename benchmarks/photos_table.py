@@ -9,6 +9,7 @@ import numpy as np
 
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.files.json_file import read_json
+from a2cap.model.alignment_config import FUSIONS
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.configuration import Config, load_config, override
 from a2cap.pipeline.engine.artifact_names import ATTENTION, METRICS
@@ -35,9 +36,7 @@ _KINDS: dict[str, dict[str, object]] = {
     "gru": {"attention": "additive"},
 }
 """Sizes of each kind of captioner that train on a CPU."""
-_FUSIONS = dict.fromkeys(_KINDS, ("none", "gate")) | {
-    "transformer": ("none", "max", "moving", "decay", "gate")
-}
+_FUSIONS = dict.fromkeys(_KINDS, ("none", "gate")) | {"transformer": tuple(FUSIONS)}
 _SHORT: dict[str, object] = {
     **_KINDS["show-attend-tell"],
     "kind": "show-attend-tell",
@@ -92,7 +91,7 @@ def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Conf
     places = [override(f"data.{name}", path) for name, path in data.items()]
     config = load_config(_CONFIG, [*places, "data.split_list=null", *fields])
     model = {"standardise": True, **ROWS[row]}
-    kind = KINDS[str(model["kind"])][0]
+    kind = KINDS[str(model["kind"])].settings
     update = {"model": kind.model_validate(model)}
     for phase in ("train", "scst"):
         update[phase] = getattr(config, phase).model_copy(update={"seed": seed})

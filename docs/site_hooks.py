@@ -13,13 +13,8 @@ from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.configuration import (
-    Config,
-    field_paths,
-    is_section,
-    section_models,
-    valid_values,
-)
+from a2cap.pipeline.config_fields import field_paths, is_section, section_models, valid_values
+from a2cap.pipeline.configuration import Config
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -57,7 +52,7 @@ def settings() -> str:
     lines = ["# Settings", "", "Every field can be set in YAML or by `--set section.field=value`."]
     for name, section in Config.model_fields.items():
         lines += ["", f"## {name}", "", section.description or ""]
-        for model in section_models(name):
+        for model in section_models(name, Config):
             if name == "model":
                 lines += ["", f"### model.kind={model.model_fields['kind'].default}"]
             lines += ["", "| field | valid | default | meaning |", "|---|---|---|---|"]

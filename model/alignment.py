@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.alignment_config import FUSIONS, AlignmentConfig, FusionInputs, interpolate
 from a2cap.model.errors import ModelError
 
 
@@ -22,7 +22,7 @@ def perturb(attention: Tensor, keep: Tensor, average: Tensor) -> Tensor:
     attention, keep, average: broadcastable to (B, H, Q, R), float, in [0, 1].
     """
     # a row need not sum to 1: its regions may be masked differently
-    return _interpolate(attention, average, keep)
+    return interpolate(attention, average, keep)
 
 
 def evidence(attention: Tensor, keep: Tensor) -> Tensor:
@@ -31,36 +31,6 @@ def evidence(attention: Tensor, keep: Tensor) -> Tensor:
     attention, keep: (B, H, Q, R) float in [0, 1]. Returns (B, H, Q, R), rows sum to [1, e].
     """
     return attention * torch.exp(1 - keep)
-
-
-def fuse_max(attention: Tensor, evidence: Tensor) -> Tensor:
-    """Take the larger of both (Eq. 6); always the evidence, because exp(1 - m) >= 1."""
-    return torch.maximum(attention, evidence)
-
-
-def fuse_moving(attention: Tensor, evidence: Tensor, *, rate: float) -> Tensor:
-    """Add the evidence scaled by eta (Eq. 7)."""
-    return attention + rate * evidence
-
-
-def fuse_decay(
-    attention: Tensor, evidence: Tensor, *, schedule_step: Tensor, decay_steps: float
-) -> Tensor:
-    """Move from the attention at step 0 to the evidence (Eq. 8); schedule_step: int64 scalar."""
-    weight = torch.exp(-schedule_step.to(attention.dtype) / decay_steps)
-    return weight * attention + (1 - weight) * evidence
-
-
-def fuse_gate(attention: Tensor, evidence: Tensor, *, gate: Tensor) -> Tensor:
-    """Interpolate (Eq. 9); gate: broadcastable to (B, H, Q, R), 1 keeps the attention."""
-    return _interpolate(attention, evidence, gate)
-
-
-def _interpolate(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
-    # one kernel instead of four; on a CPU, results are bit for bit those of earlier versions
-    if first.is_cuda:
-        return torch.lerp(second, first, share)
-    return share * first + (1 - share) * second
 
 
 def renormalise(attention: Tensor) -> Tensor:
@@ -297,7 +267,9 @@ class Alignment(nn.Module):
         else:
             slots = config.mask_slots
             self.mask_network = LinearMask(hidden_width=hidden_width, heads=heads, slots=slots)
-        self.gate = Gate(heads=heads, head_width=head_width) if config.fusion == "gate" else None
+        self.fusion = FUSIONS[config.fusion]
+        is_learned = self.fusion.learned
+        self.gate = Gate(heads=heads, head_width=head_width) if is_learned else None
 
     def forward(
         self,
@@ -332,17 +304,11 @@ class Alignment(nn.Module):
             used = perturb(attention, keep, average)
             is_renormalised = config.renormalise_perturbed
         else:
-            gathered = evidence(attention, keep)
             if self.gate is not None:
                 gate = self.gate(queries).expand(len(attention), -1, -1, -1)
-                used = fuse_gate(attention, gathered, gate=gate)
-            elif config.fusion == "max":
-                used = fuse_max(attention, gathered)
-            elif config.fusion == "moving":
-                used = fuse_moving(attention, gathered, rate=config.moving_rate)
-            else:
-                step, steps = decoder_pass.schedule_step, config.decay_steps
-                used = fuse_decay(attention, gathered, schedule_step=step, decay_steps=steps)
+            assert self.fusion.fuse is not None  # a layer without fusion has no alignment
+            inputs = FusionInputs(config, decoder_pass.schedule_step, gate)
+            used = self.fusion.fuse(attention, evidence(attention, keep), inputs)
             is_renormalised = config.renormalise_aligned
         used = renormalise(used) if is_renormalised else used
         return AlignedAttention(attention, used, keep, gate)

@@ -1,14 +1,98 @@
-"""Settings of alignment (Fei, AAAI 2022, "A2"; Lu et al., ACL 2021, "Lu").
+"""Fusions and settings of alignment (Fei, AAAI 2022, "A2"; Lu et al., ACL 2021, "Lu").
 
-Each point that the paper leaves open is a field with a2's reading as default.
+FUSIONS is the only list of fusions: settings, alignment, the order of tables, benchmarks and tests
+read it. Each point that the paper leaves open is a field with a2's reading as default. This module
+does not import torch, which settings do without; the equations are methods of tensors.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 FROZEN = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 """Form of all settings of models."""
+
+
+@dataclass(frozen=True)
+class FusionInputs:
+    """What a fusion may read besides attention and evidence.
+
+    schedule_step: int64 scalar, optimiser updates so far; share: (B, H, Q, 1) in (0, 1), of the
+    learned network of a fusion that has one.
+    """
+
+    config: "AlignmentConfig"
+    schedule_step: "Tensor"
+    share: "Tensor | None" = None
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """One fusion.
+
+    equation: as the documentation prints it; fuse: from attention alpha and evidence alpha^m,
+    (B, H, Q, R) each, to alpha^a, None for attention that is left as it is; learned: True if the
+    share of alpha is a network's (Eq. 10), which is then recorded and shown; settings: fields of
+    `model.alignment` that act with this fusion alone.
+    """
+
+    name: str
+    equation: str
+    fuse: "Callable[[Tensor, Tensor, FusionInputs], Tensor] | None"
+    learned: bool = False
+    settings: tuple[str, ...] = ()
+
+
+def interpolate(first: "Tensor", second: "Tensor", share: "Tensor") -> "Tensor":
+    """Return share * first + (1 - share) * second."""
+    # one kernel instead of four; on a CPU, results are bit for bit those of earlier versions
+    if first.is_cuda:
+        return second.lerp(first, share)
+    return share * first + (1 - share) * second
+
+
+def _maximum(attention: "Tensor", evidence: "Tensor", inputs: FusionInputs) -> "Tensor":
+    # always the evidence, because exp(1 - m) >= 1
+    return attention.maximum(evidence)
+
+
+def _moving(attention: "Tensor", evidence: "Tensor", inputs: FusionInputs) -> "Tensor":
+    return attention + inputs.config.moving_rate * evidence
+
+
+def _decay(attention: "Tensor", evidence: "Tensor", inputs: FusionInputs) -> "Tensor":
+    # from the attention at step 0 to the evidence
+    step = inputs.schedule_step.to(attention.dtype)
+    weight = (-step / inputs.config.decay_steps).exp()
+    return weight * attention + (1 - weight) * evidence
+
+
+def _gate(attention: "Tensor", evidence: "Tensor", inputs: FusionInputs) -> "Tensor":
+    assert inputs.share is not None  # of a learned fusion
+    return interpolate(attention, evidence, inputs.share)
+
+
+FUSIONS: Mapping[str, Fusion] = {
+    fusion.name: fusion
+    for fusion in (
+        Fusion("none", "α", None),
+        Fusion("max", "max(α, αᵐ)", _maximum),
+        Fusion("moving", "α + η αᵐ", _moving, settings=("moving_rate",)),
+        Fusion("decay", "e^(−s/T) α + (1 − e^(−s/T)) αᵐ", _decay, settings=("decay_steps",)),
+        Fusion("gate", "g α + (1 − g) αᵐ, g = σ(W q + b)", _gate, learned=True),
+    )
+}
+"""Name -> fusion, in the order of the paper's Table 3."""
+
+if TYPE_CHECKING:
+    FusionName = str
+else:
+    FusionName = Literal[tuple(FUSIONS)]
 
 
 class AlignmentConfig(BaseModel):
@@ -16,7 +100,7 @@ class AlignmentConfig(BaseModel):
 
     model_config = FROZEN
 
-    fusion: Literal["none", "max", "moving", "decay", "gate"] = "gate"
+    fusion: FusionName = "gate"
     """Fusion of attention and evidence (Eq. 6-10); none is a plain Transformer without masks.
     max always equals the evidence alpha^m, because exp(1 - m) >= 1."""
 

@@ -4,39 +4,32 @@ Defaults are in the models only. All problems are reported at once, each with it
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
-from reprlib import Repr
-from typing import Any, Self
+from typing import Self
 
 import yaml
-from pydantic import BaseModel, ValidationError, model_validator
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError, ValidationInfo, model_validator
 
 from a2cap.data.data_config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.extract_config import ExtractConfig
-from a2cap.model.captioners.kinds import KINDS, find_settings
-from a2cap.model.captioners.model_config import KIND_ERROR, ModelConfig
+from a2cap.model.captioners.captioner_settings import CaptionerSettings
+from a2cap.model.captioners.kinds import find_settings
+from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import KindError
 from a2cap.model.plug_ins import MAY_IMPORT
+from a2cap.pipeline.config_fields import format_problems
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.training.captioner.recipes import RECIPES
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from a2cap.pipeline.weights.detectors import settings_of_weights
-
-_MOST_PROBLEMS = 20
-_REPR = Repr()
-_REPR.maxlevel = 2
-_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 200
 
 
 class Config(Section):
@@ -63,15 +56,17 @@ class Config(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_unset(cls, content: object) -> object:
+    def _fill_unset(cls, content: object, info: ValidationInfo) -> object:
         if not isinstance(content, Mapping):
             return content
         filled = dict(content)
         sections = {name: value for name, value in content.items() if isinstance(value, Mapping)}
-        kind = sections.get("model", {}).get("kind", "transformer")
         optim = sections.get("train", {}).get("optim")
-        for name, fields in RECIPES.get(str(kind), {}).get(str(optim), {}).items():
-            filled[name] = {**fields, **sections.get(name, {})}
+        if optim is not None:
+            settings = _settings_of(_kind_of(content), may_import=info.context == MAY_IMPORT)
+            recipe = settings.recipes.get(str(optim), {}) if settings is not None else {}
+            for name, fields in recipe.items():
+                filled[name] = {**fields, **sections.get(name, {})}
         section = filled.get("extract")
         if isinstance(section, Mapping) and isinstance(section.get("weights"), str):
             stated = settings_of_weights(section["weights"])
@@ -79,6 +74,34 @@ class Config(Section):
                 stated["grid_size"] = 7  # the map has 7 to 9 cells a side
             filled["extract"] = {**stated, **section}
         return filled
+
+    @model_validator(mode="after")
+    def _check_effects(self) -> Self:
+        """Reject settings that could not act with the others; those of a kind check themselves.
+
+        Fields of alignment with the fusion none, and the like, may stay: a comparison sets them for
+        all of its runs.
+        """
+        train, scst, kind = self.train, self.scst, self.model.kind
+        if train.optim is not None and train.optim not in self.model.recipes:
+            raise ValueError(
+                f"train.optim is {train.optim!r}, but captioner {kind!r} has no such recipe; leave "
+                "train.optim out, and set train.lr and other fields"
+            )
+        if train.supervision and not self.model.has_attention:
+            raise ValueError(
+                f"train.supervision is {train.supervision}, but captioner {kind!r} has no "
+                "attention; set train.supervision to 0"
+            )
+        defaults = ScstConfig()
+        replaced = ("bleu_weight", "idf", "eos") if scst.reward else ()
+        for name in replaced:
+            if getattr(scst, name) != getattr(defaults, name):
+                raise ValueError(
+                    f"scst.{name} is {getattr(scst, name)!r}, but scst.reward replaces the reward "
+                    f"that it belongs to; leave scst.{name} or scst.reward out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _resolve_precision(self) -> Self:
@@ -147,13 +170,10 @@ def _validate(
     try:
         config = Config.model_validate(content, context=context)
     except ValidationError as error:
-        errors = error.errors()
-        count += len(errors)
-        # to describe a thousand takes seconds
-        captioner = _captioner_settings(content.get("model"))
-        problems += [_format_problem(details, captioner) for details in errors[:_MOST_PROBLEMS]]
-        if errors[_MOST_PROBLEMS:]:
-            problems.append(f"and {len(errors) - _MOST_PROBLEMS:,} more")
+        kind = _kind_of(content)
+        captioner = _settings_of(kind, may_import=False) or TransformerConfig
+        lines, number = format_problems(error.errors(), root=Config, captioner=captioner, kind=kind)
+        problems, count = [*problems, *lines], count + number
     if problems:
         named = "1 problem" if count == 1 else f"{count:,} problems"
         raise ConfigError(f"{named} in the configuration:\n  " + "\n  ".join(problems))
@@ -176,8 +196,12 @@ def _apply(content: dict[str, object], override: str) -> str | None:
     """Write one override into `content`; return its problem, or None."""
     name, equals, text = override.partition("=")
     parts = name.strip().split(".")
+    if parts == ["model"] and text.strip():
+        # the defaults of a kind, whatever the file says of another one
+        content["model"] = {"kind": text.strip()}
+        return None
     if not equals or len(parts) < 2 or not all(parts):
-        return f"{override!r} is not an override; write section.field=value"
+        return f"{override!r} is not an override; write section.field=value, or model=KIND"
     section = content
     for part in parts[:-1]:
         inner = section.get(part)
@@ -191,125 +215,16 @@ def _apply(content: dict[str, object], override: str) -> str | None:
     return None
 
 
-def _captioner_settings(section: object) -> type[BaseModel]:
-    """Return the class of the section `model`, after its kind was found."""
-    kind = section.get("kind", "transformer") if isinstance(section, Mapping) else "transformer"
+def _kind_of(content: Mapping[str, object]) -> str:
+    """Return the kind of captioner that the content of a configuration names."""
+    section = content.get("model")
+    return (
+        str(section.get("kind", "transformer")) if isinstance(section, Mapping) else "transformer"
+    )
+
+
+def _settings_of(kind: str, *, may_import: bool) -> type[CaptionerSettings] | None:
+    """Return the class of the section `model`, None for a kind that is not known."""
     with suppress(KindError):
-        return find_settings(str(kind), may_import=False)[1]
-    return TransformerConfig
-
-
-def _format_problem(details: ErrorDetails, captioner: type[BaseModel]) -> str:
-    """Format a pydantic error as `path: what happened: value; what to do`."""
-    parts = [str(part) for part in details["loc"]]
-    path = ".".join(parts)
-    if details["type"] in ("value_error", KIND_ERROR):  # raised by a2, with a remedy
-        return f"{path}: {details['ctx']['error']}"
-    if details["type"] not in ("extra_forbidden", "invalid_key"):  # a key such as null or 3
-        problem = f"{path}: {details['msg'].lower()}: {_shown(details['input'])}"
-        at = (".".join(parts[1:]), captioner) if path.startswith("model.") else (path, Config)
-        about = [valid_values(*at), describe_field(*at)]
-        return f"{problem}; choose a valid value: {'; '.join(filter(None, about))}"
-    is_of_model = parts[0] == "model"
-    inside, root = (parts[1:-1], captioner) if is_of_model else (parts[:-1], Config)
-    valid = list(_model_at(inside, root).model_fields)
-    nearest = get_close_matches(parts[-1], valid, n=1, cutoff=0.5)
-    remedy = f"did you mean {nearest[0]!r}?" if nearest else f"valid names: {', '.join(valid)}"
-    return f"{path}: unknown field; {remedy}"
-
-
-def describe_field(path: str, root: type[BaseModel] = Config) -> str:
-    """Describe the field at a dotted path, or around it: its default and its docstring."""
-    model, name = _field_at(path, root)
-    field = model.model_fields[name]
-    default = "" if is_section(field) else f"default {field.default!r}. "
-    return (default + " ".join((field.description or "").split())).removesuffix(".")
-
-
-def valid_values(path: str, root: type[BaseModel] = Config) -> str:
-    """Format the valid values of the field at a dotted path, or around it; "" for a section."""
-    model, name = _field_at(path, root)
-    if name == "kind":
-        return f"{', '.join(KINDS)}, or module:Class of an installed package"
-    if is_section(model.model_fields[name]):
-        return ""
-    return _format_schema(model.model_json_schema(by_alias=False)["properties"][name])
-
-
-def explain_field(path: str) -> list[str]:
-    """Describe a field with its valid values, or each field of a section, one line per field.
-
-    Raises ConfigError for an unknown field.
-    """
-    known = [field for field, _ in field_paths()]
-    if path not in known:
-        nearest = get_close_matches(path, known, n=1, cutoff=0.5)
-        remedy = f"did you mean {nearest[0]!r}?" if nearest else 'see "a2 config show"'
-        raise ConfigError(f"unknown field: {path!r}; {remedy}")
-    inside = [field for field in known if field.rpartition(".")[0] == path]
-    if inside:
-        return [f"{field}: {describe_field(field)}" for field in inside]
-    return [f"{path}: {describe_field(path)}", f"valid: {valid_values(path)}"]
-
-
-def field_paths(
-    model: type[BaseModel] = Config, prefix: str = ""
-) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield all sections and fields with their dotted paths."""
-    for name, field in model.model_fields.items():
-        yield f"{prefix}{name}", field
-        if is_section(field):
-            yield from field_paths(type(field.default), f"{prefix}{name}.")
-
-
-def section_models(name: str) -> list[type[BaseModel]]:
-    """Return the model of a section; for `model`, the model of every kind of captioner."""
-    return [model for model, _ in KINDS.values()] if name == "model" else [_model_at([name])]
-
-
-def _format_schema(schema: Mapping[str, Any]) -> str:
-    """Format the valid values of a JSON schema: `integer, >= 1, <= 1000`."""
-    if "anyOf" in schema:
-        return " or ".join(map(_format_schema, schema["anyOf"]))
-    if "enum" in schema or "const" in schema:
-        return ", ".join(map(str, schema.get("enum", [schema.get("const")])))
-    if schema["type"] == "array":
-        items = schema.get("prefixItems", [schema.get("items")])
-        return f"list of {' and of '.join(dict.fromkeys(map(_format_schema, items)))}"
-    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {schema[bound]}" for bound, sign in signs.items() if bound in schema]
-    return ", ".join([schema.get("format", schema["type"]), *bounds])
-
-
-def _model_at(section: Sequence[str], model: type[BaseModel] = Config) -> type[BaseModel]:
-    """Return the model of the innermost section of a path."""
-    for part in section:
-        field = model.model_fields.get(part)
-        if field is not None and is_section(field):
-            model = type(field.default)  # of the default kind, where a section has several
-    return model
-
-
-def _field_at(path: str, model: type[BaseModel]) -> tuple[type[BaseModel], str]:
-    """Return the innermost field on a dotted path, as its model and its name."""
-    found: tuple[type[BaseModel], str] = (model, path.partition(".")[0])
-    for part in path.split("."):
-        if part in model.model_fields:
-            found = model, part
-        else:  # an item of a tuple
-            break
-        model = _model_at([part], model)
-    return found
-
-
-def is_section(field: FieldInfo) -> bool:
-    """Return True if the field is a section and not a value."""
-    return isinstance(field.default, BaseModel)
-
-
-def _shown(value: object) -> str:
-    """Format a value, shortened: aliases of YAML make a short file a huge value."""
-    try:
-        return _REPR.repr(value)
-    except ValueError:  # hexadecimal digits have no limit of their number, decimal ones have
-        return "an integer of more than 4,300 digits"
+        return find_settings(kind, may_import=may_import)[1]
+    return None

@@ -6,9 +6,11 @@ import shlex
 import click
 
 from a2cap.data.errors import ConfigError
+from a2cap.model.alignment_config import FUSIONS
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.configuration import Config, explain_field, load_config
+from a2cap.pipeline.config_fields import explain_field
+from a2cap.pipeline.configuration import Config, load_config
 from a2cap.pipeline.sweep import grid
 from tests.test_structure import MAY_IMPORT, ROOT, named
 
@@ -117,13 +119,18 @@ def problem_of(words, *, complete):
     return None
 
 
+def test_the_guide_has_the_equation_of_every_fusion():
+    rows = [f"| `{fusion.name}` | {fusion.equation} |" for fusion in FUSIONS.values()]
+    assert "\n".join(rows) in (ROOT / "docs" / "guide" / "training.md").read_text(encoding="utf-8")
+
+
 def unknown_fields(page):
     """Yield what is wrong with each field of the configuration that a page names."""
-    of_kinds = {f"model.{name}" for kind, _ in KINDS.values() for name in kind.model_fields}
+    of_kinds = {f"model.{name}" for kind in KINDS.values() for name in kind.settings.model_fields}
     fields = rf"`((?:{'|'.join(Config.model_fields)})\.[a-z_.]+)(?:=[^`]*)?`"
     for field in re.findall(fields, page.read_text(encoding="utf-8")):
         try:
-            explain_field(field)
+            explain_field(field, Config)
         except ConfigError as error:
             if field not in of_kinds and not field.endswith((".json", ".safetensors", ".txt")):
                 yield str(error)

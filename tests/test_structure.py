@@ -30,6 +30,7 @@ ORDER = (
     ("pipeline/experiment", "pipeline/runs"),
     ("pipeline/stages",),
     ("pipeline/configuration",),
+    ("pipeline/config_fields",),
     ("pipeline/evaluation",),
     ("pipeline/analysis", "pipeline/serving"),
     ("pipeline/report",),

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from a2cap.model.alignment_config import FUSIONS
 from benchmarks.study.worlds import PLAIN, PLANTED
-
-FUSIONS = ("none", "max", "moving", "decay", "gate")
-"""Order of the paper's Table 3."""
 
 WEIGHTS = (0.015, 0.05, 0.15, 0.5, 1.5)
 """Weights of the mask penalty, lambda of Eq. 4."""
@@ -81,7 +79,7 @@ class Trial:
 class Extent:
     """Size of the study: variants, seeds of the fusions in each world, and of other parts."""
 
-    fusions: tuple[str, ...] = FUSIONS
+    fusions: tuple[str, ...] = tuple(FUSIONS)
     planted_fusions: tuple[str, ...] = ("none", "max", "gate")
     weights: tuple[float, ...] = WEIGHTS
     ablations: tuple[str, ...] = tuple(ABLATIONS)

@@ -1,16 +1,28 @@
 """Settings that kinds of captioners share; those of a kind are beside its class."""
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from a2cap.model.alignment_config import FROZEN, AlignmentConfig
+
+Recipe = Mapping[str, Mapping[str, object]]
+"""Section of the configuration -> field -> value."""
+
+ADAM: Mapping[str, object] = {"schedule": "constant", "betas": (0.9, 0.999)}
+"""Fields of `train` that recipes share."""
 
 
 class CaptionerSettings(BaseModel):
     """Base of the settings of every kind."""
 
     model_config = FROZEN
+
+    recipes: ClassVar[Mapping[str, Recipe]] = {}
+    """Recipes of `train.optim`, that of the kind's "authors" and a "modern" one: defaults of other
+    fields; a field that the configuration states wins. What the papers leave open follows the
+    authors' code."""
 
     kind: str
     """Kind of captioner; the other fields of this section depend on it."""
@@ -36,6 +48,32 @@ class CaptionerSettings(BaseModel):
 
     alignment: AlignmentConfig = AlignmentConfig()
     """The attention alignment of A2."""
+
+    @property
+    def has_attention(self) -> bool:
+        """Return True if the captioner attends to regions, so that it can be aligned."""
+        return True
+
+    @model_validator(mode="after")
+    def _check_attention(self) -> Self:
+        """Reject what cannot act without attention; leave out alignment that nobody asked for."""
+        if self.has_attention:
+            return self
+        alignment = self.alignment
+        if "fusion" not in alignment.model_fields_set:
+            # frozen for its users, who never see another fusion
+            vars(self)["alignment"] = alignment.model_copy(update={"fusion": "none"})
+        elif alignment.fusion != "none":
+            raise ValueError(
+                f"alignment.fusion is {alignment.fusion!r}, but this captioner has no attention to "
+                "align; set alignment.fusion to none"
+            )
+        if self.attention_dropout:
+            raise ValueError(
+                f"attention_dropout is {self.attention_dropout}, but this captioner has no "
+                "attention; set attention_dropout to 0"
+            )
+        return self
 
     def region_dropout(self, otherwise: float = 0.0) -> float:
         """Return the dropout rate of regions; otherwise: without a `feature_dropout`."""

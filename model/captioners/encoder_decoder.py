@@ -146,6 +146,12 @@ class EncoderDecoder(nn.Module):
         self.attention_dropout = config.attention_dropout
         self.encoder = encoder
         self.decoder = decoder
+        if config.alignment.fusion != "none" and not self.has_masks:
+            raise ModelError(
+                f"alignment.fusion is {config.alignment.fusion!r}, but no attention of this "
+                "captioner is aligned; set model.alignment.fusion to none, or let `has_attention` "
+                "of its settings return False"
+            )
         self.schedule_step: Tensor
         # saved with the weights, because Eq. 8 needs the last value in decoding
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))

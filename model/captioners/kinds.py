@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.m2_config import M2Config
@@ -28,20 +28,32 @@ if TYPE_CHECKING:
 
 _HERE = "a2cap.model.captioners"
 
-KINDS: dict[str, tuple[type[CaptionerSettings], str]] = {
-    "transformer": (TransformerConfig, f"{_HERE}.transformer.transformer:TransformerCaptioner"),
-    "up-down": (UpDownConfig, f"{_HERE}.recurrent.up_down:UpDownCaptioner"),
-    "show-attend-tell": (
+
+class Kind(NamedTuple):
+    """A kind of captioner.
+
+    settings: their class, which does not import torch and declares the kind's recipes and if it has
+    attention; path: of its class, as `module:Class`.
+    """
+
+    settings: type[CaptionerSettings]
+    path: str
+
+
+KINDS: dict[str, Kind] = {
+    "transformer": Kind(TransformerConfig, f"{_HERE}.transformer.transformer:TransformerCaptioner"),
+    "up-down": Kind(UpDownConfig, f"{_HERE}.recurrent.up_down:UpDownCaptioner"),
+    "show-attend-tell": Kind(
         ShowAttendTellConfig,
         f"{_HERE}.recurrent.show_attend_tell:ShowAttendTellCaptioner",
     ),
-    "spatial": (SpatialConfig, f"{_HERE}.spatial:SpatialCaptioner"),
-    "gru": (GruConfig, f"{_HERE}.recurrent.gru:GruCaptioner"),
-    "aoa": (AoaConfig, f"{_HERE}.recurrent.aoa:AoaCaptioner"),
-    "m2": (M2Config, f"{_HERE}.m2:M2Captioner"),
-    "nic": (NicConfig, f"{_HERE}.recurrent.nic:NicCaptioner"),
+    "spatial": Kind(SpatialConfig, f"{_HERE}.spatial:SpatialCaptioner"),
+    "gru": Kind(GruConfig, f"{_HERE}.recurrent.gru:GruCaptioner"),
+    "aoa": Kind(AoaConfig, f"{_HERE}.recurrent.aoa:AoaCaptioner"),
+    "m2": Kind(M2Config, f"{_HERE}.m2:M2Captioner"),
+    "nic": Kind(NicConfig, f"{_HERE}.recurrent.nic:NicCaptioner"),
 }
-"""Kind -> its settings, which do not import torch, and its class as `module:Class`."""
+"""The kinds of a2 by name."""
 
 ENTRY_POINTS = "a2cap.captioners"
 
@@ -52,7 +64,7 @@ def find_settings(kind: str, *, may_import: bool) -> tuple[str, type[CaptionerSe
     may_import: False for a kind that a file of a captioner names. Raises KindError.
     """
     if kind in KINDS:
-        return kind, KINDS[kind][0]
+        return kind, KINDS[kind].settings
     path = _path_of(kind)
     settings = getattr(_find_class(path, may_import=may_import), "settings", None)
     if not (isinstance(settings, type) and issubclass(settings, CaptionerSettings)):
@@ -70,7 +82,7 @@ def make_captioner(
 
     Raises KindError for a class of a user that fails.
     """
-    path = KINDS[config.kind][1] if config.kind in KINDS else config.kind
+    path = KINDS[config.kind].path if config.kind in KINDS else config.kind
     found = _find_class(path, may_import=True)
     try:
         return found(config, feature_width=feature_width, vocabulary_size=vocabulary_size)

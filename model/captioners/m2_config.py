@@ -1,10 +1,13 @@
 """Settings of the meshed-memory Transformer."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from a2cap.model.captioners.captioner_settings import LayeredSettings
+from a2cap.model.captioners.captioner_settings import LayeredSettings, Recipe
+
+_NOAM = {"grouping": "caption", "batch_size": 50, "patience": 5, "warmup": 10_000}
 
 
 class M2Config(LayeredSettings):
@@ -12,6 +15,11 @@ class M2Config(LayeredSettings):
 
     With alignment, each decoder layer has a mask network for each encoder layer.
     """
+
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "authors": {"train": {**_NOAM, "clip_norm": None}},
+        "modern": {"train": _NOAM},
+    }
 
     kind: Literal["m2"] = "m2"
     """Kind of captioner; the other fields of this section depend on it."""
@@ -27,3 +35,13 @@ class M2Config(LayeredSettings):
 
     positions: Literal["sinusoidal", "table"] = "sinusoidal"
     """Positions of tokens: sinusoidal, or a table that is saved with an imported captioner."""
+
+    @model_validator(mode="after")
+    def _check_prophet(self) -> Self:
+        if self.prophet:
+            raise ValueError(
+                f"prophet is {self.prophet}, but Prophet Attention reads one state of each region, "
+                "and the decoder of m2 those of every encoder layer; set prophet to 0, or choose "
+                "kind transformer"
+            )
+        return self

@@ -1,14 +1,20 @@
 """Settings of the spatial self-attention Transformer."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.captioner_settings import LayeredSettings
+from a2cap.model.captioners.captioner_settings import ADAM, LayeredSettings, Recipe
 
 
 class SpatialConfig(LayeredSettings):
     """Sizes and options of the spatial self-attention Transformer (Springenberg et al. 2018)."""
+
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "authors": {"train": {**ADAM, "lr": 3e-4, "max_words": 14, "max_length": 15}},
+        "modern": {"train": {**ADAM, "lr": 3e-4}},
+    }
 
     kind: Literal["spatial"] = "spatial"
     """Kind of captioner; the other fields of this section depend on it."""

@@ -19,7 +19,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
 from a2cap.model.erasure import Erasure, ErasureMeter
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
@@ -31,17 +31,14 @@ from a2cap.pipeline.metrics.all_metrics import METRICS
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
-LAYERS, RUNS, WEIGHTS, FUSIONS = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
+LAYERS, RUNS, WEIGHTS, FUSED = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
 ERASURE = "erasure.csv"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"
 
 _BATCH = 20
 """Images per batch; the decoder's graph stays in memory for the gradient of every token."""
 
-_ORDER = ("none", "max", "moving", "decay", "gate")
-"""Fusions in the order of the paper's Table 3."""
-
-_FUSION_FIELDS = ("fusion", "moving_rate", "decay_steps")
+_FUSION_FIELDS = ("fusion", *(name for fusion in FUSIONS.values() for name in fusion.settings))
 
 Row = dict[str, str | int | float | None]
 
@@ -126,7 +123,7 @@ def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
         ERASURE: [row for run in runs for row in erasure_rows(run)],
         RUNS: [run_row(run) for run in runs],
         WEIGHTS: weights,
-        FUSIONS: fusions,
+        FUSED: fusions,
     }
     written = [_write_csv(directory / name, rows) for name, rows in tables.items() if rows]
     return written + _draw(directory, runs, weights)
@@ -231,7 +228,8 @@ def fusion_rows(runs: Sequence[RunAnalysis]) -> list[Row]:
     for group in _groups([run for run in runs if run.has_masks], _FUSION_FIELDS):
         # Without masks, no alignment field has an effect: compare the other settings.
         baselines = [run for run in plain if _setting(run, None) == _setting(group[0], None)]
-        by_fusion = sorted([*baselines, *group], key=lambda run: _ORDER.index(run.alignment.fusion))
+        order = list(FUSIONS)
+        by_fusion = sorted([*baselines, *group], key=lambda run: order.index(run.alignment.fusion))
         ordered.append(by_fusion)
     return _varied_rows(ordered, "fusion")
 

@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 
+from a2cap.model.alignment_config import FUSIONS as ALIGNMENT_FUSIONS
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.m2_config import M2Config
@@ -20,7 +21,7 @@ from tests.data.messages import message_of
 refusal = partial(message_of, error=ModelError)
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
-FUSIONS = ["none", "max", "moving", "decay", "gate"]
+FUSIONS = list(ALIGNMENT_FUSIONS)
 KINDS = {
     "transformer": lambda **fields: TransformerConfig(
         **{
@@ -42,9 +43,7 @@ KINDS = {
             **{"encoder_layers": 2, "decoder_layers": 2, **fields},
         }
     ),
-    "nic": lambda alignment=None, **fields: NicConfig(
-        **{"width": 12, "embedding": 7, "dropout": 0, **fields}
-    ),
+    "nic": lambda **fields: NicConfig(**{"width": 12, "embedding": 7, "dropout": 0, **fields}),
     "show-attend-tell": lambda **fields: ShowAttendTellConfig(
         **{"width": 12, "embedding": 7, "attention_width": 6, "dropout": 0, **fields}
     ),
@@ -68,11 +67,19 @@ VARIANTS = {"hard attention": _hard}
 """Option that changes the network -> settings of its kind with it."""
 
 
+def has_attention(kind):
+    """Return True if a kind at its tiny size attends to regions."""
+    return kind in VARIANTS or KINDS[kind]().has_attention
+
+
 def make(kind, *, alignment=None, **fields):
     """Make a captioner whose predictions differ clearly between tokens and regions."""
     torch.manual_seed(0)
+    aligned = alignment or {}
+    if not has_attention(kind):
+        aligned = {**aligned, "fusion": "none"}
     captioner = make_captioner(
-        {**KINDS, **VARIANTS}[kind](alignment=AlignmentConfig(**(alignment or {})), **fields),
+        {**KINDS, **VARIANTS}[kind](alignment=AlignmentConfig(**aligned), **fields),
         feature_width=FEATURE_WIDTH,
         vocabulary_size=VOCABULARY_SIZE,
     ).double()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from a2cap.model.alignment_config import FUSIONS as ALIGNMENT_FUSIONS
 from a2cap.model.captioner import decoder_input, trace_attention
 from a2cap.model.faithfulness import (
     FaithfulnessMeter,
@@ -196,7 +197,7 @@ def test_layer_values_are_means_over_tokens_of_head_averages(tiny, images, fusio
         assert layer.constant == 0
         found = [layer.attention, layer.aligned, layer.evidence, layer.divergence]
         assert found == pytest.approx(expected.tolist(), abs=1e-12)
-        assert (layer.gate is None) == (fusion != "gate")
+        assert (layer.gate is not None) == ALIGNMENT_FUSIONS[fusion].learned
     assert [layer.layer for layer in layers] == [1, 2]
 
 

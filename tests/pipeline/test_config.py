@@ -9,7 +9,6 @@ from a2cap.data.errors import ConfigError
 from a2cap.model.captioners.kinds import KINDS
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.configuration import Config, load_config, override
-from a2cap.pipeline.training.captioner.recipes import RECIPES
 from tests.data.messages import message_of
 from tests.pipeline.config_fields import config_fields, plain_values
 
@@ -35,7 +34,7 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
     overrides = ["evaluate.beam_size=0", "nonsense"]
     lines = message_of(load_config, path, overrides, error=ConfigError).splitlines()
     assert lines[0] == "5 problems in the configuration:"
-    assert lines[1] == "  'nonsense' is not an override; write section.field=value"
+    assert lines[1] == ("  'nonsense' is not an override; write section.field=value, or model=KIND")
     assert set(lines[2:]) == {
         "  train.bach_size: unknown field; did you mean 'batch_size'?",
         "  train.epochs: input should be a valid integer, unable to parse string as an integer: "
@@ -81,10 +80,62 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
         (
             ["model.kind=up-down", "model.heads=4", "model.alignment.fussion=gate"],
             [
+                "model: up-down has no heads (of transformer); leave them out, or start from the "
+                "defaults of up-down with --set model=up-down",
                 "model.alignment.fussion: unknown field; did you mean 'fusion'?",
-                "model.heads: unknown field; valid names: kind, feature_dropout, "
-                "attention_dropout, standardise, blind, width, alignment, embedding, "
-                "attention_width, dropout",
+            ],
+        ),
+        (
+            ["model.kind=gru", "model.memory_slots=4", "model.gate=none", "model.widht=8"],
+            [
+                "model: gru has no memory_slots, gate (of other kinds); leave them out, or "
+                "start from the defaults of gru with --set model=gru",
+                "model.widht: unknown field; did you mean 'width'?",
+            ],
+        ),
+        (
+            ["model.kind=nic", "model.alignment.fusion=gate"],
+            [
+                "model: alignment.fusion is 'gate', but this captioner has no attention to align; "
+                "set alignment.fusion to none"
+            ],
+        ),
+        (
+            ["model.kind=nic", "model.attention_dropout=0.1"],
+            [
+                "model: attention_dropout is 0.1, but this captioner has no attention; set "
+                "attention_dropout to 0"
+            ],
+        ),
+        (
+            ["model.kind=m2", "model.prophet=1"],
+            [
+                "model: prophet is 1.0, but Prophet Attention reads one state of each region, and "
+                "the decoder of m2 those of every encoder layer; set prophet to 0, or choose kind "
+                "transformer"
+            ],
+        ),
+        (
+            ["model=gru", "model.attention=none", "train.supervision=0.5"],
+            [
+                "train.supervision is 0.5, but captioner 'gru' has no attention; set "
+                "train.supervision to 0"
+            ],
+        ),
+        (
+            ["scst.reward=statistics:fmean", "scst.bleu_weight=0.5"],
+            [
+                "scst.bleu_weight is 0.5, but scst.reward replaces the reward that it belongs to; "
+                "leave scst.bleu_weight or scst.reward out"
+            ],
+        ),
+        (
+            ["train.select=cider"],
+            [
+                "train.select: not a valid value: 'cider'; did you mean 'CIDEr'? Valid: CIDEr, "
+                "BLEU-4, METEOR, loss; default 'CIDEr'. Validation figure that selects the best "
+                "epoch and that `patience` waits for: of the decoded captions (Xu et al. 2015 "
+                "select by BLEU), or the loss on the reference captions"
             ],
         ),
         (
@@ -108,6 +159,46 @@ def test_unknown_and_contradicting_fields_are_reported(overrides, problems):
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     assert first == f"{count} in the configuration:"
     assert lines == [f"  {problem}" for problem in problems]
+
+
+def test_an_error_of_a_union_is_one_line_in_the_words_of_the_field():
+    [_, line] = message_of(
+        load_config, None, ["extract.grid_backbone=resnet1810"], error=ConfigError
+    ).splitlines()
+    assert line.startswith(
+        "  extract.grid_backbone: not a valid value: 'resnet1810'; did you mean 'resnet18'? Valid: "
+    )
+    [_, line] = message_of(
+        load_config, None, ["model.alignment.aligned_layers=[0]"], error=ConfigError
+    ).splitlines()
+    assert line.startswith("  model.alignment.aligned_layers")
+    assert "literal" not in line
+    assert "tuple" not in line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_captioner_with_the_same_recipe_is_one_override(kind, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "model: {heads: 4, norm: pre, width: 64, alignment: {fusion: max}}\ntrain: {epochs: 3}\n"
+    )
+    found = load_config(path, [f"model={kind}"])
+    assert found.model == KINDS[kind].settings(kind=kind)
+    assert found.train.epochs == 3
+    assert load_config(path, [f"model={kind}", "model.width=32"]).model.width == 32
+    assert (found.model.alignment.fusion == "none") == (not found.model.has_attention)
+
+
+def test_a_recipe_that_a_kind_does_not_have_is_rejected(monkeypatch):
+    monkeypatch.setattr(KINDS["gru"].settings, "recipes", {"authors": {"train": {"lr": 0.5}}})
+    assert load_config(None, ["model=gru", "train.optim=authors"]).train.lr == 0.5
+    [_, line] = message_of(
+        load_config, None, ["model=gru", "train.optim=modern"], error=ConfigError
+    ).splitlines()
+    assert line == (
+        "  train.optim is 'modern', but captioner 'gru' has no such recipe; leave train.optim out, "
+        "and set train.lr and other fields"
+    )
 
 
 NOT_YAML = "config file is not YAML: {path!r} "
@@ -269,7 +360,7 @@ def test_a2_gate_is_the_defaults_except_for_its_paths():
     }
 
 
-RECIPE_NAMES = [(kind, optim) for kind in KINDS for optim in ("authors", "modern")]
+RECIPE_NAMES = [(kind, optim) for kind, known in KINDS.items() for optim in known.settings.recipes]
 
 
 @pytest.mark.parametrize(("kind", "optim"), RECIPE_NAMES)
@@ -277,7 +368,7 @@ def test_a_recipe_gives_the_fields_that_are_not_set(kind, optim, tmp_path):
     config_file = tmp_path / "config.yaml"
     options = [f"model.kind={kind}", f"train.optim={optim}"]
     found = load_config(None, [*options, "train.seed=7"])
-    for section, fields in RECIPES[kind][optim].items():
+    for section, fields in KINDS[kind].settings.recipes[optim].items():
         own = getattr(found, section)
         assert {name: getattr(own, name) for name in fields} == fields
     assert found.train.seed == 7

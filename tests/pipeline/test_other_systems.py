@@ -104,7 +104,7 @@ class NoDouble(TorchDispatchMode):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_captions_and_their_training_use_no_float64(kind):
-    captioner = make(kind, alignment={"fusion": "none" if kind == "nic" else "gate"}).float()
+    captioner = make(kind, alignment={"fusion": "gate"}).float()
     features, boxes = torch.randn(2, 4, FEATURE_WIDTH), torch.rand(2, 4, 5)
     mask = torch.ones(2, 4, dtype=torch.bool)
     captions = torch.tensor([[[4, 5, 2]], [[6, 2, 0]]])

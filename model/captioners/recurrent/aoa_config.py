@@ -1,15 +1,37 @@
 """Settings of AoANet."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
-from a2cap.model.captioners.captioner_settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
+
+_ADAM = {**ADAM, "lr": 2e-4, "max_length": 16}
 
 
 class AoaConfig(CaptionerSettings):
     """Sizes and options of AoANet (Huang et al. 2019); the defaults are the authors' code."""
+
+    # they clip each value, not the norm
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "authors": {
+            "train": {
+                **_ADAM,
+                "schedule": "step",
+                "warmup": 1,
+                "decay": 0.8,
+                "decay_every": 3,
+                "label_smoothing": 0.2,
+                "scheduled_sampling": 0.5,
+                "scheduled_sampling_epochs": 50,
+                "epochs": 25,
+                "clip_norm": None,
+            }
+        },
+        "modern": {"train": _ADAM},
+    }
 
     kind: Literal["aoa"] = "aoa"
     """Kind of captioner; the other fields of this section depend on it."""

@@ -1,15 +1,21 @@
 """Settings of the GRU captioner."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
-from a2cap.model.captioners.captioner_settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
 
 
 class GruConfig(CaptionerSettings):
     """Sizes and options of the GRU captioner; the defaults are TensorFlow's captioning tutorial."""
+
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "authors": {"train": {**ADAM, "lr": 1e-3, "grouping": "caption", "batch_size": 64}},
+        "modern": {"train": {**ADAM, "lr": 1e-3, "batch_size": 13}},
+    }
 
     kind: Literal["gru"] = "gru"
     """Kind of captioner; the other fields of this section depend on it."""
@@ -35,13 +41,9 @@ class GruConfig(CaptionerSettings):
     """Divisor of a dot product: sqrt(D) keeps a softmax over large features from saturating."""
 
     alignment: SingleAlignment = AlignmentConfig()
-    """The attention alignment of A2; without attention its fusion must be none."""
+    """The attention alignment of A2; none without attention."""
 
-    @model_validator(mode="after")
-    def _check_attention(self) -> Self:
-        if self.attention == "none" and self.alignment.fusion != "none":
-            raise ValueError(
-                f"alignment.fusion is {self.alignment.fusion!r}, but attention is none; set "
-                "alignment.fusion to none, or attention to dot"
-            )
-        return self
+    @property
+    def has_attention(self) -> bool:
+        """Return True unless each token reads the mean region."""
+        return self.attention != "none"

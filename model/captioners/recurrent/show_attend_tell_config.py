@@ -1,12 +1,15 @@
 """Settings of Show, Attend and Tell."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
 from a2cap.model.attention.hard_config import HardAttentionConfig
-from a2cap.model.captioners.captioner_settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
+
+_ADAM = {**ADAM, "lr": 2e-4}
 
 
 class ShowAttendTellConfig(CaptionerSettings):
@@ -14,6 +17,11 @@ class ShowAttendTellConfig(CaptionerSettings):
 
     The defaults are the settings of the authors' COCO model.
     """
+
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "authors": {"train": {**_ADAM, "grouping": "length", "batch_size": 64, "clip_norm": None}},
+        "modern": {"train": {**_ADAM, "clip_norm": 5.0, "batch_size": 13}},
+    }
 
     kind: Literal["show-attend-tell"] = "show-attend-tell"
     """Kind of captioner; the other fields of this section depend on it."""

@@ -1,15 +1,38 @@
 """Settings of Up-Down."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
-from a2cap.model.captioners.captioner_settings import CaptionerSettings
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
 
 
 class UpDownConfig(CaptionerSettings):
     """Sizes and options of Up-Down (Anderson et al. 2018); the defaults are the authors' code."""
+
+    # 60,000 updates of 100 captions are 53 epochs; their momentum scales the rate, torch's does not
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "authors": {
+            "model": {"dropout": 0.0},
+            "train": {
+                "optimiser": "sgd",
+                "schedule": "linear",
+                "warmup": 1,
+                "lr": 0.01,
+                "weight_decay": 5e-4,
+                "clip_norm": 10.0,
+                "epochs": 53,
+                "batch_size": 100,
+                "captions_per_image": 1,
+            },
+        },
+        "modern": {
+            "model": {"dropout": 0.5},
+            "train": {**ADAM, "lr": 5e-4, "clip_norm": 10.0, "batch_size": 10},
+        },
+    }
 
     kind: Literal["up-down"] = "up-down"
     """Kind of captioner; the other fields of this section depend on it."""

@@ -1,14 +1,18 @@
 """Settings of the A2 Transformer captioner."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.captioner_settings import LayeredSettings
+from a2cap.model.captioners.captioner_settings import LayeredSettings, Recipe
 
 
 class TransformerConfig(LayeredSettings):
     """Sizes and options of the Transformer captioner; the defaults are the paper's."""
+
+    # the defaults of `train`
+    recipes: ClassVar[Mapping[str, Recipe]] = {"authors": {}, "modern": {}}
 
     # left out where settings are written: keys and captioners older than the other kinds stay valid
     kind: Annotated[Literal["transformer"], Field(exclude=True)] = "transformer"

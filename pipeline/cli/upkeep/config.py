@@ -7,7 +7,8 @@ import click
 from a2cap.data.files.sealed_folder import MadeFrom
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.cli.options import PATH, config_option, require_existing, set_option
-from a2cap.pipeline.configuration import explain_field, load_config
+from a2cap.pipeline.config_fields import explain_field
+from a2cap.pipeline.configuration import Config, load_config
 from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG
 from a2cap.pipeline.engine.explain import difference
 
@@ -45,7 +46,7 @@ def explain(field: str) -> None:
       a2 config explain model.alignment
       a2 config explain evaluate.beam_size
     """
-    click.echo("\n".join(explain_field(field)))
+    click.echo("\n".join(explain_field(field, Config)))
 
 
 @config.command()

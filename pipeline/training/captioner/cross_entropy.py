@@ -16,6 +16,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.alignment import caption_parameters, mask_parameters
+from a2cap.model.alignment_config import FUSIONS
 from a2cap.model.captioner import Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.model_config import ModelConfig
@@ -128,7 +129,8 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
         self._penalties = (*captioner.penalty_names, *(name for name, on in terms.items() if on))
         masks: tuple[str, ...] = ()
         if captioner.has_masks:
-            gate = ("mean_gate",) if captioner.config.alignment.fusion == "gate" else ()
+            is_learned = FUSIONS[captioner.config.alignment.fusion].learned
+            gate = ("mean_gate",) if is_learned else ()
             masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll", *gate)
         self.names = ("caption_loss", *self._penalties, *masks)
 

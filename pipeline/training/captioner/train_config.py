@@ -48,7 +48,7 @@ class TrainConfig(CaptionerTrainingConfig):
     """Most epochs; training ends earlier when `patience` runs out."""
     optim: Literal["modern", "authors"] | None = None
     """Recipe of the model's kind that gives the fields which are not set here: that of its authors,
-    or a common one of today (pipeline/training/captioner/recipes.py)."""
+    or a common one of today (`recipes` of its settings, model/captioners/)."""
     grouping: Literal["image", "caption", "length"] = "image"
     """image: a batch is images with several captions each, encoded once. caption: a batch is
     (image, caption) pairs, as in M2; `batch_size` then counts pairs. length: pairs whose captions

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from a2cap.model.alignment import caption_parameters, mask_parameters
+from a2cap.model.alignment_config import FUSIONS as ALL
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.wrapped import AlignedMultiheadAttention, alignment_pass
 from tests.model.kinds import refusal
 from tests.test_structure import ROOT
 
 B, Q, R, D, H = 2, 3, 5, 8, 2
-FUSIONS = ("max", "moving", "decay", "gate")
+FUSIONS = [name for name, fusion in ALL.items() if fusion.fuse is not None]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from torch.nn.functional import pad
 
 from a2cap.model.alignment import caption_parameters, mask_parameters
+from a2cap.model.alignment_config import FUSIONS as ALIGNMENT_FUSIONS
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import (
     Teaching,
@@ -18,7 +19,7 @@ from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.faithfulness import region_gradients
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
-from tests.model.kinds import FUSIONS, KINDS, VARIANTS, make
+from tests.model.kinds import FUSIONS, KINDS, VARIANTS, has_attention, make
 from tests.model.searching import encode_alone
 
 STEP = 50_000
@@ -73,7 +74,7 @@ def kind(request):
 # each kind is compared with its equations for every fusion; all parts take part in a gate
 PAIRS = [
     *(pytest.param(("transformer", fusion), marks=pytest.mark.slow) for fusion in FUSIONS[:-1]),
-    *((kind, FUSIONS[-1]) for kind in (*KINDS, *VARIANTS)),
+    *((kind, FUSIONS[-1] if has_attention(kind) else "none") for kind in (*KINDS, *VARIANTS)),
 ]
 
 
@@ -174,7 +175,7 @@ def test_the_order_of_regions_matters_unless_they_are_stated_to_be_a_set(
     kind, mask_network, images
 ):
     made = make(kind, alignment={"mask_network": mask_network})
-    is_set = kind != "spatial" and (mask_network == "bilinear" or kind == "nic")
+    is_set = kind != "spatial" and (mask_network == "bilinear" or not has_attention(kind))
     assert made.regions_are_a_set == is_set
     tokens = decoder_input(images.captions, bos=1)[:1]
     rows = (images.features[:1], images.boxes[:1], images.region_mask[:1])
@@ -207,7 +208,7 @@ def test_padding_to_a_common_shape_changes_neither_losses_nor_gradients(captione
 
 
 def test_attention_is_a_distribution_and_its_fields_depend_on_the_fusion(captioner, images):
-    if captioner.config.kind == "nic":
+    if not captioner.config.has_attention:
         pytest.skip("no attention")
     fusion = captioner.config.alignment.fusion
     steps = trace_attention(captioner, images.encoded(captioner), images.captions[:, 0])
@@ -217,7 +218,7 @@ def test_attention_is_a_distribution_and_its_fields_depend_on_the_fusion(caption
         assert_close(step.original.sum(1), torch.ones(3, dtype=torch.float64))
         assert not step.aligned[~images.region_mask].any()
         assert (step.keep is None) == (fusion == "none")
-        assert (step.gate is None) == (fusion != "gate")
+        assert (step.gate is not None) == ALIGNMENT_FUSIONS[fusion].learned
 
 
 def test_gradients_are_zero_on_padding_alone(captioner, images):
@@ -297,8 +298,10 @@ def test_label_smoothing_is_cross_entropy_against_a_smoothed_target(kind, images
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["feature_dropout", "attention_dropout"])
 def test_dropout_of_features_and_attention_acts_in_training_alone(kind, images, option):
-    if (kind, option) == ("nic", "attention_dropout"):
-        pytest.skip("no attention")
+    if option == "attention_dropout" and not has_attention(kind):
+        with pytest.raises(ValidationError, match="but this captioner has no attention; set"):
+            make(kind, attention_dropout=0.5)
+        return
     if (kind, option) == ("hard attention", "attention_dropout"):
         message = (
             "attention_dropout is 0.5, but hard attention has no weights to drop; set "
@@ -339,7 +342,7 @@ def test_scheduled_sampling_replaces_inputs_by_likely_tokens(kind, images):
 
 
 def test_mask_gradients_pass_through_later_tokens_and_layers(kind, images):
-    if kind == "nic":
+    if not has_attention(kind):
         pytest.skip("no attention")
     captioner = make(kind)
     [weight, *_] = [p for name, p in captioner.named_parameters() if "mask_network.bias" in name]
@@ -374,7 +377,7 @@ def test_a_blind_captioner_ignores_the_features(kind, images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "nic"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if has_attention(kind)])
 def test_masks_learn_to_harm_a_captioner_that_overfits_one_tiny_batch(kind):
     """Start from the initial values that users get, in float32."""
     torch.manual_seed(0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
 from a2cap.pipeline.analysis.faithfulness import (
     analyse,
     erasure_rows,
@@ -110,6 +110,12 @@ def test_fusions_are_in_the_papers_order_after_the_plain_baseline(analysed, plai
     rows = [(row["group"], row["fusion"]) for row in fusion_rows(runs)]
     assert rows == [(1, "none"), (1, "decay"), (1, "gate"), (2, "none"), (2, "max")]
     assert fusion_rows([analysed]) == []
+
+
+def test_every_fusion_has_a_place_in_the_table(analysed, plain):
+    aligned = [name for name in FUSIONS if name != "none"]
+    runs = [with_alignment(analysed, name, fusion=name) for name in reversed(aligned)]
+    assert [row["fusion"] for row in fusion_rows([*runs, plain])] == ["none", *aligned]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.recurrent.nic import NicCaptioner
 from a2cap.model.captioners.recurrent.nic_config import NicConfig
-from tests.model.kinds import make
+from tests.model.kinds import make, refusal
 from tests.model.transcription import Weights, assert_equal_to_transcription, lstm, softmax
 
 
@@ -32,7 +32,22 @@ def test_there_is_no_attention_to_trace_or_align(images):
     with pytest.raises(ValidationError) as raised:
         NicConfig(alignment=AlignmentConfig(fusion="gate"))
     assert raised.value.errors()[0]["msg"] == (
-        "Value error, alignment.fusion is 'gate', but nic has no attention to align; set it to none"
+        "Value error, alignment.fusion is 'gate', but this captioner has no attention to align; "
+        "set alignment.fusion to none"
+    )
+
+
+def test_a_captioner_that_aligns_nothing_is_not_made_with_a_fusion():
+    class WithoutMasks(NicConfig):
+        @property
+        def has_attention(self):
+            return True
+
+    settings = WithoutMasks()
+    assert settings.alignment.fusion == "gate"
+    assert refusal(NicCaptioner, settings, feature_width=6, vocabulary_size=11) == (
+        "alignment.fusion is 'gate', but no attention of this captioner is aligned; set "
+        "model.alignment.fusion to none, or let `has_attention` of its settings return False"
     )
 
 
