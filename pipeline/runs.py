@@ -43,6 +43,7 @@ from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.run import unfinished
 from a2cap.pipeline.training.learning_curve import LearningCurve
+from a2cap.pipeline.training.summary import TrainingSummary
 from a2cap.pipeline.weights.captioners import bundled_folder
 
 logger = logging.getLogger(__name__)
@@ -65,8 +66,8 @@ class RunResult:
     name: `runtime.name`, "" for none. state: done; running or unfinished for a training that has no
     result yet; damaged if metrics.json differs from its manifest; unreadable without a manifest
     that can be read. date: seconds since the epoch, of the last result. fields: all settings by
-    their dotted names, the phase, and "data of STAGE", the digest of what a stage reads from
-    outside. changed: names of the settings that differ from the default. scores: content of
+    their dotted names, "phase", "trained on", and "data of STAGE", the digest of what a stage reads
+    from outside. changed: names of the settings that differ from the default. scores: content of
     metrics.json. size: bytes of both folders.
     """
 
@@ -136,7 +137,8 @@ class _Result:
 def read_runs(artifacts: Path) -> list[RunResult]:
     """Read the evaluations of an artifacts folder and the trainings without one, newest first."""
     results = list(_finished(artifacts))
-    by_digest = {result.digest: result for result in results}
+    # the newest first: of equal results, the newest counts
+    by_digest = {result.digest: result for result in reversed(results)}
     runs, evaluated = [], set()
     for result in results:
         if result.made.stage == EVALUATE:
@@ -207,6 +209,16 @@ def differing_fields(runs: Sequence[RunResult]) -> list[str]:
         if len(values) > 1 or (not everywhere and any(name in run.changed for run in runs)):
             differing.append(name)
     return differing
+
+
+def curve_of(evaluation: Path) -> LearningCurve | None:
+    """Return the learning curve of the captioner that was evaluated, None if it is not found."""
+    folder = evaluation.resolve()
+    if not (folder / MANIFEST).is_file():
+        return None
+    return next(
+        (run.curve for run in read_runs(folder.parents[1]) if run.evaluation == folder), None
+    )
 
 
 def find_trainings(named: Iterable[Path]) -> tuple[Path, ...]:
@@ -282,6 +294,8 @@ def _run(
             data[f"data of {made.stage}"] = digest_of(read)[:KEY_LENGTH]
     if training:
         data["phase"] = training.made.stage
+        if summary := TrainingSummary.read(training.folder):
+            data["trained on"] = summary.data_text
     fields, changed = {**dict(leaves(sections)), **data}, _changed(sections)
     if further := sum(name.startswith(FURTHER_MODEL) for name in last.made.inputs):
         fields[_ENSEMBLE] = f"of {further + 1}"

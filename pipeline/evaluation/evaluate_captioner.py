@@ -47,6 +47,7 @@ from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedde
 from a2cap.pipeline.report.report import worst_typical_best
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
+from a2cap.pipeline.training.learning_curve import LearningCurve
 
 logger = logging.getLogger(__name__)
 
@@ -255,6 +256,7 @@ def evaluate_captioner(
         skipped=skipped,
         statistics=_statistics(captions, beams, references),
         provenance=provenance_of(config, inputs, model, named.identities),
+        curve=LearningCurve.read(inputs["model"].path),
         beams=beams,
         grounding=known.ground(captions),
         baseline=compared and replace(compared, name=config.baseline_name),

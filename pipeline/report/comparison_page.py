@@ -11,9 +11,11 @@ from types import MappingProxyType
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.metrics.all_metrics import shown_name
+from a2cap.pipeline.report.curves import panels
 from a2cap.pipeline.report.html import read_cards, write_page
 from a2cap.pipeline.report.image_card import plain_cards
 from a2cap.pipeline.report.summary import CITED, in_order
+from a2cap.pipeline.training.learning_curve import LearningCurve
 
 MIN_CHANGE = 0.1
 """CIDEr of one image; smaller differences are often one function word."""
@@ -86,13 +88,15 @@ class Difference:
 class Comparison:
     """Two runs over the same images.
 
-    names: titles of the runs. settings: name -> value in each run, if they differ.
+    names: titles of the runs. settings: name -> value in each run, if they differ. curves: of the
+    trainings, None if one has none.
     """
 
     names: tuple[str, str]
     metrics: Sequence[Difference]
     images: Sequence[ImageComparison]
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    curves: tuple[LearningCurve | None, LearningCurve | None] = (None, None)
 
     @property
     def title(self) -> str:
@@ -133,6 +137,7 @@ def write_comparison(
             "comparison.html",
             comparison=comparison,
             min_change=MIN_CHANGE,
+            curves=panels(comparison.curves, ("A", "B")),
             heads=["metric", "A", "B", "B − A", "95 %", "B is better in"],
             cited=[row.cells for row in cited],
             others=[row.cells for row in comparison.metrics if row not in cited],

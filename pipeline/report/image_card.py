@@ -37,6 +37,16 @@ _FUNCTION_WORDS = (
     "front beside between through is are was be being has have as while who which what not no very "
     "left right top side other each another"
 )
+_VAGUE_WORDS = (
+    "sitting standing holding riding playing walking looking laying flying wearing eating being "
+    "driving taking doing jumping hanging traveling watching grazing going getting cutting "
+    "carrying waiting posing using swinging talking lying pulling smiling preparing running "
+    "sleeping drinking showing coming making hitting working throwing trying leaning setting "
+    "resting moving having passing staring putting reaching kneeling facing sits stands holds "
+    "rides plays walks looks lies flies wears eats shows includes filled parked covered made "
+    "picture image photo photograph drawing illustration scene view"
+)
+"""Usual verbs of COCO's captions, and words for the image: they say little of where it looks."""
 _JPEG_QUALITY = 78
 
 
@@ -111,19 +121,20 @@ class ImageCard:
 
 
 def telling_word(tokens: Sequence[str], attention: CaptionAttention) -> int | None:
-    """Return the position of the content word whose attention alignment changes most.
+    """Return the position of the noun or adjective whose attention alignment changes most.
 
     The change is the total variation distance of both rows, scaled to a sum of 1; ties, such as all
-    words of a captioner without alignment, are broken by the larger peak. Content words are those
-    that are no English function words, or all if there are none. Returns None if each of them has
-    evenly spread attention, aligned or original (EVEN).
+    words of a captioner without alignment, are broken by the larger peak. Function words and vague
+    words count only if there are no others. Returns None if each word that counts has evenly spread
+    attention, aligned or original (EVEN).
     """
     rows = [_shares(attention.original), _shares(attention.aligned)]
     if not tokens or not rows[0].size:
         return None
     peaks = [row.max(axis=1) * row.shape[1] for row in rows]
     changes = np.abs(rows[1] - rows[0]).sum(axis=1).round(6)
-    content = [i for i, token in enumerate(tokens) if token.lower() not in _FUNCTION_WORDS.split()]
+    others = {*_FUNCTION_WORDS.split(), *_VAGUE_WORDS.split()}
+    content = [i for i, token in enumerate(tokens) if token.lower() not in others]
     uneven = [i for i in content or range(len(tokens)) if min(peaks[0][i], peaks[1][i]) >= EVEN]
     return max(uneven, key=lambda i: (changes[i], peaks[1][i], -i), default=None)
 

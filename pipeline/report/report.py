@@ -13,6 +13,7 @@ from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
 from a2cap.pipeline.metrics.all_metrics import Scores, shown_name
 from a2cap.pipeline.metrics.word_groups import WordGroupScores, WordScore
+from a2cap.pipeline.report.curves import panels
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.summary import (
@@ -24,6 +25,7 @@ from a2cap.pipeline.report.summary import (
     in_order,
     metric_table,
 )
+from a2cap.pipeline.training.learning_curve import LearningCurve
 
 if TYPE_CHECKING:  # it imports torch, which a page of scores does not need
     from a2cap.pipeline.captioning.decoding import Beam
@@ -47,7 +49,7 @@ class Evaluation:
     beams: captions with the scores that ranked them, best first. beams and grounding are empty for
     captions that were read from a file. judged: captions of generated scenes. baseline: another
     evaluation to compare with. facts: model, data and command in the header of the report,
-    name -> value.
+    name -> value. curve: of the training.
     """
 
     title: str
@@ -63,6 +65,7 @@ class Evaluation:
     judged: Mapping[str, Judgement] = field(default_factory=dict)
     baseline: Baseline | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
+    curve: LearningCurve | None = None
 
     @property
     def total(self) -> int:
@@ -99,6 +102,7 @@ def write_report(
         metrics=metric_table(scores, baseline.metrics, baseline.name),
         groups=group_table(groups, baseline.word_groups, baseline.name),
         histogram=histogram(cider),
+        curves=panels([evaluation.curve]),
         orders=[shown_name(name) for name in metrics],
         main=metrics.index("CIDEr") if "CIDEr" in metrics else 0,
         data={

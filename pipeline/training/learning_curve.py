@@ -1,10 +1,13 @@
-"""Learning curve of a training: the figures of each epoch, from its metrics.jsonl."""
+"""Learning curve of a training: the figures of each epoch (metrics.jsonl), and what it did."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from a2cap.pipeline.training.extended_training import read_epochs
+from a2cap.pipeline.training.selection import VALIDATION_LOSS, Selection
+from a2cap.pipeline.training.summary import TrainingSummary
 
 _SELECTING = ("likelihood", "METEOR", "BLEU-4", "AP50", "CIDEr")
 """Figures that may select the best epoch. CIDEr is measured beside any other one."""
@@ -14,16 +17,20 @@ _SELECTING = ("likelihood", "METEOR", "BLEU-4", "AP50", "CIDEr")
 class LearningCurve:
     """Figures of each epoch by name, at least one epoch; epoch 0 is the start, if it was measured.
 
-    `a2 verify` does not check metrics.jsonl: its speeds differ from machine to machine.
+    training: what the training did, None for one that has not ended. `a2 verify` checks neither
+    file: their times differ from machine to machine.
     """
 
     epochs: Sequence[Mapping[str, float]]
+    training: TrainingSummary | None = None
 
     @classmethod
     def read(cls, training: Path) -> "LearningCurve | None":
         """Return the curve of a training, None without a finished epoch or with a damaged file."""
         epochs = [line for line in read_epochs(training) if "epoch" in line]
-        return cls(epochs) if any(line["epoch"] for line in epochs) else None
+        if not any(line["epoch"] for line in epochs):
+            return None
+        return cls(epochs, TrainingSummary.read(training))
 
     @property
     def score(self) -> str:
@@ -31,26 +38,46 @@ class LearningCurve:
         return next((name for name in _SELECTING if name in self.epochs[-1]), "")
 
     @property
+    def last(self) -> int:
+        """The last epoch."""
+        return int(self.epochs[-1]["epoch"])
+
+    @property
     def best(self) -> int:
-        """The epoch whose tensors the training keeps: the first with the highest score."""
-        trained = [line for line in self.epochs if line["epoch"] and self.score in line]
-        # max returns the first of equal ones
-        return int(max(trained, key=lambda line: line[self.score])["epoch"]) if trained else 0
+        """The epoch whose tensors the training keeps, 0 without validation."""
+        lines = [line for line in self.epochs if line["epoch"] and self.score in line]
+        best = reduce(lambda s, line: s.after(line, score=self.score, warmup=0), lines, Selection())
+        return best.epoch
 
     def value(self, epoch: int) -> float | None:
         """Return the score of an epoch, None if it was not measured."""
-        scores = {line["epoch"]: line.get(self.score) for line in self.epochs}
-        return scores.get(epoch)
+        return next((line.get(self.score) for line in self.epochs if line["epoch"] == epoch), None)
 
     @property
     def summary(self) -> str:
         """One clause such as "best at epoch 1 of 6"."""
-        last = int(self.epochs[-1]["epoch"])
+        start, best = self.value(0), self.value(self.best)
         if not self.best:
-            return f"{last} epochs, not validated"
-        start = self.value(0)
-        before = "" if start is None else f", {self.value(self.best):.3f} from {start:.3f}"
-        return f"best at epoch {self.best} of {last}{before}"
+            return "not validated"
+        before = "" if start is None else f", {best:.3f} from {start:.3f}"
+        return f"best at epoch {self.best} of {self.last}{before}"
+
+    @property
+    def sentences(self) -> str:
+        """What the best epoch means, and what the training did."""
+        start, best = self.value(0), self.value(self.best)
+        texts = []
+        if best is not None:
+            before = "" if start is None else f", {start:.3f} before the training"
+            texts.append(f"validation {self.score} is {best:.3f} after epoch {self.best}{before}")
+        if start is not None and best is not None and start >= best:
+            texts.append("the training did not improve it: lower the learning rate")
+        elif self.best == self.last > 1:
+            texts.append("it was best at the end: more epochs may help")
+        if self.training:
+            data = self.training.data_text
+            texts += [f"trained on {data}"] * bool(data) + [self.training.sentence()]
+        return "".join(f"{text[0].upper()}{text[1:]}. " for text in texts).strip()
 
     @property
     def lines(self) -> list[str]:
@@ -65,6 +92,6 @@ class LearningCurve:
 
     @property
     def figures(self) -> list[str]:
-        """Names of the figures that are drawn: the loss, what selects, CIDEr, the learning rate."""
-        names = dict.fromkeys(("loss", "reward", "validation_loss", self.score, "CIDEr", "lr"))
+        """Names of the figures to show: the losses, the scores, and the learning rate."""
+        names = dict.fromkeys(("loss", VALIDATION_LOSS, "reward", self.score, "CIDEr", "lr"))
         return [name for name in names if any(name in line for line in self.epochs)]

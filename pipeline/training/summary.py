@@ -48,6 +48,12 @@ class TrainingSummary:
             "in the warm-up"
         )
 
+    @property
+    def data_text(self) -> str:
+        """What it was trained on, such as "1,000 images, 5,000 captions"."""
+        names = sorted(self.data, key=lambda name: (name != "images", name))
+        return ", ".join(f"{self.data[name]:,} {name}" for name in names)
+
     def write(self, directory: Path) -> None:
         """Write `training.json` into the folder of the result."""
         write_json(directory / TRAINING, asdict(self))

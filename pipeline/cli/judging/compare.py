@@ -1,7 +1,7 @@
 """Command `a2 compare`: two evaluations over the same images, side by side."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -13,7 +13,7 @@ from a2cap.pipeline.cli.print_scores import print_differences
 from a2cap.pipeline.engine.artifact_names import REPORT
 from a2cap.pipeline.evaluation.comparison import compare_runs
 from a2cap.pipeline.report.comparison_page import write_comparison
-from a2cap.pipeline.runs import find_result, title_of
+from a2cap.pipeline.runs import curve_of, find_result, title_of
 
 
 @click.command()
@@ -48,6 +48,7 @@ def compare(
     names = title_of(first), title_of(second)
     found = compare_runs(first, second, captions=report is not None, names=names)
     if report is not None:
+        found = replace(found, curves=(curve_of(first), curve_of(second)))
         write_comparison(report, found, files, (first / REPORT, second / REPORT))
     if as_json:
         click.echo(json.dumps([asdict(row) for row in found.metrics], indent=1))

@@ -287,7 +287,7 @@ function addImage(card, detail, { src = detail.thumbnail, alt = "" } = {}) {
   part(".missing").hidden = Boolean(src);
   [canvas.width, canvas.height] = [OVERLAY_WIDTH, Math.round((OVERLAY_WIDTH * detail.height) / detail.width)];
   addRegions(card, detail, tell);
-  part(".play").hidden = !isTold;
+  part(".play").hidden = part(".help").hidden = !isTold;
   part(".readout").hidden = !isTold && !detail.boxes.length;
   part(".top-regions").hidden = !isTold || Boolean(detail.grid);
   if (!isTold) return;
@@ -319,6 +319,19 @@ function wordElements(heading) {
   }
   return [...heading.children];
 }
+
+// Names captions with the order that their log-probabilities show.
+function orderOf(name, scores) {
+  const isSorted = scores.every((score, i) => !i || score <= scores[i - 1]);
+  return `${name}, by ${isSorted ? "log-probability" : "agreement with each other"}`;
+}
+
+document.addEventListener("click", ({ target }) => {
+  if (!target.matches(".help")) return;
+  byId("help").open = true;
+  byId("help").scrollIntoView({ block: "nearest" });
+  byId("help").querySelector("summary").focus();
+});
 
 // Returns a card from the page's template.
 const makeCard = () => byId("card").content.firstElementChild.cloneNode(true);

@@ -21,8 +21,11 @@
   const valueOf = (item) => item.scores[mainMetric] ?? null;
   const ordered = data.images.map(valueOf).filter((value) => value !== null).sort((a, b) => a - b);
   const median = ordered[ordered.length >> 1] ?? 0;
+  const distance = (item) => Math.abs(valueOf(item) - median);
+  const examples = new Set();
   const values = {
-    typical: (item) => (valueOf(item) === null ? null : Math.abs(valueOf(item) - median)),
+    // The examples are above the list already.
+    typical: (item) => (valueOf(item) === null ? null : examples.has(item) ? Infinity : distance(item)),
     id: (item) => item.id,
     length: (item) => item.caption.split(" ").length,
     grounding: (item) => item.grounding?.[1] ?? null,
@@ -40,7 +43,7 @@
     drawScores(part, item);
     for (const reference of item.references) addText(part(".references"), "li", reference);
     part(".beams").hidden = item.beams.length < 2;
-    part(".beams summary").textContent = `${item.beams.length} beams`;
+    part(".beams summary").textContent = orderOf(`${item.beams.length} beams`, item.beams.map(([, ranked]) => ranked));
     for (const [caption, ranked] of item.beams) {
       addText(addText(part(".beams ol"), "li", `${caption} `), "span", score(ranked));
     }
@@ -73,22 +76,25 @@
     addText(others, "span", item.id, "id");
   }
 
-  // Draws seven examples; of those near an end or the median, first the ones with a word that stands out.
+  // Draws seven examples, also on a page that was saved with them; of those near an end or the median, first the ones with a word that stands out.
   function drawFirst() {
     const left = new Set(data.images.filter((item) => details.has(item.id) && valueOf(item) !== null));
     const isEven = (item) => (detailOf(item).attention?.telling ?? null) === null;
     const take = (kind, count, ...order) =>
       sorted([...left], ...order).slice(0, 4 * count).sort((a, b) => isEven(a) - isEven(b)).slice(0, count).map((item) => {
         left.delete(item);
+        examples.add(item);
         const card = draw(item);
         card.querySelector(".score").prepend(`${kind} · `);
         return card;
       });
     const best = take("best", 2, valueOf, -1), worst = take("worst", 2, valueOf, 1);
-    const [hero, ...typical] = take("typical", 3, values.typical, 1);
+    const [hero, ...typical] = take("typical", 3, distance, 1);
     hero?.classList.add("hero");
-    byId("first").append(...[hero, typical[0], ...best, typical[1], ...worst].filter(Boolean));
-    for (const id of ["first", "hint"]) byId(id).hidden = !best.length;
+    byId("first").replaceChildren(...[hero, typical[0], ...best, typical[1], ...worst].filter(Boolean));
+    byId("first").hidden = !best.length;
+    // Captions from a file have no attention, and then nothing is marked.
+    byId("hint").hidden = !byId("first").querySelector(".word.shown");
   }
 
   // Each returns true for the items that its control lets through.
@@ -147,6 +153,7 @@
   function offerHeads() {
     const script = [...details.values()].find(({ textContent }) => textContent.includes('"layers":[{'));
     const layers = script ? JSON.parse(script.textContent).attention.layers : [];
+    byId("head").length = 1; // of a saved page, that has them
     byId("head-label").hidden = layers.length * (layers[0]?.heads ?? 0) < 2;
     layers.forEach(({ heads }, layer) => {
       for (const one of [[layer], ...(heads > 1 ? range(heads).map((head) => [layer, head]) : [])]) {

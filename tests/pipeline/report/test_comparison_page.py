@@ -17,6 +17,7 @@ from a2cap.pipeline.report.comparison_page import (
 )
 from a2cap.pipeline.report.html import read_cards
 from a2cap.pipeline.report.report import write_report
+from a2cap.pipeline.training.learning_curve import LearningCurve
 from tests.data.messages import message_of
 from tests.pipeline.report.evaluations import card, evaluation, padded
 
@@ -183,3 +184,28 @@ def test_the_page_sorts_filters_and_searches(path, open_page):
     assert ids(page) == [1]
     page.fill("#search", "bus")
     assert page.locator("#nothing").is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.chromium
+def test_learning_curves_of_both_runs_are_in_one_panel_for_each_figure(tmp_path, open_page):
+    first, second = (
+        LearningCurve(
+            [{"epoch": n, "step": n, "CIDEr": value} for n, value in enumerate(values, 1)]
+        )
+        for values in ([0.5, 0.75], [0.25])
+    )
+    path = tmp_path / "comparison.html"
+    write_comparison(path, replace(COMPARISON, curves=(first, second)))
+    page = open_page(path, width=768)
+    page.get_by_text("Learning curves").click()
+    texts = page.locator(".curves title").all_text_contents()
+    assert texts == ["A epoch 1: 0.5", "A epoch 2: 0.75, the best", "B epoch 1: 0.25, the best"]
+    legend = page.locator(".curves figcaption b")
+    assert legend.all_inner_texts() == ["plain", "aligned"]
+    colours = legend.evaluate_all("all => all.map((one) => getComputedStyle(one).color)")
+    assert len(set(colours)) == 2
+    write_comparison(path, replace(COMPARISON, curves=(None, second)))
+    assert open_page(path).locator(".curves circle").count() == 1
+    write_comparison(path, COMPARISON)
+    assert open_page(path).locator(".curves").count() == 0

@@ -164,11 +164,13 @@ EVEN, LEFT, RIGHT = [0.34, 0.33, 0.33], [0.8, 0.1, 0.1], [0.1, 0.1, 0.8]
         ("red green ball", [EVEN, LEFT, LEFT], [RIGHT, LEFT, [0.6, 0.2, 0.2]], 2),  # "red" is even
         ("red ball", [LEFT, [0.6, 0.2, 0.2]], [LEFT, [0.6, 0.2, 0.2]], 0),  # equal: the peak
         ("red ball", [EVEN, LEFT], [LEFT, EVEN], None),
+        ("man standing", [LEFT, LEFT], [LEFT, RIGHT], 0),  # a verb says little of where it looks
+        ("standing", [LEFT], [RIGHT], 0),
         ("of the", [LEFT, LEFT], [LEFT, RIGHT], 1),  # without content words, any
         ("", np.zeros((0, 3)), np.zeros((0, 3)), None),
     ],
 )
-def test_the_most_telling_word_is_the_content_word_that_alignment_changes_most(
+def test_the_most_telling_word_is_the_noun_or_adjective_that_alignment_changes_most(
     caption, original, aligned, expected
 ):
     attention = CaptionAttention(np.array(original), 1.5 * np.array(aligned))
@@ -206,7 +208,7 @@ def test_all_pages_together_stay_small():
         for file in files("a2cap.pipeline.report.templates").iterdir()
         if file.is_file()
     ]
-    assert sum(map(len, found)) <= 69_000
+    assert sum(map(len, found)) <= 76_000
 
 
 def test_the_header_reports_the_scored_and_the_skipped_images(written):

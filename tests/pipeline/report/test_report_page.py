@@ -22,6 +22,8 @@ from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Baseline, write_report
+from a2cap.pipeline.training.learning_curve import LearningCurve
+from a2cap.pipeline.training.summary import TrainingSummary
 from tests.pipeline.report.evaluations import card, evaluation, padded
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium]
@@ -376,7 +378,7 @@ def test_the_keyboard_reaches_regions_and_words_and_pins_them(page):
     card.locator(".regions").focus()
     page.keyboard.press("ArrowRight")
     assert card.locator(".readout").inner_text() == "region 1 of 3 · dog · 0.50"
-    for name in ("▶", "original α", "aligned αᵃ", "Enlarge", "a"):
+    for name in ("▶", "original α", "aligned αᵃ", "?", "Enlarge", "a"):
         page.keyboard.press("Tab")
         assert page.evaluate(focused) == name
     page.keyboard.press("ArrowRight")
@@ -406,8 +408,103 @@ def test_an_image_without_a_card_has_its_captions_and_scores(page):
     assert card.locator(".image").is_hidden()
     assert card.locator("h2").text_content() == "a dog here"
     assert card.locator(".references li").all_text_contents()[0] == "reference 3 a"
-    card.get_by_text("2 beams").click()
+    card.get_by_text("2 beams, by log-probability").click()
     assert card.locator("ol li").all_inner_texts() == ["a dog here -1.500", "second beam -2.250"]
+
+
+def test_the_order_of_beams_is_named(tmp_path, open_page):
+    beams = [Beam("a dog here", -2.5), Beam("a dog", -1.5), Beam("dogs", -3.0)]
+    path = tmp_path / "report.html"
+    write_report(path, replace(EVALUATION, beams={padded(0): beams}))
+    shown = cards(open_page(path, state="#order=1+1")).first
+    assert shown.locator(".beams summary").inner_text() == "3 beams, by agreement with each other"
+
+
+def test_examples_are_not_repeated_at_the_head_of_the_list(tmp_path, open_page):
+    path = tmp_path / "report.html"
+    write_report(path, EVALUATION, [(padded(n), card(None, ATTENTION)) for n in range(45, 56)])
+    page = open_page(path)
+    examples = {int(tile.get_attribute("data-id")) for tile in page.locator("#first .card").all()}
+    assert len(examples) == 7
+    assert not examples & set(ids(page)[:10])
+
+
+def test_a_screenshot_of_the_whole_page_has_all_cards(tmp_path, open_page):
+    path, photo = tmp_path / "report.html", tmp_path / "photo.png"
+    Image.new("RGB", (640, 480), (90, 140, 60)).save(photo)
+    write_report(path, EVALUATION, [(padded(n), card(photo, None)) for n in range(10)])
+    page = open_page(path, state="#order=1+1")
+    box = cards(page).nth(9).locator(".frame").bounding_box()
+    assert box["y"] > 2000
+    shown = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    middle = (int(box["x"] + box["width"] / 2), int(box["y"] + box["height"] / 2))
+    assert shown.getpixel(middle) == pytest.approx((90, 140, 60), abs=4)
+
+
+def test_a_page_saved_by_the_browser_opens_as_it_was(report, open_page, tmp_path):
+    page = open_page(report)
+    saved = tmp_path / "saved.html"
+    saved.write_text(page.content(), encoding="utf-8")
+    again = open_page(saved)
+    for name in ("#first .card", "#list .card", "#head option"):
+        assert again.locator(name).count() == page.locator(name).count()
+    assert again.locator("#first .word.shown").first.is_visible()
+
+
+def test_captions_without_attention_have_no_hint_of_it(tmp_path, open_page):
+    path = tmp_path / "report.html"
+    write_report(path, EVALUATION, [(padded(n), card(None, None)) for n in range(10)])
+    page = open_page(path)
+    assert page.locator("#first .card").count() == 7
+    assert page.locator("#hint").is_hidden()
+    assert page.locator("#list .help").first.is_hidden()
+
+
+def test_a_question_mark_opens_the_help_to_the_numbers_of_a_card(page):
+    cards(page).first.get_by_role("button", name="How to read this").click()
+    help_ = page.locator("#help")
+    assert help_.evaluate("fold => fold.open")
+    terms = help_.locator("dt").all_inner_texts()
+    assert {"α", "αᵃ", "gate", "× even", "without the region", "in no reference"} <= set(terms)
+    box = help_.locator("dl").bounding_box()
+    assert box["y"] < 900
+    assert "agrees most with the others" in help_.inner_text()
+
+
+CURVE = LearningCurve(
+    [
+        {"epoch": 0, "step": 0, "CIDEr": 0.25},
+        {"epoch": 1, "step": 5, "loss": 3.0, "CIDEr": 0.75, "lr": 0.001},
+        {"epoch": 2, "step": 10, "loss": 2.0, "CIDEr": 0.5, "lr": 0.0005},
+    ],
+    TrainingSummary(
+        2, 2, 10, None, 1, "CIDEr", 0.75, 1e-3, 5e-4, 5, {"captions": 50, "images": 10}
+    ),
+)
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_learning_curves_show_every_epoch_and_mark_the_best(tmp_path, open_page, width):
+    path = tmp_path / "report.html"
+    write_report(path, replace(EVALUATION, curve=CURVE))
+    page = open_page(path, width=width)
+    page.get_by_text("Training: best at epoch 1 of 2, 0.750 from 0.250").click()
+    plots = page.locator(".curves figure")
+    titles = ["training loss", "validation CIDEr", "learning rate"]
+    assert plots.locator("figcaption").all_inner_texts() == titles
+    cider = plots.nth(1)
+    texts = cider.locator("title").all_text_contents()
+    assert texts == ["epoch 0: 0.25", "epoch 1: 0.75, the best", "epoch 2: 0.5"]
+    places = [dot.bounding_box() for dot in cider.locator("circle").all()]
+    assert places[0]["x"] < places[1]["x"] < places[2]["x"]
+    assert places[1]["y"] < places[2]["y"] < places[0]["y"]  # higher is better, and above
+    assert places[1]["width"] > places[0]["width"]
+    assert plots.nth(0).locator("circle").count() == 2  # epoch 0 has no training loss
+    assert cider.locator("p").inner_text().split("\n") == ["epoch 0", "0.25 to 0.75", "2"]
+    text = page.locator("details:has(.curves)").inner_text()
+    assert "Validation CIDEr is 0.750 after epoch 1, 0.250 before the training." in text
+    assert "Trained on 10 images, 50 captions." in text
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 # --- for everyone -------------------------------------------------------------------------------
