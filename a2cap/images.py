@@ -1,7 +1,6 @@
 """Images as Python programs hold them, and their region features."""
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
@@ -17,6 +16,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.image_ids import list_images
 from a2cap.data.regions import Regions
+from a2cap.data.sources.location import require_local
 from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.image import read_image, to_rgb
@@ -27,8 +27,6 @@ from a2cap.pipeline.weights.detectors import weights_file
 AnyImage = str | PathLike[str] | Image.Image | NDArray[np.uint8] | Tensor
 """A file, a PIL image, an array (H, W), (H, W, 3) or (H, W, 4) of uint8, or a tensor (C, H, W)."""
 Channels = Literal["rgb", "bgr"]
-
-_ADDRESS = re.compile("[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # a Path joins the two slashes
 
 
 def is_image(images: object) -> TypeGuard[AnyImage]:
@@ -48,8 +46,7 @@ def path_of(image: object) -> Path | None:
     """Return the path of an image's file, None for another image; InputError for an address."""
     if not isinstance(image, str | PathLike):
         return None
-    if _ADDRESS.match(os.fspath(image)):
-        raise InputError(f"{os.fspath(image)!r} is a web address; download the image first")
+    require_local(os.fspath(image))
     # a Path would make an empty text the working directory
     if not os.fspath(image) or "\0" in os.fspath(image):
         raise InputError(f"no image has this name: {os.fspath(image)!r}; give a path")

@@ -7,9 +7,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 
 from a2cap.data.files.system import fsync
+
+_LONGEST_NAME = 255
+"""Bytes of a file's name."""
 
 
 @contextmanager
@@ -17,10 +21,17 @@ def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to, which replaces `path` unless the block raises."""
     # The same temporary name in every process: a rerun overwrites what a killed run left. Callers
     # hold a lock; without one, write with `a2cap.data.files.cache`.
-    temporary = path.with_name(f".{path.name}.partial")
-    yield temporary
-    fsync(temporary)
-    rename_durably(temporary, path)
+    name = f".{path.name}.partial"
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = f".{sha256(os.fsencode(path.name)).hexdigest()}.partial"
+    temporary = path.with_name(name)
+    try:
+        yield temporary
+        fsync(temporary)
+        rename_durably(temporary, path)
+    except BaseException:  # such as a full disk, of which it would take a part
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -60,13 +60,17 @@ def locked(path: Path, *, exclusive: bool, wait: bool = False) -> Iterator[None]
         path.stat()  # raises the same error where it does not exist
         yield
         return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
+    kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+    while True:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
+            # the holder of before may have removed or replaced the path: its lock is nobody's
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                yield
+                return
+        finally:
+            os.close(descriptor)
 
 
 def cores() -> int:

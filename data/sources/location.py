@@ -20,7 +20,8 @@ LARGEST_FILE = 1 << 28
 
 _BRACES = re.compile(r"\{(?:(\d{1,15})\.\.(\d{1,15})|([^{}]*,[^{}]*))\}")
 _MOST_NAMES = 100_000
-_ONE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)")
+_ONE_SLASH = re.compile(r"^([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _BLOCK = 1 << 20
 _OF_THE_NAME = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
 """Errors that a name causes, not the disk."""
@@ -65,6 +66,13 @@ def as_url(text: str) -> str:
 def is_url(name: str) -> bool:
     """Return True for a URL, False for a path of this machine."""
     return "://" in name
+
+
+def require_local(name: str) -> None:
+    """Raise InputError for an address where a file of this machine is due."""
+    address = as_url(name)
+    if _ADDRESS.match(address) and not os.path.exists(name):  # noqa: PTH110  (any name)
+        raise InputError(f"{address!r} is a web address; download the image first")
 
 
 def require_permitted(url: str) -> None:

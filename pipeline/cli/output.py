@@ -73,3 +73,8 @@ def format_bytes(count: int) -> str:
             break
         size, unit = size / 1000, larger
     return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Format a number with its noun: `1 image`, `2 images`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

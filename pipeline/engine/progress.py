@@ -1,6 +1,7 @@
 """Progress of long work: a bar on a terminal or in a notebook, log lines, events in a stage."""
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,13 +27,17 @@ _SHARE_BEFORE_ESTIMATE = 0.1  # unless lines are due: the first items often take
 
 @dataclass
 class TrackedWork:
-    """Work whose progress is shown and written to the stage's events; total: 0 if unknown."""
+    """Work whose progress is shown and written to the stage's events; total: 0 if unknown.
+
+    unit: of the items, whose number a second is shown too; "" if it is not.
+    """
 
     what: str
     total: int
     done: int
     draw: _Draw | None
     events: EventLog | None
+    unit: str = ""
     done_here: int = 0
     started: float = field(default_factory=time.monotonic)
     logged: float = field(default_factory=time.monotonic)
@@ -45,23 +50,25 @@ class TrackedWork:
         now = time.monotonic()
         if self.draw is not None:
             self.draw(self.done, self._left(now))
-        elif now - self.logged >= _SECONDS_BETWEEN_LINES and self.done < self.total:
+        elif now - self.logged >= _SECONDS_BETWEEN_LINES and self.done < (self.total or math.inf):
             self.logged = now
-            left = self._left(now)
-            logger.info("%s: %d of %d, %s", self.what, self.done, self.total, left)
+            done = f"{self.done} of {self.total}" if self.total else str(self.done)
+            logger.info("%s: %s", self.what, ", ".join(filter(None, [done, self._left(now)])))
         if now - self.written >= _SECONDS_BETWEEN_LINES:
             self.write()
 
     def _left(self, now: float) -> str:
-        """Format the time left; empty before a tenth of the work and 15 seconds are over."""
-        if not self.total:
-            return ""
+        """Format speed and time left; empty before a tenth of the work and 15 seconds are over."""
         # the speed is that of this run, without the work of an earlier one
         seconds, left = now - self.started, self.total - self.done
+        speed = f"{self.done_here / max(seconds, 1e-3):.1f} {self.unit}/s" if self.unit else ""
+        if not self.total:
+            return speed
         share = self.done_here / max(left + self.done_here, 1)
         if seconds < _SECONDS_BETWEEN_LINES and share < _SHARE_BEFORE_ESTIMATE:
             return ""
-        return f"{format_duration(left * seconds / max(self.done_here, 1))} left"
+        remaining = f"{format_duration(left * seconds / max(self.done_here, 1))} left"
+        return ", ".join(filter(None, [speed, remaining]))
 
     def write(self) -> None:
         """Write a progress event."""
@@ -72,12 +79,19 @@ class TrackedWork:
 
 @contextmanager
 def track(
-    what: str, *, total: int, done: int = 0, shown: bool = True, events: EventLog | None = None
+    what: str,
+    *,
+    total: int,
+    done: int = 0,
+    shown: bool = True,
+    events: EventLog | None = None,
+    unit: str = "",
 ) -> Iterator[TrackedWork]:
     """Show the progress of the block, which calls `advance(count)` on the yielded object.
 
     total: 0 if it is unknown. shown: False on ranks other than 0, which must not draw a bar.
-    events: of the stage that does the work, which get a line now and then.
+    events: of the stage that does the work, which get a line now and then. unit: such as "images",
+        whose number a second is shown too.
     """
     with ExitStack() as drawing:
         draw, ipython = None, sys.modules.get("IPython")
@@ -86,7 +100,7 @@ def track(
             draw = drawing.enter_context(_terminal_bar(what, total, done))
         elif shown and hasattr(shell, "kernel"):  # of Jupyter
             draw = drawing.enter_context(_notebook_bar(shell, what, total, done))
-        tracked = TrackedWork(what, total, done, draw, events)
+        tracked = TrackedWork(what, total, done, draw, events, unit)
         tracked.write()
         yield tracked
         tracked.write()

@@ -18,7 +18,7 @@ from pathlib import Path
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
-from a2cap.pipeline.captioning.caption_output import caption_line
+from a2cap.pipeline.captioning.outputs.output import caption_line
 from a2cap.pipeline.report.image_card import ImageCard
 
 MOST_WAITING = 128

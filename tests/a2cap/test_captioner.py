@@ -160,7 +160,7 @@ def test_bad_images_stop_or_are_skipped(detector, images, tmp_path, caplog):
         (
             [Path("s3://bucket/a.jpg")],
             {},
-            "image 0: 's3:/bucket/a.jpg' is a web address; download the image first",
+            "image 0: 's3://bucket/a.jpg' is a web address; download the image first",
         ),
         ("", {}, "no image has this name: ''; give a path"),
         ("a\0b", {}, "no image has this name: 'a\\x00b'; give a path"),

@@ -1,35 +1,38 @@
 """Command `a2 caption`: captions of image files."""
 
-import json
-import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from itertools import chain
+from operator import length_hint
 from pathlib import Path
 from typing import get_args
 
 import click
 
-from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.paths import did_you_mean
-from a2cap.data.image_ids import list_images
+from a2cap.data.errors import A2Error
 from a2cap.pipeline.captioning.caption_images import CaptionedImage, attention_by, caption_files
-from a2cap.pipeline.captioning.caption_output import CaptionOutput, caption_line, caption_output
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
-from a2cap.pipeline.captioning.named_images import NamedImage
-from a2cap.pipeline.cli.commands import EXIT_SKIPPED
+from a2cap.pipeline.captioning.named_images import (
+    STANDARD_INPUT,
+    NamedImage,
+    may_be_many,
+    named_images,
+)
+from a2cap.pipeline.captioning.outputs.output import (
+    CaptionOutput,
+    Origin,
+    UnwritableError,
+    identity,
+)
+from a2cap.pipeline.cli.caption_lines import OF_THE_IMAGE, CaptionLines, Printed, Tally, open_output
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.cli.options import FILE, PATH, require_existing
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.lock import reading
+from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import captioner_name
-
-_NEAR_NAMES = 5  # missing images for which one is searched: it reads their folder
-_STANDARD_INPUT = Path("-")
-_ADDRESS = re.compile("https?:/", re.IGNORECASE)  # a path joins the two slashes
 
 
 @click.command()
@@ -49,12 +52,24 @@ _ADDRESS = re.compile("https?:/", re.IGNORECASE)  # a path joins the two slashes
 @click.option(
     "--output",
     type=PATH,
-    help="Write the lines of --json into FILE.jsonl or FILE.parquet, or, with the word sidecars, "
-    "each caption into NAME.txt beside its image. Images that have one are skipped.",
+    help="Write the lines of --json into FILE.jsonl or FILE.parquet, image and caption into "
+    "FILE.csv, or, with the word sidecars, each caption into NAME.txt beside its image. Images "
+    "that have one are skipped.",
 )
 @click.option(
     "--force", is_flag=True, help="With --output, caption all images again and replace the lines."
 )
+@click.option(
+    "--replace-foreign",
+    is_flag=True,
+    help="With --output, also replace texts and CSV files that a2 did not write, or that were "
+    "edited since.",
+)
+@click.option(
+    "--sidecar-suffix", metavar=".SUFFIX", help="Write sidecars NAME.SUFFIX in place of NAME.txt."
+)
+@click.option("--prefix", default="", help="Begin each caption with this text, its space included.")
+@click.option("--suffix", default="", help="End each caption with this text, its space included.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and image.")
 @click.option(
     "--figure",
@@ -93,6 +108,10 @@ def caption(
     beams: int | None,
     output: Path | None,
     force: bool,
+    replace_foreign: bool,
+    sidecar_suffix: str | None,
+    prefix: str,
+    suffix: str,
     as_json: bool,
     figure: Path | None,
     figure_style: Style | None,
@@ -106,7 +125,8 @@ def caption(
 
     IMAGES are files, folders, or - for paths on standard input, one per line. Unreadable images are
     reported and skipped; the exit code is then 3. With --output, the same command run again
-    captions new images and those that could not be read.
+    captions new images and those that could not be read. Sidecars that a2 did not write, or that a
+    person has edited, are kept; a hidden file in each folder tells which are a2's.
 
     A line of --json has image (the path), model, settings (those of decoding that you set, if any),
     caption, score (log-probability), beams (captions and log-probabilities, the chosen one first),
@@ -116,62 +136,76 @@ def caption(
     Example:
       a2 caption dog.jpg --figure dog.png
       a2 caption holidays --output holidays.jsonl
+      a2 caption holidays --output sidecars --prefix "a photo of sks, "
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
     """
-    _require_companions(figure=figure, layer=layer, head=head, output=output, force=force)
+    _require_companions(figure=figure, layer=layer, head=head)
+    _require_output(output, force=force, replace=replace_foreign, sidecars=sidecar_suffix)
     _require_figure(figure, style=figure_style, below=figure_below, layer=layer)
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     # without standard input, as of some services, there are no lines
-    named = _named_images(images, () if sys.stdin is None else sys.stdin.buffer)
+    named = named_images(images, () if sys.stdin is None else sys.stdin.buffer)
     # rejects a wrong path before a model is loaded
     write = _figure_writer(
         figure,
-        many=_may_be_many(images),
+        many=may_be_many(images),
         layer=layer,
         head=head,
         style=figure_style or "panels",
         below=_second_captioner(figure_below, boxes, config),
     )
+    lines = CaptionLines(captioner_name(models), beams, prefix, suffix, config)
+    tally = Tally(output)
     with ExitStack() as files:
-        model, settings = captioner_name(models), _settings(config, beams)
-        written = None
-        known: set[Path] = set()
-        if output is not None:
-            written = files.enter_context(
-                caption_output(output, model=model, settings=settings, force=force)
+        if output is None:
+            written: CaptionOutput = Printed(beams, as_json=as_json)
+        else:
+            written = open_output(
+                output,
+                Origin(lines.model, lines.settings),
+                force=force,
+                replace_foreign=replace_foreign,
+                sidecar_suffix=sidecar_suffix,
             )
+            named = _missing(named, written, tally)
+        files.enter_context(written)
         files.enter_context(reading(*models))
-        captioned = caption_files(
-            named if written is None else _missing(named, written, known),
-            models=models,
-            boxes=boxes,
-            decoding=config.evaluate,
-            runtime=config.runtime,
-            least_beams=beams or 1,
-            batch_size=batch_size,
-            attention=write is not None,
-        )
+        # all images are counted before a captioner is loaded, unless their names are still to come
+        is_counted = output is not None and STANDARD_INPUT not in images
+        rest = iter(list(named) if is_counted else named)
+        if (first := next(rest, None)) is not None:
+            captioned = caption_files(
+                chain([first], rest),
+                models=models,
+                boxes=boxes,
+                decoding=config.evaluate,
+                runtime=config.runtime,
+                least_beams=beams or 1,
+                batch_size=batch_size,
+                attention=write is not None,
+            )
+            if output is not None:  # captions on standard output show the progress themselves
+                total = 1 + length_hint(rest) if is_counted else 0
+                bar = files.enter_context(track("caption", total=total, unit="images"))
+                captioned = advance_after_each(captioned, bar.advance)
+            _emit_all(captioned, lambda *image: written.write(*lines.of(*image)), write, tally)
+    tally.finish(has_figures=figure is not None)
 
-        def emit(image: NamedImage, found: CaptionedImage) -> None:
-            line = caption_line(str(image.path), found, model, beams, settings)
-            if written is not None:
-                written.write(image.path, line)
-            else:
-                click.echo(json.dumps(line) if as_json else _text(image.path, found, beams))
 
-        done, failed = _emit_all(captioned, emit, write)
-    _finish(output, done, failed, without_figure=len(known) if figure else 0)
-
-
-def _require_companions(
-    *, figure: Path | None, layer: int | None, head: int | None, output: Path | None, force: bool
-) -> None:
-    """Raise UsageError if --layer, --head or --force lacks the option that it needs."""
+def _require_companions(*, figure: Path | None, layer: int | None, head: int | None) -> None:
+    """Raise UsageError if --layer or --head lacks the option that it needs."""
     if (layer and not figure) or (head and not layer):
         raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
-    if force and output is None:
-        raise click.UsageError("--force needs --output; add the option")
+
+
+def _require_output(
+    output: Path | None, *, force: bool, replace: bool, sidecars: str | None
+) -> None:
+    """Raise UsageError if an option of --output is set without it."""
+    options = {"--force": force, "--replace-foreign": replace, "--sidecar-suffix": sidecars}
+    if output is None and (used := [name for name, value in options.items() if value]):
+        raise click.UsageError(f"{used[0]} needs --output; add the option")
 
 
 def _require_figure(
@@ -205,110 +239,49 @@ def _second_captioner(
 
 def _emit_all(
     captioned: Iterable[tuple[NamedImage, CaptionedImage | A2Error]],
-    emit: Callable[[NamedImage, CaptionedImage], None],
+    emit: Callable[[NamedImage, CaptionedImage], bool],
     draw: Callable[[NamedImage, CaptionedImage], Path] | None,
-) -> tuple[int, int]:
-    """Emit and draw each captioned image; return how many were captioned and how many failed."""
-    done = failed = 0
+    tally: Tally,
+) -> None:
+    """Emit and draw each captioned image, and count them."""
     for image, found in captioned:
         if isinstance(found, A2Error):
-            failed += 1
-            near = did_you_mean(image.path) if failed <= _NEAR_NAMES else ""
-            click.echo(f"a2: skipped {str(image.path)!r}: {found}{near}", err=True)
+            tally.fail(image.path, found)
             continue
-        done += 1
-        # first: an image with a line is not captioned again, and would have no figure
-        drawn = None if draw is None else draw(image, found)
-        emit(image, found)
+        try:
+            # first: an image with a line is not captioned again, and would have no figure
+            drawn = None if draw is None else draw(image, found)
+            is_written = emit(image, found)
+        except OSError as error:
+            if error.errno not in OF_THE_IMAGE:
+                raise
+            tally.fail(image.path, error)
+            continue
+        tally.captioned += is_written
+        tally.foreign += not is_written
         if drawn is not None:
             # standard output has the captions alone
             click.echo(f"figure: {drawn}", err=True)
-    return done, failed
-
-
-def _settings(config: Config, beams: int | None) -> str:
-    """Return the settings of decoding that the user set, which enter the lines of captions."""
-    decoding = config.evaluate
-    chosen = sorted(f"{name}={getattr(decoding, name)}" for name in decoding.model_fields_set)
-    return " ".join([*chosen, f"beams={beams}"] if beams else chosen)
-
-
-def _finish(output: Path | None, done: int, failed: int, *, without_figure: int) -> None:
-    """Report what was written to `output`; exit with 3 if images failed."""
-    if without_figure:
-        click.echo(
-            f"a2: no figure of {without_figure:,} images that had captions; add --force to caption "
-            "and draw them again",
-            err=True,
-        )
-    if output is not None:
-        again = "; run the same command again to retry them" if failed else ""
-        click.echo(f"{output}: {done:,} new captions, {failed:,} images failed{again}", err=True)
-    if failed:
-        raise click.exceptions.Exit(EXIT_SKIPPED)
-
-
-def _named_images(
-    arguments: Sequence[Path], standard_input: Iterable[bytes]
-) -> Iterator[NamedImage]:
-    """Yield the named images in order, duplicates included.
-
-    A folder yields the images below it, sorted by path. `-` yields one image per line of standard
-    input, read lazily. Raises InputError immediately for a folder without images, and for a
-    standard input with a NUL or without a path.
-    """
-    if arguments.count(_STANDARD_INPUT) > 1:
-        raise InputError("standard input is named twice, as '-'; name it once")
-    # a list, so that a folder without images is an error before any caption
-    sources = [_source(argument, standard_input) for argument in arguments]
-    return chain.from_iterable(sources)
 
 
 def _missing(
-    named: Iterable[NamedImage], written: CaptionOutput, known: set[Path]
+    named: Iterable[NamedImage], written: CaptionOutput, tally: Tally
 ) -> Iterator[NamedImage]:
-    """Yield each image once, without those that have been captioned, which are added to `known`."""
+    """Yield each image once that has no caption; count the others."""
     seen = set()
     for image in named:
-        if image.path in seen or image.path in known:
+        if (same := identity(image.path)) in seen:
             continue
-        if written.has(image.path):
-            known.add(image.path)
-        else:
-            seen.add(image.path)
+        seen.add(same)
+        try:
+            state = written.state(image.path)
+        except UnwritableError as error:
+            tally.fail(image.path, error)
+            continue
+        tally.done += state == "done"
+        tally.foreign += state == "foreign"
+        if state == "missing":
             yield image
-
-
-def _may_be_many(arguments: Sequence[Path]) -> bool:
-    """Return True unless the arguments name exactly one image."""
-    return len(arguments) != 1 or arguments[0] == _STANDARD_INPUT or arguments[0].is_dir()
-
-
-def _source(argument: Path, standard_input: Iterable[bytes]) -> Iterable[NamedImage]:
-    if argument == _STANDARD_INPUT:
-        return _lines(standard_input)
-    if _ADDRESS.match(str(argument)):
-        raise InputError(f"{str(argument)!r} is a web address; download the image first")
-    if argument.is_dir():
-        return [NamedImage(argument / inside, inside) for inside in list_images(argument)]
-    return [NamedImage(argument)]
-
-
-def _lines(standard_input: Iterable[bytes]) -> Iterator[NamedImage]:
-    named = False
-    for line in standard_input:
-        # not stripped: a name may begin or end with spaces, and is not always UTF-8
-        name = line.removesuffix(b"\n").removesuffix(b"\r")
-        if b"\0" in name:
-            raise InputError(
-                f"standard input has a NUL: {name[:20]!r}, as an image or find -print0; "
-                "write one path per line"
-            )
-        if name:
-            named = True
-            yield NamedImage(Path(os.fsdecode(name)))
-    if not named:
-        raise InputError("no images on standard input; write one path per line")
 
 
 def _figure_writer(
@@ -334,14 +307,3 @@ def _figure_writer(
         return path
 
     return write
-
-
-def _text(path: Path, found: CaptionedImage, beams: int | None) -> str:
-    """Format the captions of an image."""
-    shown = found.beams[:beams]
-    name = click.format_filename(path)
-    # a line break would be a second line, an escape sequence would reach the terminal
-    lines = [f"{name if name.isprintable() else repr(name)}: {shown[0].caption}"]
-    if beams is not None:
-        lines += [f"{beam.score:>10.4f}  {beam.caption}" for beam in shown]
-    return "\n".join(lines)

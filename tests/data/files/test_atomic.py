@@ -20,8 +20,19 @@ def test_an_error_while_writing_leaves_the_old_file(tmp_path):
         temporary.write_text("part")
         raise OSError("full")
     assert path.read_text() == "old"
-    write_durably(path, b"new")  # overwrites the partial file
+    assert [file.name for file in tmp_path.iterdir()] == ["x"]  # the partial file takes space
+
+
+def test_what_a_killed_process_left_is_overwritten(tmp_path):
+    (tmp_path / ".x.partial").write_text("part")
+    write_durably(tmp_path / "x", b"new")
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("length", [246, 247, 255])
+def test_a_file_has_the_longest_name_that_is_possible(tmp_path, length):
+    write_durably(tmp_path / ("x" * length), b"new")
+    assert [file.name for file in tmp_path.iterdir()] == ["x" * length]
 
 
 def test_a_discarded_folder_is_gone_with_the_remains_of_an_interrupted_removal(tmp_path):

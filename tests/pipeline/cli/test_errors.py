@@ -91,7 +91,7 @@ def test_a_missing_path_is_answered_with_a_near_name(tmp_path, monkeypatch, comm
 def test_a_web_address_is_not_an_image(copy):
     answer = a2("caption", "https://a.b/c.jpg", "--model", copy.directory("train-xe"))
     assert answer.exit_code == 1
-    assert answer.stderr == ("a2: 'https:/a.b/c.jpg' is a web address; download the image first\n")
+    assert answer.stderr == ("a2: 'https://a.b/c.jpg' is a web address; download the image first\n")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,18 @@ def on_terminal(monkeypatch):
     return terminal
 
 
+def test_the_speed_is_shown_where_items_have_a_unit_also_without_a_total(clock, caplog):
+    for total in (100, 0):
+        with caplog.at_level(logging.INFO), track("caption", total=total, unit="images") as shown:
+            clock.started_with(shown)
+            clock.now += 16
+            shown.advance(40)
+    assert caplog.messages == [
+        "caption: 40 of 100, 2.5 images/s, 24 s left",
+        "caption: 40, 2.5 images/s",
+    ]
+
+
 def test_a_log_gets_a_line_at_most_every_15_seconds(clock, caplog):
     with caplog.at_level(logging.INFO), track("draw", total=100) as shown:
         clock.started_with(shown)

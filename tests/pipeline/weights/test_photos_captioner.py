@@ -111,11 +111,15 @@ def test_a_folder_is_captioned_once_and_what_failed_is_tried_again(tmp_path):
     first = a2(*command)
     assert (first.exit_code, first.stdout) == (3, "")
     assert first.stderr.splitlines()[-1] == (
-        f"{written}: 1 new captions, 1 images failed; run the same command again to retry them"
+        f"{written}: 1 captioned, 1 failed; a retry alone does not help: fix what is reported "
+        "above first"
     )
     (tmp_path / "images" / "bad.jpg").write_bytes(CAT.read_bytes())
     again = a2(*command)
-    assert (again.exit_code, again.stderr) == (0, f"{written}: 1 new captions, 0 images failed\n")
+    assert (again.exit_code, again.stderr) == (
+        0,
+        f"{written}: 1 captioned, 1 already had a caption\n",
+    )
     lines = [json.loads(line) for line in written.read_text().splitlines()]
     assert [Path(line["image"]).name for line in lines] == ["cat.jpg", "bad.jpg"]
     assert lines[0]["caption"] == lines[1]["caption"]

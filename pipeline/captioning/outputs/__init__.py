@@ -1,0 +1,1 @@
+"""Files that the captions of many images are written to."""
