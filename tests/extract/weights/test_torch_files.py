@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.weights import pickles
+from a2cap.data.files import pickles
 from a2cap.extract.weights.load import load_detector
 from a2cap.extract.weights.torch_files import _NUMPY, load_torch_file
 from tests.extract.tiny import refusal
