@@ -59,7 +59,8 @@ class DataConfig(Section):
 
     features: Path | None = None
     """Region features in place of extraction: a feature store, the folder of a finished shard plan,
-    which is read where it is, or what `a2 convert` reads. Images are then optional."""
+    which is read where it is, or what `a2 convert` reads: a file, a folder or a pattern of several.
+    Images are then optional."""
 
     sizes: Path | None = None
     """Image folder or COCO file with the sizes of the images, for features without them."""

@@ -30,6 +30,7 @@ import torch
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import read_annotations
 from a2cap.data.errors import A2Error, UnreadableError
+from a2cap.data.features.formats.feature_format import Reading
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.sources.http import HttpFiles
 from a2cap.data.sources.open_source import open_source
@@ -38,6 +39,7 @@ from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.captioning.published import convert_captioner
 from a2cap.pipeline.configuration import Config, load_config
 from a2cap.pipeline.extraction import convert
+from a2cap.pipeline.extraction.open_features import open_features
 from tests.data.annotations.documents import GOOD, karpathy
 from tests.data.features.stores import write_store
 from tests.data.sources.samples import jpeg, tar_bytes, write_arrow, write_parquet
@@ -211,7 +213,7 @@ def features(folder: Path) -> Target:
     def read(path: Path) -> None:
         # files of npz are read by folder
         source = path.parent if path.suffix == ".npz" else path
-        consumed(convert.open_source(source, sizes))
+        consumed(open_features(source, Reading(sizes)))
 
     return Target(files, read)
 

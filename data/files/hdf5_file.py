@@ -11,10 +11,20 @@ def own_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     HDF5 can refer to any file of the machine, by links, virtual datasets and external storage, and
     can claim a size of which nothing is stored.
     """
-    link = file.get(name, getlink=True)
-    dataset = file[name] if link is None or isinstance(link, h5py.HardLink) else None
+    dataset = file[name] if is_inside(file, name) else None
     if not isinstance(dataset, h5py.Dataset) or dataset.is_virtual or dataset.external:
         raise ValueError(f"{name} is not a dataset inside the file; copy its values into the file")
     if dataset.nbytes > expansion_limit(dataset.id.get_storage_size()):
         raise ValueError(f"{name} claims {dataset.nbytes:,} bytes, few of them are stored")
     return dataset
+
+
+def is_inside(file: h5py.File, path: str) -> bool:
+    """Return False if a part of a path in the file is a link to another place."""
+    parts = path.split("/")
+    for end in range(1, len(parts) + 1):
+        # in order, because HDF5 follows the links before the last part
+        link = file.get("/".join(parts[:end]), getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            return link is None
+    return True

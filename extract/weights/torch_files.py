@@ -5,7 +5,7 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 from zipfile import ZipFile
 
 import torch
@@ -112,17 +112,15 @@ class _Check(Interpreter):
         return key if small else super()._key(key)
 
 
-def load_torch_file(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a state dict, or of that below "model" or "state_dict", as float32.
+def load_torch_content(path: Path) -> object:
+    """Return the tensors of a file in their plain containers.
 
-    Raises WeightsError where the file is damaged, or refers to anything but tensors in plain
-    containers; no code of it is run.
+    Raises WeightsError where the file is damaged, or refers to anything else; no code of it is run.
     """
-    size = path.stat().st_size
     try:
-        _check(path, size)
+        _check(path, path.stat().st_size)
         with torch.serialization.safe_globals([*_NUMPY]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            return cast(object, torch.load(path, map_location="cpu", weights_only=True))
     except (UnsafeError, pickle.UnpicklingError) as error:
         named = str(error) if isinstance(error, UnsafeError) else "code"
         raise WeightsError(
@@ -134,6 +132,38 @@ def load_torch_file(path: Path) -> dict[str, Tensor]:
         raise WeightsError(
             f"torch file {path.name!r} is damaged: {reason}; download it again"
         ) from error
+
+
+def load_torch_arrays(path: Path) -> object:
+    """Return the content of a file with NumPy's arrays in place of tensors.
+
+    Raises WeightsError as `load_torch_content` does, and where tensors claim more than the file.
+    """
+    left = 2 * path.stat().st_size  # tensors of strides 0 could fill the memory
+
+    def converted(value: object) -> object:
+        nonlocal left
+        if isinstance(value, dict):
+            return {key: converted(one) for key, one in value.items()}
+        if not isinstance(value, Tensor):
+            return value
+        left -= value.nbytes
+        if left < 0:
+            raise WeightsError(
+                f"torch file {path.name!r} is damaged: its tensors claim more than the file has; "
+                "download it again"
+            )
+        return (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
+
+    return converted(load_torch_content(path))
+
+
+def load_torch_file(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a state dict, or of that below "model" or "state_dict", as float32.
+
+    Raises WeightsError as `load_torch_content` does, and for other content.
+    """
+    content, size = load_torch_content(path), path.stat().st_size
     fields = content if isinstance(content, dict) else {}
     model = fields.get("model", fields.get("state_dict", content))
     if not isinstance(model, dict) or not all(isinstance(v, Tensor) for v in model.values()):

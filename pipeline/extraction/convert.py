@@ -3,44 +3,37 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
+from a2cap.data.box_check import BoxOrder
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.feature_record import FeatureType, Record, decode_regions
 from a2cap.data.features.formats.feature_format import (
     ContentChecksum,
     Ids,
     ImageFeatures,
-    Sizes,
-    Source,
+    Reading,
 )
-from a2cap.data.features.formats.hdf5 import M2Source, write_m2
-from a2cap.data.features.formats.image_sizes import ImageSizes, sizes_in_coco
-from a2cap.data.features.formats.npz import (
-    NpzSource,
-    att_box_files,
-    att_box_source,
-    milvlg_files,
-    read_milvlg,
-    write_npz,
-)
-from a2cap.data.features.formats.parquet import ParquetSource, write_parquet
-from a2cap.data.features.formats.tar import TarSource, write_tar
-from a2cap.data.features.formats.tsv import TsvSource, write_tsv
-from a2cap.data.features.store import FeatureStore
-from a2cap.data.features.store_manifest import DATA_FILE, is_store
+from a2cap.data.features.formats.hdf5 import write_m2
+from a2cap.data.features.formats.layouts import CAFFE, LXMERT, M2, Layout
+from a2cap.data.features.formats.number_types import NumberType
+from a2cap.data.features.formats.numpy_files import att_box_files, milvlg_files, write_npz
+from a2cap.data.features.formats.parquet import write_parquet
+from a2cap.data.features.formats.tar import write_tar
+from a2cap.data.features.formats.tsv import write_tsv
+from a2cap.data.features.source_files import source_files
+from a2cap.data.features.store_manifest import DATA_FILE
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.files.sealed_folder import MANIFEST
-from a2cap.data.image_ids import named_id
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.extraction.open_features import open_features, read_sizes
 
 Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2", "tar", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -49,10 +42,7 @@ _HALF: tuple[Format, ...] = ("a2", "tar", "parquet")
 """Formats that can have float16."""
 _NUMBERED: tuple[Format, ...] = ("caffe", "att-box", "m2")
 """Formats whose ids are numbers."""
-
-_HDF5, _PARQUET, _TAR = b"\x89HDF\r\n\x1a\n", b"PAR1", b"ustar"
-_TAR_AT = 257
-"""Position of its mark in a tar."""
+_TSV: dict[str, Layout] = {"caffe": CAFFE, "lxmert": LXMERT}
 
 
 @dataclass(frozen=True)
@@ -61,27 +51,10 @@ class Conversion:
 
     count: int
     regions: tuple[int, int]  # fewest and most per image
+    width: int  # features per region
     checksum: str  # of the content, equal in every format
     skipped: list[SkippedItem]
     ran: bool = True  # False if an earlier run had finished
-
-
-class StoreSource:
-    """The images of a feature store of a2."""
-
-    def __init__(self, path: Path, ids: Ids = str) -> None:
-        self._store, self._ids = FeatureStore(path), ids
-
-    def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
-        for key in self._store:
-            image_id = self._ids(key)
-            try:
-                yield ImageFeatures(image_id, self._store[key])
-            except StoreError as error:
-                yield SkippedItem(image_id, str(error))
-
-    def __len__(self) -> int:
-        return len(self._store)
 
 
 def convert(
@@ -92,16 +65,20 @@ def convert(
     dtype: FeatureType = "float16",
     sizes: Path | None = None,
     prefix: str = "",
+    order: BoxOrder = "xyxy",
+    number_type: NumberType = "float32",
     ids: Ids | None = None,
 ) -> Conversion:
     """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
     sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
-    names; ids: image id of a name in the source, by default that of the file. Raises InputError if
-    the target exists, the format of the source is unknown, too many of its images are unusable or
-    all are, and StoreError if the result differs from the source.
+    names; order: of the numbers of a box in the source; number_type: of its features in base64;
+    ids: image id of a name in the source, by default that of the file. Raises InputError if the
+    target exists, the format of the source is unknown, too many of its images are unusable or most
+    are of another convention, and StoreError if the result differs from the source.
     """
     arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
+    arguments |= {"order": order, "number_type": number_type}
     record = {"arguments": arguments, "source": _state_of(source)}
     earlier = _earlier_run(target, record)
     if earlier is not None:
@@ -109,7 +86,7 @@ def convert(
     _require_new(target)
     if form == "parquet":
         load_pyarrow(target.name)
-    opened = open_source(source, read_sizes(sizes), ids)
+    opened = open_features(source, Reading(read_sizes(sizes), order, number_type, ids))
     stored: FeatureType = dtype if form in _HALF else "float32"
     done = _ConvertedImages(target, form, stored)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -126,9 +103,7 @@ def convert(
                 progress.advance(1)
         if not done.counts:
             first = "".join(f", first {one.image_id!r}: {one.reason}" for one in done.skipped[:1])
-            raise InputError(
-                f"no image of {str(source)!r} can be read{first}; download the file again"
-            )
+            raise InputError(f"no image of {str(source)!r} can be read{first}")
         if form == "a2":
             writer.seal()
         else:
@@ -139,10 +114,13 @@ def convert(
                 _write_file(temporary, records, form, (stored, writer.width), prefix=prefix)
     if form != "a2":
         shutil.rmtree(store)
+    done.mark_read_images()
     _write_skipped(target, done.skipped)
     _require_equal(target, done)
     counts = min(done.counts), max(done.counts)
-    made = Conversion(done.checksum.count, counts, done.checksum.hexdigest(), done.skipped)
+    made = Conversion(
+        done.checksum.count, counts, done.width, done.checksum.hexdigest(), done.skipped
+    )
     record |= {"result": asdict(made), "target": _state_of(target)}
     write_durably(_record_file(target), json.dumps(record).encode())
     return made
@@ -163,45 +141,13 @@ def _earlier_run(target: Path, record: Mapping[str, object]) -> Conversion | Non
 
 def _state_of(path: Path) -> str:
     """Return a digest of the files at a path: names, sizes and times, without reading them."""
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    files = sorted(source_files(path).values())
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
 
 def _record_file(target: Path) -> Path:
     return target.with_name(f"{target.name}.conversion.json")
-
-
-def open_source(path: Path, sizes: Sizes, ids: Ids | None = None) -> Source:
-    """Open a file or folder by its format; raise InputError for an unknown one.
-
-    ids: as for `convert`.
-    """
-    read = ids or named_id
-    if path.is_dir():
-        if is_store(path):
-            return StoreSource(path, ids or str)
-        if any(path.glob("*_att")):
-            return att_box_source(path, sizes=sizes, ids=read)
-        if any(path.glob("*.npz")):
-            return NpzSource(path, partial(read_milvlg, ids=read))
-    elif path.is_file():
-        return _open_file(path, sizes, ids)
-    raise InputError(
-        f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, or a folder of npz"
-    )
-
-
-def _open_file(path: Path, sizes: Sizes, ids: Ids | None) -> Source:
-    with path.open("rb") as file:
-        head = file.read(_TAR_AT + len(_TAR))
-    if head.startswith(_HDF5):
-        return M2Source(path, sizes=sizes, ids=ids or named_id)
-    if head.startswith(_PARQUET):
-        return ParquetSource(path, ids or str)
-    if head.endswith(_TAR):
-        return TarSource(path, ids or str)
-    return TsvSource(path, ids or named_id)
 
 
 @dataclass
@@ -235,6 +181,13 @@ class _ConvertedImages:
         self.counts.append(len(regions))
         self.sizes[image_id] = regions.width, regions.height
 
+    def mark_read_images(self) -> None:
+        """State of skipped records that another record of the same image was read."""
+        for number, item in enumerate(self.skipped):
+            if item.image_id in self.sizes and not item.reason.startswith("duplicate "):
+                reason = f"{item.reason}; another record of the image was read"
+                self.skipped[number] = SkippedItem(item.image_id, reason)
+
     def _check(self, image_id: str, regions: Regions) -> None:
         found = regions.features.shape[1]
         self.width = self.width or found
@@ -260,13 +213,6 @@ def _require_new(target: Path) -> None:
         raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
 
 
-def read_sizes(path: Path | None) -> Sizes:
-    """Return the sizes of the images in a folder or a COCO file, none without a path."""
-    if path is None:
-        return {}
-    return ImageSizes(path) if path.is_dir() else sizes_in_coco(path)
-
-
 def _write_file(
     path: Path,
     records: Iterable[Record],
@@ -286,9 +232,9 @@ def _write_file(
     elif form == "milvlg":
         write_npz(path, images, milvlg_files)
     elif form == "m2":
-        write_m2(path, images)
+        write_m2(path, images, M2)
     elif form != "a2":
-        write_tsv(path, images, columns=form, prefix=prefix)
+        write_tsv(path, images, layout=_TSV[form], prefix=prefix)
 
 
 def _decoded(record: Record) -> ImageFeatures:
@@ -314,7 +260,7 @@ def skipped_file(target: Path) -> Path:
 def _require_equal(target: Path, done: _ConvertedImages) -> None:
     """Read the result and compare its checksum."""
     found = ContentChecksum()
-    for item in open_source(target, done.sizes):
+    for item in open_features(target, Reading(done.sizes)):
         if isinstance(item, ImageFeatures):
             found.add(item.image_id, item.regions)
     if found.hexdigest() != done.checksum.hexdigest():

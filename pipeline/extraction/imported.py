@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from itertools import islice
 from math import isclose
 from operator import attrgetter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.feature_format import ImageFeatures, Reading
+from a2cap.data.features.source_files import source_files
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.image_file import image_size
 from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
 from a2cap.data.identities import NO_OWN_IDS, Identities
-from a2cap.data.image_ids import find_images, image_id, sample_ids
+from a2cap.data.image_ids import find_images, sample_ids
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor_record import CODE_VERSION, ExtractorRecord
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS
@@ -69,9 +70,8 @@ class ImportedFeatures:
         if is_store(source):  # its manifest contains the digest of the features
             beside = source.parent / EXTRACTOR
             return {file.name: file for file in (source / MANIFEST, beside) if file.is_file()}
-        files = [source, *source.rglob("*")]
         # relative, because another name or place of the same content is no reason to run again
-        return {file.relative_to(source).as_posix(): file for file in files if file.is_file()}
+        return source_files(source)
 
     def size_files(self) -> dict[str, Path]:
         """Return the files that state the sizes of images, by name."""
@@ -83,10 +83,11 @@ class ImportedFeatures:
         """Return F of the first readable image; InputError if there is none."""
         if is_store(self.source):
             return FeatureStore(self.source).feature_width
-        from a2cap.pipeline.extraction.convert import open_source, read_sizes
+        from a2cap.pipeline.extraction.open_features import open_features, read_sizes
 
         reason = "it is empty"
-        for item in islice(open_source(self.source, read_sizes(self.sizes)), _TRIED):
+        opened = open_features(self.source, Reading(read_sizes(self.sizes)))
+        for item in islice(opened, _TRIED):
             if isinstance(item, ImageFeatures):
                 return int(item.regions.features.shape[1])
             reason = f"{item.image_id!r}: {item.reason}"
@@ -135,7 +136,7 @@ def import_features(
         ids = names if imported.identities else None
         made = convert(source, target, form="a2", dtype=dtype, sizes=imported.sizes, ids=ids)
         skipped_file(target).unlink(missing_ok=True)
-        found = {_identity(item.image_id): item.reason for item in made.skipped}
+        found = {item.image_id: item.reason for item in made.skipped}
     if names.reader.summary:
         logger.info("%s", names.reader.summary)
     store = FeatureStore(target)
@@ -180,14 +181,6 @@ def _misfits(
                 )
                 misfits.append(SkippedItem(name, reason))
     return misfits
-
-
-def _identity(name: str) -> str:
-    """Return the id of a skipped item that is called by a file's name, else the name."""
-    try:
-        return image_id(PurePosixPath(name).with_suffix(".jpg"))
-    except (InputError, ValueError):
-        return name
 
 
 def _link_files(source: Path, target: Path) -> None:

@@ -1,27 +1,50 @@
-"""The interface of third-party formats of region features.
+"""Region features of third-party files: from the arrays of an image to its regions.
 
-Values that a format does not store are not guessed: scores are 0, classes -1, and the sizes of the
+Values that a file does not contain are not guessed: scores are 0, classes -1, and the sizes of the
 images have to be given.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import SkippedItem
+from a2cap.data.box_check import BoxOrder
 from a2cap.data.errors import InputError
+from a2cap.data.features.formats.number_types import NumberType
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.identities import AmbiguousIdError
-from a2cap.data.regions import NO_CLASS, Regions
+from a2cap.data.image_ids import named_id
+from a2cap.data.regions import Regions
+
+Sizes = Mapping[str, tuple[int, int]]
+"""Image id -> width and height of the image in pixels."""
 
 Ids = Callable[[str], str]
 """Name of an image in a file -> its image id."""
 
-Sizes = Mapping[str, tuple[int, int]]
-"""Image id -> width and height of the image in pixels."""
+Arrays = Mapping[str, object]
+"""What a file has of an image, by name: arrays, numbers, texts, and arrays in base64."""
+
+
+class LazyArrays(Mapping[str, object]):
+    """Arrays that are read when they are used, because a file may have far more."""
+
+    def __init__(self, names: Iterable[str], load: Callable[[str], object]) -> None:
+        self._names, self._load = dict.fromkeys(names), load
+
+    def __getitem__(self, name: str) -> object:
+        if name not in self._names:
+            raise KeyError(f"there is no {name!r}")
+        return self._load(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True)
@@ -32,8 +55,57 @@ class ImageFeatures:
     regions: Regions
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How files are read whose arrays do not state it.
+
+    sizes: of the images, for layouts without them; order: of the numbers of a box, by default x1 y1
+    x2 y2; number_type: of features in base64; ids: by default, a name is that of a file, or the id
+    in formats of a2.
+    """
+
+    sizes: Sizes = field(default_factory=dict)
+    order: BoxOrder = "xyxy"
+    number_type: NumberType = "float32"
+    ids: Ids | None = None
+
+    def image_id(self, name: str) -> str:
+        """Return the id of an image by its name in a third-party file."""
+        return (self.ids or named_id)(name)
+
+    def own_id(self, name: str) -> str:
+        """Return the id of an image by its name in a file of a2."""
+        return (self.ids or str)(name)
+
+
+class Entry(NamedTuple):
+    """An image in a container: its name, empty if it is unknown, its arrays, and its position."""
+
+    name: str
+    read: Callable[[], Arrays]
+    position: str = ""
+
+
+class Container(Protocol):
+    """A file or folder with the arrays of images."""
+
+    @property
+    def title(self) -> str:
+        """The name of the file, and its kind."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield every image in the order of the file."""
+
+    def __len__(self) -> int:
+        """Return the number of images, including those that cannot be read."""
+
+
 class Source(Protocol):
     """The reader of a file or folder."""
+
+    @property
+    def title(self) -> str:
+        """What it was recognised as; of a layout, after an image was read."""
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         """Yield every image in the order of the file, or a SkippedItem if it cannot be read."""
@@ -62,59 +134,12 @@ class ContentChecksum:
         return f"{self._sum % (1 << 256):064x}"
 
 
-def read_or_skip(name: str, read: Callable[[], ImageFeatures]) -> ImageFeatures | SkippedItem:
-    """Return the image that `read` reads, or a SkippedItem of this name if it is damaged."""
-    try:
-        return read()
-    except AmbiguousIdError:
-        raise  # concerns all images of the file
-    except KeyError as error:
-        return SkippedItem(name, str(error.args[0]))  # str(error) would add quotes
-    except MemoryError:
-        raise  # says nothing about the file
-    except Exception as error:  # each format's reader raises types of its own
-        return SkippedItem(name, str(error))
-
-
-def make_regions(
-    boxes: NDArray[np.float32],
-    features: NDArray[np.float32],
-    *,
-    size: tuple[int, int],
-    scores: NDArray[np.float32] | None = None,
-    class_ids: NDArray[np.int32] | None = None,
-    attribute_ids: NDArray[np.int32] | None = None,
-    attribute_scores: NDArray[np.float32] | None = None,
-) -> Regions:
-    """Build regions, with 0 as unknown scores and NO_CLASS as unknown classes.
-
-    boxes: (R, 4) float32; features: (R, F) float32; size: width and height of the image. Raises
-    InputError for other shapes and for boxes outside the image.
-    """
-    if features.ndim != 2 or boxes.shape != (len(features), 4):
-        raise InputError(
-            f"boxes of shape {boxes.shape} do not fit features of shape {features.shape}; "
-            "create the file again"
-        )
-    count = len(boxes)
-    # boxes of caffe end at the last pixel, others after it: one more allows for rounding
-    limits = np.array([*size, *size], np.float32) + 1
-    outside = ~((boxes >= -1) & (boxes <= limits)).all(axis=1)
-    if outside.any():
-        raise InputError(
-            f"box {outside.argmax()} is outside the image of {size[0]} x {size[1]} pixels: "
-            f"{boxes[outside][0].tolist()}; check the sizes of the images"
-        )
-    return Regions(
-        boxes=boxes,
-        features=features,
-        scores=np.zeros(count, np.float32) if scores is None else scores,
-        class_ids=np.full(count, NO_CLASS, np.int32) if class_ids is None else class_ids,
-        attribute_ids=attribute_ids,
-        attribute_scores=attribute_scores,
-        width=size[0],
-        height=size[1],
-    )
+def skipped_item(name: str, error: Exception) -> SkippedItem:
+    """Return a damaged image with the reason; raise what says nothing about the image."""
+    if isinstance(error, MemoryError | AmbiguousIdError):
+        raise error  # of this machine, and of all images of the file
+    # str of a KeyError would add quotes
+    return SkippedItem(name, str(error.args[0] if isinstance(error, KeyError) else error))
 
 
 def image_size(image_id: str, sizes: Sizes) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.feature_record import Record, decode_regions
-from a2cap.data.features.formats.feature_format import Ids, ImageFeatures
+from a2cap.data.features.formats.feature_format import ImageFeatures, Reading
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow
@@ -32,8 +32,10 @@ def write_parquet(path: Path, records: Iterable[Record], dtype: str, width: int)
 class ParquetSource:
     """The images of a Parquet file that `write_parquet` wrote."""
 
-    def __init__(self, path: Path, ids: Ids = str) -> None:
-        self._path, self._arrow, self._ids = path, load_pyarrow(path.name), ids
+    title = "Parquet of a2"
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path, self._arrow, self._ids = path, load_pyarrow(path.name), reading.own_id
         with self._opened() as file:
             self._count = int(file.metadata.num_rows)
             if set(file.schema_arrow.names) != set(_schema(self._arrow, "float32", 1).names):

@@ -6,13 +6,13 @@ The checksum of a record is in its header, so that any reader of safetensors rea
 import io
 import tarfile
 from collections.abc import Iterable, Iterator
-from functools import partial
 from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.feature_record import CHECKSUM_SIZE, Record, decode_regions
-from a2cap.data.features.formats.feature_format import Ids, ImageFeatures, read_or_skip
+from a2cap.data.features.formats.feature_format import ImageFeatures, Reading, skipped_item
 from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.regions import Regions
 
 _SUFFIX = ".safetensors"
 _CHECKSUM = "A2.xxh3_64"
@@ -32,8 +32,10 @@ def write_tar(path: Path, records: Iterable[Record]) -> None:
 class TarSource:
     """The images of a tar that `write_tar` wrote."""
 
-    def __init__(self, path: Path, ids: Ids = str) -> None:
-        self._path, self._ids = path, ids
+    title = "tar of a2"
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path, self._ids = path, reading.own_id
         self._members = list(self._read_headers())
 
     def __len__(self) -> int:
@@ -44,7 +46,11 @@ class TarSource:
             for member in self._members:
                 file.seek(member.offset_data)
                 body = file.read(member.size)
-                yield read_or_skip(member.name, partial(_image, member, body, self._ids))
+                name = member.name.removesuffix(_SUFFIX)
+                try:
+                    yield ImageFeatures(self._ids(name), _regions(member, body, name))
+                except Exception as error:  # of damaged records, several types
+                    yield skipped_item(self._ids(name), error)
 
     def _read_headers(self) -> Iterator[tarfile.TarInfo]:
         try:
@@ -60,7 +66,5 @@ class TarSource:
             raise InputError(f"tar {str(self._path)!r} ends early; copy it again")
 
 
-def _image(member: tarfile.TarInfo, body: bytes, ids: Ids) -> ImageFeatures:
-    image_id = member.name.removesuffix(_SUFFIX)
-    checksum = bytes.fromhex(member.pax_headers[_CHECKSUM])
-    return ImageFeatures(ids(image_id), decode_regions(body + checksum, image_id))
+def _regions(member: tarfile.TarInfo, body: bytes, name: str) -> Regions:
+    return decode_regions(body + bytes.fromhex(member.pax_headers[_CHECKSUM]), name)

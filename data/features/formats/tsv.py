@@ -1,173 +1,123 @@
-"""Tab-separated region features, one line of base64 per image, without a header.
+"""Tab-separated region features, one line of base64 per image, mostly without a header line.
 
-bottom-up-attention @514e561 (tools/generate_tsv.py) writes six columns, LXMERT and
-airsplay/py-bottom-up-attention @85ec9b7 ten, with the stem of the file as the id and the height
-before the width. Published files often contain broken lines: each is skipped with its reason.
+Published files often contain broken lines: each is skipped with its reason, and what is whole of a
+line that was joined with the next one is read.
 """
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import (
-    Ids,
-    ImageFeatures,
-    make_regions,
-    read_or_skip,
-)
-from a2cap.data.identities import AmbiguousIdError
-from a2cap.data.image_ids import named_id
+from a2cap.data.features.formats.array_values import arrays_of, as_text
+from a2cap.data.features.formats.feature_format import Arrays, Entry, ImageFeatures
+from a2cap.data.features.formats.layouts import LAYOUTS, Layout, layout_of
 
-Columns = Literal["caffe", "lxmert"]
+OpenFile = Callable[[], BinaryIO]
 
-_REGIONS = ("num_boxes", "boxes", "features")
-_OBJECTS = ("objects_id", "objects_conf", "attrs_id", "attrs_conf")
-_COLUMNS: dict[Columns, tuple[str, ...]] = {
-    "caffe": ("image_id", "image_w", "image_h", *_REGIONS),
-    "lxmert": ("img_id", "img_h", "img_w", *_OBJECTS, *_REGIONS),
-}
+_CLEAR_ID = re.compile(rb"(?:.*=|[A-Za-z0-9+/]*?)((?<==)\d+|COCO_[a-z]+\d{4}_\d{12})")
+"""The end of a torn base64 text and the id after it. Digits may belong to either of them, unless
+padding ends the text."""
 
 
-class TsvSource:
-    """The images of a file; further lines of the same image are skipped."""
+class TsvContainer:
+    """The lines of a file.
 
-    def __init__(self, path: Path, ids: Ids = named_id) -> None:
-        self.path, self._ids = path, ids
-        self._columns = _COLUMNS[_layout(path)]
+    open_file: opens it from the start, so that packed files are read alike; limit: bytes of a line.
+    """
 
-    def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
-        seen: set[str] = set()
-        width = 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                name = f"line {number}"
-                item = read_or_skip(name, partial(_image, line, self._columns, self._ids))
-                skipped = _name(line, self._columns, self._ids) or name
-                if isinstance(item, ImageFeatures):
-                    found = item.regions.features.shape[1]
-                    width = width or found
-                    if item.image_id in seen:
-                        item = SkippedItem(name, f"duplicate line of image {item.image_id!r}")
-                    elif found != width:
-                        reason = f"{name}: {found} features per region, not {width}"
-                        item = SkippedItem(skipped, reason)
-                    else:
-                        seen.add(item.image_id)
-                elif skipped != name:
-                    item = SkippedItem(skipped, f"{name}: {item.reason}")
-                yield item
+    def __init__(self, open_file: OpenFile, name: str, limit: int) -> None:
+        self._open, self._limit, self.title = open_file, limit, f"{name!r} (TSV)"
+        with open_file() as file:
+            first = file.readline(limit).rstrip(b"\r\n").split(b"\t")
+        names = [as_text(value[:99]) for value in first] if len(first) > 2 else []
+        self._has_header = layout_of(names) is not None
+        by_count = {len(one.columns): one.columns for one in LAYOUTS if one.columns}
+        self._columns = tuple(names) if self._has_header else by_count.get(len(first), ())
+        if not self._columns:
+            counts = ", ".join(f"{len(one.columns)} ({one.name})" for one in LAYOUTS if one.columns)
+            raise InputError(
+                f"first line of {name!r} has {len(first)} columns, not {counts}; name a file of "
+                "one of them, or add a first line with the names of the columns"
+            )
+        ids = [one for one in ("image_id", "img_id") if one in self._columns]
+        self._id_column = self._columns.index(ids[0]) if ids else 0
+        self._length = 0  # of the last column, in the latest whole line
 
     def __len__(self) -> int:
-        with self.path.open("rb") as file:
-            return sum(1 for _ in file)
+        with self._open() as file:
+            return sum(1 for _ in self._lines(file)) - self._has_header
+
+    def __iter__(self) -> Iterator[Entry]:
+        with self._open() as file:
+            for number, line in enumerate(self._lines(file), start=1):
+                if number > self._has_header:
+                    yield from self._entries(line.rstrip(b"\r\n").split(b"\t"), f"line {number}")
+
+    def _lines(self, file: BinaryIO) -> Iterator[bytes]:
+        return iter(partial(file.readline, self._limit), b"")
+
+    def _entries(self, values: list[bytes], position: str) -> Iterator[Entry]:
+        """Yield the image of a line, or those of a line in which a torn one was continued."""
+        count = len(self._columns)
+        if len(values) == count:
+            self._length = len(values[-1])
+            yield Entry(self._name(values), partial(self._arrays, values), position)
+            return
+        problem = f"{len(values)} of {count} columns"
+        if not count < len(values) < 2 * count or self._id_column:
+            yield Entry("", partial(_fail, problem), position)
+            return
+        # the last columns are a whole line, the first of them continues the torn one
+        start = len(values) - count
+        torn, whole = values[:start], values[start:]
+        joined, end = whole[0], self._length
+        clear = _CLEAR_ID.fullmatch(joined)
+        if start == count - 1 and 0 < end < len(joined) and joined[end:].isascii():
+            yield from self._entries([*torn, joined[:end]], position)
+            yield from self._entries([joined[end:], *whole[1:]], position)
+            return
+        problem += ": a torn line joined with the next"
+        yield Entry(self._name(torn), partial(_fail, problem), position)
+        if clear is None:
+            problem = (
+                f"the id of the line joined with a torn one cannot be told from {joined[-20:]!r}"
+            )
+            yield Entry("", partial(_fail, problem), position)
+        else:
+            yield from self._entries([clear[1], *whole[1:]], position)
+
+    def _name(self, values: list[bytes]) -> str:
+        """Return the name of a line's image, damaged or not; an empty one if there is none."""
+        try:
+            return as_text(values[self._id_column])
+        except UnicodeDecodeError:
+            return ""
+
+    def _arrays(self, values: list[bytes]) -> Arrays:
+        return dict(zip(self._columns, values, strict=True))
+
+
+def _fail(problem: str) -> Arrays:
+    raise ValueError(problem)
 
 
 def write_tsv(
-    path: Path, images: Iterable[ImageFeatures], *, columns: Columns, prefix: str = ""
+    path: Path, images: Iterable[ImageFeatures], *, layout: Layout, prefix: str = ""
 ) -> None:
     """Write images; prefix: text before the id in LXMERT's names, such as "COCO_val2014_"."""
     with path.open("wb") as file:
         for image in images:
-            fields = _caffe(image) if columns == "caffe" else _lxmert(image, prefix)
-            arrays = (image.regions.boxes, image.regions.features)
-            file.write(b"\t".join([*fields, *(_encode(one, "<f4") for one in arrays)]) + b"\n")
+            arrays = arrays_of(image, layout, prefix)
+            file.write(b"\t".join(_encoded(arrays[name]) for name in layout.columns) + b"\n")
 
 
-def _caffe(image: ImageFeatures) -> list[bytes]:
-    regions = image.regions
-    fields = (int(image.image_id), regions.width, regions.height, len(regions))
-    return [str(field).encode() for field in fields]
-
-
-def _lxmert(image: ImageFeatures, prefix: str) -> list[bytes]:
-    regions = image.regions
-    count, attributes, known = len(regions), regions.attribute_ids, regions.attribute_scores
-    return [
-        f"{prefix}{image.image_id}".encode(),
-        str(regions.height).encode(),
-        str(regions.width).encode(),
-        _encode(regions.class_ids, "<i8"),
-        _encode(regions.scores, "<f4"),
-        _encode(np.full(count, -1) if attributes is None else attributes, "<i8"),
-        _encode(np.zeros(count) if known is None else known, "<f4"),
-        str(count).encode(),
-    ]
-
-
-def _layout(path: Path) -> Columns:
-    """Detect the columns of a file; raise InputError if its first line has neither."""
-    with path.open("rb") as file:
-        count = len(file.readline().split(b"\t"))
-    for layout, columns in _COLUMNS.items():
-        if count == len(columns):
-            return layout
-    raise InputError(
-        f"first line of {path.name!r} has {count} columns, not 6 (caffe) or 10 (LXMERT); "
-        "name a file of one of them"
-    )
-
-
-def _name(line: bytes, columns: tuple[str, ...], ids: Ids) -> str | None:
-    """Return the image id of a line, damaged or not; None if it has none."""
-    first, *others = line.split(b"\t")
-    try:
-        return ids(first.decode()) if len(others) + 1 == len(columns) else None
-    except AmbiguousIdError:
-        raise
-    except (UnicodeDecodeError, InputError):
-        return None
-
-
-def _image(line: bytes, columns: tuple[str, ...], ids: Ids) -> ImageFeatures:
-    """Read a line; raise ValueError if it is damaged."""
-    values = line.rstrip(b"\r\n").split(b"\t")
-    if len(values) != len(columns):
-        raise ValueError(f"{len(values)} of {len(columns)} columns")
-    row = dict(zip(columns, values, strict=True))
-    # the first three columns have other names in LXMERT's layout
-    name = (row.get("image_id") or row["img_id"]).decode()
-    size = int(row.get("image_w") or row["img_w"]), int(row.get("image_h") or row["img_h"])
-    features = _decode(row, "features", "<f4").astype(np.float32)
-    boxes = _decode(row, "boxes", "<f4", width=4).astype(np.float32)
-    scores = class_ids = attribute_ids = attribute_scores = None
-    if "objects_id" in row:
-        scores = _decode(row, "objects_conf", "<f4", width=1)[:, 0].astype(np.float32)
-        class_ids = _decode(row, "objects_id", "<i8", width=1)[:, 0].astype(np.int32)
-        attribute_ids = _decode(row, "attrs_id", "<i8")[:, 0].astype(np.int32)
-        if attribute_ids.min() < 0:  # marks unknown attributes
-            attribute_ids = None
-        confidence = _decode(row, "attrs_conf", "<f4")[:, 0].astype(np.float32)
-        if attribute_ids is not None and confidence.any():  # zeros mark unknown confidence
-            attribute_scores = confidence
-    regions = make_regions(
-        boxes,
-        features,
-        size=size,
-        scores=scores,
-        class_ids=class_ids,
-        attribute_ids=attribute_ids,
-        attribute_scores=attribute_scores,
-    )
-    return ImageFeatures(ids(name), regions)
-
-
-def _decode(
-    row: Mapping[str, bytes], name: str, dtype: str, *, width: int | None = None
-) -> NDArray[np.generic]:
-    """Decode a base64 column to (num_boxes, width); raise ValueError for a wrong size."""
-    count, data = int(row["num_boxes"]), base64.b64decode(row[name], validate=True)
-    size = np.dtype(dtype).itemsize * count
-    if count < 1 or not data or len(data) % size or (width and len(data) != size * width):
-        raise ValueError(f"{name} has {len(data)} bytes, which do not fit {count} boxes")
-    return np.frombuffer(data, dtype).reshape(count, -1)
-
-
-def _encode(values: NDArray[np.generic], dtype: str) -> bytes:
-    return base64.b64encode(np.ascontiguousarray(values, dtype).tobytes())
+def _encoded(value: object) -> bytes:
+    if isinstance(value, np.ndarray):
+        return base64.b64encode(value.tobytes())
+    return str(value).encode()

@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from a2cap.data.box_check import ORDERS
+from a2cap.data.features.formats.number_types import NUMBER_TYPES
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import PATH, log, verbose_option
 from a2cap.pipeline.engine.lock import reading
@@ -33,20 +35,36 @@ from a2cap.pipeline.extraction.convert import convert as converted
 @click.option(
     "--sizes",
     type=PATH,
-    help="Read image sizes from this folder of images or COCO file; att-box and m2 lack them.",
+    help="Read image sizes from this folder of images or COCO file; for layouts without them.",
 )
 @click.option(
     "--prefix", default="", help="Prefix of the number in LXMERT's image names: COCO_val2014_."
+)
+@click.option(
+    "--boxes",
+    "order",
+    type=click.Choice(ORDERS),
+    default="xyxy",
+    show_default=True,
+    help="Read the four numbers of a box of SOURCE as corners, or as another order.",
+)
+@click.option(
+    "--source-dtype",
+    "number_type",
+    type=click.Choice(NUMBER_TYPES),
+    default="float32",
+    show_default=True,
+    help="Read features that SOURCE has in base64 as this type, which TSV does not state.",
 )
 @verbose_option
 def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
     """Convert region features between formats.
 
-    The format of SOURCE is recognised by its content: an a2 feature store, TSV of caffe's
-    bottom-up-attention or of LXMERT, npz folders of ImageCaptioning.pytorch (att-box) or MILVLG,
-    HDF5 of M2, tar or Parquet of a2. Unreadable items are listed beside TARGET, and the exit code
-    is then 3. Run the same command again to resume an interrupted conversion; a finished one is up
-    to date.
+    The layout of SOURCE, a file, a folder or a quoted pattern of several, is recognised by its
+    content: TSV of caffe's bottom-up-attention or of LXMERT, npz, HDF5, LMDB, dictionaries of
+    arrays and others that docs/guide/features.md lists, or a store, tar or Parquet of a2.
+    Unreadable items are listed beside TARGET, and the exit code is then 3. Run the same command
+    again to resume an interrupted conversion; a finished one is up to date.
 
     \b
     Example:
@@ -57,8 +75,11 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
     with reading(source):
         made = converted(source, target, **options)
     fewest, most = made.regions
+    counts = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     state = "" if made.ran else "up to date: "
-    click.echo(f"{state}{made.count:,} images with {fewest} to {most} regions in {target}")
+    click.echo(
+        f"{state}{made.count:,} images with {counts} regions of {made.width:,} numbers in {target}"
+    )
     click.echo(f"content: {made.checksum}")
     if options["form"] == "a2":
         click.echo(

@@ -88,13 +88,13 @@ def test_boxes_belong_to_an_image_of_the_stated_size(tmp_path):
 def test_a_bad_box_makes_only_the_boxes_of_its_image_unusable(tmp_path, caplog, annotation, reason):
     path = instances(tmp_path, box(), annotation, box(3, image=7))
     found = read_instances(path)
-    found["000000000007"].require_usable(1, 1)
+    found["000000000007"].require_usable(640, 480)
     if isinstance(annotation, dict) and annotation.get("image_id") == 42:
         assert message_of(found["000000000042"].require_usable, 1, 1) == (
             f"annotations[1]: {reason}; fix or remove it"
         )
     else:
-        found["000000000042"].require_usable(1, 1)
+        found["000000000042"].require_usable(640, 480)
         assert caplog.messages == [f"skipped annotations[1] of {str(path)!r}: {reason}"]
 
 
@@ -123,13 +123,13 @@ def test_a_bad_image_makes_only_its_own_boxes_unusable(tmp_path, caplog, image, 
     good = [{"id": number, "file_name": f"{number}.jpg"} for number in (42, 7)]
     path = instances(tmp_path, box(), box(2, image=1), images=[*good, image])
     found = read_instances(path)
-    found["000000000007"].require_usable(1, 1)
+    found["000000000007"].require_usable(640, 480)
     if "duplicate" in reason:  # both images are bad: nothing states whose their boxes are
         assert message_of(found["000000000042"].require_usable, 1, 1) == (
             f"images[2]: {reason}; fix or remove it"
         )
     else:
-        found["000000000042"].require_usable(1, 1)
+        found["000000000042"].require_usable(640, 480)
         assert caplog.messages == [f"skipped images[2] of {str(path)!r}: {reason}"]
 
 
@@ -147,3 +147,35 @@ def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
     assert message_of(read_instances, path) == (
         f"not COCO instances: {str(path)!r} ({problem}); give instances_*.json"
     )
+
+
+@pytest.mark.parametrize(
+    ("bbox", "reason"),
+    [
+        (
+            [60, 20, 90, 60],  # x1 y1 x2 y2
+            "box 0 is outside the image of 100 x 80 pixels: [60.0, 20.0, 90.0, 60.0]; are the "
+            "boxes x1 y1 x2 y2? Write x y w h",
+        ),
+        (
+            [70, 40, 50, 60],  # centre and sides
+            "box 0 is outside the image of 100 x 80 pixels: [70.0, 40.0, 50.0, 60.0]; are the "
+            "boxes cx cy w h? Write x y w h",
+        ),
+        (
+            [0.1, 0.2, 0.5, 0.5],
+            "all boxes are within 0 to 1 in an image of 100 x 80 pixels: [0.1, 0.2, 0.5, 0.5]; "
+            "multiply them by its width and height",
+        ),
+    ],
+)
+def test_boxes_of_another_convention_are_refused(tmp_path, bbox, reason):
+    images = [{"id": n, "file_name": f"{n}.jpg", "width": 100, "height": 80} for n in range(1, 5)]
+    boxes = [box(n, n, bbox=bbox) for n in range(1, 4)] + [box(4, 4, bbox=[1, 2, 3, 4])]
+    path = instances(tmp_path, *boxes, images=images)
+    assert message_of(read_instances, path) == (
+        f"boxes of 3 of 4 images of {str(path)!r} are not as in COCO, first '000000000001': "
+        f"{reason}"
+    )
+    few = instances(tmp_path, *boxes[:2], images=images)
+    assert message_of(read_instances(few)["000000000001"].require_usable, 100, 80) == reason

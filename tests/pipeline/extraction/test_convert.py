@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.numpy import load
 
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.formats import npz
+from a2cap.data.features.formats import numpy_files
 from a2cap.data.features.formats.feature_format import ImageFeatures
 from a2cap.data.features.formats.tsv import write_tsv
 from a2cap.data.features.store import FeatureStore
@@ -27,7 +27,9 @@ from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.regions import Regions
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.extraction import convert as conversion
-from a2cap.pipeline.extraction.convert import FORMATS, convert, open_source
+from a2cap.pipeline.extraction import open_features as opening
+from a2cap.pipeline.extraction.convert import FORMATS, convert
+from a2cap.pipeline.extraction.open_features import open_features
 from tests.data.messages import message_of, written
 from tests.data.sources.samples import write_parquet
 
@@ -94,7 +96,7 @@ def test_the_columns_of_lxmert_preserve_classes_scores_and_attributes(store, tmp
 
 def test_values_that_a_format_lacks_are_marked_as_unknown(store, tmp_path):
     convert(store, tmp_path / "a.tsv", form="caffe")
-    item = next(iter(open_source(tmp_path / "a.tsv", {})))
+    item = next(iter(open_features(tmp_path / "a.tsv")))
     assert isinstance(item, ImageFeatures)
     assert set(item.regions.class_ids) == {-1}
     assert set(item.regions.scores) == {0}
@@ -122,7 +124,7 @@ def test_the_checksum_of_half_precision_is_that_of_the_rounded_features(store, t
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch):
     expected = convert(store, tmp_path / "at once", form=form, dtype="float32")
-    whole = conversion.StoreSource.__iter__
+    whole = opening.StoreSource.__iter__
 
     def interrupted(self):
         for number, item in enumerate(whole(self)):
@@ -130,10 +132,10 @@ def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch
                 raise KeyboardInterrupt
             yield item
 
-    monkeypatch.setattr(conversion.StoreSource, "__iter__", interrupted)
+    monkeypatch.setattr(opening.StoreSource, "__iter__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         convert(store, tmp_path / "target", form=form, dtype="float32")
-    monkeypatch.setattr(conversion.StoreSource, "__iter__", whole)
+    monkeypatch.setattr(opening.StoreSource, "__iter__", whole)
     assert convert(store, tmp_path / "target", form=form, dtype="float32") == expected
 
 
@@ -144,7 +146,7 @@ def test_what_an_interrupted_conversion_of_another_source_left_is_not_written(
     with FeatureWriter(tmp_path / "target.partial", dtype="float32") as left:
         left.add("holiday/beach", make_regions(0))
     assert convert(store, tmp_path / "target", form=form, dtype="float32").count == len(IDS)
-    found = [item.image_id for item in open_source(tmp_path / "target", {})]
+    found = [item.image_id for item in open_features(tmp_path / "target")]
     assert found == list(IDS)
     assert not (tmp_path / "target.partial").exists()
 
@@ -169,8 +171,8 @@ def test_corrupt_lines_are_listed_and_the_others_converted(store, tmp_path):
             "than a multiple of 4",
         ),
         ("line 4", "2 of 6 columns"),
-        ("line 5", "duplicate line of image '000000000009'"),
-        (IDS[2], "line 6: 3 features per region, not 8"),
+        (IDS[0], "duplicate of image '000000000009'; keep one"),
+        (IDS[2], "3 features per region, not 8"),
         (IDS[2], "line 7: features has 156 bytes, which do not fit 5 boxes"),
     ]
     listed = (tmp_path / "store.skipped.jsonl").read_text().splitlines()
@@ -192,8 +194,8 @@ def test_broken_npz_files_are_listed(store, tmp_path):
     made = convert(tmp_path / "npz", tmp_path / "store", form="a2")
     assert made.count == 1
     reasons = {item.image_id: item.reason for item in made.skipped}
-    assert reasons.keys() == {"000000000009.npz", "000000000025.npz", "7.npz"}
-    assert reasons["000000000025.npz"] == (
+    assert reasons.keys() == {"000000000007", *IDS[:2]}
+    assert reasons["000000000025"] == (
         "boxes of shape (3, 4) do not fit features of shape (2, 8); create the file again"
     )
 
@@ -219,7 +221,7 @@ def test_one_image_that_the_target_cannot_contain_is_listed(store, tmp_path):
         "large": "feature of image 'large' exceeds float16: 70000.0 > 65504; "
         "store features as float32",
         "narrow": "7 features per region, not 8",
-        "outside.npz": "box 1 is outside the image of 120 x 100 pixels: [0.0, 0.0, 122.0, 9.0]; "
+        "outside": "box 1 is outside the image of 120 x 100 pixels: [0.0, 0.0, 122.0, 9.0]; "
         "check the sizes of the images",
         IDS[0]: f"duplicate of image {IDS[0]!r}; keep one",
     }
@@ -278,12 +280,12 @@ def test_data_outside_of_the_file_is_not_read(store, sizes, tmp_path, replace_by
         del file["9_features"]
         replace_by(file, "9_features", str(tmp_path / "other"))
     [skipped] = convert(tmp_path / "m2", tmp_path / "back", form="a2", sizes=sizes).skipped
-    assert (skipped.image_id, skipped.reason) == ("9", reason)
+    assert (skipped.image_id, skipped.reason) == (IDS[0], reason)
 
 
 @pytest.mark.usefixtures("tolerant")
 def test_npz_that_expands_or_claims_too_much_is_listed(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "expansion_limit", lambda stored: 100_000)
+    monkeypatch.setattr(numpy_files, "expansion_limit", lambda stored: 100_000)
     convert(store, tmp_path / "npz", form="milvlg")
     bomb = tmp_path / "npz" / f"{IDS[0]}.npz"
     with ZipFile(bomb, "w", ZIP_DEFLATED) as archive:
@@ -311,7 +313,7 @@ def test_damaged_tars_and_parquet_files_lose_no_image_silently(store, tmp_path, 
     (tmp_path / "x").write_bytes(whole[:position] + b"\0" + whole[position + 1 :])
     if form == "tar":
         [skipped] = convert(tmp_path / "x", tmp_path / "back", form="a2").skipped
-        assert skipped.image_id == f"{IDS[1]}.safetensors"
+        assert skipped.image_id == IDS[1]
         assert skipped.reason.startswith(f"record of image {IDS[1]!r} is damaged: checksum ")
     else:
         message = message_of(convert, tmp_path / "x", tmp_path / "back", form="a2")
@@ -352,7 +354,7 @@ def test_a_pickle_in_npz_is_not_executed(tmp_path):
     (tmp_path / "npz").mkdir()
     info = np.array(Evil(), dtype=object)
     np.savez(tmp_path / "npz" / "1.npz", bbox=info, x=np.zeros((1, 8)), image_w=9, image_h=9)
-    with pytest.raises(InputError, match=r"no image of .* can be read, first '1\.npz': "):
+    with pytest.raises(InputError, match=r"no image of .* can be read, first '000000000001': "):
         convert(tmp_path / "npz", tmp_path / "store", form="a2")
     assert not (tmp_path / "ran").exists()
 
@@ -361,15 +363,15 @@ def test_a_pickle_in_npz_is_not_executed(tmp_path):
 def test_unknown_image_sizes_are_requested(store, tmp_path):
     convert(store, tmp_path / "npz", form="att-box")
     assert message_of(convert, tmp_path / "npz", tmp_path / "store", form="a2") == (
-        f"no image of {str(tmp_path / 'npz')!r} can be read, first '132417.npz': size of image "
+        f"no image of {str(tmp_path / 'npz')!r} can be read, first '000000132417': size of image "
         "'000000132417' is unknown; name the folder of the images, or a COCO file that lists "
-        "it, with --sizes or data.sizes; download the file again"
+        "it, with --sizes or data.sizes"
     )
 
 
 def test_sizes_that_are_no_numbers_are_refused(tmp_path):
     path = written(tmp_path, {"images": [{"file_name": "1.jpg", "width": "wide", "height": 3}]})
-    assert message_of(conversion.read_sizes, path) == (
+    assert message_of(opening.read_sizes, path) == (
         "'x.json' lacks file_name, width or height of an image; "
         "name a COCO captions, instances or image-info file"
     )
@@ -379,13 +381,13 @@ def test_sizes_of_a_folder_are_those_of_upright_images(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (8, 6)).save(tmp_path / "1.jpg", exif=exif)
-    assert conversion.read_sizes(tmp_path)["000000000001"] == (6, 8)
+    assert opening.read_sizes(tmp_path)["000000000001"] == (6, 8)
 
 
 def test_a_table_without_features_is_refused(tmp_path):
     pytest.importorskip("pyarrow")
     write_parquet(tmp_path / "a.parquet", image_id=["1"], caption=["a dog"])
-    assert message_of(open_source, tmp_path / "a.parquet", {}) == (
+    assert message_of(open_features, tmp_path / "a.parquet") == (
         f"{str(tmp_path / 'a.parquet')!r} has no region features: its columns are image_id, "
         "caption; name a file that a2 convert wrote"
     )
@@ -438,11 +440,13 @@ def test_a_source_of_an_unknown_format_is_refused(tmp_path):
     path = tmp_path / "a"
     path.mkdir()
     assert message_of(convert, path, tmp_path / "store", form="a2") == (
-        f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, or a folder of npz"
+        f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, a folder of "
+        "npz, or another layout of docs/guide/features.md"
     )
     path = written(tmp_path, "a\tb\n", name="b")
     assert message_of(convert, path, tmp_path / "store", form="a2") == (
-        "first line of 'b' has 2 columns, not 6 (caffe) or 10 (LXMERT); name a file of one of them"
+        "first line of 'b' has 2 columns, not 6 (caffe), 7 (vilbert), 8 (vl-bert), 10 (lxmert); "
+        "name a file of one of them, or add a first line with the names of the columns"
     )
 
 
@@ -469,7 +473,7 @@ def test_the_command_prints_the_counts_and_the_checksum(store, tmp_path):
     answer = CliRunner().invoke(cli, ["convert", str(store), str(target), "--to", "caffe"])
     assert answer.exit_code == 0
     first, second = answer.stdout.splitlines()
-    assert first == f"3 images with 3 to 5 regions in {target}"
+    assert first == f"3 images with 3 to 5 regions of 8 numbers in {target}"
     assert second == f"content: {convert(store, tmp_path / 'b.tsv', form='caffe').checksum}"
 
 

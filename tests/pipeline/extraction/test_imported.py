@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.layouts import CAFFE
 from a2cap.data.features.formats.tsv import write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.extractor_record import ExtractorRecord
@@ -57,7 +58,7 @@ def lines(store, tmp_path):
             regions = original[image_id]
             change(regions)
             images.append(ImageFeatures(image_id, regions))
-        write_tsv(tmp_path / "x.tsv", images, columns="caffe")
+        write_tsv(tmp_path / "x.tsv", images, layout=CAFFE)
         return tmp_path / "x.tsv"
 
     return write
@@ -162,7 +163,7 @@ def test_an_interrupted_import_is_resumed(opened, features, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "no region features at {path!r}; name a store, a TSV or HDF5 file, or a folder of"),
+        (None, "no region features at {path!r}; name a store, a TSV or HDF5 file, a folder of"),
         (
             "1\t9\t9\t1\tAA\tAA\n",
             "no readable features in {path!r} (data.features): '000000000001': line 1: Incorrect",
@@ -203,7 +204,7 @@ def test_sizes_are_requested_for_formats_without_them(experiment, features, tmp_
     without = override("data.features", features("m2"))
     [problem] = problems(experiment.open(without, *WITHOUT_IMAGES), "extract")
     assert problem == (
-        f"no readable features in {str(tmp_path / 'm2')!r} (data.features): '28': size of image "
-        "'000000000028' is unknown; name the folder of the images, or a COCO file that lists it, "
-        "with --sizes or data.sizes"
+        f"no readable features in {str(tmp_path / 'm2')!r} (data.features): '000000000028': size "
+        "of image '000000000028' is unknown; name the folder of the images, or a COCO file that "
+        "lists it, with --sizes or data.sizes"
     )

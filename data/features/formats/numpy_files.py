@@ -1,0 +1,148 @@
+"""NumPy files of an image each, in a folder or a zip: .npz, or .npy and _info.npy of mmf.
+
+ImageCaptioning.pytorch (scripts/make_bu_data.py) uses three folders without image sizes: NAME_att
+with `feat` (R, F), NAME_fc with the mean feature and NAME_box with boxes.
+"""
+
+import io
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
+from zipfile import ZipFile
+
+import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
+from numpy.typing import NDArray
+
+from a2cap.data.errors import InputError
+from a2cap.data.features.formats.array_values import arrays_of
+from a2cap.data.features.formats.feature_format import Arrays, Entry, ImageFeatures
+from a2cap.data.features.formats.layouts import ATT_BOX, KNOWN_NAMES, MILVLG
+from a2cap.data.features.formats.pickled import read_pickle
+from a2cap.data.files.expansion import expansion_limit
+
+SUFFIXES = (".npz", ".npy")
+_INFO = "_info.npy"
+_NAME = "cocobu"
+"""Name of bottom-up features in ImageCaptioning.pytorch."""
+
+Content = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
+"""Content of an .npy or an .npz file."""
+
+
+class NumpyContainer:
+    """Files by their paths in a folder or zip; open_file: opens one of them."""
+
+    def __init__(
+        self, names: Iterable[str], open_file: Callable[[str], BinaryIO], title: str
+    ) -> None:
+        self._names = sorted(name for name in names if not name.endswith(_INFO))
+        self._open, self.title = open_file, f"{title} (NumPy)"
+
+    def __iter__(self) -> Iterator[Entry]:
+        for name in self._names:
+            path = PurePosixPath(name)
+            # a number is an id, whatever folder it is in
+            image = path.stem if path.stem.isdecimal() else str(path.with_suffix(""))
+            yield Entry(image, partial(self._read, name))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _read(self, name: str) -> Arrays:
+        if name.endswith(".npz"):
+            return read_npz(self._open(name))
+        with self._open(name) as file, self._open(name.removesuffix(".npy") + _INFO) as info:
+            content = read_array(info.read(), may_pickle=True)
+            fields = content if isinstance(content, dict) else {}
+            return {**fields, "features": read_array(file.read())}
+
+
+class AttBoxContainer:
+    """The folders NAME_att and NAME_box; InputError unless there is one NAME_att."""
+
+    def __init__(self, folder: Path) -> None:
+        folders = sorted(path for path in folder.glob("*_att") if path.is_dir())
+        if len(folders) != 1:
+            raise InputError(
+                f"{len(folders)} folders NAME_att in {str(folder)!r}; "
+                "name a folder with exactly one"
+            )
+        self._files = sorted(folders[0].glob("*.npz"))
+        self._boxes = folders[0].with_name(f"{folders[0].name.removesuffix('_att')}_box")
+        self.title = f"{folder.name!r} (NumPy)"
+
+    def __iter__(self) -> Iterator[Entry]:
+        for path in self._files:
+            yield Entry(path.stem, partial(self._read, path))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def _read(self, path: Path) -> Arrays:
+        boxes = self._boxes / f"{path.stem}.npy"
+        return {**read_npz(path.open("rb")), ATT_BOX.boxes: read_array(boxes.read_bytes())}
+
+
+def read_npz(file: BinaryIO) -> Arrays:
+    """Return the arrays of an .npz file; None in place of those that no layout has."""
+    with file, ZipFile(file) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        return {name: _member(archive, name) if name in KNOWN_NAMES else None for name in names}
+
+
+def _member(archive: ZipFile, name: str) -> NDArray[np.generic]:
+    info = archive.getinfo(f"{name}.npy")
+    if info.file_size > expansion_limit(info.compress_size):
+        raise ValueError(f"{name} expands to {info.file_size:,} bytes")
+    return cast("NDArray[np.generic]", read_array(archive.read(info)))
+
+
+def read_array(content: bytes, *, may_pickle: bool = False) -> object:
+    """Read the bytes of an .npy file; raise ValueError for a pickle or a wrong number of bytes.
+
+    may_pickle: read an array of one object too, without running code of it.
+    """
+    # np.load would allocate what the header claims before it reads
+    stream = io.BytesIO(content)
+    read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
+    shape, fortran_order, dtype = read_header(stream)
+    if may_pickle and dtype.hasobject:
+        return read_pickle(stream.read())
+    values = np.frombuffer(stream.read(), dtype)  # rejects pickled objects
+    return values.reshape(shape, order="F" if fortran_order else "C")
+
+
+def write_npz(
+    folder: Path,
+    images: Iterable[ImageFeatures],
+    files: Callable[[ImageFeatures], Mapping[str, Content]],
+) -> None:
+    """Write a folder; files: image -> content by path in it."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed run
+    for image in images:
+        for name, arrays in files(image).items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(arrays, Mapping):
+                np.savez(path, allow_pickle=False, **arrays)
+            else:
+                np.save(path, arrays)
+
+
+def att_box_files(image: ImageFeatures) -> dict[str, Content]:
+    """Return the files of an image in the three folders of ImageCaptioning.pytorch."""
+    stem, features = str(int(image.image_id)), image.regions.features
+    return {
+        f"{_NAME}_fc/{stem}.npy": features.mean(axis=0),
+        f"{_NAME}_box/{stem}.npy": image.regions.boxes,
+        f"{_NAME}_att/{stem}.npz": {ATT_BOX.features: features},
+    }
+
+
+def milvlg_files(image: ImageFeatures) -> dict[str, Content]:
+    """Return the file of an image in a folder of MILVLG."""
+    arrays = arrays_of(image, MILVLG)
+    return {f"{image.image_id}.npz": {name: np.array(value) for name, value in arrays.items()}}

@@ -1,0 +1,421 @@
+"""Every published layout of region features is recognised by content and read alike."""
+
+import base64
+import gzip
+import io
+import pickle
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+
+from a2cap.data.errors import A2Error
+from a2cap.data.features.formats.feature_format import ContentChecksum, Reading
+from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.pipeline.extraction.convert import convert
+from a2cap.pipeline.extraction.open_features import open_features
+from tests.data.messages import message_of
+
+pytestmark = pytest.mark.usefixtures("tolerant")
+
+IDS = ("000000000009", "000000000025", "000000132417")
+SIZE = (120, 90)
+SIZES = Reading(dict.fromkeys(IDS, SIZE))
+
+
+def features_of(image_id):
+    return np.random.default_rng(int(image_id)).random((6, 32), np.float32)
+
+
+def boxes_of(image_id):
+    corners = np.random.default_rng(int(image_id)).uniform(0, 89, (6, 2, 2)).astype(np.float32)
+    return np.sort(corners, axis=1).reshape(6, 4)
+
+
+def read(path, reading=SIZES):
+    """Return the regions of each image; fail for a skipped one."""
+    items = list(open_features(path, reading))
+    skipped = [item for item in items if isinstance(item, SkippedItem)]
+    assert not skipped, skipped
+    return {item.image_id: item.regions for item in items}
+
+
+def assert_read(path, reading=SIZES, *, atol=0.0, ids=IDS):
+    images = read(path, reading)
+    assert sorted(images) == sorted(ids)
+    for image_id, regions in images.items():
+        np.testing.assert_array_equal(regions.features, features_of(image_id))
+        np.testing.assert_allclose(regions.boxes, boxes_of(image_id), atol=atol)
+        assert (regions.width, regions.height) == SIZE
+
+
+def text(values, kind="<f4"):
+    return base64.b64encode(np.asarray(values, kind).tobytes()).decode()
+
+
+def record(image_id):
+    """Return an image as ViLBERT has it in LMDB."""
+    return {
+        "image_id": str(int(image_id)),
+        "image_w": SIZE[0],
+        "image_h": SIZE[1],
+        "num_boxes": 6,
+        "boxes": boxes_of(image_id),
+        "features": features_of(image_id),
+    }
+
+
+def mmf(image_id):
+    sides = {"image_width": SIZE[0], "image_height": SIZE[1]}
+    return {"bbox": boxes_of(image_id), "num_boxes": np.int64(6), "objects": np.arange(6), **sides}
+
+
+def write_tsv(path, rows, columns, *, header=False, quoted=False):
+    lines = ["\t".join(columns)] if header else []
+    for row in rows:
+        fields = [text(v) if isinstance(v, np.ndarray) else str(v) for v in map(row.get, columns)]
+        lines.append("\t".join(f"b'{one}'" if quoted and len(one) > 99 else one for one in fields))
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+CAFFE = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+VL_BERT = (
+    "image_id",
+    "image_h",
+    "image_w",
+    "num_boxes",
+    "boxes",
+    "features",
+    "cls_prob",
+    "classes",
+)
+
+
+def tsv(folder, name="a.tsv", ids=IDS, columns=CAFFE, **options):
+    rows = [{**record(one), "cls_prob": np.ones((6, 2)), "classes": np.ones(6)} for one in ids]
+    return write_tsv(folder / name, rows, columns, **options)
+
+
+def npz(path, image_id, **arrays):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fields = {key: value for key, value in record(image_id).items() if key != "image_id"}
+    np.savez(path, **{**fields, **arrays})
+
+
+def padded(image_id, rows=10):
+    arrays = {"features": features_of(image_id), "boxes": boxes_of(image_id)}
+    return {key: np.pad(value, ((0, rows - 6), (0, 0))) for key, value in arrays.items()}
+
+
+def write_lmdb(path, values):
+    with lmdb.open(str(path), map_size=1 << 24) as environment, environment.begin(write=True) as to:
+        for key, value in values.items():
+            to.put(key.encode(), value)
+    return path
+
+
+def packed(image_id):
+    msgpack = pytest.importorskip("msgpack")
+    relative = boxes_of(image_id) / np.array([*SIZE, *SIZE], np.float32)
+    norm_bb = np.concatenate([relative, relative[:, 2:] - relative[:, :2]], axis=1)
+
+    def encode(array):
+        kind = {b"nd": True, b"type": array.dtype.str, b"kind": b"", b"shape": array.shape}
+        return {**kind, b"data": array.tobytes()}
+
+    return msgpack.packb(
+        {"features": encode(features_of(image_id)), "norm_bb": encode(norm_bb.astype("f4"))}
+    )
+
+
+def npz_bytes(image_id):
+    file = io.BytesIO()
+    np.savez(file, **record(image_id))
+    return file.getvalue()
+
+
+def save_columns(path, *, ranges, index=False, **more):
+    features, boxes = (np.stack([one(i) for i in IDS]) for one in (features_of, boxes_of))
+    with h5py.File(path, "w") as file:
+        if ranges:
+            features, boxes = features.reshape(-1, 32), boxes.reshape(-1, 4)
+            file["pos_boxes"] = np.array([[0, 6], [6, 12], [12, 18]])
+        file["image_features"], file["image_bb"] = features, boxes
+        for name, value in more.items():
+            file[name] = value
+    if index:
+        rows = {int(image_id): row for row, image_id in enumerate(IDS)}
+        path.with_name("train_imgid2idx.pkl").write_bytes(pickle.dumps(rows))
+    return path
+
+
+def save_groups(path):
+    with h5py.File(path, "w") as file:
+        for image_id in IDS:
+            group = file.create_group(image_id)
+            group["features"], group["boxes"] = features_of(image_id), boxes_of(image_id)
+            group.attrs["width"], group.attrs["height"] = SIZE
+    return path
+
+
+def save_flat(path, sizes=True):
+    with h5py.File(path, "w") as file:
+        for image_id in IDS:
+            file[f"{int(image_id)}_features"] = features_of(image_id)
+            file[f"{int(image_id)}_boxes"] = boxes_of(image_id)
+            file[f"{int(image_id)}_mask"] = np.zeros((6, 49))
+            if sizes:
+                file[f"{int(image_id)}_size"] = np.array([SIZE])
+    return path
+
+
+def test_a_tsv_of_caffe_is_read(tmp_path):
+    assert_read(tsv(tmp_path))
+
+
+def test_a_header_line_names_the_columns(tmp_path):
+    assert_read(tsv(tmp_path, header=True))
+    reordered = ("features", "image_h", "boxes", "image_id", "num_boxes", "image_w")
+    assert_read(tsv(tmp_path, columns=reordered, header=True))
+    assert len(open_features(tmp_path / "a.tsv")) == 3
+
+
+def test_text_of_bytes_that_python_printed_is_read(tmp_path):
+    assert_read(tsv(tmp_path, quoted=True))
+
+
+def test_seven_and_eight_columns_are_those_of_vilbert_and_vl_bert(tmp_path):
+    assert_read(tsv(tmp_path, columns=(*CAFFE, "cls_prob")))
+    assert_read(tsv(tmp_path, columns=VL_BERT))
+
+
+def test_packed_tsv_is_read_from_gzip_and_zip(tmp_path):
+    content = tsv(tmp_path).read_bytes()
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(content))
+    assert_read(tmp_path / "b.tsv.gz")
+    with ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr("trainval_36/trainval.tsv", content)
+    assert_read(tmp_path / "c.zip")
+
+
+def test_several_tsvs_are_one_set_in_a_folder_a_pattern_and_a_zip(tmp_path):
+    (tmp_path / "x").mkdir()
+    first = tsv(tmp_path / "x", "trainval.tsv.0", IDS[:2])
+    second = tsv(tmp_path / "x", "trainval.tsv.1", IDS[2:], columns=VL_BERT)
+    (tmp_path / "x" / "README.md").write_text("features")
+    assert_read(tmp_path / "x")
+    assert_read(tmp_path / "x" / "trainval.tsv.*")
+    assert len(open_features(tmp_path / "x" / "*.tsv.?")) == 3
+    with ZipFile(tmp_path / "c.zip", "w") as archive:
+        for path in (first, second):
+            archive.write(path, path.name)
+    assert_read(tmp_path / "c.zip")
+    second.write_text(first.read_text())
+    made = convert(tmp_path / "x", tmp_path / "store", form="a2")
+    assert [(item.image_id, item.reason) for item in made.skipped] == [
+        (one, f"duplicate of image {one!r}; keep one") for one in IDS[:2]
+    ]
+
+
+def test_npz_in_sub_folders_and_zips_are_read(tmp_path):
+    for image_id, split in zip(IDS, ("train2014", "train2014", "val2014"), strict=True):
+        npz(tmp_path / "x" / split / f"COCO_{split}_{image_id}.npz", image_id)
+    assert_read(tmp_path / "x")
+    assert_read(tmp_path / "x" / "*2014")
+    with ZipFile(tmp_path / "x.zip", "w") as archive:
+        for path in (tmp_path / "x").rglob("*.npz"):
+            archive.write(path, path.relative_to(tmp_path))
+    assert_read(tmp_path / "x.zip")
+    assert_read(next((tmp_path / "x").rglob(f"*{IDS[0]}.npz")), ids=IDS[:1])
+
+
+def test_padding_is_no_region(tmp_path):
+    for image_id in IDS:
+        npz(tmp_path / "x" / f"{image_id}.npz", image_id, **padded(image_id))
+        npz(tmp_path / "y" / f"{image_id}.npz", image_id, **padded(image_id), num_boxes=10)
+    assert_read(tmp_path / "x")  # num_boxes is 6
+    assert_read(tmp_path / "y")  # rows of zeros in boxes without area
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"num_boxes": 7}, "num_boxes is 7, but there are 6 regions; create the file again"),
+        (
+            {"num_boxes": 4},
+            "num_boxes is 4, but 6 regions have features; create the file again",
+        ),
+        (
+            {"features": np.zeros((6, 32)), "boxes": np.zeros((6, 4))},
+            "all its regions are zeros in boxes without area; extract it again",
+        ),
+        (
+            {"boxes": np.zeros((6, 5))},
+            "boxes of shape (6, 5) are not (R, 4); create the file again",
+        ),
+        ({"boxes": np.ones((6, 6))}, "boxes have 6 numbers; store 4 of them"),
+    ],
+)
+def test_numbers_that_disagree_with_the_rows_are_named(tmp_path, arrays, reason):
+    npz(tmp_path / "x" / "9.npz", IDS[0], **arrays)
+    assert list(open_features(tmp_path / "x")) == [SkippedItem(IDS[0], reason)]
+
+
+def test_the_npy_and_info_of_mmf_are_read_without_running_the_pickle(tmp_path):
+    for image_id in IDS:
+        np.save(tmp_path / f"{image_id}.npy", np.pad(features_of(image_id), ((0, 94), (0, 0))))
+        info = {**mmf(image_id), "bbox": np.pad(boxes_of(image_id), ((0, 94), (0, 0)))}
+        np.save(tmp_path / f"{image_id}_info.npy", info)
+    assert_read(tmp_path)
+
+
+class Evil:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("kind", ["info", "lmdb", "pkl", "pth"])
+def test_no_code_of_a_pickle_is_run(tmp_path, kind):
+    content = {**record(IDS[0]), "evil": Evil(tmp_path / "ran")}
+    path = tmp_path / "x"
+    if kind == "info":
+        path.mkdir()
+        np.save(path / "9.npy", features_of(IDS[0]))
+        np.save(path / "9_info.npy", content)
+    elif kind == "lmdb":
+        write_lmdb(path, {"9": pickle.dumps(content)})
+    elif kind == "pkl":
+        path.write_bytes(pickle.dumps({"9": content}))
+    else:
+        torch.save({"9": content}, path)
+    with pytest.raises(A2Error, match=r"unsafe.*refers to"):
+        convert(path, tmp_path / "store", form="a2")
+    assert not (tmp_path / "ran").exists()
+
+
+def encoded(image_id):
+    boxes, features = text(boxes_of(image_id)), text(features_of(image_id))
+    return {**record(image_id), "boxes": boxes.encode(), "features": features.encode()}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda one: pickle.dumps(record(one)),
+        lambda one: pickle.dumps(encoded(one), protocol=2),
+        lambda one: pickle.dumps({**mmf(one), "features": features_of(one)}, protocol=4),
+        npz_bytes,
+        packed,
+    ],
+    ids=["vilbert", "base64", "mmf", "npz", "msgpack"],
+)
+def test_lmdb_of_every_encoding_is_read(tmp_path, value):
+    names = {f"train2014/COCO_train2014_{one}": one for one in IDS}
+    values = {name: value(one) for name, one in names.items()}
+    path = write_lmdb(tmp_path / "x", {**values, "keys": pickle.dumps([*names])})
+    assert len(open_features(path)) == 3
+    assert_read(path, atol=1e-4)
+
+
+def test_lmdb_that_is_damaged_or_packed_is_refused_by_name(tmp_path, monkeypatch):
+    path = write_lmdb(tmp_path / "x", {"9": b"\x04\x22\x4d\x18", "25": b"\x81\xa1a\x01"})
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    assert [item.reason for item in open_features(path)] == [
+        "it is not a pickle; if it is msgpack, pip install msgpack",
+        "it is packed with LZ4, which a2 does not read; write it unpacked",
+    ]
+    whole = (path / "data.mdb").read_bytes()
+    (path / "data.mdb").write_bytes(whole[: len(whole) // 2])
+    assert message_of(open_features, path).startswith(f"{str(path)!r} is damaged: ")
+
+
+def test_hdf5_of_arrays_with_ranges_or_of_equal_counts_is_read(tmp_path):
+    assert_read(save_columns(tmp_path / "train.hdf5", ranges=True, index=True))
+    assert_read(save_columns(tmp_path / "train36.hdf5", ranges=False))  # train_imgid2idx.pkl
+    path = save_columns(tmp_path / "x.h5", ranges=False, image_id=np.array([9, 25, 132417]))
+    assert_read(path)
+    path = save_columns(tmp_path / "y.h5", ranges=False)
+    assert message_of(open_features, path) == (
+        "'y.h5' has no ids of its images (image_id, image_ids, img_ids, img_id, ids), and no "
+        "y_imgid2idx.pkl is beside it; copy that there"
+    )
+
+
+def test_hdf5_of_one_group_an_image_is_read(tmp_path):
+    assert_read(save_groups(tmp_path / "x.h5"), Reading())
+
+
+def test_sizes_in_hdf5_of_dlct_are_read(tmp_path):
+    assert_read(save_flat(tmp_path / "x.h5"), Reading())
+    assert_read(save_flat(tmp_path / "y.h5", sizes=False))
+
+
+def test_grids_become_the_cells_of_the_image(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["9_grids"], file["9_size"] = np.ones((9, 8)), SIZE
+        file["25_grids"], file["25_size"] = np.ones((8, 8)), SIZE
+    refused, grid = open_features(tmp_path / "x.h5")
+    assert grid.regions.boxes[[0, -1]].tolist() == [[0, 0, 40, 30], [80, 60, 120, 90]]
+    assert refused.reason == "8 cells are not a square grid; name a file that has boxes"
+
+
+def test_dictionaries_by_image_and_by_array_are_read(tmp_path):
+    by_image = {one: record(one) for one in IDS}
+    by_array = {
+        "features": {int(one): features_of(one) for one in IDS},
+        "boxes": {int(one): boxes_of(one) for one in IDS},
+    }
+    for content in (by_image, by_array):
+        (tmp_path / "x.pkl").write_bytes(pickle.dumps(content))
+        assert_read(tmp_path / "x.pkl")
+    arrays = (("features", features_of), ("boxes", boxes_of))
+    tensors = {one: {name: torch.tensor(make(one)) for name, make in arrays} for one in IDS}
+    for is_zip in (True, False):
+        torch.save(tensors, tmp_path / "x.pth", _use_new_zipfile_serialization=is_zip)
+        assert_read(tmp_path / "x.pth")
+    flat = {f"{int(one)}_{name}": make(one) for one in IDS for name, make in arrays}
+    save_file(flat, tmp_path / "x.safetensors")
+    assert_read(tmp_path / "x.safetensors")
+    (tmp_path / "y.pkl").write_bytes(pickle.dumps([1]))
+    assert message_of(open_features, tmp_path / "y.pkl") == (
+        "'y.pkl' has a list in place of a dictionary of images; name another file"
+    )
+
+
+def test_an_unknown_layout_lists_its_arrays_and_the_known_ones(tmp_path):
+    np.savez(tmp_path / "9.npz", vectors=np.zeros((2, 8)), rois=np.zeros((2, 4)))
+    [item] = open_features(tmp_path)
+    assert item.reason == (
+        "its layout is unknown: it has rois, vectors; known names of features and boxes are "
+        "features and boxes; feat and box; x and bbox; features and bbox; image_features and "
+        "image_bb; features and norm_bb; grids"
+    )
+
+
+def test_a_zip_of_something_else_is_refused(tmp_path):
+    with ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("a.h5", b"")
+    assert message_of(open_features, tmp_path / "x.zip") == (
+        "zip 'x.zip' has no TSV, npz or npy: a.h5; unpack it"
+    )
+
+
+def test_images_of_every_layout_have_one_checksum(tmp_path):
+    paths = [tsv(tmp_path), tsv(tmp_path, "b.tsv", columns=VL_BERT), save_flat(tmp_path / "x.h5")]
+    sums = set()
+    for path in paths:
+        checksum = ContentChecksum()
+        for item in open_features(path):
+            checksum.add(item.image_id, item.regions)
+        sums.add(checksum.hexdigest())
+    assert len(sums) == 1
