@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from a2cap.data.identities import Identities, Key
+from a2cap.data.identities import Identities, Key, Numbers
 from a2cap.data.image_ids import IdRule
 from a2cap.data.tokenizers import Tokenizer
 
@@ -87,10 +87,14 @@ class DataConfig(Section):
         """How the file of an image gives its id."""
         return "path" if self.ids == "path" else "number"
 
+    @property
+    def numbers(self) -> Numbers | None:
+        """What a bare number names, if it may be a file and an id of the annotations."""
+        return "number" if self.ids == "path" else self.ids
+
     def identities(self, own: Iterable[tuple[str, Key | None]]) -> Identities:
         """Link ids of files with those of the annotations, None for an image without one."""
-        numbers = "number" if self.ids == "path" else self.ids
-        return Identities(own, numbers=numbers, rule=self.id_rule)
+        return Identities(own, numbers=self.numbers, rule=self.id_rule)
 
     @model_validator(mode="after")
     def _no_other_ids(self) -> Self:

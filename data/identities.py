@@ -19,6 +19,12 @@ Numbers = Literal["number", "annotation"]
 """number: a bare number is that of a file; annotation: it is an id of the annotations."""
 
 
+REMEDY = (
+    "set data.ids=annotation if these are ids of the annotations, data.ids=number if they are the "
+    "numbers of files"
+)
+
+
 class Identities:
     """The ids of images in annotations beside those of their files.
 
@@ -56,20 +62,29 @@ class Identities:
         """Return the id of an image as results state it."""
         return self.own[file] if file in self.own else results_id(file)
 
-    def reader(self, what: str, *, numbers: Numbers | None = None) -> "KeyReader":
+    def reader(
+        self, what: str, *, prefer: Numbers | None = None, remedy: str = REMEDY
+    ) -> "KeyReader":
         """Return the reader of the keys of one file.
 
-        what: name of the file in messages; numbers: what its format defines, if nothing is set.
+        what: name of the file in messages; prefer: what the format of the file defines a number to
+        be that fits two images, if nothing is set; remedy: what to do if nothing defines it.
         """
-        return KeyReader(self, what, self._numbers or numbers)
+        return KeyReader(self, what, self._numbers, prefer, remedy)
 
     def file_reading(self, key: Key) -> str | None:
         """Return the id of the file that a key names, None for a name that no file can have."""
         if isinstance(key, str) and key in self.own:
             return key  # as in a store: a name may end in what looks like a suffix
         with suppress(InputError):
-            return normal_key(key) if self._rule == "number" else named_id(str(key), "path")
+            return self.file_id(key)
         return None
+
+    def file_id(self, key: Key) -> str:
+        """Return the id of the file that a key names; raise InputError if it cannot be one."""
+        if isinstance(key, int) and self._rule == "number":
+            return normal_key(key)
+        return named_id(str(key), self._rule)
 
     def annotation_reading(self, key: Key) -> str | None:
         """Return the id of the file whose id in the annotations is `key`, None without one."""
@@ -87,8 +102,16 @@ class AmbiguousIdError(InputError):
 class KeyReader:
     """The keys of images in one file, read by the identities of the annotations."""
 
-    def __init__(self, identities: Identities, what: str, numbers: Numbers | None) -> None:
-        self._identities, self._what, self._numbers = identities, what, numbers
+    def __init__(
+        self,
+        identities: Identities,
+        what: str,
+        numbers: Numbers | None,
+        prefer: Numbers | None,
+        remedy: str,
+    ) -> None:
+        self._identities, self._what, self._remedy = identities, what, remedy
+        self._numbers, self._prefer = numbers, prefer
         self._first: dict[Numbers, tuple[Key, str]] = {}  # key and file of the first image of each
 
     def __call__(self, key: Key) -> str | None:
@@ -99,19 +122,23 @@ class KeyReader:
         fits two images, and for keys of which some fit files alone and others annotations alone.
         """
         identities = self._identities
+        if not identities:
+            return identities.file_id(key)
         file = identities.file_reading(key)
-        if not identities or (isinstance(key, str) and names_file(key) and file in identities.own):
+        if isinstance(key, str) and names_file(key) and file in identities.own:
             return file
         annotated = identities.annotation_reading(key)
         if file == annotated:
             return file
         own = identities.own.get(file or "")
-        if self._numbers is None and own is not None and annotated is not None:
+        fits_both = own is not None and annotated is not None
+        if fits_both and (self._numbers or self._prefer) is None:
             raise AmbiguousIdError(
                 f"{self._what} name an image {key!r}, which the annotations give to the file "
-                f"{annotated!r}, while the file {file!r} has id {own!r}; {_REMEDY}"
+                f"{annotated!r}, while the file {file!r} has id {own!r}; {self._remedy}"
             )
-        reading = self._numbers or ("number" if annotated is None else "annotation")
+        reading = self._numbers or (self._prefer if fits_both else None)
+        reading = reading or ("number" if annotated is None else "annotation")
         image = annotated if reading == "annotation" else file
         if image is not None and image in identities.own:
             self._first.setdefault(reading, (key, image))
@@ -119,7 +146,7 @@ class KeyReader:
             by_own, by_file = (self._first[name][0] for name in ("annotation", "number"))
             raise AmbiguousIdError(
                 f"{self._what} name images in two ways: {by_own!r} is only an id of the "
-                f"annotations, {by_file!r} only the name of a file; {_REMEDY}"
+                f"annotations, {by_file!r} only the name of a file; {self._remedy}"
             )
         return image
 
@@ -130,12 +157,6 @@ class KeyReader:
             kind = "ids of the annotations" if reading == "annotation" else "numbers of files"
             return f"{self._what} name images by {kind}, first {key!r}: the file {file!r}"
         return None
-
-
-_REMEDY = (
-    "set data.ids=annotation if these are ids of the annotations, data.ids=number if they are the "
-    "numbers of files"
-)
 
 
 def normal_key(key: Key) -> str:

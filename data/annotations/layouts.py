@@ -219,7 +219,8 @@ def _textcaps(document: Any, reading: Reading) -> Iterator[RawImage]:
 
 def _coco(document: Any, reading: Reading) -> Iterator[RawImage]:
     """Yield the images of COCO with their captions in the order of ids, as `COCO` has them."""
-    images: dict[Key, tuple[str, str, list[tuple[int, object]]]] = {}
+    files: dict[Key, list[tuple[str, str]]] = {}
+    captions: dict[Key, list[tuple[int, object]]] = {}
     orders: dict[Key, int] = {}
     for index, item in enumerate(document["images"]):
         with skipping(f"images[{index}]", reading.skip) as position:
@@ -229,15 +230,14 @@ def _coco(document: Any, reading: Reading) -> Iterator[RawImage]:
                 if "file_name" in item
                 else file_of(number, "id")
             )
-            if number in images:
-                raise BadItem(f"duplicate id {number!r}, first used by {images[number][1]!r}")
-            images[number] = (position, file, [])
+            files.setdefault(number, []).append((position, file))
+            captions[number] = []
     seen: set[Key] = set()
     rejected: set[Key] = set()
     for index, item in enumerate(document["annotations"]):
         with skipping(f"annotations[{index}]", reading.skip):
             number, caption = key_member(item, "image_id"), member(item, "caption")
-            if number not in images:
+            if number not in files:
                 raise BadItem(f"caption of an unknown image: {number!r:.40}")
             # VizWiz: captions that say only that the image is bad
             if item.get("is_rejected") or item.get("is_precanned"):
@@ -250,12 +250,18 @@ def _coco(document: Any, reading: Reading) -> Iterator[RawImage]:
                     raise BadItem(f"duplicate id {identity!r}")
                 seen.add(identity)
             orders.setdefault(number, index)
-            images[number][2].append((identity if isinstance(identity, int) else index, caption))
-    for number, (position, file, captions) in images.items():
-        if number in rejected and not captions:
+            captions[number].append((identity if isinstance(identity, int) else index, caption))
+    for number, named in files.items():
+        if len({file for _, file in named}) > 1:  # nothing states whose the captions are
+            both = " and ".join(repr(file) for _, file in named[:2])
+            for position, _ in named:
+                reading.skip(position, f"duplicate id {number!r}, of {both}")
+            continue
+        if number in rejected and not captions[number]:
             continue
         # the files of COCO are not in the order of ids
-        texts = [caption for _, caption in sorted(captions, key=lambda pair: pair[0])]
+        texts = [caption for _, caption in sorted(captions[number], key=lambda pair: pair[0])]
+        position, file = named[0]
         yield RawImage(position, file, None, texts, number, number, orders.get(number, 0))
 
 

@@ -22,6 +22,7 @@ from a2cap.data.annotations.split_list import random_splits, read_split_list, sp
 from a2cap.data.data_config import USUAL_NAMES, FieldNames
 from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import SkippedItem as SkippedItem  # noqa: PLC0414
+from a2cap.data.identities import Identities, Key, Numbers
 from a2cap.data.image_ids import IdRule, find_images, image_id
 
 LONGEST_CAPTION = 10_000
@@ -95,12 +96,14 @@ def read_annotations(
     split_list: Path | None = None,
     split: str | None = None,
     rule: IdRule = "number",
+    numbers: Numbers | None = None,
     fields: FieldNames = USUAL_NAMES,
 ) -> Annotations:
     """Read annotations in any of the layouts; the content determines which.
 
     split_list: file with the split of each image; split: a random one, as for `random_splits`. One
-    of them is required by annotations without splits. fields: names that are not the usual ones.
+    of them is required by annotations without splits. numbers: what a bare number in the list
+    names, as for `Identities`. fields: names that are not the usual ones.
     Raises InputError if the layout is unknown or no image is usable.
     """
     images, has_splits = _collected(path, fields_of(fields), rule)
@@ -109,7 +112,7 @@ def read_annotations(
         field_name = "data.split_list" if split_list is not None else "data.split"
         raise InputError(f"{name} already names the splits; remove {field_name}")
     if not has_splits:
-        images.assign(_splits(images, name, split_list, split))
+        images.assign(_splits(images, name, split_list, split, numbers))
     return images.annotations(name)
 
 
@@ -133,7 +136,11 @@ def _collected(path: Path, fields: Fields, rule: IdRule) -> tuple["_Collected", 
 
 
 def _splits(
-    images: "_Collected", name: str, split_list: Path | None, split: str | None
+    images: "_Collected",
+    name: str,
+    split_list: Path | None,
+    split: str | None,
+    numbers: Numbers | None,
 ) -> dict[str, str]:
     if (split_list is None) == (split is None):
         raise InputError(
@@ -143,7 +150,8 @@ def _splits(
         )
     if split_list is None:
         return random_splits(images.orders, str(split))
-    splits = read_split_list(split_list, images.rule)
+    identities = Identities(images.own_ids.items(), numbers=numbers, rule=images.rule)
+    splits = read_split_list(split_list, identities.reader(f"the lines of {str(split_list)!r}"))
     if splits.keys().isdisjoint(images.orders):
         raise InputError(
             f"none of the {len(images.orders):,} images of {name} is in the split list; "
@@ -214,7 +222,9 @@ class _Collected:
     is_scored: bool
     images: dict[str, AnnotatedImage] = field(default_factory=dict)
     skipped: list[SkippedItem] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)  # the first of each id
     orders: dict[str, int] = field(default_factory=dict)
+    own_ids: dict[str, Key | None] = field(default_factory=dict)
     dataset: str = ""
     layout: str = ""
 
@@ -228,9 +238,9 @@ class _Collected:
             if not item.file and not self.is_scored:
                 raise BadItem("captions without images; name the image of each")
             identity = image_id(item.file, self.rule) if item.file else str(len(self.orders) + 1)
-            if identity in self.images:
-                raise BadItem(f"duplicate id, first used by {self.images[identity].file!r}")
+            self._require_own_id(identity, item.file)
             self.orders.setdefault(identity, item.order)
+            self.own_ids.setdefault(identity, item.own_id)
             split = split_of(item.split) if needs_split else ""
             if split is None:
                 is_missing = item.split is None
@@ -243,6 +253,20 @@ class _Collected:
             )
         except (BadItem, InputError) as error:
             self.skip(identity, str(error))
+
+    def _require_own_id(self, identity: str, file: str) -> None:
+        """Raise BadItem for a second record of an image, and leave out all files that share an id.
+
+        A store has one entry for them, so nothing states whose the features are.
+        """
+        first = self.files.setdefault(identity, file)
+        if identity in self.images and first != file:
+            del self.images[identity]
+            self.skip(identity, _shared_id(first, file, self.rule))
+        if first != file:
+            raise BadItem(_shared_id(file, first, self.rule))
+        if identity in self.images:
+            raise BadItem(f"duplicate of image {file!r}")
 
     def assign(self, splits: Mapping[str, str]) -> None:
         """Give each image its split, and leave out those that have none."""
@@ -282,6 +306,13 @@ class _Collected:
                 yield read_caption(caption, may_be_empty=self.is_scored)
             except BadItem as error:
                 self.skip(identity, f"caption {number}: {error}")
+
+
+def _shared_id(file: str, other: str, rule: IdRule) -> str:
+    differ = image_id(file, "path") != image_id(other, "path")
+    remedy = ", or set data.ids=path, which tells them apart by folder"
+    text = f"{file!r} has the same id as {other!r}; rename one"
+    return text + remedy * (differ and rule == "number")
 
 
 def _kind(item: SkippedItem) -> str:

@@ -2,12 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
-from a2cap.data.image_ids import IdRule, named_id
+from a2cap.data.image_ids import named_id
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "validation": "val", "test": "test"}
 """Split names in files, and the split that each counts as."""
@@ -30,8 +30,8 @@ def split_of(name: object) -> str | None:
     return known.get(name.strip().lower()) if isinstance(name, str) else None
 
 
-def read_split_list(path: Path, rule: IdRule = "number") -> dict[str, str]:
-    """Return the split of each image id.
+def read_split_list(path: Path, read_key: Callable[[str], str | None] = named_id) -> dict[str, str]:
+    """Return the split of each image id; read_key: id of an image in the list, or None.
 
     The file is JSON, `{"train": [ids or file names], …}`, or text with a line `id split` per image;
     a folder has a text file of images for each split, as Flickr8k and Flickr30k do. Raises
@@ -49,7 +49,9 @@ def read_split_list(path: Path, rule: IdRule = "number") -> dict[str, str]:
         own_split = split_of(split)
         if own_split is None:
             raise InputError(f"unknown split {split!r} in {name}; use train, val, test or restval")
-        identity = named_id(image, rule)
+        identity = read_key(image)
+        if identity is None:
+            continue
         known = splits.setdefault(identity, own_split)
         if known != own_split:
             raise InputError(

@@ -113,7 +113,7 @@ class ExperimentFiles:
         if not all(path.is_file() for path in files):
             return read()
         fields = data.fields.model_dump_json(exclude_defaults=True)
-        return self.hashes.names(files, f"{_READING} {data.id_rule} {data.split} {fields}", read)
+        return self.hashes.names(files, f"{_READING} {data.ids} {data.split} {fields}", read)
 
     @property
     def annotated(self) -> set[str] | None:
@@ -156,6 +156,7 @@ class ExperimentFiles:
             split_list=data.split_list,
             split=data.split,
             rule=data.id_rule,
+            numbers=data.numbers,
             fields=data.fields,
         )
 

@@ -67,7 +67,7 @@ class Preprocess(Stage):
         # with the rules by which annotations are read
         rules: dict[str, object] = {"split": self.data.split, "ids": self.data.id_rule}
         if self.files.identities:
-            rules["own_ids"] = True
+            rules["numbers"] = self.data.numbers
         rules |= self.data.model_dump(mode="json", include={"fields"}, exclude_defaults=True)
         fields = {"preprocess": self.preprocess.model_dump(mode="json"), "data": rules}
         outputs = (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)

@@ -63,7 +63,7 @@ def test_an_image_has_one_identity_by_its_file_and_by_its_own_id(owns, pattern, 
     random.shuffle(images)
     ids, identities = identify(images)
     assert ids == [image_id(file) for file, _ in images]
-    by_annotation = identities.reader("the results", numbers="annotation")
+    by_annotation = identities.reader("the results", prefer="annotation")
     for (file, own), identity in zip(images, ids, strict=True):
         assert identities.reader("the captions")(file) == identity
         assert by_annotation(own) == by_annotation(str(own)) == identity
@@ -93,9 +93,9 @@ def test_the_name_of_a_file_is_read_as_the_file():
 def test_the_setting_decides_how_numbers_are_read(numbers, expected):
     own = [*PERMUTED.own.items()]
     assert Identities(own, numbers=numbers).reader("features")(27) == expected
-    assert PERMUTED.reader("results", numbers=numbers)("27") == expected
+    assert PERMUTED.reader("results", prefer=numbers)("27") == expected
     other = "annotation" if numbers == "number" else "number"
-    assert Identities(own, numbers=numbers).reader("results", numbers=other)(27) == expected
+    assert Identities(own, numbers=numbers).reader("results", prefer=other)(27) == expected
 
 
 def test_an_id_that_the_annotations_lack_is_not_taken_for_a_file():
@@ -126,8 +126,8 @@ def test_keys_in_two_ways_are_rejected():
 
 def test_an_id_of_two_files_is_that_of_neither():
     identities = Identities([("a", 1), ("b", 1), ("c", 3)])
-    read = identities.reader("features", numbers="annotation")
-    assert [read(1), read(3)] == [None, "c"]
+    read = identities.reader("features")
+    assert [read(1), read(3)] == ["000000000001", "c"]  # the first of them is no image
 
 
 def test_an_image_without_an_id_has_that_of_its_file():

@@ -11,7 +11,8 @@ FIELDS = "no field of the {} among {}; name it as data.fields.{}"
 NO_IMAGE = FIELDS.format("image", "'cocoid', 'filepath', 'split', 'sentences'", "image")
 NO_CAPTION = FIELDS.format("caption", "'cocoid', 'filepath', 'filename', 'split'", "caption")
 OUTSIDE = "image path leaves the image folder: '../../etc/passwd'; give it without '..'"
-DUPLICATE = "duplicate id, first used by '000000000042.jpg'"
+SHARED = "{!r} has the same id as {!r}; rename one"
+BY_FOLDER = ", or set data.ids=path, which tells them apart by folder"
 ABSOLUTE = "image path is absolute: '/a.jpg'; give it relative to the image folder"
 
 
@@ -61,11 +62,74 @@ def test_one_bad_karpathy_image_is_skipped_with_its_reason(tmp_path, image, skip
     assert reasons(read_karpathy(tmp_path, image, GOOD)) == [skipped]
 
 
-def test_the_first_of_two_images_with_the_same_id_is_kept(tmp_path):
-    read = read_karpathy(tmp_path, karpathy(), karpathy(filename="000042.png", split="train"))
+def test_all_files_that_share_an_id_are_left_out_and_named(tmp_path):
+    cats, dogs, *birds = files = ["cats/001.jpg", "dogs/001.jpg", "birds/1.jpg", "birds/1.png"]
+    images = [karpathy(filepath="", filename=file) for file in files]
+    read = read_karpathy(tmp_path, *images, GOOD)
+    assert [image.file for image in read.images] == ["7.jpg"]
+    assert reasons(read) == [
+        ("000000000001", SHARED.format(cats, dogs) + BY_FOLDER),
+        *(("000000000001", SHARED.format(file, cats) + BY_FOLDER) for file in (dogs, *birds)),
+    ]
+    by_path = read_annotations(tmp_path / "x.json", rule="path")
+    assert [image.file for image in by_path.images] == [cats, dogs, "7.jpg"]
+    assert reasons(by_path) == [
+        ("birds/1", SHARED.format(birds[0], birds[1])),
+        ("birds/1", SHARED.format(birds[1], birds[0])),
+    ]
+
+
+def test_rows_of_a_table_whose_files_share_an_id_name_the_remedy(tmp_path):
+    rows = ["image,caption,split", *(f"{name},A pet.,train" for name in ("cats/001.jpg", "7.jpg"))]
+    path = written(tmp_path, "\n".join([*rows, "dogs/001.jpg,A dog.,train"]), "x.csv")
+    assert reasons(read_annotations(path)) == [
+        ("000000000001", SHARED.format("cats/001.jpg", "dogs/001.jpg") + BY_FOLDER),
+        ("000000000001", SHARED.format("dogs/001.jpg", "cats/001.jpg") + BY_FOLDER),
+    ]
+    assert len(read_annotations(path, rule="path").images) == 3
+
+
+def test_the_first_record_of_an_image_is_kept(tmp_path):
+    read = read_karpathy(tmp_path, karpathy(), karpathy(split="train"))
     assert [image.split for image in read.images] == ["test"]
-    first = "val2014/COCO_val2014_000000000042.jpg"
-    assert reasons(read) == [("000000000042", f"duplicate id, first used by {first!r}")]
+    file = "val2014/COCO_val2014_000000000042.jpg"
+    assert reasons(read) == [("000000000042", f"duplicate of image {file!r}")]
+
+
+def test_every_image_of_an_id_that_several_files_have_is_left_out(tmp_path):
+    exported = [*COCO_IMAGES, {"id": 7, "file_name": "c.jpg"}, {"id": 7, "file_name": "d.jpg"}]
+    read = read_coco(tmp_path, {"train": [42, "a/b", "c", "d"]}, images=exported)
+    assert [image.file for image in read.images] == ["000000000042.jpg"]
+    reason = "duplicate id 7, of 'a/b.jpg' and 'c.jpg'"
+    assert reasons(read) == [(f"images[{index}]", reason) for index in (1, 2, 3)]
+
+
+def test_a_split_list_names_images_by_their_files_or_by_the_ids_of_the_annotations(tmp_path):
+    images = [{"id": 2**40, "file_name": "1.jpg"}, {"id": "x_1", "file_name": "2.jpg"}]
+    captions = [{"image_id": image["id"], "caption": "A dog."} for image in images]
+    for splits in (
+        {"train": [2**40], "val": ["x_1"]},
+        {"train": [1], "val": ["000000000002"]},
+        {"train": ["1.jpg"], "val": ["2.jpg"]},
+    ):
+        read = read_coco(tmp_path, splits, images=images, annotations=captions)
+        assert {i.file: i.split for i in read.images} == {"1.jpg": "train", "2.jpg": "val"}
+
+
+def test_a_split_list_whose_numbers_fit_two_images_is_rejected(tmp_path):
+    images = [{"id": 2, "file_name": "1.jpg"}, {"id": 1, "file_name": "2.jpg"}]
+    captions = [{"image_id": image["id"], "caption": "A dog."} for image in images]
+    changes = {"images": images, "annotations": captions}
+    assert message_of(lambda: read_coco(tmp_path, {"train": [1, 2]}, **changes)) == (
+        f"the lines of {str(tmp_path / 'splits')!r} name an image '1', which the annotations give "
+        "to the file '000000000002', while the file '000000000001' has id 2; set "
+        "data.ids=annotation if these are ids of the annotations, data.ids=number if they are the "
+        "numbers of files"
+    )
+    path, lists = tmp_path / "x.json", written(tmp_path, {"train": [1], "val": [2]}, "splits")
+    for numbers, file in (("annotation", "2.jpg"), ("number", "1.jpg")):
+        read = read_annotations(path, split_list=lists, numbers=numbers)
+        assert [i.file for i in read.images if i.split == "train"] == [file]
 
 
 COCO_IMAGES: list[object] = [
@@ -141,11 +205,8 @@ def test_a_split_list_without_any_image_of_the_file_is_rejected(tmp_path):
     ("image", "skipped"),
     [
         ((1, None), ("000000000001", "no caption")),
-        ((42, "c.jpg"), ("images[2]", "duplicate id 42, first used by '000000000042.jpg'")),
         (([1], "c.jpg"), ("images[2]", "'id' is neither an integer nor a string")),
         ((1, "/a.jpg"), ("images[2]", ABSOLUTE)),
-        ((1, "42.jpg"), ("000000000042", DUPLICATE)),
-        ((1, "x/42.jpg"), ("000000000042", DUPLICATE)),
     ],
 )
 def test_one_bad_coco_image_is_skipped_with_its_reason(tmp_path, image, skipped):

@@ -105,14 +105,14 @@ def test_bad_items_are_skipped_with_reasons(run, write, quick):
             ("4.jpg", ["A dog."], "tset"),
             ("5.jpg", ["A dog.", " . "], "train"),
             ("6.jpg", [], "train"),
-            ("1.png", ["Again."], "val"),
+            ("1.jpg", ["Again."], "val"),
         )
     )
     assert skipped == [
+        SkippedItem("line 7", "split 'val', 'train' in line 1"),
         SkippedItem("000000000004", "unknown split: 'tset'"),
         SkippedItem("000000000005", "caption 1: empty"),
         SkippedItem("000000000006", "no caption"),
-        SkippedItem("000000000001", "duplicate id, first used by '1.jpg'"),
     ]
     captions = CaptionFile(run.directory / "captions.h5")
     assert captions.image_ids("train") == ["000000000001", "000000000005"]
