@@ -30,7 +30,7 @@ _NO_PATH = re.compile("did you mean|cannot import|unknown|^metric|^another proce
 # the others resume after a stop
 _RESTARTED = {
     *("analyze", "caption", "compare", "detector evaluate", "karpathy", "scenes", "score"),
-    *("submit", "verify"),
+    "verify",
 }
 
 

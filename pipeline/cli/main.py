@@ -37,7 +37,6 @@ _SECTIONS = {
             "compare": "Compare two evaluations over the same images.",
             "human": "Let people compare the captions of two captioners.",
             "analyze": "Measure attention faithfulness and compare runs.",
-            "submit": "Create a checked archive for COCO's server.",
         },
     ),
     "Data and weights": (

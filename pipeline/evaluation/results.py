@@ -138,16 +138,17 @@ def _file_id(image: RawImage, name: str) -> str:
     return named_id("/".join(part for part in path.parts if part not in ("/", "..")) or "?")
 
 
-def results_entries(
+def write_results(
+    path: Path,
     captions: Mapping[str, str],
     identities: Identities = NO_OWN_IDS,
     files: Mapping[str, str] = MappingProxyType({}),
-) -> list[dict[str, Key]]:
-    """Return the entries of a COCO results file in the order of the images' ids.
+) -> None:
+    """Write a COCO results file in the order of the images' ids; equal captions give equal bytes.
 
-    They have the ids of the annotations, and the name of the file where that is another one.
+    Entries have the ids of the annotations, and the name of the file where that is another one.
     """
-    return [
+    entries: list[dict[str, Key]] = [
         {
             "image_id": identities.own_id(image_id),
             "caption": captions[image_id],
@@ -155,16 +156,7 @@ def results_entries(
         }
         for image_id in sorted(captions)
     ]
-
-
-def write_results(
-    path: Path,
-    captions: Mapping[str, str],
-    identities: Identities = NO_OWN_IDS,
-    files: Mapping[str, str] = MappingProxyType({}),
-) -> None:
-    """Write a COCO results file; equal captions give equal bytes."""
-    write_json(path, results_entries(captions, identities, files))
+    write_json(path, entries)
 
 
 def read_references(path: Path, fields: Fields = _REFERENCES) -> References:

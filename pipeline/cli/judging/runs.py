@@ -69,7 +69,7 @@ def runs(
     or that of its YAML file) and the start of its key. Below it are its best epoch, its folder,
     and the settings in which the listed runs differ; those that all of them have changed from the
     default come last. NAME is the name of runs, with wildcards, or the start of a key.
-    "a2 caption --model", "a2 serve", "a2 submit", "a2 compare" and "a2 analyze" take a name, the
+    "a2 caption --model", "a2 serve", "a2 compare" and "a2 analyze" take a name, the
     start of a key, or "latest".
 
     \b

@@ -18,10 +18,6 @@ from tests.experiments import a2
         ("score a --references b", ["CAPTIONS a", "--references b"]),
         ("config diff a b", ["A a", "B b"]),
         ("human sheet a b --images c --output d", ["A a", "B b", "--images c"]),
-        (
-            "submit --name n --val-info a --test-info b --val-results c --test-results d",
-            ["--val-info a", "--test-info b", "--val-results c", "--test-results d"],
-        ),
     ],
 )
 def test_all_wrong_paths_are_reported_at_once(tmp_path, monkeypatch, command, missing):
