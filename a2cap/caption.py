@@ -12,7 +12,7 @@ from PIL import Image
 
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure, word_figure
-from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.outputs.output import caption_line
 from a2cap.pipeline.report.image_card import data_uri
 

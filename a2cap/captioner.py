@@ -16,9 +16,9 @@ from torch import Tensor
 
 from a2cap.caption import Caption
 from a2cap.data.errors import A2Error, ConfigError, InputError
-from a2cap.data.regions import Regions
 from a2cap.images import AnyImage, Channels, as_boxes, as_pixels, is_image, listed, path_of
-from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
+from a2cap.pipeline.captioning.caption_images import open_captioner
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.engine.progress import track
@@ -44,7 +44,7 @@ class Captioner:
             valid = ", ".join(fields)
             raise ConfigError(f"unknown setting of decoding: {unknown[0]!r}; valid names: {valid}")
         config = config_from({"evaluate": decoding, "runtime": {"device": device}})
-        self._captioner = ImageCaptioner(models, decoding=config.evaluate, runtime=config.runtime)
+        self._captioner = open_captioner(models, decoding=config.evaluate, runtime=config.runtime)
         self.name = captioner_name(models)
 
     @overload
@@ -95,8 +95,10 @@ class Captioner:
         Raises InputError for a web address, an unusable image or unusable boxes.
         """
         if is_image(images):
-            decoded = self._captioner.caption([self._extract(images, boxes, channels)])
-            [shown] = self._captioner.with_attention(decoded)
+            opened = partial(self._open, images, boxes, channels)
+            [shown] = self._captioner.caption_each([opened], attention=True)
+            if isinstance(shown, A2Error):
+                raise shown
             return self._caption(images, shown, channels)
         if boxes is not None:
             raise InputError("boxes are of one image, but there are many; give them to `many`")
@@ -154,7 +156,7 @@ class Captioner:
         total = len(images) if isinstance(images, Sized) else 0
         with track("caption", total=total, shown=bar) as progress:
             while group := list(islice(rest, size)):
-                works = [partial(self._extract, *pair, channels) for _, pair in group]
+                works = [partial(self._open, *pair, channels) for _, pair in group]
                 found = self._captioner.caption_each(works, attention=True)
                 progress.advance(len(group))
                 for (number, (image, _)), one in zip(group, found, strict=True):
@@ -166,10 +168,10 @@ class Captioner:
                         raise type(one)(text) from one
                     logger.warning("skipped %s", text)
 
-    def _extract(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> Regions:
+    def _open(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> OpenedImage:
         with nullcontext() if path_of(image) else _lock:
             pixels = as_pixels(image, channels=channels)
-        return self._captioner.extract(pixels, as_boxes(boxes))
+        return OpenedImage(pixels, as_boxes(boxes))
 
     def _caption(self, image: AnyImage, found: CaptionedImage, channels: Channels) -> Caption:
         path = path_of(image)

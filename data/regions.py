@@ -1,6 +1,5 @@
 """Regions of one image, as extractors make them and feature stores keep them."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,19 +47,36 @@ def top_scoring(regions: Regions, most: int | None) -> Regions:
     return replace(regions, **arrays)
 
 
-def cell_boxes(cells: int, area: tuple[float, float, float, float]) -> NDArray[np.float32]:
-    """Divide an area x1 y1 x2 y2 evenly: boxes (n * n, 4) float32, row by row."""
-    x, y = np.linspace(area[0], area[2], cells + 1), np.linspace(area[1], area[3], cells + 1)
+def cell_boxes(
+    cells: int | tuple[int, int], area: tuple[float, float, float, float]
+) -> NDArray[np.float32]:
+    """Divide an area x1 y1 x2 y2 evenly: boxes (rows * columns, 4) float32, row by row.
+
+    cells: rows and columns, or their number where both are equal.
+    """
+    rows, columns = (cells, cells) if isinstance(cells, int) else cells
+    x, y = np.linspace(area[0], area[2], columns + 1), np.linspace(area[1], area[3], rows + 1)
     left, top = np.meshgrid(x[:-1], y[:-1])
     right, bottom = np.meshgrid(x[1:], y[1:])
     return np.stack([left, top, right, bottom], axis=-1).reshape(-1, 4).astype(np.float32)
 
 
+def grid_shape(regions: Regions) -> tuple[int, int] | None:
+    """Return rows and columns if the boxes are the cells of an area, row by row, both above 1."""
+    boxes = regions.boxes
+    if len(boxes) < 4:
+        return None
+    # the first row ends where the left edge goes back
+    columns = int(np.argmax(np.diff(boxes[:, 0]) <= 0)) + 1
+    rows = len(boxes) // columns
+    if min(rows, columns) < 2 or rows * columns != len(boxes):
+        return None
+    x1, y1, x2, y2 = (*boxes[0, :2], *boxes[-1, 2:])
+    expected = cell_boxes((rows, columns), (x1, y1, x2, y2))
+    is_even = np.allclose(boxes, expected, atol=0.1)
+    return (rows, columns) if is_even and x2 - x1 > columns and y2 - y1 > rows else None
+
+
 def is_grid(regions: Regions) -> bool:
-    """Return True if the boxes are n x n cells of an area, row by row, with n above 1."""
-    cells = math.isqrt(len(regions))
-    if cells < 2 or cells**2 != len(regions):
-        return False
-    x1, y1, x2, y2 = (*regions.boxes[0, :2], *regions.boxes[-1, 2:])
-    found = np.allclose(regions.boxes, cell_boxes(cells, (x1, y1, x2, y2)), atol=0.1)
-    return bool(found and x2 - x1 > cells and y2 - y1 > cells)
+    """Return True if the boxes are the cells of an area, as `grid_shape` finds."""
+    return grid_shape(regions) is not None

@@ -1,4 +1,4 @@
-"""What a cross-attention of `transformers` becomes: one that is recorded, and aligned if asked for.
+"""What an attention of `transformers` becomes: one that is recorded, and aligned if asked for.
 
 The parameters of the model keep their names; those of alignment are in a submodule `a2` of each
 cross-attention, so that `save_pretrained` and optimisers of others find them.
@@ -22,7 +22,6 @@ from a2cap.model.alignment import (
     mask_parameters,
     scaled_product,
 )
-from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.region_attention import attend
 from a2cap.model.replaced_parameters import frozen
 
@@ -32,19 +31,49 @@ class Recorded:
     """Attention of the calls in a `recording`, in their order.
 
     layers: number of a layer -> its attention; region_mask: (B, R) bool, of an aligned layer.
+    columns: (B, N) int64, positions of the image's tokens in the prompt, padded with 0; only their
+    attention is kept. None keeps that of all keys.
     """
 
+    columns: Tensor | None = None
     layers: dict[int, list[AlignedAttention]] = field(default_factory=dict)
     region_mask: Tensor | None = None
+    _read: dict[int, int] = field(default_factory=dict)
+
+    def of_columns(self, layer: int, attention: AlignedAttention, queries: int) -> AlignedAttention:
+        """Return the attention (B * rows, H, Q, keys) to the columns alone.
+
+        queries: new tokens of the call. A sliding KV cache has dropped the first keys, to which
+        nothing attends any more.
+        """
+        assert self.columns is not None
+        rows, *_, keys = attention.original.shape
+        self._read[layer] = queries if keys == queries else self._read.get(layer, 0) + queries
+        kept = self.columns.repeat_interleave(rows // len(self.columns), dim=0)
+        kept = (kept - max(0, self._read[layer] - keys))[:, None, None]
+
+        def select(values: Tensor) -> Tensor:
+            if values.shape[-1] == 1 < keys:  # a gate
+                return values
+            index = kept.clamp(min=0).expand(*values.shape[:3], -1)
+            return values.gather(-1, index).masked_fill(kept < 0, 0)
+
+        original = select(attention.original)
+        if attention.used is attention.original:
+            return AlignedAttention(original, original)
+        return attention.each(select)
 
 
 _recorded: ContextVar[Recorded | None] = ContextVar("recorded", default=None)
 
 
 @contextmanager
-def recording() -> Iterator[Recorded]:
-    """Record the attention of every adapted layer that runs in the block, in this thread."""
-    found = Recorded()
+def recording(columns: Tensor | None = None) -> Iterator[Recorded]:
+    """Record the attention of every adapted layer that runs in the block, in this thread.
+
+    columns: of `Recorded`.
+    """
+    found = Recorded(columns)
     token = _recorded.set(found)
     try:
         yield found
@@ -68,32 +97,21 @@ class CrossInputs:
 
 
 class AdaptedAttention(nn.Module):
-    """Recorder of one cross-attention, and its alignment if `config` has a fusion.
+    """Recorder of one attention, and its alignment if there is one.
 
-    layer: number of the cross-attention in the model, 0 the lowest; hidden_width, region_width: of
-    the states that it reads. Outside an `alignment_pass` it aligns as at `schedule_step` and gives
-    the mask network no gradient.
+    layer: number of the attention in the model, 0 the lowest; reads_prompt: True if its keys are
+    those of the prompt. Outside an `alignment_pass` it aligns as at `schedule_step` and gives the
+    mask network no gradient.
     """
 
     schedule_step: Tensor
 
-    def __init__(
-        self,
-        config: AlignmentConfig,
-        *,
-        layer: int,
-        hidden_width: int,
-        region_width: int,
-        heads: int,
-        head_width: int,
-    ):
+    def __init__(self, *, layer: int, reads_prompt: bool, alignment: Alignment | None):
         super().__init__()
-        self.layer = layer
+        self.layer, self.reads_prompt = layer, reads_prompt
         self.decoder_pass: DecoderPass | None = None
-        self.alignment: Alignment | None = None
-        if config.includes(layer + 1):
-            widths = {"hidden_width": hidden_width, "region_width": region_width}
-            self.alignment = Alignment(config, heads=heads, head_width=head_width, **widths)
+        self.alignment = alignment
+        if alignment is not None:
             # s of the exponential decay (Eq. 8), which inference needs too
             self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
 
@@ -102,12 +120,26 @@ class AdaptedAttention(nn.Module):
         """Report whether a `recording` is open."""
         return _recorded.get() is not None
 
-    def record(self, attention: AlignedAttention, region_mask: Tensor | None = None) -> None:
-        """Add the attention to the open `recording`, if there is one."""
+    def record(
+        self,
+        attention: AlignedAttention,
+        region_mask: Tensor | None = None,
+        *,
+        queries: int | None = None,
+    ) -> None:
+        """Add the attention to the open `recording`, if there is one.
+
+        queries: tokens that a self-attention read in this call; None in a cross-attention, whose
+        keys are there from the first call.
+        """
         found = _recorded.get()
-        if found is not None:
-            found.layers.setdefault(self.layer, []).append(attention)
-            found.region_mask = found.region_mask if region_mask is None else region_mask
+        if found is None:
+            return
+        if self.reads_prompt and found.columns is not None:
+            read = attention.original.shape[-1] if queries is None else queries
+            attention = found.of_columns(self.layer, attention, read)
+        found.layers.setdefault(self.layer, []).append(attention)
+        found.region_mask = found.region_mask if region_mask is None else region_mask
 
     def forward(
         self,

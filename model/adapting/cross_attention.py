@@ -1,8 +1,9 @@
-"""Cross-attentions of a model of `transformers`: found, and adapted in place.
+"""Attentions of a model of `transformers` to the image: found, and adapted in place.
 
-Where a class uses the attention interface of `transformers`, its cross-attentions get the function
-`attend_adapted` and nothing else of the model changes. BLIP's and TrOCR's have no interface; they
-get a subclass of their own class. Written for transformers 5.23.
+They are the cross-attentions of a decoder or, where the image's tokens are part of the prompt, the
+self-attentions of the language model. Where a class uses the attention interface of `transformers`,
+they get the function `attend_adapted` and nothing else of the model changes. BLIP's, TrOCR's and
+GIT's have no interface; they get a subclass of their own class. Written for transformers 5.23.
 """
 
 import copy
@@ -16,10 +17,17 @@ from torch import Tensor, nn
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.models.blip.modeling_blip_text import BlipTextSelfAttention
+from transformers.models.git.modeling_git import GitSelfAttention
 from transformers.models.trocr.modeling_trocr import TrOCRAttention
 
 from a2cap.model.adapting.adapted_attention import AdaptedAttention, CrossInputs
-from a2cap.model.alignment import AlignedAttention, BilinearMask, padding_bias, scaled_product
+from a2cap.model.alignment import (
+    AlignedAttention,
+    Alignment,
+    BilinearMask,
+    padding_bias,
+    scaled_product,
+)
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.errors import ModelError
 from a2cap.model.layers import merge_heads, split_heads
@@ -42,7 +50,7 @@ _HEADS = ("num_attention_heads", "num_heads", "n_heads")
 class AdaptedLayers:
     """Numbers of the adapted layers of a model, as a `recording` names them, the lowest first.
 
-    images: cross-attentions to the image; words: attentions of BLIP-2's language model, whose keys
+    images: attentions to the image; words: attentions of BLIP-2's language model, whose keys
     include the outputs of the Q-Former; empty for all other models.
     """
 
@@ -51,42 +59,79 @@ class AdaptedLayers:
 
 
 def adapt_layers(model: nn.Module, config: AlignmentConfig) -> AdaptedLayers:
-    """Adapt the cross-attentions of a model in place.
+    """Adapt the attentions of a model to the image, in place.
 
     With the fusion `none` the model computes what it computed, bit for bit. A model that is adapted
     already gets the new alignment. Raises ModelError for a model that cannot be adapted.
     """
-    found = dict(_cross_attentions(model))
-    if not found:
-        raise ModelError(
-            f"no cross-attention in {type(model).__name__}; a2 adapts captioners whose decoder "
-            "attends to the image by cross-attention, such as VisionEncoderDecoderModel"
-        )
+    cross = dict(_cross_attentions(model))
     words: list[nn.Module] = []
-    images = [one for name, one in found.items() if "qformer" in name]
+    images = [module for name, module in cross.items() if "qformer" in name]
     if images:  # words attend to the queries, and these to the image
         language = model.get_submodule("language_model")
-        words = [one for name, one in found.items() if "qformer" not in name]
+        words = [module for name, module in cross.items() if "qformer" not in name]
         words = words or list(_cores(language))
-    images = images or list(found.values())
-    named = config.aligned_layers
-    if config.fusion != "none" and named != "all" and max(named) > len(images):
+    images = images or list(cross.values()) or list(_self_attentions(model))
+    if not images:
         raise ModelError(
-            f"aligned_layers names layer {max(named)}, {type(model).__name__} has {len(images)} "
-            'cross-attentions to the image; choose "all" or layers from 1'
+            f"no attention to an image in {type(model).__name__}; a2 adapts captioners whose "
+            "decoder attends to the image, such as BLIP, LLaVA or VisionEncoderDecoderModel"
         )
+    _require_alignable(model, config, is_cross=bool(cross), count=len(images))
     for attention in (*images, *words):
         _check(attention)
     for layer, attention in enumerate((*images, *words)):
-        _adapt(attention, config if layer < len(images) else AlignmentConfig(fusion="none"), layer)
+        is_image = layer < len(images)
+        is_aligned = is_image and config.includes(layer + 1)
+        adapted = AdaptedAttention(
+            layer=layer,
+            reads_prompt=not (is_image and words),
+            alignment=_alignment(attention, config) if is_aligned else None,
+        )
+        _adapt(attention, adapted, is_cross=attention in cross.values())
     numbers = tuple(range(len(images) + len(words)))
     return AdaptedLayers(numbers[: len(images)], numbers[len(images) :])
+
+
+def _require_alignable(
+    model: nn.Module, config: AlignmentConfig, *, is_cross: bool, count: int
+) -> None:
+    """Raise ModelError for an alignment that the model cannot have; count: of its layers."""
+    if config.fusion == "none":
+        return
+    name, named = type(model).__name__, config.aligned_layers
+    if not is_cross:
+        raise ModelError(
+            f"alignment of {name}: its words attend to the image by self-attention, which a2 "
+            'records but does not align; leave alignment out, or set fusion to "none"'
+        )
+    if named != "all" and max(named) > count:
+        raise ModelError(
+            f"aligned_layers names layer {max(named)}, {name} has {count} "
+            'cross-attentions to the image; choose "all" or layers from 1'
+        )
 
 
 def _cross_attentions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
         if name.rpartition(".")[2] in _CROSS:
             yield from ((name, core) for core in _cores(module))
+
+
+def _self_attentions(model: Any) -> Iterator[nn.Module]:
+    """Yield the self-attentions of a language model whose prompt contains the image."""
+    if "pixel_values" not in inspect.signature(model.forward).parameters:
+        return
+    for module in model.get_decoder().modules():
+        # those with a KV cache, which has layers; an image encoder has none
+        is_self = hasattr(module, "layer_idx")
+        if is_self and (isinstance(module, GitSelfAttention) or _uses_interface(module)):
+            yield module
+
+
+def _uses_interface(module: nn.Module) -> bool:
+    forward: Any = inspect.unwrap(type(module).forward)
+    return "ALL_ATTENTION_FUNCTIONS" in forward.__code__.co_names
 
 
 def _cores(module: nn.Module) -> Iterator[nn.Module]:
@@ -111,28 +156,17 @@ def _heads(attention: Any) -> int:
 def _check(attention: nn.Module) -> None:
     if type(attention) in _SWAPPED or hasattr(attention, "a2"):
         return
-    if "ALL_ATTENTION_FUNCTIONS" not in inspect.unwrap(type(attention).forward).__code__.co_names:
+    if not _uses_interface(attention):
         raise ModelError(
             f"cannot adapt {type(attention).__name__}: it does not use the attention interface of "
             "transformers; update transformers, or choose another model"
         )
 
 
-def _adapt(attention: Any, config: AlignmentConfig, layer: int) -> None:
-    query: Any
-    query, key, *_ = _projections(attention)
-    (hidden_width, width), (region_width, _) = _widths(query), _widths(key)
-    heads = _heads(attention)
-    adapted = AdaptedAttention(
-        config,
-        layer=layer,
-        hidden_width=hidden_width,
-        region_width=region_width,
-        heads=heads,
-        head_width=width // heads,
-    )
+def _adapt(attention: Any, adapted: AdaptedAttention, *, is_cross: bool) -> None:
+    weight = next(attention.parameters())
     is_new = not hasattr(attention, "a2")
-    attention.a2 = adapted.to(query.weight.device, query.weight.dtype).train(attention.training)
+    attention.a2 = adapted.to(weight.device, weight.dtype).train(attention.training)
     if is_new and type(attention) in _SWAPPED:
         attention.__class__ = _SWAPPED[type(attention)]
     elif is_new:
@@ -140,7 +174,17 @@ def _adapt(attention: Any, config: AlignmentConfig, layer: int) -> None:
         attention.a2_plain_config = attention.config
         attention.config = copy.copy(attention.config)
         attention.config._attn_implementation = _INTERFACE
-        attention.register_forward_pre_hook(_pass_inputs_on, with_kwargs=True)
+        if is_cross:  # a self-attention has no regions to pass on
+            attention.register_forward_pre_hook(_pass_inputs_on, with_kwargs=True)
+
+
+def _alignment(attention: Any, config: AlignmentConfig) -> Alignment:
+    query: Any
+    query, key, *_ = _projections(attention)
+    (hidden_width, width), (region_width, _) = _widths(query), _widths(key)
+    heads = _heads(attention)
+    widths = {"hidden_width": hidden_width, "region_width": region_width}
+    return Alignment(config, heads=heads, head_width=width // heads, **widths)
 
 
 def _widths(layer: Any) -> tuple[int, int]:
@@ -185,7 +229,7 @@ def attend_adapted(
     values: Tensor,
     attention_mask: Tensor | None,
     *,
-    a2_inputs: CrossInputs,
+    a2_inputs: CrossInputs | None = None,
     dropout: float = 0.0,
     scaling: float | None = None,
     **kwargs: object,
@@ -197,22 +241,28 @@ def attend_adapted(
     """
     adapted: AdaptedAttention = attention.a2
     scale = queries.shape[-1] ** -0.5 if scaling is None else scaling
-    exists = _region_mask(attention_mask, keys)
+    eager = inspect.unwrap(type(attention).forward).__globals__["eager_attention_forward"]
     if adapted.alignment is not None:
+        assert a2_inputs is not None
+        exists = _region_mask(attention_mask, keys)
         parts = {"scale": scale, "region_mask": exists, "dropout": dropout}
         states, aligned = adapted(queries, keys, values, a2_inputs, **parts)
         return states.transpose(1, 2), aligned.used
-    if adapted.is_recorded:
-        # the last query only: earlier ones of a self-attention need a causal mask
-        rows = slice(None) if a2_inputs.regions is not None else slice(-1, None)
-        bias = padding_bias(exists)
-        scores = scaled_product(queries[:, :, rows], keys, scale=scale, bias=bias)
+    if adapted.is_recorded and a2_inputs is not None:
+        bias = padding_bias(_region_mask(attention_mask, keys))
+        scores = scaled_product(queries, keys, scale=scale, bias=bias)
         weights = scores.float().softmax(dim=-1)
         adapted.record(AlignedAttention(weights, weights))
-    plain = ALL_ATTENTION_FUNCTIONS.get_interface(
-        attention.a2_plain_config._attn_implementation,
-        inspect.unwrap(type(attention).forward).__globals__["eager_attention_forward"],
-    )
+    elif adapted.is_recorded:
+        # the last query only, which predicts the next token; the class's own eager function knows
+        # shared keys, capped scores and sinks
+        last = _as_bias(attention_mask, queries.dtype)
+        options = {"dropout": 0.0, "scaling": scale, **kwargs}
+        _, weights = eager(attention, queries[:, :, -1:], keys, values, last, **options)
+        weights = weights.float()
+        adapted.record(AlignedAttention(weights, weights), queries=queries.shape[2])
+    name = attention.a2_plain_config._attn_implementation
+    plain = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
     options = {"dropout": dropout, "scaling": scaling, **kwargs}
     result: tuple[Tensor, Tensor | None] = plain(
         attention, queries, keys, values, attention_mask, **options
@@ -229,6 +279,18 @@ def _region_mask(attention_mask: Tensor | None, keys: Tensor) -> Tensor:
         return torch.ones(len(keys), keys.shape[2], dtype=torch.bool, device=keys.device)
     last = attention_mask[:, 0, -1].expand(len(keys), -1)
     return last if last.dtype == torch.bool else last > torch.finfo(last.dtype).min / 2
+
+
+def _as_bias(attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Return the mask of the last query as a summand of its scores, (B, 1, 1, R)."""
+    if attention_mask is None:
+        return None
+    is_whole = attention_mask.ndim == 2  # of flash attention
+    last = attention_mask[:, None, None] if is_whole else attention_mask[:, :, -1:]
+    if last.is_floating_point():
+        return last
+    bias = torch.zeros(last.shape, dtype=dtype, device=last.device)
+    return bias.masked_fill_(~last.bool(), torch.finfo(dtype).min)
 
 
 class _Swapped(nn.Module):
@@ -287,8 +349,21 @@ class AdaptedTrOCRAttention(_Swapped, TrOCRAttention):  # type: ignore[misc]
     """TrOCR's cross-attention of tokens over image patches."""
 
 
+class AdaptedGitAttention(GitSelfAttention):  # type: ignore[misc]
+    """GIT's self-attention of tokens over the image and the tokens before them."""
+
+    def forward(self: Any, *args: object, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Attend as its class does; record the last query."""
+        states, weights = super().forward(*args, **kwargs)
+        queries = states.shape[1]
+        weights_of_last = weights[:, :, -1:]
+        self.a2.record(AlignedAttention(weights_of_last, weights_of_last), queries=queries)
+        return states, weights
+
+
 _SWAPPED: dict[type[nn.Module], type[nn.Module]] = {
     BlipTextSelfAttention: AdaptedBlipAttention,
     TrOCRAttention: AdaptedTrOCRAttention,
+    GitSelfAttention: AdaptedGitAttention,
 }
 """Class of `transformers` without the interface -> the class that its instances get."""

@@ -4,28 +4,26 @@ The attention is recorded while `generate` runs, so that it works for every clas
 decoding in which each step runs the decoder once: greedy, beam search, sampling.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from a2cap.model.adapting.adapted_attention import Recorded, recording
 from a2cap.model.adapting.cross_attention import AdaptedLayers
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioner import StepAttention, average_attention
 
-_MOST_EXTRA = 2  # states of an encoder beside those of its patches: DeiT's class and distillation
-
 
 @dataclass(frozen=True)
 class GeneratedCaption:
     """Tokens of a caption, without prompt and end; score: log-probability in nats, end included.
 
-    steps: attention to the n * n patches of the image at each token, (1, R); None if the encoder's
-    states are not those of a square grid.
+    steps: attention to the image's N tokens or encoder states at each token, (1, N); None if it was
+    not recorded.
     """
 
     tokens: tuple[int, ...]
@@ -34,31 +32,73 @@ class GeneratedCaption:
 
 
 def generate_captions(
-    model: Any, layers: AdaptedLayers, inputs: Mapping[str, Tensor], **generation: object
+    model: Any,
+    layers: AdaptedLayers,
+    inputs: Mapping[str, Tensor],
+    *,
+    attention: bool = True,
+    **generation: object,
 ) -> list[list[GeneratedCaption]]:
     """Return the captions of each image, the best first; only those have attention.
 
-    inputs: of `model.generate`, pixel_values (B, 3, height, width) among them; generation: its
-    other arguments. The generated tokens are those of `model.generate` alone.
+    inputs: of `model.generate`, pixel_values or another image among them; attention: record it;
+    generation: the other arguments of `generate`, whose tokens alone are those of the captions.
     """
-    with recording() as recorded, torch.no_grad():
-        asked = {"return_dict_in_generate": True, "output_logits": True}
-        output = model.generate(**{**inputs, **generation, **asked})
-    images = len(next(iter(inputs.values())))
-    each = len(output.sequences) // images
+    columns = image_columns(model, inputs)
+    asked = {"return_dict_in_generate": True, "output_logits": True}
+    arguments = {**inputs, **generation, **asked}
+    recorded = Recorded()
+    with torch.no_grad():
+        if attention:
+            with recording(None if columns is None else _padded(columns)) as recorded:
+                output = model.generate(**arguments)
+        else:
+            output = model.generate(**arguments)
+    each = len(output.sequences) // _images(inputs)
     beams = getattr(output, "beam_indices", None)
-    found = []
+    captions = []
     for number in range(len(output.sequences)):
         rows = [number] * len(output.logits) if beams is None else beams[number].tolist()
         last = output.sequences[number, -len(rows) :].tolist()
         tokens, score = _cut(model, last, rows, output.logits)
         steps = None
-        if number % each == 0:
-            columns = _image_columns(model, inputs, number // each)
-            trace = _Trace(recorded, layers, columns, number // each)
-            steps = trace.steps(rows[: len(tokens)])
-        found.append(GeneratedCaption(tuple(tokens), score, steps))
-    return [found[first : first + each] for first in range(0, len(found), each)]
+        if attention and number % each == 0:
+            image = number // each
+            count = None if columns is None else len(columns[image])
+            steps = _Trace(recorded, layers, count, image).steps(rows[: len(tokens)])
+        captions.append(GeneratedCaption(tuple(tokens), score, steps))
+    return [captions[first : first + each] for first in range(0, len(captions), each)]
+
+
+def image_columns(model: Any, inputs: Mapping[str, Tensor]) -> list[Tensor] | None:
+    """Return the positions of each image's tokens among the keys of its prompt; None if all are.
+
+    inputs: of `model.generate`.
+    """
+    config, images = model.config, _images(inputs)
+    names = ("image_token_id", "image_token_index")
+    tokens = [getattr(config, name) for name in names if getattr(config, name, None) is not None]
+    if tokens and "input_ids" in inputs:
+        is_image = inputs["input_ids"] == tokens[0]
+        return [row.nonzero().squeeze(1) for row in is_image]
+    # generate puts BLIP-2's queries first; GIT's states of the image have no token
+    first = getattr(config, "num_query_tokens", None)
+    if first is None and hasattr(model, "git"):
+        first = model.git.encoder.layer[0].attention.self.image_patch_tokens
+    if first is None:
+        return None
+    device = next(iter(inputs.values())).device
+    return [torch.arange(first, device=device)] * images
+
+
+def _padded(columns: Sequence[Tensor]) -> Tensor:
+    return pad_sequence(list(columns), batch_first=True)
+
+
+def _images(inputs: Mapping[str, Tensor]) -> int:
+    """Return the number of images; pixel_values may have rows of tiles or patches."""
+    name = next((name for name in ("input_ids", "inputs_embeds") if name in inputs), None)
+    return len(inputs[name or next(iter(inputs))])
 
 
 def _special_ids(model: Any, *names: str) -> set[int]:
@@ -89,63 +129,37 @@ def _cut(
     return kept, score
 
 
-def _image_columns(model: Any, inputs: Mapping[str, Tensor], image: int) -> Tensor | None:
-    """Return the positions of an image's states among those of its prompt; None if all are."""
-    names = ("image_token_id", "image_token_index")
-    token = next((one for name in names if (one := getattr(model.config, name, None))), None)
-    if token is None or "input_ids" not in inputs:
-        return None
-    is_image: Tensor = inputs["input_ids"][image] == token
-    return is_image.nonzero().squeeze(1)
-
-
 @dataclass(frozen=True)
 class _Trace:
-    """Attention of one image in a recording; columns: of `_image_columns`."""
+    """Attention of one image in a recording; count: its recorded columns, None for all."""
 
     recorded: Recorded
     layers: AdaptedLayers
-    columns: Tensor | None
+    count: int | None
     image: int
 
-    def steps(self, rows: Sequence[int]) -> tuple[StepAttention, ...] | None:
+    def steps(self, rows: Sequence[int]) -> tuple[StepAttention, ...]:
         """Return the attention at each token; rows: the row of the decoder that predicted it."""
-        found = []
+        traced = []
         for step, row in enumerate(rows):
-            cells = [self._cells(self._at(layer, step, row)) for layer in self.layers.images]
-            whole = [one for one in cells if one is not None]
-            if len(whole) < len(cells):
-                return None
-            rows_of_one = (one.each(lambda values: values[None]) for one in whole)
-            found.append(average_attention(tuple(rows_of_one)))
-        return tuple(found)
+            of_layers = [self._at(layer, step, row) for layer in self.layers.images]
+            with_row = (layer.each(lambda values: values[None]) for layer in of_layers)
+            traced.append(average_attention(tuple(with_row)))
+        return tuple(traced)
 
     def _at(self, layer: int, step: int, row: int) -> AlignedAttention:
-        """Return the attention of a layer at a token, (H, keys)."""
+        """Return the attention of a layer at a token, (H, N)."""
         calls = self.recorded.layers[layer]
         if self.layers.words:
             # the words attend to the Q-Former's outputs, and these to the image
             share = self._share_of_queries(step, row)
             return calls[0].each(lambda one: torch.einsum("q,hqr->hr", share, one[self.image]))
-        found = calls[step].each(lambda one: one[row, :, -1])
-        return found if self.columns is None else _only(found, self.columns)
+        return calls[step].each(
+            lambda one: one[row, :, -1, : self.count if one.shape[-1] > 1 else None]
+        )
 
     def _share_of_queries(self, step: int, row: int) -> Tensor:
         """Return the attention of a token to the Q-Former's outputs, (queries,), of sum 1."""
         of_layers = [self.recorded.layers[one][step].used[row, :, -1] for one in self.layers.words]
-        share = torch.stack(of_layers)[..., self.columns].mean(dim=(0, 1))
+        share = torch.stack(of_layers)[..., : self.count].mean(dim=(0, 1))
         return share / share.sum()
-
-    @staticmethod
-    def _cells(attention: AlignedAttention) -> AlignedAttention | None:
-        """Drop the states before those of the patches; None without a square grid."""
-        states = attention.original.shape[-1]
-        cells = math.isqrt(states) ** 2
-        if cells < 4 or states - cells > _MOST_EXTRA:
-            return None
-        return _only(attention, slice(states - cells, None))
-
-
-def _only(attention: AlignedAttention, columns: Tensor | slice) -> AlignedAttention:
-    """Keep some of the keys; the gate is the same for all."""
-    return attention.each(lambda one: one if one.shape[-1] == 1 else one[..., columns])

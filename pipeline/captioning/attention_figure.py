@@ -33,9 +33,9 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.image_ids import IMAGE_SUFFIXES
-from a2cap.data.regions import Regions, is_grid
+from a2cap.data.regions import Regions, grid_shape, is_grid
 from a2cap.extract.image import read_image
-from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
 from a2cap.pipeline.captioning.named_images import ImageNames, NamedImage
 
@@ -419,13 +419,14 @@ def _lit(
 
     overlay: share of the weights in what is drawn.
     """
-    (height, width), cells = shown.shape[:2], math.isqrt(len(weights))
+    (height, width), shape = shown.shape[:2], grid_shape(regions)
+    assert shape is not None
     x, y = width / regions.width, height / regions.height
     corners = (*regions.boxes[0, :2], *regions.boxes[-1, 2:])  # a crop leaves a margin
     left, top, right, bottom = (
         round(float(value) * scale) for value, scale in zip(corners, (x, y, x, y), strict=True)
     )
-    of_cells = Image.fromarray(weights.reshape(cells, cells).astype(np.float32))
+    of_cells = Image.fromarray(weights.reshape(shape).astype(np.float32))
     smooth = of_cells.resize((right - left, bottom - top), Image.Resampling.BICUBIC)
     light = np.zeros((height, width, 1), np.float32)
     light[top:bottom, left:right, 0] = np.asarray(smooth).clip(0, 1)

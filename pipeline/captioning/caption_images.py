@@ -1,13 +1,14 @@
-"""Captions of image files by a trained captioner: extraction and decoding in one process."""
+"""Captions of image files: extraction and decoding in one process."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,19 +16,19 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.batches.collate import Batch, Item, collate
-from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.captions.vocabulary import UNK
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.extract.detector.input import Pixels
-from a2cap.extract.extract_config import LITE, ExtractConfig
+from a2cap.extract.extract_config import LITE
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.model.threads import map_in_threads
+from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
+from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
-from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
 from a2cap.pipeline.captioning.named_images import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
@@ -52,15 +53,6 @@ _ABOUT = {
 """Name of the data -> what a captioner of it is good for."""
 
 
-@dataclass(frozen=True, eq=False)
-class CaptionedImage:
-    """Captions of an image, and its regions."""
-
-    beams: list[Beam]  # best first
-    regions: Regions
-    attention: CaptionAttention | None = None  # of the first beam, on request
-
-
 def caption_files(
     images: Iterable[NamedImage],
     *,
@@ -78,13 +70,35 @@ def caption_files(
     before any work for an unusable model, and ConfigError if boxes are missing for a model trained
     on given boxes or given for another one.
     """
-    captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime, least_beams=least_beams)
-    given = _given_boxes(captioner.extract_config, boxes, models[0])
+    how: dict[str, Any] = {"decoding": decoding, "runtime": runtime, "least_beams": least_beams}
+    captioner = open_captioner(models, **how)
+    given = _given_boxes(captioner, boxes, models[0])
     for group in _growing_groups(images, batch_size):
-        found = captioner.caption_each(
-            [partial(_extract, image, captioner, given) for image in group], attention=attention
-        )
-        yield from zip(group, found, strict=True)
+        opened = [partial(_open, image, given) for image in group]
+        captioned = captioner.caption_each(opened, attention=attention)
+        yield from zip(group, captioned, strict=True)
+
+
+def open_captioner(
+    models: Sequence[Path],
+    *,
+    decoding: CaptioningConfig,
+    runtime: RuntimeConfig,
+    least_beams: int = 1,
+) -> BatchCaptioner:
+    """Load a captioner: trained by a2, an ensemble, or a model of transformers.
+
+    models: directories, or the name of a model on the hub. least_beams: as for `ImageCaptioner`.
+    Raises A2Error for an unusable model.
+    """
+    how: dict[str, Any] = {"decoding": decoding, "runtime": runtime, "least_beams": least_beams}
+    folder = pretrained_folder(models)
+    if folder is None:
+        return ImageCaptioner(models, **how)
+    # an optional package
+    from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
+
+    return AdaptedImages(folder, **how)
 
 
 class ImageCaptioner:
@@ -102,6 +116,10 @@ class ImageCaptioner:
         runtime: RuntimeConfig,
         least_beams: int = 1,
     ) -> None:
+        if decoding.prompt is not None:
+            raise ConfigError(
+                f"prompt is {decoding.prompt!r}, but captioners of a2 read no text; leave it out"
+            )
         device = prepare_device(runtime)
         self._loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
         decoding = decoding.model_copy(update=_own_decoding(models, decoding))
@@ -139,6 +157,11 @@ class ImageCaptioner:
         """What the captioner is and is not; empty unless its data are known."""
         return _ABOUT.get(self._loaded.description.trained_on or "", "")
 
+    @property
+    def reads_boxes(self) -> bool:
+        """True if it was trained on given boxes."""
+        return self.extract_config.boxes == "given"
+
     def extract(
         self,
         pixels: Pixels,
@@ -165,25 +188,32 @@ class ImageCaptioner:
         return top_scoring(stored, self._loaded.description.max_regions)
 
     def caption_each(
-        self, extractions: Sequence[Callable[[], Regions]], *, attention: bool = False
+        self, images: Sequence[Callable[[], OpenedImage]], *, attention: bool = False
     ) -> list[CaptionedImage | A2Error]:
-        """Return the captions of the regions that each function returns, or its A2Error.
+        """Return the captions of the images that each function opens, or its A2Error.
 
         The images are decoded together, or in as many parts as threads work on them.
         """
         threads = torch.get_num_threads() if self._in_threads else 1
-        size = max(1, -(-len(extractions) // threads))
-        parts = [extractions[at : at + size] for at in range(0, len(extractions), size)]
-        found = map_in_threads(partial(self._caption_part, attention=attention), parts)
-        return list(chain.from_iterable(found))
+        size = max(1, -(-len(images) // threads))
+        parts = [images[at : at + size] for at in range(0, len(images), size)]
+        captioned = map_in_threads(partial(self._caption_part, attention=attention), parts)
+        return list(chain.from_iterable(captioned))
 
     def _caption_part(
-        self, extractions: Sequence[Callable[[], Regions]], *, attention: bool
+        self, images: Sequence[Callable[[], OpenedImage]], *, attention: bool
     ) -> list[CaptionedImage | A2Error]:
-        extracted = list(map(_result, extractions))
-        found = self.caption([one for one in extracted if isinstance(one, Regions)])
-        captioned = iter(self.with_attention(found) if attention else found)
+        extracted = list(map(self._extracted, images))
+        decoded = self.caption([one for one in extracted if isinstance(one, Regions)])
+        captioned = iter(self.with_attention(decoded) if attention else decoded)
         return [one if isinstance(one, A2Error) else next(captioned) for one in extracted]
+
+    def _extracted(self, read: Callable[[], OpenedImage]) -> Regions | A2Error:
+        try:
+            image = read()
+            return self.extract(image.pixels, image.boxes, labels=image.labels)
+        except A2Error as error:
+            return error
 
     def caption(self, images: Sequence[Regions]) -> list[CaptionedImage]:
         """Decode images, as `extract` returned them, together; return their captions."""
@@ -241,12 +271,12 @@ def attention_by(
     function does for an image that it cannot extract, and for words that the captioner has not.
     """
     captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime)
-    config = captioner.extract_config
-    given = _given_boxes(config, boxes if config.boxes == "given" else None, models[0])
+    given = _given_boxes(captioner, boxes if captioner.reads_boxes else None, models[0])
 
     def attend(image: NamedImage, captioned: CaptionedImage) -> CaptionedImage:
         captioner.require_words(captioned.beams[0].caption)
-        regions = _extract(image, captioner, given)
+        opened = _open(image, given)
+        regions = captioner.extract(opened.pixels, opened.boxes, labels=opened.labels)
         return captioner.with_attention([replace(captioned, regions=regions)])[0]
 
     return attend
@@ -260,34 +290,28 @@ def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[l
         count = min(2 * count, batch_size)
 
 
-def _extract(image: NamedImage, captioner: ImageCaptioner, given: GivenBoxes | None) -> Regions:
-    """Extract the regions of an image file."""
-    found = None if given is None else given.find(image)
+def _open(image: NamedImage, given: GivenBoxes | None) -> OpenedImage:
+    """Read an image file and its user-supplied boxes."""
+    labels = None if given is None else given.find(image)
     pixels = read_image(image.path)
-    if found is not None:
-        found.require_usable(pixels.shape[1], pixels.shape[0])
-    return captioner.extract(pixels, None if found is None else found.boxes, labels=found)
-
-
-def _result(work: Callable[[], Regions]) -> Regions | A2Error:
-    try:
-        return work()
-    except A2Error as error:
-        return error
+    if labels is None:
+        return OpenedImage(pixels)
+    labels.require_usable(pixels.shape[1], pixels.shape[0])
+    return OpenedImage(pixels, labels.boxes, labels)
 
 
 def _batch(images: Sequence[Regions]) -> Batch:
     return collate([Item(str(number), regions, None) for number, regions in enumerate(images)])
 
 
-def _given_boxes(config: ExtractConfig, boxes: Path | None, model: Path) -> GivenBoxes | None:
-    if boxes is None and config.boxes == "given":
+def _given_boxes(captioner: BatchCaptioner, boxes: Path | None, model: Path) -> GivenBoxes | None:
+    if boxes is None and captioner.reads_boxes:
         raise ConfigError(
             f"the captioner in {str(model)!r} was trained on given boxes; "
             "name the images' boxes with --boxes FILE (COCO instances)"
         )
-    if boxes is not None and config.boxes != "given":
+    if boxes is not None and not captioner.reads_boxes:
         raise ConfigError(
-            f"the captioner in {str(model)!r} was trained on detected boxes; leave --boxes out"
+            f"the captioner in {str(model)!r} was not trained on given boxes; leave --boxes out"
         )
     return None if boxes is None else GivenBoxes(boxes)

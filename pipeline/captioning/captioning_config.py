@@ -26,3 +26,6 @@ class CaptioningConfig(DecodingConfig):
 
     batch_size: Annotated[int, Field(ge=1, le=10**6)] = 50
     """Images decoded together."""
+
+    prompt: str | None = None
+    """Text that a captioner of transformers continues; None for the default of its class."""

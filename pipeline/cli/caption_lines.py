@@ -11,7 +11,7 @@ import click
 
 from a2cap.data.errors import A2Error, InputError, UnreadableError
 from a2cap.data.files.paths import did_you_mean
-from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.captioning.outputs.output import (
     CaptionOutput,

@@ -20,7 +20,8 @@ model_option = click.option(
     show_default=True,
     type=FOLDER,
     help="Use this captioner: the folder of a training or one above it, a name, the start of a "
-    'key or "latest" of "a2 runs", or a bundled one, "photos" or "scenes". Repeat for an ensemble.',
+    'key or "latest" of "a2 runs", a bundled one, "photos" or "scenes", or a model of '
+    "transformers: a folder of save_pretrained, or org/name in its cache. Repeat for an ensemble.",
 )
 
 
@@ -31,6 +32,8 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     def with_config(
         overrides: tuple[str, ...],
         beam_size: int | None,
+        prompt: str | None,
+        max_new_tokens: int | None,
         device: str | None,
         verbose: bool,
         **others: Any,
@@ -39,13 +42,27 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
         chosen = list(overrides)
         if beam_size is not None:
             chosen.append(f"evaluate.beam_size={beam_size}")
+        if prompt is not None:
+            chosen.append(override("evaluate.prompt", prompt))
+        if max_new_tokens is not None:
+            chosen.append(f"evaluate.max_length={max_new_tokens}")
         if device is not None:
             chosen.append(override("runtime.device", device))
         command(config=_config(chosen, beams=others.get("beams") or 1), **others)
 
     named = click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N.")
     beam = click.option("--beam-size", type=click.IntRange(min=1), help="Set evaluate.beam_size.")
-    return beam(named(set_option(verbose_option(with_config))))
+    text = click.option(
+        "--prompt",
+        help="Set evaluate.prompt: what a model of transformers continues; by default that of its "
+        "class.",
+    )
+    longest = click.option(
+        "--max-new-tokens",
+        type=click.IntRange(1, 500),
+        help="Set evaluate.max_length, the most tokens of a caption.",
+    )
+    return beam(text(longest(named(set_option(verbose_option(with_config))))))
 
 
 def _config(overrides: list[str], *, beams: int) -> Config:

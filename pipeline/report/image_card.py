@@ -2,7 +2,6 @@
 
 import base64
 import io
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +57,7 @@ class ImageCard:
     width, height: in pixels, after EXIF rotation; boxes refer to that.
     boxes: (R, 4), x1 y1 x2 y2. names: category of each region, empty if unknown.
     scores: (R,) confidence, or None. attention: at each token of the caption, or None.
-    truth: annotated boxes, or None. is_grid: the boxes are the n x n cells of an area, row by row,
+    truth: annotated boxes, or None. is_grid: the boxes are the cells of an area, row by row,
     as `data.regions.is_grid` finds. certificates: (L, 2) or (L, 3), probability of each token given
     all regions, without the one that is attended to most, and without that after alignment.
     """
@@ -115,9 +114,10 @@ class ImageCard:
 
     @property
     def _grid(self) -> dict[str, object]:
-        """The number of cells of a side, and the area x1 y1 x2 y2 that they divide."""
+        """The rows and columns of cells, and the area x1 y1 x2 y2 that they divide."""
         [area] = _corners(np.concatenate([self.boxes[0, :2], self.boxes[-1, 2:]])[None])
-        return {"side": math.isqrt(len(self.boxes)), "area": area}
+        columns = int(np.isclose(self.boxes[:, 1], self.boxes[0, 1]).sum())
+        return {"rows": len(self.boxes) // columns, "columns": columns, "area": area}
 
 
 def telling_word(tokens: Sequence[str], attention: CaptionAttention) -> int | None:

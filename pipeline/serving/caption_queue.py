@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
+from a2cap.data.errors import A2Error
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure
-from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner
+from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.outputs.output import caption_line
 from a2cap.pipeline.report.image_card import ImageCard
 
@@ -48,7 +50,7 @@ class _Job:
 class CaptionQueue:
     """The images that wait for a captioner; `name` is stated in the answers."""
 
-    def __init__(self, captioner: ImageCaptioner, *, name: str) -> None:
+    def __init__(self, captioner: BatchCaptioner, *, name: str) -> None:
         self._captioner, self._name = captioner, name
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
@@ -96,23 +98,23 @@ class CaptionQueue:
             return [self._waiting.popleft() for _ in range(min(TOGETHER, len(self._waiting)))]
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        start, extracted = time.monotonic(), []
-        for job in jobs:
-            try:
-                extracted.append((job, self._captioner.extract(read_image(job.path))))
-            except Exception as error:
-                job.answer.set_exception(error)
+        start = time.monotonic()
+        opened = [partial(_open, job.path) for job in jobs]
         try:
-            captioned = self._captioner.caption([regions for _, regions in extracted])
-            captioned = self._captioner.with_attention(captioned)
+            captioned = self._captioner.caption_each(opened, attention=True)
         except Exception as error:
-            for job, _ in extracted:
-                job.answer.set_exception(error)
+            if len(jobs) == 1:
+                jobs[0].answer.set_exception(error)
+                return
+            for job in jobs:  # one of them is at fault
+                self._answer([job])
             return
         seconds = (time.monotonic() - start) / len(jobs)
-        for (job, _), found in zip(extracted, captioned, strict=True):
+        for job, answer in zip(jobs, captioned, strict=True):
             try:
-                drawn = _draw(job.path, found) if job.as_figure else self._as_json(found, seconds)
+                if isinstance(answer, A2Error):
+                    raise answer
+                drawn = _draw(job.path, answer) if job.as_figure else self._as_json(answer, seconds)
                 job.answer.set_result(drawn)
             except Exception as error:
                 job.answer.set_exception(error)
@@ -126,6 +128,10 @@ class CaptionQueue:
             "card": card.as_json(found.beams[0].caption),
         }
         return json.dumps(shown).encode()
+
+
+def _open(path: Path) -> OpenedImage:
+    return OpenedImage(read_image(path))
 
 
 def _stops() -> Busy:

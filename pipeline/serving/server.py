@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from a2cap.data.errors import A2Error, ConfigError
-from a2cap.pipeline.captioning.caption_images import ImageCaptioner
+from a2cap.pipeline.captioning.captioned_image import BatchCaptioner
 from a2cap.pipeline.report.html import load_template
 from a2cap.pipeline.serving.caption_queue import Busy, CaptionQueue
 
@@ -60,8 +60,8 @@ class CaptionServer(ThreadingHTTPServer):
     timeout = 0.5  # seconds that `handle_request` waits for a connection
     request_queue_size = MOST_CONNECTIONS
 
-    def __init__(self, captioner: ImageCaptioner, *, name: str, port: int) -> None:
-        if captioner.extract_config.boxes == "given":
+    def __init__(self, captioner: BatchCaptioner, *, name: str, port: int) -> None:
+        if captioner.reads_boxes:
             raise ConfigError(
                 "the captioner was trained on given boxes, which an image does not have; "
                 "name one that was trained on detected boxes"

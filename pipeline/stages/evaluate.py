@@ -78,7 +78,8 @@ class Evaluate(Stage):
         found |= files.optional(
             "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
         )
-        section = config.model_dump(mode="json", exclude={"baseline", "ensemble"})
+        left_out = {"baseline", "ensemble"} | ({"prompt"} if config.prompt is None else set())
+        section = config.model_dump(mode="json", exclude=left_out)
         # else a result that lacks SPICE would stay the result once SPICE is installed
         fields = {"evaluate": {**section, "has_spice": self._no_spice is None}}
         plug_ins = {name: plug_in_of(name) for name in config.metrics}

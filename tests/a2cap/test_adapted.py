@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
@@ -17,9 +18,9 @@ from a2cap.pipeline.captioning.subwords import merge_tokens  # noqa: E402
 from tests.data.messages import message_of  # noqa: E402
 from tests.model.adapting.captioners import (  # noqa: E402
     BUILDERS,
+    SIDE,
     WORDS,
     build,
-    inputs,
     labelled,
     teacher,
 )
@@ -95,20 +96,19 @@ class Forced:
 def test_every_word_of_a_caption_has_attention(kind):
     tokens = trained_tokenizer(kind, WORDS, TEXTS[:1])
     ids = [*tokens.backend_tokenizer.encode(TEXTS[0]).ids, 2]
-    captioner = a2cap.adapt(
-        build("gpt2"), lambda images, **_: inputs("gpt2", len(images)), tokenizer=tokens
-    )
+    captioner = a2cap.adapt(build("gpt2"), processor(), tokenizer=tokens)
     found = captioner(IMAGE, max_new_tokens=len(ids), logits_processor=[Forced(ids)])
     assert [word.text for word in found.words] == TEXTS[0].split()
     assert all(0 < word.original.sum() <= 1.001 for word in found.words)
     assert found.words[-1].original.shape == (16,)
 
 
-def adapted(name="gpt2", **options):
-    def processor(images, **_):
-        return inputs(name, len(images))
+def processor():
+    return transformers.ViTImageProcessor(size={"height": SIDE, "width": SIDE})
 
-    return a2cap.adapt(build(name), processor, tokenizer=tokenizer(), **options)
+
+def adapted(name="gpt2", **options):
+    return a2cap.adapt(build(name), processor(), tokenizer=tokenizer(), **options)
 
 
 def test_words_are_merged_from_subwords():
@@ -136,7 +136,8 @@ def test_a_caption_is_that_of_a2s_captioners(alignment):
     assert is_grid(one.regions)
     assert one.regions.boxes[-1].tolist() == [45, 30, 60, 40]
     assert len(one.figure(layer=2, head=1).axes) == 1 + count * (1 if alignment is None else 2)
-    alone = captioner.model.generate(**inputs("gpt2"), max_new_tokens=6, num_beams=3)
+    pixels = processor()(images=[Image.fromarray(IMAGE)] * 2, return_tensors="pt")
+    alone = captioner.model.generate(**pixels, max_new_tokens=6, num_beams=3)
     texts = tokenizer().batch_decode(alone, skip_special_tokens=True)
     assert [caption.caption for caption in found] == texts
 
@@ -181,22 +182,39 @@ def test_the_example_of_the_guide_trains_saves_and_captions(tmp_path, monkeypatc
 
 
 def test_a_centre_crop_moves_the_patches():
-    captioner = adapted()
-    part = captioner._processor
-    part.do_center_crop, part.crop_size = True, {"height": 16, "width": 16}
-    part.do_resize, part.size = True, {"shortest_edge": 20}
+    cropping = transformers.CLIPImageProcessor(
+        size={"shortest_edge": 20}, crop_size={"height": SIDE, "width": SIDE}
+    )
+    captioner = a2cap.adapt(build("gpt2"), cropping, tokenizer=tokenizer())
     boxes = captioner(IMAGE, max_new_tokens=3).regions.boxes
-    assert [*boxes[0, :2], *boxes[-1, 2:]] == pytest.approx([14, 4, 46, 36])
+    assert [*boxes[0, :2], *boxes[-1, 2:]] == pytest.approx([14, 4, 46, 36], abs=0.3)
 
 
 def test_states_that_are_no_grid_have_no_attention(caplog):
-    captioner = adapted("bart")
-    captioner._processor = lambda images, **_: {
-        "inputs_embeds": torch.randn(len(images), 21, 16),
-        "attention_mask": torch.ones(len(images), 21, dtype=torch.int64),
-    }
+    def states(images, **_):
+        return {
+            "inputs_embeds": torch.randn(len(images), 21, 16),
+            "attention_mask": torch.ones(len(images), 21, dtype=torch.int64),
+        }
+
+    captioner = a2cap.adapt(build("bart"), states, tokenizer=tokenizer())
+    caption = captioner(IMAGE, max_new_tokens=3)
+    assert caption.attention is None and not len(caption.regions)
+    assert (
+        "no attention to show for images of 60 x 40: the processor of BartForConditionalGeneration "
+        "gives no pixel_values of tiles"
+    ) in caplog.text
+
+
+def test_tokens_that_are_no_cells_have_no_attention(caplog):
+    """The processor makes other tiles than those that the model's tokens are of."""
+
+    def noise(images, **_):
+        return {"pixel_values": torch.randn(len(images), 3, SIDE, SIDE)}
+
+    captioner = a2cap.adapt(build("gpt2"), noise, tokenizer=tokenizer())
     assert captioner(IMAGE, max_new_tokens=3).attention is None
-    assert "the encoder's states are not a square grid" in caplog.text
+    assert "no attention to show for images of 60 x 40: " in caplog.text
 
 
 @pytest.mark.slow
@@ -233,7 +251,6 @@ def test_misuse_is_one_clear_line(tmp_path):
         ("config.json", b"{", "JSON"),
         ("config.json", b'{"model_type": "gpt2"}', "no architecture"),
         ("config.json", b'{"model_type": "gpt2", "architectures": ["os"]}', "os"),
-        ("config.json", b'{"auto_map": {"AutoConfig": "run.Config"}}', "The repository"),
         ("model.safetensors", b"x" * 99, ""),
     ],
 )
@@ -245,6 +262,34 @@ def test_a_damaged_directory_is_one_line_and_runs_no_code(tmp_path, file, conten
     assert message.startswith(f"cannot load {str(tmp_path)!r}: ") and reason in message
     assert message.endswith("; name an undamaged directory of save_pretrained")
     assert not (tmp_path / "ran").exists() and len(message.splitlines()) == 1
+
+
+def test_a_directory_that_needs_its_own_code_or_reads_no_images_is_refused(tmp_path):
+    (tmp_path / "run.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (tmp_path / "config.json").write_text('{"auto_map": {"AutoConfig": "run.Config"}}')
+    assert message_of(a2cap.adapt, tmp_path, error=ConfigError) == (
+        f"{str(tmp_path)!r} needs code of its own, which a2 never runs (trust_remote_code stays "
+        "off); name a model whose class is in transformers"
+    )
+    assert not (tmp_path / "ran").exists()
+    text = '{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}'
+    (tmp_path / "config.json").write_text(text)
+    assert message_of(a2cap.adapt, tmp_path, error=ConfigError) == (
+        f"GPT2LMHeadModel in {str(tmp_path)!r} reads no images; name a captioner, such as BLIP, "
+        "LLaVA or Qwen-VL"
+    )
+
+
+def test_missing_weights_are_not_drawn_at_random(tmp_path):
+    build("gpt2").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["encoder.embeddings.cls_token"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    assert message_of(a2cap.adapt, tmp_path, error=WeightsError) == (
+        f"cannot load {str(tmp_path)!r}: it has no 'encoder.embeddings.cls_token', of 1 missing "
+        "weights; name an undamaged directory of save_pretrained"
+    )
 
 
 def test_without_transformers_the_message_names_the_extra(monkeypatch):

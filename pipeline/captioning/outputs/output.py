@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 
 State = Literal["missing", "done", "foreign"]
 """What an image has: no caption, one of a2, or a text that a2 did not write."""

@@ -1,7 +1,7 @@
 """Command `a2 caption`: captions of image files."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from operator import length_hint
@@ -11,7 +11,9 @@ from typing import get_args
 import click
 
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.captioning.caption_images import CaptionedImage, attention_by, caption_files
+from a2cap.pipeline.captioning.adapted.pretrained import default_prompt
+from a2cap.pipeline.captioning.caption_images import attention_by, caption_files
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
 from a2cap.pipeline.captioning.named_images import (
     STANDARD_INPUT,
@@ -155,6 +157,7 @@ def caption(
         style=figure_style or "panels",
         below=_second_captioner(figure_below, boxes, config),
     )
+    config = _with_prompt(config, models)
     lines = CaptionLines(captioner_name(models), beams, prefix, suffix, config)
     tally = Tally(output)
     with ExitStack() as files:
@@ -191,6 +194,15 @@ def caption(
                 captioned = advance_after_each(captioned, bar.advance)
             _emit_all(captioned, lambda *image: written.write(*lines.of(*image)), write, tally)
     tally.finish(has_figures=figure is not None)
+
+
+def _with_prompt(config: Config, models: Sequence[Path]) -> Config:
+    """State the prompt that a model of transformers has by default: lines of captions have it."""
+    prompt = default_prompt(models) if config.evaluate.prompt is None else None
+    if prompt is None:
+        return config
+    decoding = config.evaluate.model_copy(update={"prompt": prompt})
+    return config.model_copy(update={"evaluate": decoding})
 
 
 def _require_companions(*, figure: Path | None, layer: int | None, head: int | None) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from a2cap.pipeline.captioning.caption_images import ImageCaptioner
+from a2cap.pipeline.captioning.caption_images import open_captioner
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.interruption import stop_between_steps
@@ -33,7 +33,7 @@ def serve(models: tuple[Path, ...], port: int, config: Config) -> None:
       a2 serve --model artifacts/train-xe/0123456789ab
     """
     found = find_trainings(models)
-    captioner = ImageCaptioner(found, decoding=config.evaluate, runtime=config.runtime)
+    captioner = open_captioner(found, decoding=config.evaluate, runtime=config.runtime)
     server = CaptionServer(captioner, name=captioner_name(found), port=port)
     with server, stop_between_steps() as stop:
         click.echo(f"{server.url} captions the images dropped on it; Ctrl-C stops")

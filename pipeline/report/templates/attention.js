@@ -72,7 +72,7 @@ function dim(context, scale, { boxes, grid, width, height }, row, largest) {
     return area;
   };
   clear([0, 0, width, height], 0);
-  if (grid) return context.drawImage(smoothMap(grid.side, light, depth), ...clear(grid.area, 1));
+  if (grid) return context.drawImage(smoothMap(grid, light, depth), ...clear(grid.area, 1));
   // Ascending, so that the largest share is the last word in each pixel.
   for (const index of range(row.length).filter((i) => light[i] > 0).sort((a, b) => light[a] - light[b])) {
     clear(boxes[index], light[index]);
@@ -88,8 +88,8 @@ const smooth = (line) =>
   });
 const turned = (rows) => rows[0].map((_, i) => rows.map((row) => row[i]));
 
-function smoothMap(side, light, depth) {
-  const cells = range(side).map((y) => light.slice(y * side, (y + 1) * side));
+function smoothMap({ rows, columns }, light, depth) {
+  const cells = range(rows).map((y) => light.slice(y * columns, (y + 1) * columns));
   const points = turned(turned(cells.map(smooth)).map(smooth)).flat();
   const map = document.createElement("canvas"), pixels = new ImageData(MAP_POINTS, MAP_POINTS);
   points.forEach((value, i) => (pixels.data[4 * i + 3] = 255 * depth * (1 - value)));

@@ -13,7 +13,7 @@ from a2cap.data.errors import ConfigError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.regions import Regions, cell_boxes
 from a2cap.pipeline.captioning.attention_figure import FigurePaths, attention_figure, write_figure
-from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.named_images import NamedImage
 from tests.data.messages import message_of

@@ -193,8 +193,8 @@ def test_settings_without_effect_on_captions_are_rejected(a2_words, field):
         2,
         f"a2: setting has no effect on these captions: {field!r}; remove it, or set a field of "
         "runtime or evaluate (beam_size, collapse_repeats, consensus, diversity, ensemble_average, "
-        "groups, length_penalty, max_length, method, min_length, no_repeat_ngram, precision, seed, "
-        "temperature, top_k, top_p)\n",
+        "groups, length_penalty, max_length, method, min_length, no_repeat_ngram, precision, "
+        "prompt, seed, temperature, top_k, top_p)\n",
     )
 
 
@@ -334,7 +334,7 @@ def test_unusable_models_and_boxes_are_rejected(model, boxes, tmp_path):
     )
     detecting(model)
     assert refused(2, model, "--boxes", boxes) == (
-        f"a2: the captioner in {str(model)!r} was trained on detected boxes; leave --boxes out\n"
+        f"a2: the captioner in {str(model)!r} was not trained on given boxes; leave --boxes out\n"
     )
 
 

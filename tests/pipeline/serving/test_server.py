@@ -25,8 +25,8 @@ from PIL import Image
 
 from a2cap.data.errors import ConfigError
 from a2cap.data.regions import Regions
-from a2cap.extract.extract_config import ExtractConfig
-from a2cap.pipeline.captioning.caption_images import CaptionedImage, ImageCaptioner, caption_files
+from a2cap.pipeline.captioning.caption_images import ImageCaptioner, caption_files
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.named_images import NamedImage
@@ -153,23 +153,19 @@ class FixedCaptioner:
 
     going_on: threading.Event = field(default_factory=threading.Event)
     started: threading.Event = field(default_factory=threading.Event)
-    extract_config: ExtractConfig = field(default_factory=ExtractConfig)
     about: str = ""
+    reads_boxes: bool = False
     batches: list[int] = field(default_factory=list)
 
-    def extract(self, pixels):
+    def caption_each(self, images, *, attention):
+        assert attention
         self.started.set()
         assert self.going_on.wait(60)
-        if pixels.shape[0] == 1:
+        found = [image().pixels.shape[0] for image in images]
+        if 1 in found:
             raise RuntimeError("a fault of the captioner")
-        return FOUND
-
-    def caption(self, regions):
-        self.batches.append(len(regions))
-        return [CaptionedImage([Beam("a dog", -1.0)], found) for found in regions]
-
-    def with_attention(self, found):
-        return found
+        self.batches.append(len(found))
+        return [CaptionedImage([Beam("a dog", -1.0)], FOUND) for _ in found]
 
 
 @contextmanager

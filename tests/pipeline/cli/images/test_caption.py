@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from a2cap.data.errors import InputError, UnreadableError
 from a2cap.data.regions import Regions
-from a2cap.pipeline.captioning.caption_images import CaptionedImage
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.outputs.output import Origin
 from a2cap.pipeline.captioning.outputs.tables import _COLUMNS

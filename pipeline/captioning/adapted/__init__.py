@@ -1,0 +1,1 @@
+"""Captioners of `transformers` in a2's commands: prompts, batches, and where their tokens are."""

@@ -1,0 +1,163 @@
+"""A captioner of `transformers` with its processor: batches of images to captions and attention."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.errors import ConfigError, InputError
+from a2cap.data.regions import Regions
+from a2cap.extract.detector.input import Pixels
+from a2cap.model.adapting.cross_attention import adapt_layers
+from a2cap.model.adapting.generation import GeneratedCaption, generate_captions
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.errors import ModelError
+from a2cap.pipeline.captioning.adapted.prompts import as_text, prompt_of
+from a2cap.pipeline.captioning.adapted.tiles import process_ramps
+from a2cap.pipeline.captioning.adapted.token_map import NoGrid, TokenMap, map_tokens
+from a2cap.pipeline.captioning.attention import join_steps, of_image
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage
+from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.captioning.subwords import average_tokens, merge_tokens
+
+logger = logging.getLogger(__name__)
+
+Processor = Callable[..., Mapping[str, Tensor]]
+
+_MOST_SIZES = 256
+"""Sizes of images whose tokens are known at once."""
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+class AdaptedModel:
+    """A captioner of `transformers` whose attention to the image is recorded.
+
+    network: the model, which saves, moves and trains as before. prompt: text that it continues,
+    None for the default of its class.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        processor: Processor | None,
+        *,
+        tokenizer: Any,
+        alignment: AlignmentConfig,
+        prompt: str | None,
+    ) -> None:
+        self.network: Any = network
+        self.processor = processor
+        self.tokenizer = tokenizer or getattr(processor, "tokenizer", None)
+        self.prompt = prompt_of(network, prompt)
+        self._maps: dict[tuple[int, int, int], TokenMap | NoGrid] = {}
+        try:
+            self.layers = adapt_layers(network, alignment)
+        except ModelError as error:
+            raise ConfigError(str(error)) from error
+
+    def caption(
+        self, images: Sequence[Pixels], *, attention: bool = True, **generation: Any
+    ) -> list[CaptionedImage]:
+        """Caption images together, each (H, W, 3) uint8 BGR.
+
+        generation: arguments of the model's `generate`. Without memory for all, half of the images
+        are captioned at a time. Raises InputError for images that the model cannot take.
+        """
+        was_training = self.network.training
+        self.network.eval()
+        try:
+            generated = generate_captions(
+                self.network,
+                self.layers,
+                self._inputs([_pil(pixels) for pixels in images]),
+                attention=attention,
+                **generation,
+            )
+        except (RuntimeError, ValueError, IndexError) as error:
+            reason = " ".join(str(error).split())
+            is_memory = any(text in reason.lower() for text in _OUT_OF_MEMORY)
+            if not is_memory or len(images) == 1:
+                raise InputError(
+                    f"{type(self.network).__name__} cannot caption: {reason:.200}; "
+                    + ("use a smaller model" if is_memory else "check its prompt and processor")
+                ) from error
+        else:
+            return [self._captioned(*pair) for pair in zip(images, generated, strict=True)]
+        finally:
+            self.network.train(was_training)
+        half = len(images) // 2
+        logger.warning("out of memory with %s images together; trying %s", len(images), half or 1)
+        parts = images[:half], images[half:]
+        return [
+            one for part in parts for one in self.caption(part, attention=attention, **generation)
+        ]
+
+    def _inputs(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """Return the processor's tensors on the model's device and in its precision."""
+        if self.processor is None or self.tokenizer is None:
+            missing = "processor" if self.processor is None else "tokenizer"
+            raise ConfigError(f"no {missing} to caption with; give a2cap.adapt(..., {missing}=...)")
+        text = as_text(self.network, self.processor, self.prompt)
+        if text is None:
+            given = self.processor(images=list(images), return_tensors="pt")
+        else:
+            nested = [[image] for image in images]
+            texts = [text] * len(images)
+            given = self.processor(images=nested, text=texts, return_tensors="pt", padding=True)
+        dtype, device = self.network.dtype, self.network.device
+        return {
+            name: values.to(device, dtype) if values.is_floating_point() else values.to(device)
+            for name, values in given.items()
+            if isinstance(values, Tensor) and name != "labels"
+        }
+
+    def _captioned(self, pixels: Pixels, generated: Sequence[GeneratedCaption]) -> CaptionedImage:
+        merged = [merge_tokens(self.tokenizer, one.tokens) for one in generated]
+        beams = [
+            Beam(" ".join(words), one.score)
+            for (words, _), one in zip(merged, generated, strict=True)
+        ]
+        height, width = pixels.shape[:2]
+        steps, attention, boxes = generated[0].steps, None, np.zeros((0, 4), np.float32)
+        if steps and beams[0].caption:
+            whole = join_steps(steps, layers=True)
+            tokens = whole.original.shape[-1]
+            of_tokens = of_image(whole, 0, len(steps), tokens)
+            attention, boxes = self._on_grid(
+                average_tokens(of_tokens, merged[0][1]), width, height, tokens
+            )
+        none = np.zeros(len(boxes), np.float32)
+        features = np.zeros((len(boxes), 0), np.float32)
+        regions = Regions(boxes, features, none, none.astype(np.int32), None, width, height)
+        return CaptionedImage(beams, regions, attention)
+
+    def _on_grid(
+        self, attention: CaptionAttention, width: int, height: int, tokens: int
+    ) -> tuple[CaptionAttention | None, NDArray[np.float32]]:
+        """Return the attention to the cells of the image's grid, and their boxes."""
+        key = width, height, tokens
+        if key not in self._maps:
+            if len(self._maps) == _MOST_SIZES:
+                self._maps.clear()
+            self._maps[key] = self._map(*key)
+        found = self._maps[key]
+        if isinstance(found, NoGrid):
+            return None, np.zeros((0, 4), np.float32)
+        return found.attention(attention), found.boxes
+
+    def _map(self, width: int, height: int, tokens: int) -> "TokenMap | NoGrid":
+        try:
+            ramps = process_ramps(self._inputs, self.network.config, width=width, height=height)
+            return map_tokens(self.network, ramps, tokens)
+        except NoGrid as error:
+            logger.warning("no attention to show for images of %s x %s: %s", width, height, error)
+            return error
+
+
+def _pil(pixels: Pixels) -> Image.Image:
+    return Image.fromarray(np.ascontiguousarray(pixels[:, :, ::-1]))

@@ -1,0 +1,57 @@
+"""What captions images: the protocol that every captioner of the commands fulfils."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a2cap.data.annotations.instances import Instances
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.errors import A2Error
+from a2cap.data.regions import Regions
+from a2cap.extract.detector.input import Pixels
+from a2cap.pipeline.captioning.decoding import Beam
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionedImage:
+    """Captions of an image, and its regions."""
+
+    beams: list[Beam]  # best first
+    regions: Regions
+    attention: CaptionAttention | None = None  # of the first beam, on request
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedImage:
+    """An image to caption: (H, W, 3) uint8 BGR.
+
+    boxes: (R, 4) x1 y1 x2 y2 in pixels, for a captioner that reads boxes, else None; labels: the
+    same boxes with their scores.
+    """
+
+    pixels: Pixels
+    boxes: NDArray[np.float32] | None = None
+    labels: Instances | None = None
+
+
+class BatchCaptioner(Protocol):
+    """A captioner of batches of images, which may report attention at each word."""
+
+    @property
+    def about(self) -> str:
+        """What the captioner is and is not; may be empty."""
+
+    @property
+    def reads_boxes(self) -> bool:
+        """True if each image needs user-supplied boxes."""
+
+    def caption_each(
+        self, images: Sequence[Callable[[], OpenedImage]], *, attention: bool = False
+    ) -> list[CaptionedImage | A2Error]:
+        """Return the captions of the images that each function opens, or its A2Error.
+
+        attention: add that at each word of the top-scoring captions, by layer and head too.
+        """

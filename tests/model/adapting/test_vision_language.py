@@ -1,0 +1,121 @@
+"""Attention of vision-language models to the image's tokens, recorded while they generate."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
+
+from a2cap.model.adapting.adapted_attention import recording  # noqa: E402
+from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
+from a2cap.model.adapting.generation import generate_captions, image_columns  # noqa: E402
+from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
+from tests.model.adapting.vision_language import BUILDERS, build, inputs  # noqa: E402
+from tests.model.kinds import refusal  # noqa: E402
+
+# PaliGemma's processor, with NumPy 2
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+NONE = AlignmentConfig(fusion="none")
+# in the quick tests, one class of each mechanism: self-attention, and GIT's own class
+QUICK = ("llava", "git")
+EACH = pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in BUILDERS],
+)
+LENGTH = {"max_new_tokens": 5, "min_new_tokens": 3, "suppress_tokens": [0, 1]}
+NOISE = np.random.default_rng(0)
+IMAGES = [  # portrait, and wider than 3:1
+    Image.fromarray(NOISE.integers(0, 255, (*size, 3), dtype=np.uint8))
+    for size in ((40, 60), (90, 30), (24, 80))
+]
+
+
+@pytest.mark.parametrize("interface", ["sdpa", "eager"])
+@EACH
+def test_logits_and_captions_are_the_same_bit_for_bit(name, interface):
+    small = build(name)
+    model, given = small.model, inputs(small, IMAGES)
+    if name != "git":  # which has no other
+        model.set_attn_implementation(interface)
+    start = {} if "input_ids" in given else {"input_ids": torch.ones(len(IMAGES), 1).long()}
+    for way in ({}, {"num_beams": 3}):
+        with torch.no_grad():
+            logits = model(**given, **start).logits
+            words = model.generate(**given, **LENGTH, **way)
+        layers = adapt_layers(model, NONE)
+        captions = generate_captions(model, layers, given, **LENGTH, **way)
+        with torch.no_grad(), recording():
+            assert torch.equal(model(**given, **start).logits, logits)
+        assert torch.equal(model.generate(**given, **LENGTH, **way), words)
+        for row, [caption] in zip(words.tolist(), captions, strict=True):
+            last = row[-LENGTH["max_new_tokens"] :]
+            assert list(caption.tokens) == [token for token in last if token not in (0, 1, 2)]
+
+
+@EACH
+def test_recorded_attention_is_that_of_the_eager_model_to_the_image(name):
+    small = build(name)
+    model, given = small.model, inputs(small, IMAGES)
+    model.set_attn_implementation("eager")
+    asked = {"output_attentions": True, "return_dict_in_generate": True}
+    with torch.no_grad():
+        output = model.generate(**given, **LENGTH, **asked)
+    if name != "git":
+        model.set_attn_implementation("sdpa")
+    layers = adapt_layers(model, NONE)
+    captions = generate_captions(model, layers, given, **LENGTH)
+    columns = image_columns(model, given)
+    for image, [caption] in enumerate(captions):
+        assert len(columns[image]) > 8
+        for step, found in enumerate(caption.steps):
+            assert len(found.layers) == len(output.attentions[step]) == 2
+            for layer, weights in zip(found.layers, output.attentions[step], strict=True):
+                row = weights[image, :, -1]
+                if row.shape[-1] <= columns[image].max():  # a sliding window
+                    continue
+                torch.testing.assert_close(
+                    layer.original[0], row[:, columns[image]].float(), rtol=1e-4, atol=1e-6
+                )
+
+
+@EACH
+def test_attention_is_the_same_without_a_cache_alone_and_in_beams(name):
+    small = build(name)
+    layers = adapt_layers(small.model, NONE)
+    together = generate_captions(small.model, layers, inputs(small, IMAGES), **LENGTH)
+    ways = ({"use_cache": False}, {"num_beams": 2, "num_return_sequences": 2})
+    for image, [caption] in enumerate(together):
+        one = inputs(small, IMAGES[image : image + 1])
+        [[alone]] = generate_captions(small.model, layers, one, **LENGTH)
+        [[uncached]] = generate_captions(small.model, layers, one, **LENGTH, **ways[0])
+        assert alone.tokens == uncached.tokens
+        for step, same in zip(alone.steps, uncached.steps, strict=True):
+            torch.testing.assert_close(step.original, same.original, rtol=1e-3, atol=1e-5)
+        if alone.tokens == caption.tokens:  # a batch pads tiles, which may round otherwise
+            for step, same in zip(alone.steps, caption.steps, strict=True):
+                torch.testing.assert_close(step.original, same.original, rtol=1e-2, atol=1e-4)
+        [beams] = generate_captions(small.model, layers, one, **LENGTH, **ways[1])
+        assert len(beams) == 2 and beams[0].score >= beams[1].score
+        assert len(beams[0].steps) == len(beams[0].tokens) and beams[1].steps is None
+
+
+def test_without_attention_nothing_is_recorded():
+    small = build("llava")
+    layers = adapt_layers(small.model, NONE)
+    given = inputs(small, IMAGES)
+    plain = generate_captions(small.model, layers, given, attention=False, **LENGTH)
+    shown = generate_captions(small.model, layers, given, **LENGTH)
+    assert [one.tokens for [one] in plain] == [one.tokens for [one] in shown]
+    assert all(one.steps is None for [one] in plain)
+
+
+def test_alignment_of_self_attention_and_models_of_text_are_refused():
+    assert refusal(adapt_layers, build("llava").model, AlignmentConfig(fusion="gate")) == (
+        "alignment of LlavaForConditionalGeneration: its words attend to the image by "
+        "self-attention, which a2 records but does not align; leave alignment out, or set fusion "
+        'to "none"'
+    )
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": 9}
+    text = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    assert refusal(adapt_layers, text, NONE).startswith("no attention to an image in GPT2LMHead")
