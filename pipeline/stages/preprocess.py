@@ -65,10 +65,7 @@ class Preprocess(Stage):
         elif split is not None:
             found["split_list"] = self.files.file(split, "data.split_list")
         # with the rules by which annotations are read
-        rules: dict[str, object] = {"split": self.data.split, "ids": self.data.id_rule}
-        if self.files.identities:
-            rules["numbers"] = self.data.numbers
-        rules |= self.data.model_dump(mode="json", include={"fields"}, exclude_defaults=True)
+        rules = self.data.model_dump(mode="json", include={"split", "ids", "fields"})
         fields = {"preprocess": self.preprocess.model_dump(mode="json"), "data": rules}
         outputs = (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)
         return PreparedStage(self.name, self.version, fields, found, outputs, self.work)

@@ -158,7 +158,7 @@ def test_an_image_of_another_size_than_in_its_labels_is_skipped_with_the_reason(
         TRAIN[0]: "90 x 96 pixels after EXIF rotation, its labels expect 96 x 96",
         TRAIN[1]: "96 x 60 pixels after EXIF rotation, its labels expect 96 x 96",
         TRAIN[2]: f"image '{TRAIN[2]}.jpg' has no readable header; get the file again, as JPEG, "
-        "PNG, WebP, GIF, BMP, TIFF or MPO",
+        "PNG, WebP, AVIF, HEIC, GIF, BMP, TIFF or MPO",
     }
 
 
