@@ -56,13 +56,14 @@ class LayoutSource:
     def __init__(self, container: Container, reading: Reading) -> None:
         self._container, self._reading = container, reading
         self._layout: Layout | None = None
+        self._number_type = ""
         self._is_examining = True
         self._noticed: set[str] = set()
 
     @property
     def title(self) -> str:
-        """The container, and the layout of the image read last."""
-        layout = f", layout {self._layout.name}" if self._layout else ""
+        """The container, and layout and type of the image read last."""
+        layout = f", layout {self._layout.name}, {self._number_type}" if self._layout else ""
         return f"{self._container.title}{layout}"
 
     def __len__(self) -> int:
@@ -124,6 +125,7 @@ class LayoutSource:
         image_id = self._reading.image_id(as_text(arrays.get(layout.image_id, entry.name)))
         size = _stated_size(arrays, layout) or image_size(image_id, self._reading.sizes)
         values = self._values(arrays, layout)
+        self._number_type = values["features"].dtype.name
         features = values["features"].astype(np.float32)
         boxes = self._boxes(values["boxes"], size) if layout.boxes else _cells(features, size)
         return ImageFeatures(image_id, _regions(boxes, features, values, size))

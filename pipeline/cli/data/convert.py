@@ -1,22 +1,26 @@
 """Command `a2 convert`: region features in third-party formats."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from a2cap.data.box_check import ORDERS
+from a2cap.data.features.formats.feature_format import Reading
 from a2cap.data.features.formats.number_types import NUMBER_TYPES
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import PATH, log, verbose_option
 from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.extraction.convert import FORMATS, skipped_file
 from a2cap.pipeline.extraction.convert import convert as converted
+from a2cap.pipeline.extraction.look import draw_boxes, look
+from a2cap.pipeline.extraction.open_features import read_sizes
 
 
 @click.command()
 @click.argument("source", type=PATH)
-@click.argument("target", type=PATH)
+@click.argument("target", type=PATH, required=False)
 @click.option(
     "--to",
     "form",
@@ -56,8 +60,28 @@ from a2cap.pipeline.extraction.convert import convert as converted
     show_default=True,
     help="Read features that SOURCE has in base64 as this type, which TSV does not state.",
 )
+@click.option(
+    "--look",
+    "is_look",
+    is_flag=True,
+    help="Summarise SOURCE and convert nothing: layout, counts, sizes and ranges.",
+)
+@click.option(
+    "--image",
+    "photograph",
+    type=PATH,
+    help="With --look: draw the boxes of this photograph, or of the first image in this folder, "
+    "in the image file TARGET.",
+)
 @verbose_option
-def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
+def convert(
+    source: Path,
+    target: Path | None,
+    verbose: bool,
+    is_look: bool,
+    photograph: Path | None,
+    **options: Any,
+) -> None:
     """Convert region features between formats.
 
     The layout of SOURCE, a file, a folder or a quoted pattern of several, is recognised by its
@@ -68,10 +92,19 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
 
     \b
     Example:
+      a2 convert train2014_obj36.tsv --look
+      a2 convert train2014_obj36.tsv boxes.jpg --look --image train2014
       a2 convert train2014_obj36.tsv features
       a2 convert features coco_detections.hdf5 --to m2
     """
     log(verbose)
+    if is_look:
+        _look(source, target, photograph, options)
+        return
+    if target is None or photograph is not None:
+        raise click.UsageError(
+            "missing argument 'TARGET'" if target is None else "--image needs --look"
+        )
     with reading(source):
         made = converted(source, target, **options)
     fewest, most = made.regions
@@ -90,3 +123,15 @@ def convert(source: Path, target: Path, verbose: bool, **options: Any) -> None:
         listed = skipped_file(target)
         click.echo(f"a2: {len(made.skipped)} skipped, listed in {listed}", err=True)
         raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _look(
+    source: Path, target: Path | None, photograph: Path | None, options: Mapping[str, Any]
+) -> None:
+    if (target is None) != (photograph is None):
+        raise click.UsageError("--image and TARGET, the file to draw, need each other with --look")
+    way = Reading(read_sizes(options["sizes"]), options["order"], options["number_type"])
+    for line in look(source, way):
+        click.echo(line)
+    if target is not None and photograph is not None:
+        click.echo(f"drawn: {draw_boxes(source, way, photograph, target)}")

@@ -34,6 +34,8 @@ from tests.data.messages import message_of, written
 from tests.data.sources.samples import write_parquet
 
 THIRD_PARTY = [form for form in FORMATS if form != "a2"]
+CAFFE_CHECKSUM = "717436cd669afb6c327f021ad265a88c168df36abbe1294d06d441a7157d232e"
+"""Of the ten published images, as the reader of TSV made it before the table of layouts."""
 IDS = ("000000000009", "000000000025", "000000132417")
 
 
@@ -503,3 +505,17 @@ def test_published_features_are_preserved_bit_for_bit(tmp_path):
     for published, original in zip(columns, written, strict=True):
         kept = [*range(5), 5, 7, 8, 9]  # the confidence of attributes is not stored
         assert [published[i] for i in kept] == [original[i] for i in kept]
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("form", FORMATS)
+def test_published_features_are_equal_after_every_format(form, tmp_path):
+    folder = Path(__file__).parents[3].parent / "shared" / "reference" / "caffe_features"
+    if not folder.is_dir():
+        pytest.skip("the reference features are not beside the checkout")
+    tsv, sizes = folder / "train2014_obj36.tsv", folder / "images"
+    there = convert(tsv, tmp_path / "there", form=form, dtype="float32", sizes=sizes)
+    back = convert(tmp_path / "there", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
+    assert (there.count, there.regions, there.width, there.skipped) == (10, (36, 36), 2048, [])
+    assert back.checksum == there.checksum == CAFFE_CHECKSUM

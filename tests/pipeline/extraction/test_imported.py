@@ -184,6 +184,21 @@ def test_imported_features_are_not_extracted_in_shards(experiment, features, tmp
     assert answer.stderr == "a2: stage extract cannot run in shards; run it without --shard\n"
 
 
+def test_a_pattern_of_several_files_is_one_set_of_features(opened, lines, store, tmp_path):
+    ids = list(FeatureStore(store))
+    for number, part in enumerate((ids[:15], ids[15:])):
+        lines({}, part).rename(tmp_path / f"train.tsv.{number}")
+    experiment = opened(tmp_path / "train.tsv.*")
+    found = experiment.run("extract")
+    assert list(FeatureStore(found.directory / "features.lmdb")) == ids
+    key = experiment.stage("extract").made_from.key
+    (tmp_path / "moved").mkdir()
+    for number in range(2):
+        (tmp_path / f"train.tsv.{number}").rename(tmp_path / "moved" / f"train.tsv.{number}")
+    moved = opened(tmp_path / "moved" / "train.tsv.*")
+    assert moved.stage("extract").made_from.key == key
+
+
 def test_the_key_depends_on_content_and_annotated_images_alone(opened, features, tmp_path):
     first = features("caffe")
     key = opened(first).stage("extract").made_from.key
