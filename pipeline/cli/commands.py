@@ -3,6 +3,7 @@
 import errno
 import logging
 import re
+import shlex
 import signal
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -15,6 +16,7 @@ import click
 
 from a2cap.data.errors import A2Error, ConfigError, LockedError
 from a2cap.data.files.paths import did_you_mean
+from a2cap.data.image_ids import IMAGE_SUFFIXES
 from a2cap.model.errors import ModelError
 from a2cap.model.plug_ins import failed_plug_in
 from a2cap.pipeline.engine.interruption import Interrupted, raise_interrupted
@@ -25,8 +27,13 @@ EXIT_ERROR, EXIT_USAGE, EXIT_SKIPPED, EXIT_LOCKED = 1, 2, 3, 75
 _WORDS = f"{__name__}.words"  # of the command line
 _EXIT_CODES: dict[type[Exception], int] = {ConfigError: EXIT_USAGE, LockedError: EXIT_LOCKED}
 
-# quoted names that are no paths: modules, metrics and kinds
-_NO_PATH = re.compile("did you mean|cannot import|unknown|^metric|^another process")
+# of a path that is missing: other messages quote paths that exist, names that are no paths, or an
+# output that a near name would not cure
+_MISSING = re.compile(
+    "no file|no such|no folder|not found|not exist|not a folder|is missing|are missing"
+    "|cannot read the folder|nothing to verify|no detector weights at",
+    re.IGNORECASE,
+)
 # the others resume after a stop
 _RESTARTED = {
     *("analyze", "caption", "compare", "detector evaluate", "karpathy", "scenes", "score"),
@@ -80,9 +87,11 @@ class Commands(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command; the error for a misspelt one has a near name."""
-        near = get_close_matches(args[0], self.list_commands(ctx), n=1)
-        if near and self.get_command(ctx, args[0]) is None:
-            ctx.fail(f"no command {args[0]!r}; did you mean {near[0]!r}?")
+        if self.get_command(ctx, args[0]) is None:
+            if ctx.parent is None and (command := _command_for(args[0])):
+                ctx.fail(f"no command {args[0]!r}; did you mean: {command} {shlex.quote(args[0])}")
+            if near := get_close_matches(args[0], self.list_commands(ctx), n=1):
+                ctx.fail(f"no command {args[0]!r}; did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -98,7 +107,8 @@ class Commands(click.Group):
         except Interrupted as stop:
             command, words = _invoked(ctx), ctx.meta[_WORDS]
             has_output = command == "caption" and any(w.startswith("--output") for w in words)
-            how = "restart" if command in _RESTARTED and not has_output else "resume"
+            resumes = command not in _RESTARTED or (has_output and "--force" not in words)
+            how = "resume" if resumes else "restart"
             text = f"stopped; run the same command again to {how}"
             raise Failure(text, 128 + stop.signal_number) from stop
         except BrokenPipeError:
@@ -164,9 +174,18 @@ def _with_near_names(message: str, words: list[str]) -> str:
     named = {str(Path(word.rpartition("=")[2])) for word in words if word}
     for number, line in enumerate(lines):
         quoted = (path for path in named if repr(path)[:-1] in line)
-        if not _NO_PATH.search(line):
+        if _MISSING.search(line) and "did you mean" not in line:
             lines[number] += max((did_you_mean(Path(path)) for path in quoted), key=len, default="")
     return "\n".join(lines)
+
+
+def _command_for(word: str) -> str | None:
+    """Return the command that takes a file in place of a command, None for any other word."""
+    suffix = Path(word).suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        return "a2 run -c"
+    is_image = suffix in IMAGE_SUFFIXES or "://" in word or Path(word).exists()
+    return "a2 caption" if is_image else None
 
 
 def _invoked(ctx: click.Context) -> str:

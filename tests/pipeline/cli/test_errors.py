@@ -84,6 +84,36 @@ def test_a_missing_path_is_answered_with_a_near_name(tmp_path, monkeypatch, comm
     assert found == ([] if suggested is None else [suggested]), answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("photo.jpg", "a2 caption photo.jpg"),
+        ("my photos", "a2 caption 'my photos'"),  # a folder
+        ("gone.HEIC", "a2 caption gone.HEIC"),
+        ("http://a.b/c", "a2 caption http://a.b/c"),
+        ("x.yaml", "a2 run -c x.yaml"),
+    ],
+)
+def test_a_file_in_place_of_a_command_is_answered_with_the_command(
+    tmp_path, monkeypatch, word, command
+):
+    (tmp_path / "my photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    answer = a2(word)
+    assert answer.exit_code == 2
+    assert answer.stderr.endswith(f"Error: no command {word!r}; did you mean: {command}\n")
+
+
+def test_a_refused_output_is_not_proposed_as_its_own_cure(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.parquet.jsonl").write_text("a letter\n")
+    assert a2("caption", "a.jpg", "--output", "x.parquet").stderr == (
+        "a2: not a file of captions: 'x.parquet.jsonl' has the line 'a letter'; name another "
+        "--output\n"
+    )
+
+
 def test_a_web_address_is_not_an_image(copy):
     answer = a2("caption", "https://a.b/c.jpg", "--model", copy.directory("train-xe"))
     assert answer.exit_code == 1

@@ -69,6 +69,8 @@ def test_an_image_that_is_named_twice_has_one_line_and_a_stop_is_resumed(a2):
     again = a2("a.jpg", "a.jpg", "stop", "--output", "new/x.jsonl")
     assert again.stderr == "a2: stopped; run the same command again to resume\n"
     assert [row["image"] for row in rows(Path("new/x.jsonl"))] == ["a.jpg"]
+    again = a2("a.jpg", "stop", "--output", "new/x.jsonl", "--force")
+    assert again.stderr == "a2: stopped; run the same command again to restart\n"
 
 
 def test_names_that_would_reach_the_terminal_are_quoted(a2):
