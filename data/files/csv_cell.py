@@ -10,6 +10,9 @@ def looks_like_formula(cell: str) -> bool:
     return _FORMULA.match(cell) is not None
 
 
-def as_text(cell: str) -> str:
-    """Return a cell that no spreadsheet computes: an apostrophe before a formula."""
-    return f"'{cell}" if looks_like_formula(cell) else cell
+def as_text(cell: object) -> object:
+    """Return a cell that no spreadsheet computes: an apostrophe before a text like a formula.
+
+    Numbers stay as they are, also negative ones.
+    """
+    return f"'{cell}" if isinstance(cell, str) and looks_like_formula(cell) else cell

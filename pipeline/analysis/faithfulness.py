@@ -18,6 +18,7 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import write_durably
+from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
 from a2cap.model.erasure import Erasure, ErasureMeter
@@ -284,7 +285,7 @@ def _write_csv(path: Path, rows: Sequence[Row]) -> Path:
     writer.writeheader()
     for row in rows:
         # csv writes None as an empty cell.
-        texts = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
+        texts = {k: f"{v:.6g}" if isinstance(v, float) else as_text(v) for k, v in row.items()}
         writer.writerow(texts)
     write_durably(path, text.getvalue().encode())
     return path

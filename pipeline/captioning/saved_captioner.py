@@ -108,8 +108,18 @@ def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[Enco
     require_files(directory, TENSORS, DESCRIPTION, VOCABULARY)
     require_intact(directory, *CAPTIONER)
     description, vocabulary = load_description(directory)
-    with skip_init():
-        captioner = new_captioner(description)
+    plug_in = plug_in_of(description.model.kind)
+    try:
+        with skip_init():
+            captioner = new_captioner(description)
+    except (RuntimeError, TypeError, ValueError, MemoryError) as error:
+        if plug_in is not None:
+            raise  # an error of its code
+        raise A2Error(
+            f"model.json has impossible sizes: {str(directory)!r} (region_width "
+            f"{description.region_width}, vocabulary_size {description.vocabulary_size}); train "
+            "again, or copy the directory again"
+        ) from error
     try:
         tensors = load_file(directory / TENSORS)
         captioner.load_state_dict(tensors)
@@ -121,7 +131,6 @@ def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[Enco
             f"tensors cannot be used: {str(directory / TENSORS)!r} "
             f"({str(error).splitlines()[0].rstrip(':')}); train again, or copy the directory again"
         ) from error
-    plug_in = plug_in_of(description.model.kind)
     if plug_in and description.plug_in and plug_in.sources != description.plug_in.sources:
         text = "the code of %s is not that of its training; captions may differ: %s"
         logger.warning(text, description.model.kind, directory)

@@ -8,7 +8,6 @@ agreement.
 
 import csv
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images, sample_ids
@@ -36,8 +36,6 @@ CRITERIA = {
 ANSWERS = ("left", "tie", "right")
 _LISTED = 5  # missing answers in a message
 SHEET, PAGE, KEY = "sheet.csv", "sheet.html", "key.json"
-
-_FORMULA = re.compile(r"[\s\x00-\x1f\ufeff\u200b]*[=+\-@＝＋－＠]|[\t\r\n]")
 
 
 class Item(BaseModel):
@@ -121,18 +119,13 @@ def write_sheet(
         # in some countries an unquoted ";" begins another cell
         writer = csv.DictWriter(file, fields, quoting=csv.QUOTE_ALL)
         writer.writeheader()
-        writer.writerows({name: _as_text(str(row[name])) for name in row} for row in rows)
+        writer.writerows({name: as_text(row[name]) for name in row} for row in rows)
     small = (thumbnail(files[item.image_id]) for item in items)
     shown = [{**row, "thumbnail": image} for row, image in zip(rows, small, strict=True)]
     write_page(folder / PAGE, "human.html", items=shown, criteria=CRITERIA, answers=ANSWERS)
     key = Key(names=names, seed=seed, items=items)
     write_json(folder / KEY, key.model_dump(mode="json"))
     return key
-
-
-def _as_text(cell: str) -> str:
-    # a spreadsheet would compute a caption that begins like a formula, also after white space
-    return f"'{cell}" if _FORMULA.match(cell) else cell
 
 
 Counts = NDArray[np.float64]

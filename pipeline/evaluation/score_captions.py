@@ -12,6 +12,7 @@ from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
 from a2cap.data.errors import InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.checksum import sha256_of
+from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.paths import require_folder
 from a2cap.data.image_ids import find_images
 from a2cap.data.scenes.truth import Scenes, judge_captions, read_scenes
@@ -181,5 +182,5 @@ def write_per_image(path: Path, evaluation: Evaluation) -> None:
     rows.writerow(["image_id", "caption", *names])
     for image_id, values in evaluation.scores.per_image.items():
         numbers = [values.get(name, "") for name in names]
-        rows.writerow([image_id, evaluation.captions[image_id], *numbers])
+        rows.writerow(map(as_text, [image_id, evaluation.captions[image_id], *numbers]))
     write_durably(path, text.getvalue().encode())

@@ -193,10 +193,10 @@ def as_utf8(path: Path) -> Path:
 def _csv_row(line: Mapping[str, Any]) -> bytes:
     name = str(line["image"])
     # the same file, and no formula
-    return _csv(f"./{name}" if looks_like_formula(name) else name, as_text(str(line["caption"])))
+    return _csv(f"./{name}" if looks_like_formula(name) else name, as_text(line["caption"]))
 
 
-def _csv(*cells: str) -> bytes:
+def _csv(*cells: object) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(cells)
     return text.getvalue().encode(errors="backslashreplace")

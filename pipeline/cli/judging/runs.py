@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.pipeline.cli.options import FOLDER, artifacts_option
 from a2cap.pipeline.cli.output import format_bytes
@@ -171,7 +172,7 @@ def _write_csv(found: list[RunResult]) -> None:
     fields = dict.fromkeys(name for row in rows for name in row)
     writer = csv.DictWriter(sys.stdout, fieldnames=list(fields), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: as_text(value) for name, value in row.items()} for row in rows)
 
 
 def _print_table(listed: list[RunResult], *, curves: bool, filtered: bool) -> None:

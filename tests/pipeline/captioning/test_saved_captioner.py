@@ -49,6 +49,18 @@ def saved(tmp_path, captioner):
     return directory
 
 
+@pytest.mark.parametrize("field", ["region_width", "vocabulary_size"])
+@pytest.mark.parametrize("size", [-1, 10**12, 10**19])
+def test_impossible_sizes_are_one_error(saved, field, size):
+    content = json.loads((saved / "model.json").read_text())
+    (saved / "model.json").write_text(json.dumps(content | {field: size}))
+    sizes = {"region_width": 6, "vocabulary_size": 7} | {field: size}
+    assert message_of(load_model, saved, device=CPU, error=A2Error) == (
+        f"model.json has impossible sizes: {str(saved)!r} (region_width {sizes['region_width']}, "
+        f"vocabulary_size {sizes['vocabulary_size']}); train again, or copy the directory again"
+    )
+
+
 def test_saving_and_loading_preserves_everything(saved, captioner):
     loaded = load_model(saved, device=CPU)
     assert loaded.description == DESCRIPTION
