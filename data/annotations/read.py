@@ -70,7 +70,7 @@ class Annotations:
     """Images and skipped items of one file, in its order.
 
     dataset: name of the data in the file, "" if none. layout: name of the form that was read.
-    orders: places of the images' first captions in the file.
+    orders: places of the images' first captions in the file. rule: of the ids.
     """
 
     images: tuple[AnnotatedImage, ...]
@@ -78,6 +78,7 @@ class Annotations:
     dataset: str = ""
     layout: str = field(default="", compare=False)
     orders: Mapping[str, int] = field(default_factory=dict, compare=False)
+    rule: IdRule = field(default="number", compare=False)
 
 
 def tokenize(raw: str) -> tuple[str, ...]:
@@ -108,6 +109,8 @@ def read_annotations(
     """
     images, has_splits = _collected(path, fields_of(fields), rule)
     name = repr(str(path))
+    if not images.images:
+        raise InputError(images.why_empty(name))
     if has_splits and (split_list or split):
         field_name = "data.split_list" if split_list is not None else "data.split"
         raise InputError(f"{name} already names the splits; remove {field_name}")
@@ -117,21 +120,24 @@ def read_annotations(
 
 
 def read_all(path: Path, fields: Fields) -> Annotations:
-    """Read annotations as `read_annotations` does, with the split "" where they name none."""
+    """Read annotations as `read_annotations` does, with the split "" where they name none.
+
+    Images of folders that repeat numbers have their paths as ids.
+    """
     images, _ = _collected(path, fields, "number")
+    if images.repeats_numbers:
+        images, _ = _collected(path, fields, "path")
     return images.annotations(repr(str(path)))
 
 
 def _collected(path: Path, fields: Fields, rule: IdRule) -> tuple["_Collected", bool]:
-    """Return the usable images of a file, and True if it names their splits."""
+    """Return the images of a file, and True if it names their splits."""
     images = _Collected(rule, fields.is_scored)
     with collection_paused():
         raw = read_raw(path, images.skip, fields)
         images.layout, images.dataset = raw.layout, raw.dataset
         for image in raw.images:
             images.add(image, needs_split=raw.has_splits)
-    if not images.images:
-        raise InputError(images.why_empty(repr(str(path))))
     return images, raw.has_splits
 
 
@@ -227,6 +233,7 @@ class _Collected:
     own_ids: dict[str, Key | None] = field(default_factory=dict)
     dataset: str = ""
     layout: str = ""
+    repeats_numbers: bool = False
 
     def skip(self, identity: str, reason: str) -> None:
         self.skipped.append(SkippedItem(identity, reason))
@@ -264,6 +271,7 @@ class _Collected:
             del self.images[identity]
             self.skip(identity, _shared_id(first, file, self.rule))
         if first != file:
+            self.repeats_numbers |= _differ_by_folder(file, first, self.rule)
             raise BadItem(_shared_id(file, first, self.rule))
         if identity in self.images:
             raise BadItem(f"duplicate of image {file!r}")
@@ -285,7 +293,9 @@ class _Collected:
         if not self.images:
             raise InputError(self.why_empty(name))
         images = tuple(self.images.values())
-        return Annotations(images, tuple(self.skipped), self.dataset, self.layout, self.orders)
+        return Annotations(
+            images, tuple(self.skipped), self.dataset, self.layout, self.orders, self.rule
+        )
 
     def why_empty(self, name: str) -> str:
         """Return the most frequent reason why no image is usable."""
@@ -309,10 +319,13 @@ class _Collected:
 
 
 def _shared_id(file: str, other: str, rule: IdRule) -> str:
-    differ = image_id(file, "path") != image_id(other, "path")
     remedy = ", or set data.ids=path, which tells them apart by folder"
     text = f"{file!r} has the same id as {other!r}; rename one"
-    return text + remedy * (differ and rule == "number")
+    return text + remedy * _differ_by_folder(file, other, rule)
+
+
+def _differ_by_folder(file: str, other: str, rule: IdRule) -> bool:
+    return rule == "number" and image_id(file, "path") != image_id(other, "path")
 
 
 def _kind(item: SkippedItem) -> str:

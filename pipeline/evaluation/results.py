@@ -8,8 +8,8 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import chain, starmap
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -29,11 +29,13 @@ from a2cap.data.annotations.record import (
     Fields,
     RawImage,
 )
+from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
-from a2cap.data.identities import NO_OWN_IDS, Identities, Key
-from a2cap.data.image_ids import named_id, results_id, sample_ids
+from a2cap.data.identities import NO_OWN_IDS, Identities, Key, normal_key
+from a2cap.data.image_ids import IdRule, named_id, names_file, results_id, sample_ids
 from a2cap.data.tokenizers import Tokenizer
+from a2cap.pipeline.engine.artifact_names import CAPTIONS, REFERENCES
 from a2cap.pipeline.metrics.tokenization import tokenize
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,9 @@ logger = logging.getLogger(__name__)
 _CAPTIONS = Fields(captions=(*PREDICTION_FIELDS, *CAPTION_FIELDS), is_scored=True)
 _REFERENCES = Fields(captions=(*REFERENCE_FIELDS, *CAPTION_FIELDS), is_scored=True)
 _LOGGED_ITEMS = 5
+_REMEDY = (
+    'name the files with their suffix, as "image", or the ids of the references, as "image_id"'
+)
 _MARKS = re.compile(
     r"</?(?:s|start|end|bos|eos|sos|unk|pad|cls|sep)>|\[(?:SEP|CLS|PAD|UNK|MASK|BOS|EOS)\]"
     r"|<\|endoftext\|>|\bUNK\b",
@@ -54,13 +59,15 @@ class References:
     """References of images by id, in the order of their file, as written or as PTB tokens.
 
     own_ids: ids that the file gives images beside their names. orders: places of the images' first
-    captions in the file. may_be_tokens: True for the form of a2's references.json.
+    captions in the file. may_be_tokens: True for the form of a2's references.json. rule: of the ids
+    of files, path if their numbers are not different.
     """
 
     texts: Mapping[str, list[str]]
     own_ids: Mapping[str, Key]
     orders: Mapping[str, int]
     may_be_tokens: bool = False
+    rule: IdRule = "number"
 
     def tokens(self, tokenizer: Tokenizer = "karpathy") -> dict[str, list[str]]:
         """Return the tokens of the references by image id; tokenizer: as for `tokenize`."""
@@ -69,36 +76,88 @@ class References:
         is_done = self.may_be_tokens and _are_tokens(self.texts, tokens)
         return dict(self.texts) if is_done else tokens
 
-    def image_of(self, key: Key) -> str | None:
-        """Return the id of the image that a file of captions names, None for an unknown one."""
-        own = self._images_of.get(str(key))
-        if own is not None or isinstance(key, int):
-            return own or next((i for i in [f"{key:012d}"] if i in self.texts), None)
-        # `a2 caption` writes the paths that it read: the longest end that has references
-        parts = [part for part in PurePosixPath(key).parts if part not in ("/", "..")]
-        ends = [named_id("/".join(parts[at:])) for at in range(len(parts))]
-        return next((identity for identity in ends if identity in self.texts), None)
+    @cached_property
+    def identities(self) -> Identities:
+        """The ids of the images in their file, beside those of the image files."""
+        own = ((identity, self.own_ids.get(identity)) for identity in self.texts)
+        return Identities(own, rule=self.rule)
 
     def key_of(self, image_id: str) -> Key:
         """Return an image's own id, or else the id of its file."""
         return self.own_ids.get(image_id, image_id)
 
-    @cached_property
-    def _images_of(self) -> dict[str, str]:
-        return {str(own): identity for identity, own in self.own_ids.items()}
+
+class _Linked:
+    """The images of a file of captions, linked with the images of the references."""
+
+    def __init__(self, references: References, name: str) -> None:
+        self._references = references
+        read = partial(references.identities.reader, f"captions of {name}", remedy=_REMEDY)
+        self._unclear, self._own = read(), read(prefer="annotation")
+
+    def __call__(self, image: RawImage) -> str | None:
+        """Return the id of an image, None for one without references.
+
+        Its file counts if the record states one, else its id: `image_id` is by COCO's definition an
+        id of the annotations, whatever file has that number.
+        """
+        own, texts = image.own_id, self._references.texts
+        if _states_file(image) or names_file(str(image.key)):
+            # `a2 caption` writes the paths that it read: the longest end that has references
+            parts = _parts(image.file)
+            rule = self._references.rule
+            ends = [named_id("/".join(parts[at:]), rule) for at in range(len(parts))]
+            found = next((identity for identity in ends if identity in texts), None)
+            if found is not None or own is None:
+                return found
+        identity = self._unclear(image.key) if own is None else self._own(own)
+        return identity if identity in texts else None
+
+    def log(self) -> None:
+        """State how the file names images, if it matters."""
+        for summary in filter(None, (self._unclear.summary, self._own.summary)):
+            logger.info("%s", summary)
+
+
+def _states_file(image: RawImage) -> bool:
+    """Return True for a record that has an id and the name of a file, not one for both."""
+    return image.own_id is not None and normal_key(image.file) != normal_key(image.own_id)
+
+
+def _parts(file: str) -> list[str]:
+    return [part for part in PurePosixPath(file).parts if part not in ("/", "..")]
 
 
 @dataclass(frozen=True)
 class Results:
-    """One caption for each image by its id, and the ids as the file has them."""
+    """One caption for each image by its id, and the ids as the file has them.
+
+    own_ids: ids that the file gives images beside the names of their files.
+    """
 
     captions: Mapping[str, str]
     keys: Mapping[str, Key]
+    own_ids: Mapping[str, Key] = field(default_factory=dict)
 
 
 def read_results(path: Path) -> dict[str, str]:
     """Return the captions of a file by image id; raises InputError as `read_captions` does."""
     return dict(read_captions(path).captions)
+
+
+def read_together(
+    paths: Sequence[Path], references: References | None = None
+) -> list[dict[str, str]]:
+    """Return the captions of several files by image id.
+
+    Without references, ids are linked with files as those records state that have both.
+    """
+    results = [read_captions(path, references) for path in paths]
+    own = {i: key for result in results for i, key in result.own_ids.items()}
+    if own and references is None:
+        linked = References({image_id: [""] for image_id in own}, own, {})
+        results = [read_captions(path, linked) for path in paths]
+    return [dict(result.captions) for result in results]
 
 
 def read_captions(
@@ -122,20 +181,36 @@ def read_captions(
         keys: list[Key] = [references.key_of(i) for i in ids] if references else [*ids]
     else:
         keys = [image.key for image in images]
-        known = [references.image_of(key) if references else None for key in keys]
-        ids = [i or _file_id(image, name) for i, image in zip(known, images, strict=True)]
+        ids = _linked(images, references, name)
     _require_one_caption(images, ids, name)
     captions = {i: _caption(image, name) for i, image in zip(ids, images, strict=True)}
-    results = Results(captions, dict(zip(ids, keys, strict=True)))
+    stated = [(i, image) for i, image in zip(ids, images, strict=True) if _states_file(image)]
+    own = {i: image.own_id for i, image in stated if image.own_id is not None}
+    results = Results(captions, dict(zip(ids, keys, strict=True)), own)
     _warn_about(results.captions, results.keys, name)
     return results
+
+
+def _linked(images: Sequence[RawImage], references: References | None, name: str) -> list[str]:
+    """Return the ids of captioned images; unknown ones have those of their files."""
+    if references is None:
+        return [_file_id(image, name) for image in images]
+    link = _Linked(references, name)
+    found = [link(image) for image in images]
+    link.log()
+    texts = references.texts
+    ids = []
+    for identity, image in zip(found, images, strict=True):
+        unknown = _file_id(image, name)
+        # an unknown id may be the number of a file that has references
+        ids.append(identity or (f"id {image.key}" if unknown in texts else unknown))
+    return ids
 
 
 def _file_id(image: RawImage, name: str) -> str:
     if not image.file:
         raise InputError(f"{image.position} of {name} names no image; name the image of each")
-    path = PurePosixPath(image.file)
-    return named_id("/".join(part for part in path.parts if part not in ("/", "..")) or "?")
+    return named_id("/".join(_parts(image.file)) or "?")
 
 
 def write_results(
@@ -174,12 +249,22 @@ def read_references(path: Path, fields: Fields = _REFERENCES) -> References:
         images = tuple(image for image in images if image.split == "test")
     if not images:
         raise InputError(f"no image of {str(path)!r} is in its test split; name other references")
+    own_ids = {image.image_id: image.own_id for image in images if image.own_id is not None}
     return References(
         {image.image_id: [caption.raw for caption in image.captions] for image in images},
-        {image.image_id: image.own_id for image in images if image.own_id is not None},
+        own_ids or _preprocessed_ids(path),
         annotations.orders,
         annotations.layout == DICTIONARY.name,
+        annotations.rule,
     )
+
+
+def _preprocessed_ids(references: Path) -> Mapping[str, Key]:
+    """Return the ids of the annotations that the captions beside a2's references.json have."""
+    captions = references.with_name(CAPTIONS)
+    if references.name != REFERENCES or not captions.is_file():
+        return {}
+    return CaptionFile(captions).identities.own
 
 
 def require_same_images(

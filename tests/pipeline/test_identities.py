@@ -1,5 +1,6 @@
 """Images keep one identity, whatever ids their annotations and files give them."""
 
+import csv
 import json
 import random
 import shutil
@@ -15,14 +16,16 @@ from pycocotools.coco import COCO
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.layouts import CAFFE, LXMERT
 from a2cap.data.features.formats.tsv import write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.identities import normal_key
 from a2cap.data.image_ids import image_id
 from a2cap.pipeline.configuration import override
+from a2cap.pipeline.evaluation.score_captions import ScoredFiles
 from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.metrics.tokenization import tokenize
-from tests.data.messages import message_of
+from tests.data.messages import message_of, written
 from tests.experiments import a2, found, images_of
 
 NUMBERED, RENAMED = "{:012d}.jpg", "shots/photo-{}.jpg"
@@ -114,7 +117,7 @@ def write_data(experiment, folder, kind, pattern):
     (folder / "instances.json").write_text(json.dumps(boxes))
     store = FeatureStore(experiment.directory("extract") / "features.lmdb")
     theirs = (ImageFeatures(str(own[name]), store[name]) for name in order.sample(names, 40))
-    write_tsv(folder / "theirs.tsv", theirs, columns="lxmert")
+    write_tsv(folder / "theirs.tsv", theirs, layout=LXMERT)
     return Data(folder, own, files)
 
 
@@ -264,7 +267,7 @@ def test_one_photograph_in_two_splits_is_named_and_counted(experiment, original,
     val, test = (images_of(experiment.scenes, split)[0] for split in ("val", "test"))
     same = {val: train, test: train, other: train}  # of which the last is in one split
     images = (ImageFeatures(i, original[same.get(i, i)]) for i in original)
-    write_tsv(tmp_path / "theirs.tsv", images, columns="caffe")
+    write_tsv(tmp_path / "theirs.tsv", images, layout=CAFFE)
     features = override("data.features", tmp_path / "theirs.tsv")
     opened = experiment.open(features, "train.epochs=1", artifacts=tmp_path / "artifacts")
     for stage in ("extract", "preprocess", "train-xe"):
@@ -284,3 +287,97 @@ def test_splits_without_a_common_photograph_pass(experiment):
     assert (check.state, check.found) == ("ok", "no image is in two")
     unfinished = experiment.open("extract.roi_size=9")
     assert found(unfinished, "train-xe", "splits").found == "compared when the training begins"
+
+
+class Scored:
+    """A caption of each scene, and references under ids and file names of one kind."""
+
+    def __init__(self, experiment, folder, data):
+        content = json.loads((experiment.scenes / "dataset_coco.json").read_text())["images"]
+        self.folder, self.data = folder, data
+        self.captions = {
+            f"{image['cocoid']:012d}": image["sentences"][1]["raw"] for image in content
+        }
+
+    def score(self, content, name="captions.json", references=None):
+        path = written(self.folder, content, name)
+        files = ScoredFiles(path, references or self.data.annotations)
+        return files.score().scores.metrics["CIDEr"]
+
+
+@pytest.fixture
+def scored(experiment, make, tmp_path, without_meteor):
+    return lambda kind, pattern: Scored(experiment, tmp_path, make(kind, pattern))
+
+
+@pytest.mark.parametrize(("kind", "pattern"), [kind[:2] for kind in KINDS])
+def test_captions_are_scored_by_the_key_that_they_state(scored, kind, pattern):
+    of = scored(kind, pattern)
+    own, files, captions = of.data.own, of.data.files, of.captions
+    references = COCO(str(of.data.annotations))
+    results = references.loadRes([{"image_id": own[n], "caption": captions[n]} for n in captions])
+    gts, res = (
+        tokenize({str(i): [a["caption"] for a in loaded.imgToAnns[i]] for i in own.values()})
+        for loaded in (references, results)
+    )
+    expected = pytest.approx(Cider().compute_score(gts, res)[0])
+    assert of.score([{"image_id": own[n], "caption": captions[n]} for n in captions]) == expected
+    by_text = [{"image_id": str(own[n]), "caption": captions[n]} for n in captions]
+    assert of.score(by_text) == expected
+    by_file = [{"image": f"/photos/{files[n]}", "caption": captions[n]} for n in captions]
+    assert of.score(by_file) == expected
+    assert of.score({files[n]: captions[n] for n in reversed(captions)}) == expected
+    both = [{"image_id": own[n], "image": files[n], "caption": captions[n]} for n in captions]
+    assert of.score(both) == expected
+    rows = [f"{files[n]},{captions[n].replace(',', ' ')}" for n in captions]
+    assert of.score("\n".join(["image,caption", *rows]), "captions.csv") == expected
+
+
+def test_captions_with_bare_numbers_that_fit_two_images_are_rejected(scored):
+    of = scored("permuted", NUMBERED)
+    numbers = {str(int(name)): caption for name, caption in of.captions.items()}
+    assert message_of(of.score, numbers).endswith(
+        '; name the files with their suffix, as "image", or the ids of the references, as '
+        '"image_id"'
+    )
+
+
+def test_captions_are_scored_against_the_references_that_preprocess_writes(
+    scored, experiment, tmp_path
+):
+    of = scored("permuted", NUMBERED)
+    opened = experiment.open(*of.data.overrides, "data.ids=annotation", artifacts=tmp_path / "a")
+    references = opened.run("preprocess").directory / "references.json"
+    by_own = [{"image_id": of.data.own[n], "caption": c} for n, c in of.captions.items()]
+    expected = of.score({of.data.files[n]: c for n, c in of.captions.items()})
+    assert of.score(by_own, references=references) == pytest.approx(expected)
+
+
+def test_references_in_folders_that_repeat_numbers_go_by_their_paths(tmp_path, without_meteor):
+    images = [{"id": 7, "file_name": "a/1.jpg"}, {"id": 1, "file_name": "b/1.jpg"}]
+    captions = [{"image_id": 7, "caption": "a dog"}, {"image_id": 1, "caption": "two cats"}]
+    references = written(tmp_path, {"images": images, "annotations": captions}, "references.json")
+    by_path = {"x/a/1.jpg": "a dog", "x/b/1.jpg": "two cats"}
+    for content in (captions, by_path):
+        found = ScoredFiles(written(tmp_path, content), references).score()
+        assert found.scores.metrics["ROUGE_L"] == 1
+
+
+def test_people_see_the_captions_of_the_image_that_both_files_mean(scored, experiment, tmp_path):
+    of = scored("permuted", NUMBERED)
+    own, files, captions = of.data.own, of.data.files, of.captions
+    ours = [
+        {"image_id": own[n], "image": files[n], "caption": f"1 {c}"} for n, c in captions.items()
+    ]
+    theirs = [{"image_id": own[n], "caption": f"2 {c}"} for n, c in captions.items()]
+    paths = [written(tmp_path, ours, "ours.json"), written(tmp_path, theirs, "theirs.json")]
+    for references in ([], ["--references", of.data.annotations]):
+        sheet = tmp_path / f"sheet {len(references)}"
+        options = ("--images", of.data.folder / "images", "--output", sheet, "--count", 8)
+        answer = a2("human", "sheet", *paths, *options, *references)
+        assert answer.exit_code == 0, answer.output
+        with (sheet / "sheet.csv").open(newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["left"][0] in "12"]
+        assert len(rows) >= 8
+        by_file = {files[n]: caption for n, caption in captions.items()}
+        assert all(row["left"][2:] == by_file[row["image"]] for row in rows)

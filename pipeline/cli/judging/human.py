@@ -15,7 +15,7 @@ from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
 from a2cap.pipeline.engine.artifact_names import RESULTS
 from a2cap.pipeline.evaluation.human import Key, Tally, write_sheet
 from a2cap.pipeline.evaluation.human import tally as count_answers
-from a2cap.pipeline.evaluation.results import read_references, read_results
+from a2cap.pipeline.evaluation.results import read_references, read_together
 
 _HUMAN = "a human reference"
 _HEADER = f"{'':<12} {'A':>6} {'tie':>6} {'B':>6}  {'B - A':>7}  {'95 % interval':^18}  kappa"
@@ -76,13 +76,15 @@ def sheet(
     require_existing({"A": files[:1], "B": files[1:], "--images": [images]})
     for path in (first, second):
         require_intact(path, RESULTS)
-    captions = {
-        str(path): read_results(file) for path, file in zip((first, second), files, strict=True)
-    }
+    compared = None
     if references is not None:
         require_existing({"--references": [references]})
+        compared = read_references(references)
+    found = read_together(files, compared)
+    captions = {str(path): one for path, one in zip((first, second), found, strict=True)}
+    if compared is not None:
         draw = Random(seed)
-        tokens = sorted(read_references(references).tokens().items())
+        tokens = sorted(compared.tokens().items())
         captions[_HUMAN] = {image_id: draw.choice(found) for image_id, found in tokens}
     key = write_sheet(output, captions, images, count=count, seed=seed)
     pairs = f" and {len(key.items)} pairs" if references else ""
