@@ -126,6 +126,12 @@ class PreprocessConfig(Section):
     """Most captions of an image, the first ones by id: 5 is the rule of COCO's evaluations, where
     some images have more. null keeps all."""
 
+    clean: Literal["html"] | None = None
+    """html: remove tags and replace entities, <b> and &amp;. null keeps captions as they are."""
+
+    max_words: Annotated[int, Field(gt=0)] | None = None
+    """Leave out captions of more words, such as descriptions of a paragraph. null keeps all."""
+
     max_length: Annotated[int, Field(gt=0, le=500)] = 20
     """Maximum caption length in tokens without <eos>; 99.4 % of COCO's captions fit. A captioner
     has 512 positions."""

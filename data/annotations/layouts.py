@@ -424,8 +424,8 @@ _IMAGEFOLDER = Layout("an imagefolder with metadata", _always, _imagefolder, has
 _SOURCE = Layout("tars, Parquet or Arrow files", _always, _source)
 
 LAYOUTS = (
-    *(_KARPATHY, _COCO, _OF_OBJECTS[0], _JSON_LINES, *_OF_LISTS, _OF_OBJECTS[3], DICTIONARY),
-    *(*reversed(_OF_TABLES), _LINES, _SIDECARS, _IMAGEFOLDER, _SOURCE),
+    *(_KARPATHY, _COCO, _OF_OBJECTS[0], _JSON_LINES, _OF_LISTS[0], _OF_OBJECTS[3], DICTIONARY),
+    *(*reversed(_OF_TABLES), _SIDECARS, _IMAGEFOLDER, _SOURCE, _OF_LISTS[1], _LINES),
 )
 """All forms, in the order of docs/guide/data.md."""
 GIVE_LAYOUT = f"give one of: {', '.join(layout.name for layout in LAYOUTS)}"

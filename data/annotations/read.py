@@ -4,6 +4,7 @@ A bad item is skipped with a reason; `check_skip_limit` raises if there are too 
 """
 
 import gc
+import logging
 import os
 import re
 from collections import Counter
@@ -25,11 +26,16 @@ from a2cap.data.files.sealed_folder import SkippedItem as SkippedItem  # noqa: P
 from a2cap.data.identities import Identities, Key, Numbers
 from a2cap.data.image_ids import IdRule, find_images, image_id
 
+logger = logging.getLogger(__name__)
+
 LONGEST_CAPTION = 10_000
 """Characters; COCO's longest captions have a few hundred."""
 
 LARGEST_SHARE = 0.05
 """Share of a small set that may be skipped: ten of 20 images would be half of the data."""
+
+DEFAULT_SPLIT = "random(0.8/0.1/0.1, 1)"
+"""Split of captions that name none, if nothing is set."""
 
 IN_NO_SPLIT = "in no split"
 """Reason of a skip that the user chose; it does not count as a fault of the file."""
@@ -102,9 +108,9 @@ def read_annotations(
 ) -> Annotations:
     """Read annotations in any of the layouts; the content determines which.
 
-    split_list: file with the split of each image; split: a random one, as for `random_splits`. One
-    of them is required by annotations without splits. numbers: what a bare number in the list
-    names, as for `Identities`. fields: names that are not the usual ones.
+    split_list: file with the split of each image; split: a random one, as for `random_splits`, by
+    default DEFAULT_SPLIT with a notice. numbers: what a bare number in the list names, as for
+    `Identities`. fields: names that are not the usual ones.
     Raises InputError if the layout is unknown or no image is usable.
     """
     images, has_splits = _collected(path, fields_of(fields), rule)
@@ -148,14 +154,19 @@ def _splits(
     split: str | None,
     numbers: Numbers | None,
 ) -> dict[str, str]:
-    if (split_list is None) == (split is None):
-        raise InputError(
-            f"the captions {name} do not name the splits; give data.split_list, a JSON file "
-            '{"train": [ids or file names], "val": …, "test": …}, or '
-            "data.split: random(0.8/0.1/0.1, 1)"
+    if split_list is not None and split is not None:
+        raise InputError("data.split and data.split_list are both set; leave one of them out")
+    if split_list is None and split is None:
+        logger.warning(
+            "the captions %s name no splits: of %s images, 80 %% are training, 10 %% validation "
+            "and 10 %% test images at random, as by data.split=%s; set it, or data.split_list, a "
+            'JSON file {"train": [ids or file names], "val": …, "test": …}',
+            name,
+            f"{len(images.orders):,}",
+            DEFAULT_SPLIT,
         )
     if split_list is None:
-        return random_splits(images.orders, str(split))
+        return random_splits(images.orders, split or DEFAULT_SPLIT)
     identities = Identities(images.own_ids.items(), numbers=numbers, rule=images.rule)
     splits = read_split_list(split_list, identities.reader(f"the lines of {str(split_list)!r}"))
     if splits.keys().isdisjoint(images.orders):

@@ -7,12 +7,19 @@ Scripts without spaces between words (Han, Hiragana, Thai, Lao, Burmese, Khmer) 
 
 import re
 import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import islice
 
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u309f"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af]"
 )
 _JOINERS = "'\u2019\u200c\u200d"  # "l'eau", and the spelling of Persian and Indic words
+
+_SAMPLE = 2000
+"""Captions whose letters tell the script."""
 
 # over the classes of characters, because a regular expression has none for marks
 _WORD = re.compile("CM*|L(?:M|'*L)*")
@@ -40,3 +47,34 @@ def unicode_words(text: str) -> tuple[str, ...]:
     """Return the words of a text; punctuation and symbols are left out."""
     text = unicodedata.normalize("NFC", text.lower())
     return tuple(text[m.start() : m.end()] for m in _WORD.finditer(text.translate(_CLASSES)))
+
+
+def script_of(texts: Iterable[str]) -> tuple[str, float]:
+    """Return the script of most letters of the first texts, as Unicode names it, and its share."""
+    letters = Counter(c for text in islice(texts, _SAMPLE) for c in text if c.isalpha())
+    scripts: Counter[str] = Counter()
+    for letter, count in letters.items():
+        scripts[_script(letter)] += count
+    [(script, count)] = scripts.most_common(1) or [("LATIN", 0)]
+    return script, count / max(scripts.total(), 1)
+
+
+def breaks_words(script: str) -> bool:
+    """Return True for a script, as `script_of` names it, that has no spaces between words."""
+    return script in _SPACELESS
+
+
+def without_false_spaces(text: str) -> str:
+    """Return words joined by spaces, without those between characters that are words."""
+    return _FALSE_SPACE.sub("", text)
+
+
+_SPACELESS = frozenset(("CHINESE OR JAPANESE", "THAI", "LAO", "MYANMAR", "KHMER"))
+_JAPANESE = ("CJK", "HIRAGANA", "KATAKANA")
+_FALSE_SPACE = re.compile(rf"(?<={_WITHOUT_SPACES.pattern}) (?={_WITHOUT_SPACES.pattern})")
+
+
+@lru_cache(1 << 12)
+def _script(letter: str) -> str:
+    name = unicodedata.name(letter, "OTHER").split()[0].partition("-")[0]
+    return "CHINESE OR JAPANESE" if name in _JAPANESE else name

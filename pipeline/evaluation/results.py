@@ -5,7 +5,6 @@ Captions without images are in the order of the references.
 """
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from a2cap.data.annotations.record import (
     Fields,
     RawImage,
 )
+from a2cap.data.annotations.summary import SPECIAL_TOKENS
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
@@ -46,12 +46,6 @@ _LOGGED_ITEMS = 5
 _REMEDY = (
     'name the files with their suffix, as "image", or the ids of the references, as "image_id"'
 )
-_MARKS = re.compile(
-    r"</?(?:s|start|end|bos|eos|sos|unk|pad|cls|sep)>|\[(?:SEP|CLS|PAD|UNK|MASK|BOS|EOS)\]"
-    r"|<\|endoftext\|>|\bUNK\b",
-    re.IGNORECASE,
-)
-"""Special tokens of captioners, which metrics compare as words."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +371,7 @@ def _warn_about(captions: Mapping[str, str], keys: Mapping[str, Key], name: str)
             name,
             sample_ids(empty),
         )
-    if marked := [i for i, caption in captions.items() if _MARKS.search(caption)]:
+    if marked := [i for i, caption in captions.items() if SPECIAL_TOKENS.search(caption)]:
         logger.warning(
             "%.3g %% of the captions of %s have special tokens, which metrics compare as words, as "
             "in %s: %r; remove them",

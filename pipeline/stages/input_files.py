@@ -7,6 +7,7 @@ from pathlib import Path
 
 from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
+from a2cap.data.annotations.summary import cleaned
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.identities import NO_OWN_IDS, Identities, Key
 from a2cap.data.image_ids import find_images
@@ -112,8 +113,10 @@ class ExperimentFiles:
 
         if not all(path.is_file() for path in files):
             return read()
+        words = self._config.preprocess
+        rules = [data.ids, data.split, words.clean, words.max_words]
         fields = data.fields.model_dump_json(exclude_defaults=True)
-        return self.hashes.names(files, f"{_READING} {data.ids} {data.split} {fields}", read)
+        return self.hashes.names(files, f"{_READING} {rules} {fields}", read)
 
     @property
     def annotated(self) -> set[str] | None:
@@ -151,7 +154,7 @@ class ExperimentFiles:
         """Content of the annotation file."""
         data = self._config.data
         path = require_annotations(data.annotations)
-        return read_annotations(
+        annotations = read_annotations(
             path,
             split_list=data.split_list,
             split=data.split,
@@ -159,6 +162,7 @@ class ExperimentFiles:
             numbers=data.numbers,
             fields=data.fields,
         )
+        return cleaned(annotations, self._config.preprocess)
 
 
 def captioner_digest(outputs: Mapping[str, str]) -> str:

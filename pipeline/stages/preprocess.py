@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from a2cap.data.annotations.layouts import caption_files, require_annotations
 from a2cap.data.annotations.read import IN_NO_SPLIT, Annotations, Caption, check_skip_limit
+from a2cap.data.annotations.summary import doubts, needs_unicode, summarize
 from a2cap.data.captions.vocabulary import make_vocabulary
 from a2cap.data.data_config import DataConfig, PreprocessConfig
 from a2cap.data.errors import InputError
@@ -33,6 +34,8 @@ from a2cap.pipeline.stages.stage import Results, Stage
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
+
+logger = logging.getLogger(__name__)
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ class Preprocess(Stage):
         """Check the annotations and the files of the tokenizer."""
         return {
             "annotations": self._annotations,
+            "captions": self._captions,
             "length": self._length,
             "metrics": require_metric_files,
         }
@@ -89,8 +93,20 @@ class Preprocess(Stage):
         if self.data.split_list is not None and not self.data.split_list.is_dir():
             require_file(self.data.split_list, "data.split_list")
         found = self.files.annotations
-        unusable = require_usable(found, path)
-        return f"{len(found.images):,} images, {len(unusable):,} items skipped"
+        require_usable(found, path)
+        if self.preprocess.tokenizer != "unicode" and needs_unicode(found):
+            raise InputError(
+                f"the captions {str(path)!r} are of a script without spaces between words, of "
+                f"which preprocess.tokenizer={self.preprocess.tokenizer} makes one word a "
+                "sentence; set preprocess.tokenizer=unicode"
+            )
+        return summarize(found)
+
+    def _captions(self) -> str:
+        """Look for captions that may not be meant; nothing is changed unless it is set."""
+        if lines := doubts(known(lambda: self.files.annotations)):
+            return Doubt(f"{'; '.join(lines)}; captions are kept as they are")
+        return "none has tags, many words, or what else may not be meant"
 
     def _length(self) -> str:
         """Count the captions that are longer than the captioner's."""
@@ -116,6 +132,7 @@ def preprocess(
     from a2cap.data.captions.document_frequencies import count_document_frequencies
 
     unusable = require_usable(found, annotations)
+    logger.info("%s", summarize(found))
     kept = (replace(p, captions=p.captions[: config.references]) for p in found.images)
     found = replace(found, images=tuple(kept))
     # of all images: training and evaluation read them

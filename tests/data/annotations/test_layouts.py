@@ -179,12 +179,18 @@ def test_annotations_state_the_name_that_the_file_gives_its_data(tmp_path, about
     assert read_annotations(path).dataset == name
 
 
-def test_coco_captions_without_a_split_list_are_rejected(tmp_path):
+def test_captions_without_splits_are_split_at_random_with_a_notice(tmp_path, caplog):
     path = written(tmp_path, coco())
-    assert message_of(read_annotations, path) == (
-        f"the captions {str(path)!r} do not name the splits; give data.split_list, a JSON file "
-        '{"train": [ids or file names], "val": …, "test": …}, or '
-        "data.split: random(0.8/0.1/0.1, 1)"
+    found = read_annotations(path)
+    assert found == read_annotations(path, split="random(0.8/0.1/0.1, 1)")
+    assert caplog.messages == [
+        f"the captions {str(path)!r} name no splits: of 2 images, 80 % are training, 10 % "
+        "validation and 10 % test images at random, as by data.split=random(0.8/0.1/0.1, 1); set "
+        'it, or data.split_list, a JSON file {"train": [ids or file names], "val": …, "test": …}'
+    ]
+    both = {"split": "random(1/0/0, 1)", "split_list": path}
+    assert message_of(read_annotations, path, **both) == (
+        "data.split and data.split_list are both set; leave one of them out"
     )
 
 
