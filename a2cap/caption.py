@@ -22,18 +22,14 @@ _SHOWN_SIDE = 480
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Caption(CaptionedImage):
-    """The captions of an image, and the attention of the captioner.
-
-    beams: captions with log-probabilities in nats, best first. regions: what the captioner saw,
-    with boxes (R, 4) in pixels. attention: at each token of the best caption, `original` and
-    `aligned` (L, R), and `layers`, those of each layer (H, L, R); None if the captioner has none.
-    path: the image's file, None for an image in memory. model: name of the captioner. kept:
-    (H, W, 3) uint8 RGB, None for an image that is read from `path` when it is shown.
-    """
+    """The captions of an image, and the attention of the captioner."""
 
     path: Path | None
+    """The image's file, None for an image in memory."""
     model: str
+    """Name of the captioner."""
     kept: NDArray[np.uint8] | None = field(default=None, repr=False)
+    """The image, (H, W, 3) uint8 RGB; None if it is read from `path` when it is shown."""
 
     @property
     def caption(self) -> str:

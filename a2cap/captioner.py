@@ -4,18 +4,18 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import nullcontext
 from functools import partial
+from html import escape
 from itertools import islice
 from os import PathLike
 from pathlib import Path
 from threading import Lock
-from typing import Literal, cast, overload
+from typing import Any, Literal, cast, overload
 
-import numpy as np
 from numpy.typing import ArrayLike
-from torch import Tensor
 
 from a2cap.caption import Caption
 from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.files.json_file import read_json
 from a2cap.images import AnyImage, Channels, as_boxes, as_pixels, is_image, listed, path_of
 from a2cap.pipeline.captioning.caption_images import open_captioner
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage, OpenedImage
@@ -23,9 +23,13 @@ from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runs import find_trainings
+from a2cap.pipeline.training.learning_curve import LearningCurve
 from a2cap.pipeline.weights.captioners import DEFAULT, captioner_name
 
 logger = logging.getLogger(__name__)
+
+_PROVENANCE = "provenance.json"
+"""Of a bundled captioner; `benchmarks.photos` writes it."""
 
 _lock = Lock()
 """Of images in memory: Pillow loads one lazily, and threads may have the same."""
@@ -46,6 +50,27 @@ class Captioner:
         config = config_from({"evaluate": decoding, "runtime": {"device": device}})
         self._captioner = open_captioner(models, decoding=config.evaluate, runtime=config.runtime)
         self.name = captioner_name(models)
+        self._models = list(models)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known of the captioner: model, vocabulary, regions, decoding, scores."""
+        validation = "; ".join(filter(None, map(_validation, self._models)))
+        return self._captioner.facts | ({"validation": validation} if validation else {})
+
+    def __repr__(self) -> str:
+        shown = ("model", "vocabulary", "decoding", "validation")
+        facts = "; ".join(f"{name} {self.facts[name]}" for name in shown if name in self.facts)
+        return f"Captioner({self.name!r}: {facts})"
+
+    def _repr_html_(self) -> str:
+        """Return name and facts as a small table, as a notebook shows it."""
+        rows = "".join(
+            f'<tr><th style="text-align:left">{escape(name)}</th>'
+            f'<td style="text-align:left">{escape(text)}</td></tr>'
+            for name, text in self.facts.items()
+        )
+        return f"<table><caption>Captioner {escape(self.name)}</caption>{rows}</table>"
 
     @overload
     def __call__(
@@ -88,9 +113,10 @@ class Captioner:
 
         images: an image, which returns its Caption, is a path, a PIL image, an array of uint8,
         (H, W), (H, W, 3) or (H, W, 4), or a tensor, (C, H, W) of uint8 or of floats in [0, 1]. A
-        list, tuple, or array or tensor of four axes returns a list; a folder, generator or another
-        iterable returns an iterator. boxes: (R, 4) x1 y1 x2 y2 in pixels of a single image, for a
-        captioner trained on given boxes. channels: order of the colours of arrays.
+        list, or anything else with a length such as a column of a table or an array of four axes,
+        returns a list; a folder or generator returns an iterator. boxes: (R, 4) x1 y1 x2 y2 in
+        pixels of a single image, for a captioner trained on given boxes. channels: order of the
+        colours of arrays.
 
         Raises InputError for a web address, an unusable image or unusable boxes.
         """
@@ -109,7 +135,8 @@ class Captioner:
             progress=progress,
             channels=channels,
         )
-        return list(found) if isinstance(images, list | tuple | np.ndarray | Tensor) else found
+        is_folder = isinstance(images, str | PathLike)
+        return list(found) if isinstance(images, Sized) and not is_folder else found
 
     def many(
         self,
@@ -177,6 +204,17 @@ class Captioner:
         path = path_of(image)
         kept = as_pixels(image, channels=channels)[:, :, ::-1] if path is None else None
         return Caption(**vars(found), path=path, model=self.name, kept=kept)
+
+
+def _validation(folder: Path) -> str:
+    """Return the validation score that a captioner's folder states, "" if it states none."""
+    if curve := LearningCurve.read(folder):
+        score = curve.value(curve.best)
+        return "" if score is None else f"{curve.score} {score:.3f}, {curve.summary}"
+    if not (folder / _PROVENANCE).is_file():
+        return ""
+    content: Any = read_json(folder / _PROVENANCE)
+    return f"CIDEr {content['validation']['CIDEr']:.3f}"
 
 
 def _pairs(

@@ -125,6 +125,7 @@ class ImageCaptioner:
         decoding = decoding.model_copy(update=_own_decoding(models, decoding))
         most = max(decoding.beam_size, least_beams)
         self._decoding = decoding.model_copy(update={"beam_size": most})
+        self._models = list(models)
         model = models[0]  # all have the same extractor
         record = ExtractorRecord.read(model / EXTRACTOR)
         if record.source is not None:
@@ -161,6 +162,23 @@ class ImageCaptioner:
     def reads_boxes(self) -> bool:
         """True if it was trained on given boxes."""
         return self.extract_config.boxes == "given"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known of the captioner: model, vocabulary, regions, decoding, use."""
+        loaded, decoding = self._loaded, self._decoding
+        model, vocabulary = loaded.description.model, loaded.vocabulary
+        fusion = model.alignment.fusion
+        beams = f"best of {decoding.beam_size} " + (
+            "samples" if decoding.method == "sampling" else "beams"
+        )
+        return {
+            "model": f"{model.kind}{'' if fusion == 'none' else f', fusion {fusion}'}",
+            "vocabulary": f"{len(vocabulary):,} entries",
+            "regions": ExtractorRecord.read(self._models[0] / EXTRACTOR).summary,
+            "decoding": f"{beams}, by consensus" if decoding.consensus else beams,
+            **({"about": self.about} if self.about else {}),
+        }
 
     def extract(
         self,

@@ -19,9 +19,14 @@ from a2cap.pipeline.captioning.decoding import Beam
 class CaptionedImage:
     """Captions of an image, and its regions."""
 
-    beams: list[Beam]  # best first
+    beams: list[Beam]
+    """Captions with log-probabilities in nats, the chosen one first: in the order of their
+    log-probability or, of decoding by consensus, of their agreement with each other."""
     regions: Regions
-    attention: CaptionAttention | None = None  # of the first beam, on request
+    """What the captioner saw, with boxes (R, 4) in pixels."""
+    attention: CaptionAttention | None = None
+    """At each token of the first caption `original` and `aligned` (L, R), and `layers`, those of
+    each layer (H, L, R); None without attention, or if it was not asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +48,10 @@ class BatchCaptioner(Protocol):
     @property
     def about(self) -> str:
         """What the captioner is and is not; may be empty."""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known of the captioner, such as its model and its decoding."""
 
     @property
     def reads_boxes(self) -> bool:

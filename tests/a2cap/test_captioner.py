@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import shutil
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -218,6 +219,33 @@ def test_a_notebook_shows_the_image_and_its_captions(captioner, scene, boxes):
         repr(found) == f"Caption({found.caption!r}, score={found.score:.3f}, path={str(scene)!r})"
     )
     assert repr(found.words[0]) == f"Word({found.tokens[0]!r})"
+
+
+def test_a_captioner_shows_what_is_known_of_it(captioner, model):
+    entries = len(json.loads((model / "vocabulary.json").read_text())["words"])
+    lines = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
+    best = json.loads((model / "training.json").read_text())
+    assert repr(captioner) == (
+        f"Captioner({str(model)!r}: model transformer, fusion gate; vocabulary {entries} entries; "
+        f"decoding best of 2 beams; validation CIDEr {best['score']:.3f}, "
+        f"best at epoch {best['best_epoch']} of {len(lines)})"
+    )
+    shown = captioner._repr_html_()
+    assert f"<caption>Captioner {model}</caption>" in shown
+    assert ">regions</th>" in shown and f">{entries} entries</td>" in shown
+    bundled = a2cap.load(device="cpu")
+    assert bundled.facts["validation"] == "CIDEr 0.895"
+    assert bundled.facts["decoding"] == "best of 20 beams, by consensus"
+    assert "do not rely on a caption" in bundled._repr_html_()
+
+
+def test_whatever_has_a_length_gives_a_list_and_the_rest_an_iterator(scene):
+    captioner = a2cap.load(device="cpu", beam_size=1)
+    column = deque([str(scene)] * 2)  # as a pandas.Series: sized, neither list nor tuple
+    assert [one.path for one in captioner(column, progress=False)] == [scene] * 2
+    assert isinstance(captioner(column, progress=False), list)
+    for images in (scene.parent, str(scene.parent), iter(column)):
+        assert isinstance(captioner(images, progress=False), Iterator)
 
 
 def test_a_captioner_and_its_captions_are_pickled_and_copied(captioner, scene, boxes):

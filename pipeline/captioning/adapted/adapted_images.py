@@ -72,10 +72,19 @@ class AdaptedImages:
             network.to(torch.bfloat16)
         self._seed = decoding.seed if decoding.method == "sampling" else None
         self._generation = _arguments(network.generation_config, decoding, least_beams)
+        fusion = "" if fields["fusion"] == "none" else f", fusion {fields['fusion']}"
+        self._kind = f"{type(network).__name__}{fusion}"
         self.about = (
             f"{type(network).__name__}, a model of transformers with the prompt "
             f"{self._model.prompt!r}."
         )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known of the captioner: model, decoding, use."""
+        beams = self._generation["num_return_sequences"]
+        kind = "beams" if self._seed is None else "samples"
+        return {"model": self._kind, "decoding": f"best of {beams} {kind}", "about": self.about}
 
     def caption_each(
         self, images: Sequence[Callable[[], OpenedImage]], *, attention: bool = False
