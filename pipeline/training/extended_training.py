@@ -46,7 +46,7 @@ def continued(
         before = manifest.origin
         if _without(LENGTH_FIELDS, before) != _without(LENGTH_FIELDS, after):
             continue
-        lines = read_epochs(directory)
+        lines = [line for line in read_epochs(directory) if line.get("epoch") != 0]
         is_whole = all(score in line and "epoch" in line for line in lines)
         selection, end = select(lines, config, score=score) if is_whole else (Selection(), None)
         if not is_whole or select(lines, _of_length(before, config), score=score)[1] != len(lines):
@@ -97,7 +97,7 @@ def _of_length(image: MadeFrom, config: TrainingConfig) -> TrainingConfig:
 
 
 def read_epochs(directory: Path) -> list[dict[str, float]]:
-    """Read the line of each epoch; none if the file is damaged."""
+    """Read the line of each epoch, 0 for the start's own score; none if the file is damaged."""
     try:
         lines = [json.loads(line) for line in (directory / EPOCHS).read_text().splitlines()]
     except (OSError, ValueError):

@@ -225,6 +225,9 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         saved = SavedTraining(task.network, task.optimizer, config.seed, device, run, checkpoints)
         position = saved.resume()
         training = Training(task, record, saved, position)
+        start = task.validation.start
+        if record is not None and start is not None and not position.step:
+            record.epoch({"epoch": 0, "step": 0, task.validation.score: start})
         while position.epoch < config.epochs and position.selection.stale < config.patience:
             try:
                 training.run_epoch(stop)

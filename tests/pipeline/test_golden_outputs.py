@@ -169,7 +169,11 @@ def of_preprocess(directory):
 def of_epochs(directory, *names):
     """Return these figures of each epoch of a training."""
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return {f"epoch {line['epoch']}": {name: line[name] for name in names} for line in lines}
+    return {
+        f"epoch {line['epoch']}": {name: line[name] for name in names}
+        for line in lines
+        if line["epoch"]
+    }
 
 
 def of_train(directory):

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -25,7 +26,8 @@ from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from a2cap.pipeline.training.captioner.train_config import CaptionerTrainingConfig
+from a2cap.pipeline.runtime.training_precision import deterministic_operations, matrix_precision
+from a2cap.pipeline.training.captioner.train_config import CaptionerTrainingConfig, ScstConfig
 from a2cap.pipeline.training.captioner.training_data import TrainingData
 from a2cap.pipeline.training.selection import VALIDATION_LOSS
 
@@ -67,6 +69,19 @@ def training_batches(
         parts=dataset.parts() if config.shuffle_window else None,
         window=config.shuffle_window,
     )
+
+
+def start_score(validation: "CaptionValidation") -> float:
+    """Validate a captioner before its training; return the score that selects the best epoch.
+
+    Takes no random number of the training's.
+    """
+    device, config = validation.device, validation.config
+    switch = deterministic_operations(device) if config.deterministic else nullcontext()
+    gpus = [device] if device.type == "cuda" else []
+    validation.captioner.eval()
+    with matrix_precision(config.precision), switch, torch.random.fork_rng(gpus):
+        return validation.figures()[validation.score]
 
 
 @dataclass(frozen=True)
@@ -193,9 +208,10 @@ class CaptionValidation:
     def warn(self, line: Mapping[str, float]) -> None:
         """Log a warning if the score fell, or the masks hide almost nothing or most of an image."""
         if self.start is not None and line[self.score] < self.start:
+            section = "scst" if isinstance(self.config, ScstConfig) else "train"
             logger.warning(
-                "validation %s is %.3f, below %.3f at the start; lower scst.lr if it stays there",
-                *(self.score, line[self.score], self.start),
+                "validation %s is %.3f, below %.3f at the start; lower %s.lr if it stays there",
+                *(self.score, line[self.score], self.start, section),
             )
         if self.captioner.config.blind:
             return  # a control: what its masks hide means nothing

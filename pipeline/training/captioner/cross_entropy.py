@@ -6,6 +6,7 @@ The captioner's parameters follow the caption loss alone and the mask network's 
 
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -35,6 +36,7 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.caption_validation import (
     CaptionValidation,
+    start_score,
     training_batches,
 )
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
@@ -87,6 +89,8 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
         start = load_model(folder, device=device)
         start_from(start, captioner, description.model, data.vocabulary)
     validation = CaptionValidation(captioner, data, config, description, ranks)
+    if config.start is not None:
+        validation = replace(validation, start=start_score(validation))
     batches = training_batches(
         validation, run.runtime, grouping=config.grouping, max_words=config.max_words
     )

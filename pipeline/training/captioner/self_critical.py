@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.caption_validation import (
     CaptionValidation,
+    start_score,
     training_batches,
 )
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
@@ -73,8 +74,10 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
     rewards = ImageRewards.read(captions, config, device=device)
     optimizer = SelfCriticalOptimizer(loaded.captioner, config, rewards, ranks)
     validation = CaptionValidation(
-        loaded.captioner, data, config, loaded.description, ranks, start_score(model, config)
+        loaded.captioner, data, config, loaded.description, ranks, best_score(model, config)
     )
+    if validation.start is None:
+        validation = replace(validation, start=start_score(validation))
     batches = training_batches(validation, run.runtime)
     task = TrainingTask(
         "scst", "a2 train", "tokens", config, loaded.captioner, batches, optimizer, validation
@@ -84,12 +87,13 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
         save_captioner(run.folder, best, loaded.description, data.vocabulary, features=features)
 
 
-def start_score(model: Path, config: ScstConfig) -> float | None:
+def best_score(model: Path, config: ScstConfig) -> float | None:
     """Return the best validation figure of cross-entropy training, the one of `scst.select`.
 
     None if it did not use the same validation settings.
     """
-    scores = [line.get(config.selected, math.nan) for line in read_epochs(model)]
+    lines = [line for line in read_epochs(model) if line.get("epoch") != 0]
+    scores = [line.get(config.selected, math.nan) for line in lines]
     if not scores or not (model / MANIFEST).is_file():
         return None
     train = read_manifest(model).origin.fields["train"]

@@ -99,8 +99,9 @@ def until_done(work: Callable[[], object]) -> list[int]:
 
 
 def metrics(directory: Path) -> list[dict[str, float]]:
-    """Return the lines of metrics.jsonl."""
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    """Return the lines of metrics.jsonl, without that of a start's own score."""
+    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if line["epoch"]]
 
 
 def without_speed(directory: Path) -> list[dict[str, float]]:

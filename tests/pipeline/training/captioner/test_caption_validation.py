@@ -4,12 +4,15 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import self_critical
-from a2cap.pipeline.training.captioner.caption_validation import CaptionValidation
+from a2cap.pipeline.training.captioner.caption_validation import CaptionValidation, start_score
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
+from a2cap.pipeline.training.learning_curve import LearningCurve
+from tests.experiments import settings
 from tests.pipeline.training.runs import metrics
 from tests.quick import some_quick
 
@@ -43,12 +46,16 @@ def test_idle_masks_log_a_warning_unless_the_captioner_is_a_blind_control(
 
 def test_a_score_below_that_of_the_start_logs_a_warning(caplog):
     captioner = SimpleNamespace(config=SimpleNamespace(blind=False))
-    refined = SimpleNamespace(start=0.5, score="CIDEr", captioner=captioner)
-    for score in (0.5, 0.4):
-        CaptionValidation.warn(refined, {"CIDEr": score})
-    assert caplog.messages == [
-        "validation CIDEr is 0.400, below 0.500 at the start; lower scst.lr if it stays there"
-    ]
+    named = (("scst", ScstConfig(epochs=1)), ("train", TrainConfig(epochs=1)))
+    for section, config in named:
+        refined = SimpleNamespace(start=0.5, score="CIDEr", captioner=captioner, config=config)
+        for score in (0.5, 0.4):
+            CaptionValidation.warn(refined, {"CIDEr": score})
+        assert caplog.messages.pop() == (
+            f"validation CIDEr is 0.400, below 0.500 at the start; lower {section}.lr if it stays "
+            "there"
+        )
+    assert len(caplog.records) == 2
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,39 @@ def test_self_critical_training_starts_at_the_best_score_of_the_same_validation(
     model = experiment.directory("train-xe")
     scst = ScstConfig(epochs=1, validation_beam_size=beams)
     best = max(line["CIDEr"] for line in metrics(model))
-    assert self_critical.start_score(model, scst) == (best if is_same else None)
+    assert self_critical.best_score(model, scst) == (best if is_same else None)
+
+
+def test_the_score_of_a_start_is_epoch_0_of_the_training_that_goes_on_from_it(copy):
+    start = copy.directory("train-xe")
+    best = max(line["CIDEr"] for line in metrics(start))
+    chosen = settings(f"train.start={start}", "train.lr=0.0001")
+
+    def trained(epochs):
+        before = {*copy.artifacts.glob("train-xe/*")}
+        answer = copy.a2("train", *chosen, *settings(f"train.epochs={epochs}"))
+        assert answer.exit_code == 0, answer.output
+        [folder] = {*copy.artifacts.glob("train-xe/*")} - before
+        return folder
+
+    folder = trained(1)
+    assert LearningCurve.read(folder).epochs[0] == {"epoch": 0, "step": 0, "CIDEr": best}
+    # it is none of the epochs of a longer training, which goes on with the first one
+    longer = trained(2)
+    assert metrics(longer)[0] == metrics(folder)[0]  # the same speed
+    assert [line["epoch"] for line in LearningCurve.read(longer).epochs] == [0, 1, 2]
+
+
+def test_the_score_of_a_start_takes_no_random_number(monkeypatch):
+    def figures(validation):
+        return {"CIDEr": float(torch.rand(1) >= 0)}
+
+    monkeypatch.setattr(CaptionValidation, "figures", figures)
+    captioner, config = torch.nn.Linear(1, 1), TrainConfig(epochs=1)
+    validation = CaptionValidation(captioner, SimpleNamespace(validation=["a"]), config, None, None)
+    before = torch.get_rng_state()
+    assert start_score(validation) == 1.0
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("select", some_quick(("CIDEr", "BLEU-4", "loss"), "loss"))
