@@ -42,8 +42,8 @@ class Result:
 class Training(Result):
     """A trained captioner.
 
-    config, artifacts: of the experiment. epochs: validation metrics and losses of each epoch; 0 is the
-    start of a training that goes on from a captioner.
+    config, artifacts: of the experiment. epochs: validation metrics and losses of each epoch; 0
+    is the start of a training that goes on from a captioner.
     """
 
     config: Config = field(repr=False)

@@ -155,6 +155,16 @@ def test_a_saved_model_is_loaded_with_its_alignment(name, tmp_path):
     assert torch.equal(*logits)
 
 
+def test_a_loaded_model_shows_its_kind_alignment_and_decoding(tmp_path):
+    adapted(alignment={"fusion": "gate"}).save_pretrained(tmp_path)
+    captioner = a2cap.load(tmp_path, device="cpu", beam_size=3)
+    kind = type(adapted().model).__name__
+    assert repr(captioner) == (
+        f"Captioner({str(tmp_path)!r}: model {kind}, fusion gate; decoding best of 3 beams)"
+    )
+    assert "a model of transformers" in captioner._repr_html_()
+
+
 @pytest.mark.slow
 def test_the_example_of_the_guide_trains_saves_and_captions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
