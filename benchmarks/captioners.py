@@ -1,7 +1,8 @@
 """Every captioner on the same generated scenes, with and without alignment, in one table.
 
-Writes `table.md` into the folder of --output after each row. Finished stages are not repeated, so a
-stopped run resumes. docs/captioners.md explains the columns.
+Writes `table.md` into the folder of --output after each row, with the rows of earlier calls of the
+same sizes. Finished stages are not repeated, so a stopped run resumes. docs/captioners.md explains
+the columns.
 """
 
 import logging

@@ -10,7 +10,9 @@ whose input is the words before it. Stated by the abstract and reviews of the pa
 distance between both attentions, training alone. Inferred here, without the paper's equations at
 hand: the form for one word (its embedding is the query of a dot product), that the ideal attention
 is trained by predicting its word from what it attends to, the L1 distance, and that the distance
-moves the captioner's attention alone. The paper's noun phrases (DPA) are left out.
+moves the captioner's attention alone. The paper's noun phrases (DPA) are left out. Self-critical
+training keeps both terms, over the sampled captions: the cross-entropy of their words from the
+ideal attention, which reaches the encoder, and the distance. Neither is weighed by the reward.
 
 Both act on the mean of the attention before alignment over layers and heads.
 """

@@ -101,7 +101,8 @@ class LayeredSettings(CaptionerSettings):
 
     prophet: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the distance from Prophet Attention, a rival of alignment in training alone; 0 is
-    none (Liu et al. 2020; model/attention/supervised_attention.py states what was inferred)."""
+    none (Liu et al. 2020; model/attention/supervised_attention.py states what was inferred). It
+    stays on in self-critical training, over the words of sampled captions."""
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:

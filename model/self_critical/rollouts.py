@@ -2,7 +2,9 @@
 
 Captions are sampled without a graph, then scored by teacher forcing in one pass that has the
 gradient. Without dropout both compute the same probabilities, so that the gradient is that of
-back-propagation through every step of sampling.
+back-propagation through every step of sampling. One difference is left: captions are drawn from the
+softmax without <pad> and <bos>, and scored by the softmax with both, to which a trained captioner
+gives next to nothing.
 """
 
 from collections.abc import Callable

@@ -42,8 +42,14 @@ def write_curves(
             axis.set_xscale("symlog", linthresh=smallest)  # unlike log, it can show a weight of 0
         else:
             axis.set_xticks(sorted({x for curve in curves for x, _ in curve.points}))
-        axis.legend(fontsize="small")
     axes[0].set_ylabel(y_label)
+    # below the panels: inside them it would cover lines
+    named = {
+        name: line
+        for axis in axes
+        for line, name in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(named.values(), named, loc="outside lower center", ncols=2, fontsize="small")
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=120)
     write_durably(path, drawn.getvalue())

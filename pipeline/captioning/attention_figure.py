@@ -137,6 +137,7 @@ def write_figure(
     head: int | None = None,
     style: Style = "panels",
     below: CaptionedImage | None = None,
+    names: tuple[str, str] = ("first", "second"),
 ) -> None:
     """Draw the attention at each word of the top-scoring caption; the suffix sets the format.
 
@@ -154,7 +155,7 @@ def write_figure(
             _write_animation(drawn, pixels, captioned, captioned.attention.of(layer, head))
         else:
             figure = attention_figure(
-                pixels, captioned, layer=layer, head=head, style=style, below=below
+                pixels, captioned, layer=layer, head=head, style=style, below=below, names=names
             )
             figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=120)
     write_durably(path, drawn.getvalue())
@@ -176,18 +177,19 @@ def attention_figure(
     head: int | None = None,
     style: Style = "panels",
     below: CaptionedImage | None = None,
+    names: tuple[str, str] = ("first", "second"),
 ) -> Figure:
     """Draw the image with its caption, and below it two panels per word, six words per row.
 
     pixels: (H, W, 3) uint8 RGB. layer, head: counted from 1, draw that layer or head in place of
     the mean. Without alignment, and in boxes, there is one panel per word. below: the same caption
-    with the attention of another captioner, in a second row (Xu et al. 2015, Fig. 2). Raises
-    InputError for a captioner without attention.
+    with the attention of another captioner, in a second row (Xu et al. 2015, Fig. 2); names: of
+    both captioners, labels of the rows. Raises InputError for a captioner without attention.
     """
     attention = _attention(captioned, layer, head)
     caption = captioned.beams[0].caption
     words = caption.split()
-    rows = _rows(captioned, attention, below)
+    rows = _rows(captioned, attention, below, names)
     lines = 1 if style == "boxes" else len(rows)
     below_it = math.ceil(len(words) / _COLUMNS) * lines
     shown = _scaled_down(pixels)
@@ -264,11 +266,14 @@ def _attention(captioned: CaptionedImage, layer: int | None, head: int | None) -
 
 
 def _rows(
-    captioned: CaptionedImage, attention: CaptionAttention, below: CaptionedImage | None
+    captioned: CaptionedImage,
+    attention: CaptionAttention,
+    below: CaptionedImage | None = None,
+    names: tuple[str, str] = ("first", "second"),
 ) -> list[_Row]:
     """Return the rows of panels: original and aligned attention, or that of each captioner."""
     if below is not None and below.attention is not None:
-        pairs = (("first", captioned, attention), ("second", below, below.attention))
+        pairs = ((names[0], captioned, attention), (names[1], below, below.attention))
         return [
             _Row(name, of.regions, times, _peak(times))
             for name, of, used in pairs
@@ -301,7 +306,7 @@ def _write_animation(
 ) -> None:
     """Write a GIF: each word of the caption with the attention that predicts it, then the image."""
     shown = _scaled_down(pixels)
-    row = _rows(captioned, attention, None)[-1]
+    row = _rows(captioned, attention)[-1]
     words = captioned.beams[0].caption.split()
     frames = [_frame(shown, row, words, position) for position in (*range(len(words)), None)]
     times = [_FRAME] * len(words) + [_LAST_FRAME]

@@ -84,6 +84,18 @@ def test_every_kind_of_captioner_has_a_row():
     assert {f"kind={kind}" for kind in kinds.KINDS} == {f for f in fields if f[:5] == "kind="}
 
 
+def test_a_kind_without_attention_has_no_row_with_alignment():
+    assert captioners.fusions_of("nic") == ("none",)
+    assert captioners.fusions_of("show-attend-tell, hard") == ("none", "gate")
+
+
+def test_rows_of_earlier_calls_are_read_again(tmp_path):
+    path = tmp_path / "rows-40-1-8.json"
+    assert captioners.read_rows(path) == {}
+    path.write_text('[["gru", "none", ["gru", "none", "0.5"]]]')
+    assert captioners.read_rows(path) == {("gru", "none"): ["gru", "none", "0.5"]}
+
+
 def test_rows_that_go_on_from_another_follow_it():
     assert captioners.STARTS.keys() | set(captioners.STARTS.values()) <= captioners.KINDS.keys()
     names = sorted(captioners.STARTS, key=captioners.depth)

@@ -36,6 +36,8 @@ from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import captioner_name
 
+_LABEL = 30  # characters of a captioner's name beside a row of panels
+
 
 @click.command()
 @click.argument("images", nargs=-1, required=True, type=PATH)
@@ -156,6 +158,7 @@ def caption(
         head=head,
         style=figure_style or "panels",
         below=_second_captioner(figure_below, boxes, config),
+        names=(_label(models), "" if figure_below is None else _label([figure_below])),
     )
     config = _with_prompt(config, models)
     lines = CaptionLines(captioner_name(models), beams, prefix, suffix, config)
@@ -249,6 +252,12 @@ def _second_captioner(
     return attention_by(models, boxes=boxes, decoding=config.evaluate, runtime=config.runtime)
 
 
+def _label(models: Sequence[Path]) -> str:
+    """Return the name of a captioner, or the end of its path, as the label of a row."""
+    name = captioner_name(models)
+    return name if len(name) <= _LABEL else f"…{name[-_LABEL:]}"
+
+
 def _emit_all(
     captioned: Iterable[tuple[NamedImage, CaptionedImage | A2Error]],
     emit: Callable[[NamedImage, CaptionedImage], bool],
@@ -304,6 +313,7 @@ def _figure_writer(
     head: int | None,
     style: Style,
     below: Callable[[NamedImage, CaptionedImage], CaptionedImage] | None,
+    names: tuple[str, str],
 ) -> Callable[[NamedImage, CaptionedImage], Path] | None:
     """Return the function that writes the figure of one image and returns its path, if asked."""
     if figure is None:
@@ -315,7 +325,9 @@ def _figure_writer(
     def write(image: NamedImage, found: CaptionedImage) -> Path:
         path = paths.for_image(image)
         second = None if below is None else below(image, found)
-        write_figure(path, image, found, layer=layer, head=head, style=style, below=second)
+        write_figure(
+            path, image, found, layer=layer, head=head, style=style, below=second, names=names
+        )
         return path
 
     return write

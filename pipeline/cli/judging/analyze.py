@@ -18,9 +18,9 @@ _COLUMNS = {
     "attention": "  tau(attention)",
     "aligned": "  tau(aligned)",
     "evidence": "  tau(1-mask)",
-    "divergence": "     JSD",
-    "keep": "    mask",
-    "gate": "    gate",
+    "divergence": "      JSD",
+    "keep": "     mask",
+    "gate": "     gate",
 }
 
 
@@ -120,9 +120,16 @@ def _print_layers(analysed: RunAnalysis) -> None:
     click.echo(f"layer{''.join(_COLUMNS.values())}")
     for layer in analysed.layers:
         values = {name: getattr(layer, name) for name in _COLUMNS}
-        shown = {name: "-" if value is None else f"{value:.4f}" for name, value in values.items()}
+        shown = {name: _number(value) for name, value in values.items()}
         row = "".join(shown[name].rjust(len(title)) for name, title in _COLUMNS.items())
         click.echo(f"{layer.layer:>5}{row}")
+
+
+def _number(value: float | None) -> str:
+    """Format a figure with four decimals, or two significant digits where those would be 0."""
+    if value is None:
+        return "-"
+    return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
 
 
 def _print_erasure(analysed: RunAnalysis) -> None:
@@ -130,6 +137,7 @@ def _print_erasure(analysed: RunAnalysis) -> None:
         click.echo(f"erasure, {analysed.erased:,} images, nats per word")
         click.echo("order       comprehensiveness  sufficiency  tau(Shapley)")
     for one in analysed.erasure:
-        tau = "-" if one.shapley is None else f"{one.shapley:.4f}"
-        row = f"{one.comprehensiveness:>19.4f}{one.sufficiency:>13.4f}{tau:>14}"
+        figures = (one.comprehensiveness, one.sufficiency, one.shapley)
+        widths = (19, 13, 14)
+        row = "".join(_number(f).rjust(width) for f, width in zip(figures, widths, strict=True))
         click.echo(f"{one.order:<10}{row}")

@@ -47,6 +47,7 @@ from a2cap.pipeline.training.captioner.training_data import (
     shared_images,
 )
 from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
+from a2cap.pipeline.training.training_parts import GravesRmsprop
 from a2cap.pipeline.training.training_run import TrainingRun
 from a2cap.pipeline.weights.captioners import captioner_folder
 
@@ -195,10 +196,7 @@ def _optimiser(config: TrainConfig, side: list[nn.Parameter]) -> torch.optim.Opt
     if config.optimiser == "sgd":
         return torch.optim.SGD(side, lr=0.0, momentum=0.9, weight_decay=decay)
     if config.optimiser == "rmsprop":
-        # Graves adds 1e-4 within the root
-        return torch.optim.RMSprop(
-            side, lr=0.0, alpha=0.95, eps=1e-2, momentum=0.9, centered=True, weight_decay=decay
-        )
+        return GravesRmsprop(side, lr=0.0, weight_decay=decay)
     return torch.optim.Adam(side, lr=0.0, betas=config.betas, weight_decay=decay, fused=True)
 
 

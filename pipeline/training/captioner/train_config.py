@@ -74,8 +74,8 @@ class TrainConfig(CaptionerTrainingConfig):
     scheduled_sampling_epochs: Count = 50
     """Epochs over which that probability rises from 0."""
     optimiser: Literal["adam", "rmsprop", "sgd"] = "adam"
-    """rmsprop: centred, with decay 0.95 and momentum 0.9 (Graves 2013, used by Xu et al. on
-    Flickr8k). sgd: with momentum 0.9."""
+    """rmsprop: that of Graves 2013, used by Xu et al. on Flickr8k with the rate 1e-4: centred, with
+    decay 0.95, momentum 0.9, and 1e-4 added within the root. sgd: with momentum 0.9."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the L2 norm in the gradient."""
     schedule: Literal["noam", "constant", "step", "cosine", "linear"] = "noam"

@@ -18,6 +18,7 @@ from a2cap.pipeline.analysis.faithfulness import (
 )
 from a2cap.pipeline.analysis.trainings import read_run, trainings_in
 from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
+from a2cap.pipeline.cli.judging.analyze import _number
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 from tests.experiments import a2, copied_captioner
@@ -197,3 +198,8 @@ def test_captions_of_another_vocabulary_are_rejected(run, monkeypatch):
         f"captions and captioner have different vocabularies: {str(run.captions)!r} and "
         f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
     )
+
+
+def test_small_figures_are_printed_with_significant_digits():
+    numbers = (None, 0.0, 2.2e-05, -0.0004, 0.00123, 0.5)
+    assert list(map(_number, numbers)) == ["-", "0.0000", "2.2e-05", "-4.0e-04", "0.0012", "0.5000"]

@@ -192,8 +192,8 @@ def test_the_attention_of_a_second_captioner_is_below_on_its_own_scale_and_regio
     moved = replace(REGIONS, boxes=REGIONS.boxes[::-1])
     weak = np.array([[0.2, 0.8], [0.5, 0.5]], np.float32)
     other = replace(found, regions=moved, attention=CaptionAttention(weak, weak))
-    panels = attention_figure(BLACK, found, below=other).axes[1:]
-    assert [axes.get_ylabel() for axes in panels] == ["first", "second", "", ""]
+    panels = attention_figure(BLACK, found, below=other, names=("soft", "hard")).axes[1:]
+    assert [axes.get_ylabel() for axes in panels] == ["soft", "hard", "", ""]
     notes = ["1.8 × even", "1.6 × even", "spread evenly", "spread evenly"]
     assert [axes.get_xlabel() for axes in panels] == notes
     frames = [axes.patches[0].get_bbox().bounds for axes in panels[:2]]
