@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from typing import BinaryIO
 
 from a2cap.data.errors import A2Error
-from a2cap.extract.image import read_image
+from a2cap.extract.detector.input import Pixels
+from a2cap.extract.image import decode_image
 from a2cap.pipeline.captioning.attention_figure import attention_figure
 from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.outputs.output import caption_line
@@ -42,7 +43,7 @@ class Busy(Exception):
 class _Job:
     """An image file that waits for its answer."""
 
-    path: Path
+    file: BinaryIO
     as_figure: bool
     answer: Future[bytes] = field(default_factory=Future)
 
@@ -59,12 +60,12 @@ class CaptionQueue:
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
-    def answer(self, path: Path, *, as_figure: bool) -> bytes:
+    def answer(self, file: BinaryIO, *, as_figure: bool) -> bytes:
         """Wait for the captions of an image and its card (`ImageCard`) in JSON, or for its figure.
 
         Raises A2Error for an unusable image, and Busy if too many wait or the server stops.
         """
-        job = _Job(path, as_figure)
+        job = _Job(file, as_figure)
         with self._changed:
             if self._is_closed:
                 raise _stops()
@@ -99,7 +100,7 @@ class CaptionQueue:
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         start = time.monotonic()
-        opened = [partial(_open, job.path) for job in jobs]
+        opened = [partial(_open, job.file) for job in jobs]
         try:
             captioned = self._captioner.caption_each(opened, attention=True)
         except Exception as error:
@@ -114,7 +115,7 @@ class CaptionQueue:
             try:
                 if isinstance(answer, A2Error):
                     raise answer
-                drawn = _draw(job.path, answer) if job.as_figure else self._as_json(answer, seconds)
+                drawn = _draw(job.file, answer) if job.as_figure else self._as_json(answer, seconds)
                 job.answer.set_result(drawn)
             except Exception as error:
                 job.answer.set_exception(error)
@@ -130,17 +131,22 @@ class CaptionQueue:
         return json.dumps(shown).encode()
 
 
-def _open(path: Path) -> OpenedImage:
-    return OpenedImage(read_image(path))
+def _open(file: BinaryIO) -> OpenedImage:
+    return OpenedImage(_pixels(file))
+
+
+def _pixels(file: BinaryIO) -> Pixels:
+    file.seek(0)
+    return decode_image(file.read(), "image")
 
 
 def _stops() -> Busy:
     return Busy("the server stops")
 
 
-def _draw(path: Path, found: CaptionedImage) -> bytes:
+def _draw(file: BinaryIO, found: CaptionedImage) -> bytes:
     """Return the figure of `a2 caption --figure`."""
     drawn = io.BytesIO()
-    figure = attention_figure(read_image(path)[:, :, ::-1], found)
+    figure = attention_figure(_pixels(file)[:, :, ::-1], found)
     figure.savefig(drawn, format="png", dpi=120)
     return drawn.getvalue()

@@ -6,17 +6,18 @@ Images that wait are on the disk.
 
 import json
 import logging
+import math
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.pipeline.captioning.captioned_image import BatchCaptioner
@@ -24,6 +25,8 @@ from a2cap.pipeline.report.html import load_template
 from a2cap.pipeline.serving.caption_queue import Busy, CaptionQueue
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 HOST = "127.0.0.1"
 LARGEST = 50 * 2**20
@@ -33,6 +36,8 @@ MOST_BYTES = 512 * 2**20
 MOST_CONNECTIONS = 256
 UPLOAD_SECONDS = 60
 """For a request to arrive."""
+HEADER_SECONDS = 10
+"""For its headers, if others wait for a connection."""
 
 # the page holds its own script and style, and nothing else may run or load
 _POLICY = (
@@ -67,7 +72,7 @@ class CaptionServer(ThreadingHTTPServer):
                 "name one that was trained on detected boxes"
             )
         self.queue = CaptionQueue(captioner, name=name)
-        self._connections: set[socket.socket] = set()
+        self._connections: dict[socket.socket, float] = {}  # -> start, inf with headers
         self._counting = threading.Lock()
         self._bytes = 0
         try:
@@ -86,15 +91,31 @@ class CaptionServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection in a thread of its own, or close it if there are too many."""
+        if len(self._connections) >= MOST_CONNECTIONS:
+            self._close_silent()
         if len(self._connections) < MOST_CONNECTIONS:
-            self._connections.add(request)
+            self._connections[request] = time.monotonic()
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
+    def headers_arrived(self, request: Any) -> None:
+        """Let a connection take its time: its request is known."""
+        if request in self._connections:
+            self._connections[request] = math.inf
+
+    def _close_silent(self) -> None:
+        """Close connections that have not sent their headers, so that others have a place."""
+        latest = time.monotonic() - HEADER_SECONDS
+        for connection, since in list(self._connections.items()):
+            if since < latest:
+                self._connections.pop(connection, None)
+                with suppress(OSError):  # closed since
+                    connection.shutdown(socket.SHUT_RDWR)  # its thread sees an end
+
     def shutdown_request(self, request: Any) -> None:
         """Close a connection."""
-        self._connections.discard(request)
+        self._connections.pop(request, None)
         super().shutdown_request(request)
 
     def server_close(self) -> None:
@@ -133,6 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page."""
+        self.server.headers_arrived(self.connection)
         if self._is_ours() and self.path == "/":
             self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         else:
@@ -140,10 +162,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Answer with the captions of the image in the body, or the figure of its attention."""
+        self.server.headers_arrived(self.connection)
         self._received, is_figure = 0, self.path == "/figure"
         try:
-            with self._image() as path:
-                found = self.server.queue.answer(path, as_figure=is_figure)
+            with self._image() as file:
+                found = self.server.queue.answer(file, as_figure=is_figure)
         except _Refusal as refusal:
             self._discard_body()
             self._fail(refusal)
@@ -177,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         return sites in (None, ["same-origin"]) and origins in (None, own)
 
     @contextmanager
-    def _image(self) -> Iterator[Path]:
+    def _image(self) -> Iterator[BinaryIO]:
         """Receive the image into a file; _Refusal where the request is not one of the page."""
         if not self._is_ours() or self.path not in ("/caption", "/figure"):
             raise _Refusal(HTTPStatus.NOT_FOUND, "no such page; send an image to /caption")
@@ -191,12 +214,25 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the image has {length:,} bytes, the limit is {LARGEST:,}; scale it down",
             )
-        with self.server.reserved(length), tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "image"
-            with path.open("wb") as file:
-                for chunk in self._chunks(length):
-                    file.write(chunk)
-            yield path
+        with self.server.reserved(length), ExitStack() as opened:
+            # without a name: a server that is killed leaves nothing
+            file = self._on_disk(lambda: opened.enter_context(tempfile.TemporaryFile(buffering=0)))
+            for chunk in self._chunks(length):
+                self._on_disk(partial(file.write, chunk))
+            yield file
+
+    def _on_disk(self, work: Callable[[], T]) -> T:
+        """Return the result of work on the disk; raise _Refusal if the disk fails or is full."""
+        try:
+            return work()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            logger.warning("cannot keep an image: %s", reason)
+            raise _Refusal(
+                HTTPStatus.INSUFFICIENT_STORAGE,
+                f"the server's disk for temporary files fails: {reason}; free space there, or "
+                "start the server with another TMPDIR",
+            ) from error
 
     def _length(self) -> int | None:
         """Return the length of the body that the request states, None without a valid one."""
@@ -207,9 +243,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Yield the body in pieces; raise TimeoutError if it takes too long."""
         end = time.monotonic() + UPLOAD_SECONDS
         while length > 0 and (chunk := self.rfile.read1(min(length, 1 << 16))):
-            yield chunk
             length -= len(chunk)
-            self._received += len(chunk)
+            self._received += len(chunk)  # before the disk, on which the caller writes it, may fail
+            yield chunk
             if time.monotonic() > end:
                 raise TimeoutError
 

@@ -1,7 +1,9 @@
 """The page of `a2 serve`: captions of images that are sent, and requests that are refused."""
 
+import errno
 import http.client
 import json
+import math
 import os
 import re
 import resource
@@ -239,6 +241,60 @@ def test_connections_beyond_the_limit_are_closed(monkeypatch, scene):
             connection.close()
         until(lambda: not server._connections)
         assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
+
+
+def test_half_sent_requests_keep_no_others_out(monkeypatch, scene):
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.1)
+    with serving_fixed() as (server, captioner):
+        captioner.going_on.set()
+        silent = socket.create_connection(("127.0.0.1", server.server_port))
+        slow = started_upload(server, len(scene.read_bytes()))  # its headers have arrived
+        until(lambda: sorted(server._connections.values())[-1:] == [math.inf])
+        until(lambda: len(server._connections) == 2)
+        time.sleep(0.2)
+        assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
+        assert silent.recv(1) == b""
+        slow.send(scene.read_bytes())
+        assert slow.getresponse().status == 200
+        silent.close()
+
+
+@pytest.mark.parametrize("failing", ["open", "write"])
+def test_a_full_temporary_disk_is_one_clear_answer(monkeypatch, scene, caplog, capfd, failing):
+    class Full(BytesIO):
+        def write(self, chunk):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def opened(**options):
+        if failing == "open":
+            raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+        return Full()
+
+    reason = {"open": "No usable temporary directory found in ['/tmp']"}
+    monkeypatch.setattr(serving.tempfile, "TemporaryFile", opened)
+    with serving_fixed() as (server, captioner):
+        captioner.going_on.set()
+        reason = reason.get(failing, "No space left on device")
+        assert refused(server, "POST", "/caption", scene.read_bytes()) == (
+            507,
+            f"the server's disk for temporary files fails: {reason}; free space there, or start "
+            "the server with another TMPDIR",
+        )
+        monkeypatch.undo()
+        assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
+    assert caplog.messages == [f"cannot keep an image: {reason}"]
+    assert capfd.readouterr().err == ""
+
+
+def test_an_upload_has_no_name_that_a_killed_server_would_leave(monkeypatch, scene, tmp_path):
+    monkeypatch.setattr(serving.tempfile, "tempdir", str(tmp_path))
+    with serving_fixed() as (server, captioner), ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(request, server, "POST", "/caption", scene.read_bytes())
+        assert captioner.started.wait(60)
+        assert list(tmp_path.iterdir()) == []
+        captioner.going_on.set()
+        assert sent.result()[0] == 200
 
 
 def test_a_page_closed_early_is_no_error(scene, capfd, caplog):
