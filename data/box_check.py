@@ -4,6 +4,9 @@ Importers of region features, `data.instances` and `a2 caption --boxes` call it.
 their reasons are in docs/guide/features.md.
 """
 
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,6 +24,8 @@ ROUNDING = 1.0
 pixel, others after it, and some are rounded."""
 _RELATIVE = 1.001
 """Largest coordinate of boxes in shares of the image, which rounding may exceed."""
+_EXAMINED, _FEWEST_PROBLEMS = 1000, 3
+"""Images whose boxes show the convention of a COCO file; fewer bad ones are skipped one by one."""
 _FEWEST, _DEVIATIONS = 10, 3
 """Square images, and standard errors of their mean, from which swapped axes are no accident."""
 _WORDS = {"xyxy": "x1 y1 x2 y2", "xywh": "x y w h", "cxcywh": "cx cy w h", "yxyx": "y1 x1 y2 x2"}
@@ -79,6 +84,26 @@ def require_boxes(
         raise ConventionError(
             f"box {index} is outside the image of {size[0]} x {size[1]} pixels: "
             f"{_shown(boxes, order, index)}; {_advice(boxes, size, order, option)}"
+        )
+
+
+def require_convention(images: Iterable[tuple[str, NDArray[np.float32], Size]], path: Path) -> None:
+    """Raise ConventionError if the boxes of most images of a COCO file cannot be theirs.
+
+    images: ids, x1 y1 x2 y2 boxes, and sizes.
+    """
+    sample = list(islice((image for image in images if len(image[1])), _EXAMINED))
+    problems = {}
+    for name, boxes, size in sample:
+        try:
+            require_boxes(boxes, size, order="xywh")
+        except ConventionError as error:
+            problems[name] = str(error)
+    if len(problems) >= _FEWEST_PROBLEMS and 2 * len(problems) > len(sample):
+        first = next(iter(problems))
+        raise ConventionError(
+            f"boxes of {len(problems):,} of {len(sample):,} images of {str(path)!r} are not as in "
+            f"COCO, first {first!r}: {problems[first]}"
         )
 
 

@@ -6,8 +6,10 @@ Each input is a mutation of a good file. Reading it has to return, or to end in 
 five seconds of computing and 2 GB; the first input that does neither is kept and named.
 """
 
+import gzip
 import json
 import logging
+import pickle
 import random
 import resource
 import signal
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import lmdb
 import numpy as np
 import torch
 
@@ -208,11 +211,23 @@ def features(folder: Path) -> Target:
         written = folder / form
         first = min(written.iterdir()) if written.is_dir() else written
         files[f"{form}.{'npz' if written.is_dir() else form}"] = first.read_bytes()
+    regions = FeatureStore(folder / "store")["000000000001"]
+    arrays = {"features": regions.features.astype("f4"), "boxes": regions.boxes, "num_boxes": 3}
+    info = {"bbox": regions.boxes, "num_boxes": np.int64(len(regions)), "image_width": 640}
+    np.save(folder / "a.npy", np.array(info, dtype=object))
+    torch.save({"1": {k: torch.as_tensor(v) for k, v in arrays.items()}}, folder / "b.pth")
+    files |= {"a_info.npy": (folder / "a.npy").read_bytes(), "c.pkl": pickle.dumps({"1": arrays})}
+    files |= {"b.pth": (folder / "b.pth").read_bytes(), "d.gz": gzip.compress(files["caffe.caffe"])}
+    with lmdb.open(str(folder / "lmdb")) as environment, environment.begin(write=True) as to:
+        to.put(b"1", pickle.dumps(arrays))
+    files["e.mdb"] = (folder / "lmdb" / "data.mdb").read_bytes()[: 8 << 12]
     sizes = {f"{number:012}": (640, 480) for number in (1, 2)}
 
     def read(path: Path) -> None:
         # files of npz are read by folder
-        source = path.parent if path.suffix == ".npz" else path
+        source = path.parent if path.suffix in (".npz", ".npy") else path
+        if path.suffix == ".npy":
+            np.save(path.with_name("a.npy"), regions.features)
         consumed(open_features(source, Reading(sizes)))
 
     return Target(files, read)

@@ -1,10 +1,9 @@
 """Reader of COCO instances: annotated boxes (Lin et al. 2014, arXiv:1405.0312)."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
@@ -20,16 +19,13 @@ from a2cap.data.annotations.json_items import (
     text_member,
 )
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
-from a2cap.data.box_check import ConventionError, require_boxes
+from a2cap.data.box_check import require_boxes, require_convention
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import image_id
 from a2cap.data.regions import NO_CLASS, Regions
 
 logger = logging.getLogger(__name__)
-
-_EXAMINED, _FEWEST = 1000, 3
-"""Images whose boxes show the convention of a file; fewer bad ones are skipped one by one."""
 
 Sides = tuple[float, float, float, float]
 """x, y, width and height in pixels."""
@@ -131,26 +127,9 @@ def read_instances(path: Path) -> dict[str, Instances]:
             np.array([row[2] for row in rows], dtype=np.int32),
             np.array([row[3] for row in rows], dtype=np.float32),
         )
-    _require_convention(instances, path)
+    sized = ((name, one.boxes, one.size) for name, one in instances.items() if one.size)
+    require_convention(sized, path)
     return instances
-
-
-def _require_convention(instances: Mapping[str, Instances], path: Path) -> None:
-    """Raise ConventionError if the boxes of most images that state a size cannot be theirs."""
-    sized = ((name, one) for name, one in instances.items() if one.size is not None and len(one))
-    sample = dict(islice(sized, _EXAMINED))
-    problems = {}
-    for name, one in sample.items():
-        try:
-            require_boxes(one.boxes, cast("tuple[int, int]", one.size), order="xywh")
-        except ConventionError as error:
-            problems[name] = str(error)
-    if len(problems) >= _FEWEST and 2 * len(problems) > len(sample):
-        first = next(iter(problems))
-        raise ConventionError(
-            f"boxes of {len(problems):,} of {len(sample):,} images of {str(path)!r} are not as in "
-            f"COCO, first {first!r}: {problems[first]}"
-        )
 
 
 def load_instances(

@@ -10,6 +10,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from a2cap.data.annotations.instances import Annotated, Sides, load_instances, read_annotated
 from a2cap.data.annotations.json_items import (
     BadItem,
@@ -19,6 +21,7 @@ from a2cap.data.annotations.json_items import (
     text_member,
 )
 from a2cap.data.annotations.read import SkippedItem, resolve_files
+from a2cap.data.box_check import require_convention
 from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
@@ -44,8 +47,8 @@ def read_coco(
 
     images: folder of their files; those without a file, with a bad entry or with a bad box are
     skipped. only: ids of the images to read. Raises InputError with the position of a bad category
-    or attribute, if too many images are skipped, if none is left, and if an id of `only` is not in
-    the file.
+    or attribute, if too many images are skipped, if none is left, if the boxes of most images are
+    of another convention, and if an id of `only` is not in the file.
     """
     document = load_instances(instances, required=["categories"], optional=["attributes"])
     classes = _read_names(document, "categories", path=instances)
@@ -77,6 +80,9 @@ def read_coco(
     usable = {of: entries[of] for of in sorted(found.keys() - reasons.keys())}
     # an annotation that occurs twice counts once
     labels = {of: _labels(entry) for of, entry in usable.items()}
+    boxes = {of: np.array([one.box for one in labels[of]], np.float32) for of in usable}
+    sizes = {of: (entry.image.width, entry.image.height) for of, entry in usable.items()}
+    require_convention(((of, boxes[of], sizes[of]) for of in usable), instances)
     labelled = tuple(
         labelled_image(of, found[of], width=image.width, height=image.height, labels=labels[of])
         for of, image in ((of, entry.image) for of, entry in usable.items())

@@ -178,7 +178,7 @@ class _Opener:
         try:
             with ZipFile(path) as archive:
                 members = [one for one in archive.infolist() if not one.is_dir()]
-        except BadZipFile as error:
+        except (BadZipFile, ValueError, NotImplementedError, OSError) as error:
             raise InputError(f"{path.name!r} is damaged: {error}; download it again") from error
         names = [one.filename for one in members]
         if any(PurePosixPath(name).name == "data.pkl" for name in names):

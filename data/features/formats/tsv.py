@@ -6,10 +6,13 @@ line that was joined with the next one is read.
 
 import base64
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from gzip import BadGzipFile
 from pathlib import Path
 from typing import BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -34,8 +37,8 @@ class TsvContainer:
     def __init__(self, open_file: OpenFile, name: str, limit: int) -> None:
         self._open, self._limit, self.title = open_file, limit, f"{name!r} (TSV)"
         with open_file() as file:
-            first = file.readline(limit).rstrip(b"\r\n").split(b"\t")
-        names = [as_text(value[:99]) for value in first] if len(first) > 2 else []
+            first = next(self._lines(file), b"").rstrip(b"\r\n").split(b"\t")
+        names = [as_text(value[:99].decode(errors="replace")) for value in first]
         self._has_header = layout_of(names) is not None
         by_count = {len(one.columns): one.columns for one in LAYOUTS if one.columns}
         self._columns = tuple(names) if self._has_header else by_count.get(len(first), ())
@@ -60,7 +63,10 @@ class TsvContainer:
                     yield from self._entries(line.rstrip(b"\r\n").split(b"\t"), f"line {number}")
 
     def _lines(self, file: BinaryIO) -> Iterator[bytes]:
-        return iter(partial(file.readline, self._limit), b"")
+        try:
+            yield from iter(partial(file.readline, self._limit), b"")
+        except (EOFError, BadGzipFile, BadZipFile, zlib.error) as error:
+            raise InputError(f"{self.title} is damaged: {error}; download it again") from error
 
     def _entries(self, values: list[bytes], position: str) -> Iterator[Entry]:
         """Yield the image of a line, or those of a line in which a torn one was continued."""

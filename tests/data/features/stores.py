@@ -17,7 +17,7 @@ def make_regions(image_id, *, count=None, width=8, attributes=False):
     rng = np.random.default_rng([ord(letter) for letter in image_id])
     count = int(rng.integers(1, 6)) if count is None else count
     return Regions(
-        boxes=rng.uniform(0, 100, (count, 4)).astype(np.float32),
+        boxes=np.sort(rng.uniform(0, 100, (count, 2, 2)), axis=1).reshape(count, 4).astype("f4"),
         features=rng.normal(size=(count, width)).astype(np.float32),
         scores=rng.uniform(size=count).astype(np.float32),
         class_ids=rng.integers(0, 1600, count).astype(np.int32),

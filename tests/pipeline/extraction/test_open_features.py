@@ -200,6 +200,12 @@ def test_packed_tsv_is_read_from_gzip_and_zip(tmp_path):
     content = tsv(tmp_path).read_bytes()
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(content))
     assert_read(tmp_path / "b.tsv.gz")
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(content)[:-900])
+    message = message_of(convert, tmp_path / "b.tsv.gz", tmp_path / "store", form="a2")
+    assert message == (
+        "'b.tsv.gz' (TSV) is damaged: Compressed file ended before the end-of-stream marker was "
+        "reached; download it again"
+    )
     with ZipFile(tmp_path / "c.zip", "w") as archive:
         archive.writestr("trainval_36/trainval.tsv", content)
     assert_read(tmp_path / "c.zip")
