@@ -1,19 +1,34 @@
 """Scores of captions that Python programs hold."""
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
 
+from a2cap.data.annotations.json_items import BadItem
+from a2cap.data.annotations.record import Fields, Record, raw_image
 from a2cap.data.errors import InputError
 from a2cap.data.tokenizers import Tokenizer
+from a2cap.pipeline.evaluation.results import read_captions, read_references
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.all_metrics import score as score_tokens
 from a2cap.pipeline.metrics.cider import Idf
 from a2cap.pipeline.metrics.spice import NEEDS
 from a2cap.pipeline.metrics.tokenization import tokenize
 
+_Groups = dict[Any, list[str]]
+_Item = Mapping[str, object]
+Captions = Mapping[Any, str] | Iterable[str] | Iterable[_Item] | str | Path
+"""Captions by image id, in order, as COCO's results, a single one, or a file."""
+References = (
+    Mapping[Any, Sequence[str]] | Iterable[Sequence[str]] | Iterable[_Item] | Sequence[str] | Path
+)
+"""References likewise, a list of them for each caption."""
+
 
 def score(
-    captions: Mapping[str, str] | Sequence[str],
-    references: Mapping[str, Sequence[str]] | Sequence[Sequence[str]],
+    captions: Captions,
+    references: References,
     *,
     metrics: Sequence[str] | None = None,
     tokenizer: Tokenizer = "karpathy",
@@ -21,46 +36,93 @@ def score(
 ) -> Scores:
     """Score captions against their references; metrics, 95 % intervals, and values of each image.
 
-    captions and references: by image id, or in the same order. metrics: some of Bleu_1 to Bleu_4,
-    METEOR, ROUGE_L, CIDEr, SPICE and SPIDEr, by default those that need no Java. Values equal those
-    of pycocoevalcap, over PTB tokens. tokenizer: unicode for captions of any language, without
-    METEOR and SPICE, which read English. idf: source of CIDEr's document frequencies; coco for
-    those of COCO's train2014, which suit a few images, or one. The result prints as a table. Raises
-    InputError if the images differ, JavaError if SPICE cannot run.
+    captions and references: by image id, or in the same order; a single caption with its
+    references; lists of COCO's {"image_id", "caption"}; or the paths of files of any form. metrics:
+    some of Bleu_1 to Bleu_4, METEOR, ROUGE_L, CIDEr, SPICE and SPIDEr, by default those that need
+    no Java. Values equal those of pycocoevalcap, over PTB tokens. tokenizer: unicode for captions
+    of any language, without METEOR and SPICE, which read English. idf: source of CIDEr's document
+    frequencies; coco for those of COCO's train2014, which suit a few images, or one. The result
+    prints as a table. Raises InputError if the images differ, JavaError if SPICE cannot run.
 
     >>> found = score(["a red house"], [["a red house", "a house on a hill"]])  # doctest: +SKIP
     >>> found.metrics["Bleu_4"], found.warnings  # doctest: +SKIP
     """
-    if not isinstance(captions, Mapping) and not isinstance(references, Mapping):
-        if len(captions) != len(references):
-            raise InputError(
-                f"captions and references differ in number: {len(captions)} and "
-                f"{len(references)}; give one list of references per caption"
-            )
-        captions = {str(number): caption for number, caption in enumerate(captions)}
-        references = {str(number): texts for number, texts in enumerate(references)}
-    if not isinstance(captions, Mapping) or not isinstance(references, Mapping):
-        raise InputError(
-            "captions and references are of different kinds: a mapping and a sequence; give two "
-            "mappings by image id, or two sequences"
-        )
-    for image_id, texts in references.items():
-        # a text is a sequence of texts too, of its letters
-        is_list = isinstance(texts, Collection) and not isinstance(texts, str)
-        if not is_list or not all(isinstance(text, str) for text in texts):
-            raise InputError(
-                f"references of image {image_id!r} are not a list of texts: {texts!r}; give a list "
-                "of one or more texts per caption"
-            )
-    for image_id, caption in captions.items():
-        if not isinstance(caption, str):
-            raise InputError(
-                f"caption of image {image_id!r} is not a text: {caption!r}; give a text"
-            )
-    candidates = tokenize({name: [caption] for name, caption in captions.items()}, tokenizer)
-    tokens = tokenize(references, tokenizer)
+    texts, groups = _by_image(captions, references)
+    candidates = tokenize({name: [caption] for name, caption in texts.items()}, tokenizer)
+    tokens = tokenize(groups, tokenizer)
     needs_spice = metrics is not None and not {"SPICE", "SPIDEr"}.isdisjoint(metrics)
     no_spice = None if needs_spice else f"name it in metrics; {NEEDS}"
     return score_tokens(
         candidates, tokens, metrics=metrics, no_spice=no_spice, tokenizer=tokenizer, idf=idf
     )
+
+
+def _by_image(captions: Captions, references: References) -> tuple[dict[Any, str], _Groups]:
+    """Return the caption and the references of each image, by the ids of the captions."""
+    if _is_file(captions) and _is_file(references):
+        groups = read_references(Path(str(references)))
+        results = read_captions(Path(str(captions)), groups)
+        keys = {i: results.keys.get(i, groups.key_of(i)) for i in groups.texts}
+        texts = {results.keys[i]: caption for i, caption in results.captions.items()}
+        return texts, {keys[i]: group for i, group in groups.texts.items()}
+    if isinstance(captions, str):  # a single caption with its references
+        single = [references] if isinstance(references, str) else references
+        return _by_image({"0": captions}, cast("References", {"0": single}))
+    mapped = _mapped(captions, "captions"), _mapped(references, "references")
+    if [*map(type, mapped)] == [list, list] and len(mapped[0]) != len(mapped[1]):
+        raise InputError(
+            f"captions and references differ in number: {len(mapped[0])} and "
+            f"{len(mapped[1])}; give one list of references per caption"
+        )
+    if type(mapped[0]) is not type(mapped[1]):
+        raise InputError(
+            "captions and references are of different kinds: a mapping and a sequence; give two "
+            "mappings by image id, or two sequences"
+        )
+    own, other = (m if isinstance(m, dict) else dict(enumerate(m)) for m in mapped)
+    if not isinstance(mapped[0], dict):
+        own = {str(number): text for number, text in own.items()}
+    names = {str(name): name for name in own}  # 49 and "49" are one image
+    by_name = {names.get(str(name), name): _group(name, texts) for name, texts in other.items()}
+    return {name: _caption(name, text) for name, text in own.items()}, by_name
+
+
+def _mapped(values: object, what: str) -> dict[Any, Any] | list[Any]:
+    """Return captions or references by image, or as a list in their order."""
+    if isinstance(values, Mapping):
+        return dict(values)
+    items = list(values) if isinstance(values, Iterable) else [values]
+    if not items or not isinstance(items[0], Mapping):
+        return items
+    found: dict[Any, Any] = {}
+    for number, item in enumerate(items):
+        try:
+            image = raw_image(Record(f"item {number}", item), Fields())
+        except BadItem as error:
+            raise InputError(f"item {number} of {what}: {error}; fix or remove it") from error
+        found.setdefault(image.key, []).extend(image.captions)
+    return found
+
+
+def _is_file(value: object) -> bool:
+    return isinstance(value, Path) or (isinstance(value, str) and os.path.isfile(value))  # noqa: PTH113  (any text)
+
+
+def _group(image_id: object, texts: object) -> list[str]:
+    # a text is a sequence of texts too, of its letters
+    listed = texts if isinstance(texts, Collection) and not isinstance(texts, str) else [None]
+    group = [text for text in listed if isinstance(text, str)]
+    if len(group) != len(listed):
+        raise InputError(
+            f"references of image {image_id!r} are not a list of texts: {texts!r}; give a list "
+            "of one or more texts per caption"
+        )
+    return group
+
+
+def _caption(image_id: object, caption: object) -> str:
+    if isinstance(caption, list) and len(caption) == 1:  # as pycocoevalcap has them
+        caption = caption[0]
+    if not isinstance(caption, str):
+        raise InputError(f"caption of image {image_id!r} is not a text: {caption!r}; give a text")
+    return caption

@@ -59,7 +59,8 @@ def header_of(text: str, fields: Fields) -> tuple[str, list[str]] | None:
         columns = [names.get(title.lower(), title.lower()) for title in titles]
         captions = [c for c in columns if c in fields.captions or is_numbered(c)]
         has_images = not {*fields.image}.isdisjoint(columns)
-        is_pair = fields.is_scored and not {*REFERENCE_FIELDS}.isdisjoint(columns)
+        beside = (c.rstrip("0123456789").rstrip("_") in REFERENCE_FIELDS for c in columns)
+        is_pair = fields.is_scored and any(beside)
         if captions and (has_images or (is_pair and len(columns) > 1)):
             return delimiter, columns
     return None

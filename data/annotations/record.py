@@ -7,7 +7,7 @@ image with captions that are not checked yet.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ CAPTION_FIELDS = (
 )
 SPLIT_FIELDS = ("split", "set", "set_name")
 _OWN_ID_FIELDS = ("image_id", "cocoid")
-_NUMBERED = re.compile(r"(?:caption|sentence|text|comment)_?[0-9]+")
+_NUMBERED = re.compile(r"(?:caption|sentence|text|comment|reference|ref)_?[0-9]+")
 _ANSWERS = ("gpt", "assistant", "model", "bot")
 _IMAGE_TOKEN = re.compile(r"</?(?:image|img|ImageHere)>")
 
@@ -43,6 +43,7 @@ class Fields:
 
     turn: of the answers in a conversation, the one that is the caption. is_scored: as scores read
     them, records without an image are in the order of another file, and captions may be empty.
+    has_all: every field of `captions` has captions, not only the first.
     """
 
     image: Sequence[str] = IMAGE_FIELDS
@@ -50,6 +51,7 @@ class Fields:
     split: Sequence[str] = SPLIT_FIELDS
     turn: int = 1
     is_scored: bool = False
+    has_all: bool = False
 
 
 def fields_of(names: FieldNames) -> Fields:
@@ -113,7 +115,8 @@ def raw_image(record: Record, fields: Fields, file: str | None = None) -> RawIma
     own_id = first_value(values, _OWN_ID_FIELDS)
     if isinstance(own_id, bool) or not isinstance(own_id, int | str):
         own_id = None
-    captions = captions_of(values, fields)
+    names = [[name] for name in fields.captions] if fields.has_all else [fields.captions]
+    captions = [c for each in names for c in captions_of(values, replace(fields, captions=each))]
     split = first_value(values, fields.split)
     return RawImage(record.position, name, split, captions, own_id, key)
 

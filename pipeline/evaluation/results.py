@@ -7,7 +7,7 @@ Captions without images are in the order of the references.
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, starmap
 from pathlib import Path, PurePosixPath
@@ -30,6 +30,7 @@ from a2cap.data.annotations.record import (
 )
 from a2cap.data.annotations.summary import SPECIAL_TOKENS
 from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.unicode_words import script_of
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
 from a2cap.data.identities import NO_OWN_IDS, Identities, Key, normal_key
@@ -42,7 +43,10 @@ logger = logging.getLogger(__name__)
 
 _CAPTIONS = Fields(captions=(*PREDICTION_FIELDS, *CAPTION_FIELDS), is_scored=True)
 _REFERENCES = Fields(captions=(*REFERENCE_FIELDS, *CAPTION_FIELDS), is_scored=True)
+_BESIDE_CAPTIONS = Fields(captions=REFERENCE_FIELDS, is_scored=True)
 _LOGGED_ITEMS = 5
+_MOST_LETTERS = 0.5
+"""Share of letters of a script that makes it that of the captions."""
 _REMEDY = (
     'name the files with their suffix, as "image", or the ids of the references, as "image_id"'
 )
@@ -69,6 +73,19 @@ class References:
         # Tokenising tokens again would change some: "m&m" becomes "m & m".
         is_done = self.may_be_tokens and _are_tokens(self.texts, tokens)
         return dict(self.texts) if is_done else tokens
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer for the script of the references, with a notice of Unicode words."""
+        script, share = script_of(chain(*self.texts.values()))
+        if script == "LATIN" or share <= _MOST_LETTERS:
+            return "karpathy"
+        logger.warning(
+            "%.0f %% of the letters of the references are %s: captions are compared as Unicode "
+            "words, without METEOR and SPICE, which read English; --tokenizer decides",
+            100 * share,
+            script,
+        )
+        return "unicode"
 
     @cached_property
     def identities(self) -> Identities:
@@ -132,6 +149,21 @@ class Results:
     captions: Mapping[str, str]
     keys: Mapping[str, Key]
     own_ids: Mapping[str, Key] = field(default_factory=dict)
+
+
+def caption_fields(column: str | None = None) -> Fields:
+    """Return the fields of captions to score, with the one that is named."""
+    return replace(_CAPTIONS, captions=[column]) if column else _CAPTIONS
+
+
+def reference_fields(columns: Sequence[str] = (), *, beside_captions: bool = False) -> Fields:
+    """Return the fields of references, with those that are named.
+
+    beside_captions: of a file that has both, whose captions are no references.
+    """
+    if columns:
+        return replace(_REFERENCES, captions=columns, has_all=len(columns) > 1)
+    return _BESIDE_CAPTIONS if beside_captions else _REFERENCES
 
 
 def read_results(path: Path) -> dict[str, str]:

@@ -14,14 +14,17 @@ from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.paths import require_folder
+from a2cap.data.identities import Key
 from a2cap.data.image_ids import find_images
 from a2cap.data.scenes.truth import Scenes, judge_captions, read_scenes
 from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
 from a2cap.pipeline.evaluation.metrics_file import write_scores
 from a2cap.pipeline.evaluation.results import (
+    caption_fields,
     read_captions,
     read_references,
+    reference_fields,
     require_same_images,
 )
 from a2cap.pipeline.metrics.all_metrics import METRICS as ALL_METRICS
@@ -43,40 +46,47 @@ _SHOWN = 500  # images of a report
 class ScoredFiles:
     """Captions and references to score, and how.
 
-    captions, references: files as `read_captions` and `read_references` take them. allow_missing:
-    permit references without a caption. word_groups: groups of words that are scored separately.
-    scenes: instances.json of generated scenes, to judge what the captions state. tokenizer: as for
-    `tokenize`. idf: as for `score`. most: references of an image, the first by id; None is all.
-    metrics: further ones, `module:function`.
+    captions, references: files as `read_captions` and `read_references` take them; None for
+    references beside the captions. allow_missing: permit references without a caption. word_groups:
+    groups of words that are scored separately. scenes: instances.json of generated scenes, to judge
+    what the captions state. tokenizer: as for `tokenize`; None for Unicode words in other scripts
+    than Latin, else PTB tokens. idf: as for `score`. most: references of an image, the first by id;
+    None is all. metrics: further ones, `module:function`. caption_column, reference_columns: names
+    of the fields, None for those that are known.
     """
 
     captions: Path
-    references: Path
+    references: Path | None
     allow_missing: bool = False
     spice: bool = False
     word_groups: Path | None = None
     scenes: Path | None = None
-    tokenizer: Tokenizer = "karpathy"
+    tokenizer: Tokenizer | None = None
     idf: Idf = "references"
     most: int | None = None
     metrics: tuple[str, ...] = ()
+    caption_column: str | None = None
+    reference_columns: tuple[str, ...] = ()
 
     def score(self) -> Evaluation:
         """Return the scores; raise InputError if both files are of different images."""
         groups = read_word_groups(self.word_groups) if self.word_groups else {}
         scenes = read_scenes(self.scenes) if self.scenes else None
-        references = read_references(self.references)
-        results = read_captions(self.captions, references)
+        path = self.references or self.captions
+        fields = reference_fields(self.reference_columns, beside_captions=self.references is None)
+        references = read_references(path, fields)
+        results = read_captions(self.captions, references, caption_fields(self.caption_column))
+        tokenizer = self.tokenizer or references.tokenizer()
         missing = require_same_images(results.keys, references, allow_missing=self.allow_missing)
         captions, raw = results.captions, references.texts
-        tokens = references.tokens(self.tokenizer)
-        sources = (self.captions, self.references, self.word_groups, self.scenes)
+        tokens = references.tokens(tokenizer)
+        sources = (self.captions, path, self.word_groups, self.scenes)
         return score_evaluation(
             f"Captions of {self.captions.name}",
             captions,
             # References of images without a caption do not count in CIDEr's document frequencies.
             {image_id: tokens[image_id][: self.most] for image_id in captions},
-            tokenizer=self.tokenizer,
+            tokenizer=tokenizer,
             idf=self.idf,
             no_spice=spice_obstacle() if self.spice else f"add --spice; {NEEDS}",
             metrics=self.metrics,
@@ -85,27 +95,31 @@ class ScoredFiles:
             shown={image_id: raw[image_id][: self.most] for image_id in captions},
             skipped=dict.fromkeys(missing, f"no caption in {self.captions.name}"),
             provenance={
-                METRIC_TOKENS: metric_tokens(self.tokenizer),
+                METRIC_TOKENS: metric_tokens(tokenizer),
                 **({"document frequencies": "COCO train2014"} if self.idf == "coco" else {}),
                 **({"references": f"the first {self.most} by id"} if self.most else {}),
                 **{f"sha256 of {path.name}": sha256_of(path)[:12] for path in sources if path},
             },
             facts={
                 "Model": f"captions of {self.captions.name}",
-                "Data": self.references.name,
+                "Data": path.name,
                 "Command": self._command,
             },
+            keys={**results.keys, **{i: references.key_of(i) for i in missing}},
         )
 
     @property
     def _command(self) -> str:
         """The command with its paths as they were named, to run in the same folder."""
-        words = ["a2", "score", self.captions, "--references", self.references]
+        words = ["a2", "score", self.captions]
+        words += ["--references", self.references] if self.references else []
+        words += ["--caption-column", self.caption_column] if self.caption_column else []
+        words += [word for name in self.reference_columns for word in ("--reference-column", name)]
         words += ["--allow-missing"] * self.allow_missing + ["--spice"] * self.spice
         words += [word for path in self.metrics for word in ("--metric", path)]
         words += ["--word-groups", self.word_groups] if self.word_groups else []
         words += ["--scenes", self.scenes] if self.scenes else []
-        words += ["--tokenizer", self.tokenizer] if self.tokenizer != "karpathy" else []
+        words += ["--tokenizer", self.tokenizer] if self.tokenizer else []
         words += ["--idf", self.idf] if self.idf != "references" else []
         words += ["--most-references", self.most] if self.most else []
         return shlex.join(map(str, words))
@@ -126,6 +140,7 @@ def score_evaluation(
     skipped: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
     facts: Mapping[str, str] | None = None,
+    keys: Mapping[str, Key] | None = None,
 ) -> Evaluation:
     """Score one caption per image against the tokens of its references.
 
@@ -148,6 +163,7 @@ def score_evaluation(
         word_groups=score_word_groups(tokens, references, groups) if groups else None,
         judged=judged or {},
         facts=facts or {},
+        keys=keys or {},
     )
 
 
@@ -182,5 +198,6 @@ def write_per_image(path: Path, evaluation: Evaluation) -> None:
     rows.writerow(["image_id", "caption", *names])
     for image_id, values in evaluation.scores.per_image.items():
         numbers = [values.get(name, "") for name in names]
-        rows.writerow(map(as_text, [image_id, evaluation.captions[image_id], *numbers]))
+        key = evaluation.keys.get(image_id, image_id)
+        rows.writerow(map(as_text, [key, evaluation.captions[image_id], *numbers]))
     write_durably(path, text.getvalue().encode())

@@ -49,7 +49,7 @@ class Evaluation:
     beams: captions with the scores that ranked them, best first. beams and grounding are empty for
     captions that were read from a file. judged: captions of generated scenes. baseline: another
     evaluation to compare with. facts: model, data and command in the header of the report,
-    name -> value. curve: of the training.
+    name -> value. curve: of the training. keys: ids of images as their files have them.
     """
 
     title: str
@@ -66,6 +66,7 @@ class Evaluation:
     baseline: Baseline | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     curve: LearningCurve | None = None
+    keys: Mapping[str, int | str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:

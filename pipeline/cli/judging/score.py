@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from a2cap.data.image_ids import results_id
+from a2cap.data.annotations.layouts import LAYOUTS
 from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
@@ -21,13 +21,19 @@ from a2cap.pipeline.evaluation.score_captions import (
 from a2cap.pipeline.metrics.cider import IDFS, Idf
 
 
-@click.command()
+@click.command(epilog=f"Forms: {'; '.join(layout.name for layout in LAYOUTS)}.")
 @click.argument("captions", type=FILE)
 @click.option(
     "--references",
     type=FILE,
-    required=True,
-    help="COCO captions, dataset_coco.json, a CSV or Flickr token file, or references.json.",
+    help="References in any form; those beside the captions in CAPTIONS if it is left out.",
+)
+@click.option("--caption-column", help="Field or column with the captions, if its name is another.")
+@click.option(
+    "--reference-column",
+    "reference_columns",
+    multiple=True,
+    help="Field or column with references; may be repeated.",
 )
 @click.option(
     "--most-references",
@@ -47,7 +53,11 @@ from a2cap.pipeline.metrics.cider import IDFS, Idf
     metavar="MODULE:FUNCTION",
     help="Compute a metric of your own too; may be repeated.",
 )
-@click.option("--tokenizer", type=click.Choice(TOKENIZERS), default="karpathy", show_default=True)
+@click.option(
+    "--tokenizer",
+    type=click.Choice(TOKENIZERS),
+    help="Words that are compared; unicode for other scripts than Latin, else karpathy.",
+)
 @click.option(
     "--idf",
     type=click.Choice(IDFS),
@@ -60,7 +70,9 @@ from a2cap.pipeline.metrics.cider import IDFS, Idf
 @force_option
 def score(
     captions: Path,
-    references: Path,
+    references: Path | None,
+    caption_column: str | None,
+    reference_columns: tuple[str, ...],
     most_references: int | None,
     compare: Path | None,
     per_image: Path | None,
@@ -69,7 +81,7 @@ def score(
     allow_missing: bool,
     spice: bool,
     metrics: tuple[str, ...],
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     idf: Idf,
     word_groups: Path | None,
     scenes: Path | None,
@@ -77,8 +89,9 @@ def score(
 ) -> None:
     """Score captions against references.
 
-    CAPTIONS: COCO results, JSON lines, {"42": "a dog"}, CSV, or a text with a caption on each line
-    in the order of the references. Prints each metric with its 95 % interval. The exit code is 3 if
+    CAPTIONS: a file in any of the forms below. Captions without images, such as the lines of a
+    text, are in the order of the references: of "images" in COCO captions, else of the first
+    caption of each image. Prints each metric with its 95 % interval. The exit code is 3 if
     captions are missing, which --allow-missing permits, or SPICE cannot run.
 
     \b
@@ -105,6 +118,8 @@ def score(
             idf,
             most_references,
             metrics,
+            caption_column,
+            reference_columns,
         )
 
     found = files(captions).score()
@@ -120,7 +135,7 @@ def score(
         write_evaluation(output, found, image_cards(found, images))
         click.echo(f"report: {output / 'report.html'}")
     if found.skipped:
-        text = missing_captions([*map(results_id, found.skipped)], found.total)
+        text = missing_captions([found.keys[i] for i in found.skipped], found.total)
         click.echo(f"a2: {text}; scored without them", err=True)
     if found.skipped or (spice and not has_spice(found.scores.not_run)):
         raise click.exceptions.Exit(EXIT_SKIPPED)

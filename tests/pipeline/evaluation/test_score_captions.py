@@ -126,6 +126,76 @@ def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
     assert "Unicode words" in (tmp_path / "scores" / "report.html").read_text()
 
 
+def test_captions_in_another_script_than_latin_are_compared_as_unicode_words(files, caplog):
+    captions = {1: "一只狗跑", 2: "一只猫"}
+    answer = a2("score", *files(captions, {1: ["一只狗跑。"], 2: ["一只猫睡。"]}))
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.startswith("BLEU-1   0.8669")  # 7 words, all right, of 8
+    assert "METEOR   not run: it reads English alone" in answer.stdout
+    assert caplog.messages == [
+        "100 % of the letters of the references are CHINESE OR JAPANESE: captions are compared as "
+        "Unicode words, without METEOR and SPICE, which read English; --tokenizer decides"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        (
+            "x.json",
+            [
+                {"prediction": "a red dog runs", "references": REFERENCES[1]},
+                {"prediction": "two dogs", "references": REFERENCES[2]},
+            ],
+            [],
+        ),
+        (
+            "x.jsonl",
+            '{"image": "1.jpg", "caption": "a red dog runs", "references": ["A red dog runs.", '
+            '"The dog is running."]}\n{"image": "2.jpg", "caption": "two dogs", "references": '
+            '["Two cats sleep.", "Cats."]}',
+            [],
+        ),
+        (
+            "x.csv",
+            "image,mine,r1,r2\n1.jpg,a red dog runs,A red dog runs.,The dog is running.\n"
+            "2.jpg,two dogs,Two cats sleep.,Cats.\n",
+            ["--caption-column", "mine", "--reference-column", "r1", "--reference-column", "r2"],
+        ),
+        (
+            "x.csv",
+            "prediction,reference_1,reference_2\na red dog runs,A red dog runs.,The dog is running."
+            "\ntwo dogs,Two cats sleep.,Cats.\n",
+            [],
+        ),
+    ],
+)
+def test_captions_beside_references_are_scored(a2_evaluate, tmp_path, name, content, options):
+    answer = a2_evaluate(written(tmp_path, content, name), *options)
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.startswith("BLEU-1   0.8333 ")
+
+
+def test_captions_without_references_beside_them_are_rejected(a2_evaluate, tmp_path):
+    path = written(tmp_path, [{"image_id": 1, "caption": "a dog"}])
+    answer = a2_evaluate(path)
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: no usable image in {str(path)!r}, read as a JSON list of records: 1 of 1 items "
+        "skipped for one reason, first 'entry 1': no field of the caption among 'image_id', "
+        "'caption'; name it as data.fields.caption; fix them\n"
+    )
+
+
+def test_ids_come_back_as_they_are_in_the_file(a2_evaluate, files, tmp_path):
+    named = files({1: "a red dog runs"})
+    answer = a2_evaluate(*named, "--allow-missing", "--per-image", tmp_path / "images.csv")
+    assert answer.stderr == (
+        "a2: 1 of 2 images with references have no caption: 2; scored without them\n"
+    )
+    assert (tmp_path / "images.csv").read_text().splitlines()[1].startswith("1,a red dog runs,")
+
+
 def test_cider_by_the_frequencies_of_coco_is_stated(a2_evaluate, files, tmp_path, monkeypatch):
     frequencies = CorpusFrequencies.count([["a dog"]] * 9)
     monkeypatch.setattr(cider, "coco_frequencies", lambda: frequencies)
@@ -235,7 +305,7 @@ def test_captions_of_other_files_are_compared_and_listed_by_image(a2_evaluate, f
     assert lines[start + 3].startswith("BLEU-1    0.6000  0.8333  +0.2333 ")
     header, first, _ = table.read_text().splitlines()
     assert header == "image_id,caption,Bleu_1,Bleu_2,Bleu_3,Bleu_4,ROUGE_L,CIDEr"
-    assert first.startswith("000000000001,a red dog runs,")
+    assert first.startswith("1,a red dog runs,")
     answer = a2_evaluate(*named[:3], "--allow-missing", "--compare", written(tmp_path, {"1": "a"}))
     assert (answer.exit_code, answer.stderr) == (
         1,
