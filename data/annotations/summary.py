@@ -18,6 +18,7 @@ from a2cap.data.annotations.read import (
 from a2cap.data.captions.unicode_words import breaks_words, script_of
 from a2cap.data.data_config import PreprocessConfig
 from a2cap.data.errors import InputError
+from a2cap.data.identities import Identities
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,10 @@ def summarize(annotations: Annotations) -> str:
         f"rarest characters {', '.join(f'{c!r} {characters[c]:,}' for c in rarest)}",
         ", ".join(f"{split} {count:,}" for split, count in splits.items()) or "no splits",
     ]
+    own = Identities((image.image_id, image.own_id) for image in images)
+    if own:
+        first = images[0]
+        parts.append(f"ids other than those of the files: {first.own_id!r} is {first.file!r}")
     skipped = [item for item in annotations.skipped if item.reason != IN_NO_SPLIT]
     parts += [f"{len(skipped):,} items skipped"] if skipped else []
     return f"read as {annotations.layout}: {'; '.join(parts)}"

@@ -33,7 +33,7 @@ from a2cap.data.files.sealed_folder import MANIFEST
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.extraction.open_features import open_features, read_sizes
+from a2cap.pipeline.extraction.open_features import ids_by_sizes, open_features, read_sizes
 
 Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2", "tar", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -86,6 +86,7 @@ def convert(
     _require_new(target)
     if form == "parquet":
         load_pyarrow(target.name)
+    ids = ids or ids_by_sizes(sizes, source)
     opened = open_features(source, Reading(read_sizes(sizes), order, number_type, ids))
     stored: FeatureType = dtype if form in _HALF else "float32"
     done = _ConvertedImages(target, form, stored)

@@ -28,6 +28,9 @@ from a2cap.pipeline.engine.prepared_stage import EventLog
 
 logger = logging.getLogger(__name__)
 
+OWN_IDS = "own_ids"
+"""Field of the key of features that were linked with ids of annotations."""
+
 _TRIED = 20
 """Images of a file among which one has to be readable."""
 
@@ -61,8 +64,20 @@ class ImportedFeatures:
 
     @property
     def is_result(self) -> bool:
-        """True for a store in a result of `a2 extract`, whose ids are those of files."""
+        """True for a store in a result of `a2 extract`."""
         return is_store(self.source) and (self.source.parent / MANIFEST).is_file()
+
+    @property
+    def names_files(self) -> bool:
+        """True for a store whose ids are those of files: extracted from them, or linked."""
+        beside = self.source.parent
+        return self.is_result and (
+            (beside / WEIGHTS).is_file() or OWN_IDS in read_manifest(beside).origin.fields
+        )
+
+    def names(self) -> "_Names | None":
+        """Return how names of images are read, None if each is that of a file."""
+        return _Names(self) if self.identities and not self.names_files else None
 
     def files(self) -> dict[str, Path]:
         """Return the files that determine the result, by name."""
@@ -86,7 +101,7 @@ class ImportedFeatures:
         from a2cap.pipeline.extraction.open_features import open_features, read_sizes
 
         reason = "it is empty"
-        opened = open_features(self.source, Reading(read_sizes(self.sizes)))
+        opened = open_features(self.source, Reading(read_sizes(self.sizes), ids=self.names()))
         for item in islice(opened, _TRIED):
             if isinstance(item, ImageFeatures):
                 return int(item.regions.features.shape[1])
@@ -99,7 +114,6 @@ class _Names:
 
     def __init__(self, imported: ImportedFeatures) -> None:
         self.reader = imported.identities.reader(f"the features of {str(imported.path)!r}")
-        self._are_files = not imported.identities or imported.is_result
 
     def __call__(self, name: str) -> str:
         # "id 5" is no file's id: a number that the annotations lack may be that of another file
@@ -107,7 +121,7 @@ class _Names:
 
     def keep(self, store: Path) -> bool:
         """Return True if the keys of a store are those of the files."""
-        return self._are_files or all(self(key) == key for key in FeatureStore(store))
+        return all(self(key) == key for key in FeatureStore(store))
 
 
 def import_features(
@@ -125,19 +139,18 @@ def import_features(
     """
     target, source = directory / FEATURES, imported.source
     (target / MANIFEST).unlink(missing_ok=True)  # the last run died before the stage's manifest
-    names = _Names(imported)
-    if is_store(source) and names.keep(source):
+    names = imported.names()
+    if is_store(source) and (names is None or names.keep(source)):
         _link_files(source, target)
         found = read_manifest(source.parent if imported.is_result else source).reasons
     else:
         from a2cap.pipeline.extraction.convert import convert, skipped_file
 
         dtype = FeatureStore(source).facts.dtype if is_store(source) else imported.config.dtype
-        ids = names if imported.identities else None
-        made = convert(source, target, form="a2", dtype=dtype, sizes=imported.sizes, ids=ids)
+        made = convert(source, target, form="a2", dtype=dtype, sizes=imported.sizes, ids=names)
         skipped_file(target).unlink(missing_ok=True)
         found = {item.image_id: item.reason for item in made.skipped}
-    if names.reader.summary:
+    if names is not None and names.reader.summary:
         logger.info("%s", names.reader.summary)
     store = FeatureStore(target)
     wanted, stored = set(imported.image_ids), set(store)

@@ -17,13 +17,18 @@ from a2cap.data.features.formats.dictionaries import (
 )
 from a2cap.data.features.formats.feature_format import (
     Container,
+    Ids,
     ImageFeatures,
     Reading,
     Sizes,
     Source,
 )
 from a2cap.data.features.formats.hdf5 import Hdf5Container
-from a2cap.data.features.formats.image_sizes import ImageSizes, sizes_in_coco
+from a2cap.data.features.formats.image_sizes import (
+    ImageSizes,
+    identities_in_coco,
+    sizes_in_coco,
+)
 from a2cap.data.features.formats.layout_source import LayoutSource
 from a2cap.data.features.formats.lmdb_records import DATA_FILE, LmdbContainer
 from a2cap.data.features.formats.numpy_files import SUFFIXES, AttBoxContainer, NumpyContainer
@@ -46,6 +51,10 @@ _TORCH = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 _ZIP = b"PK\x03\x04"
 _BESIDE = {".jsonl", ".json", ".md", ".txt", ".pkl", ".mdb-lock"}
 """Suffixes of files beside features, such as lists of skipped images and indices of rows."""
+_REMEDY = (
+    "name a folder of images in place of the COCO file, or read the features by data.features with "
+    "data.ids"
+)
 _RESULT = "features.lmdb"
 """The store in a result of `a2 extract`."""
 
@@ -104,6 +113,19 @@ def read_sizes(path: Path | None) -> Sizes:
     if path is None:
         return {}
     return ImageSizes(path) if path.is_dir() else sizes_in_coco(path)
+
+
+def ids_by_sizes(sizes: Path | None, source: Path) -> Ids | None:
+    """Return how names of images are read by the ids and files in a COCO file with sizes.
+
+    None without one, and where its ids are the numbers of the files: each name is that of a file.
+    """
+    if sizes is None or sizes.is_dir():
+        return None
+    identities = identities_in_coco(sizes)
+    read = identities.reader(f"the features of {str(source)!r}", remedy=_REMEDY)
+    # "id 5" is no file's id: a number that the list lacks may be that of another file
+    return (lambda name: read(name) or f"id {name}") if identities else None
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.images import SHARD_SIZE, ExtractionInputs, given_boxes
-from a2cap.pipeline.extraction.imported import import_features
+from a2cap.pipeline.extraction.imported import OWN_IDS, import_features
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
@@ -165,7 +165,7 @@ class ImportFeatures(Stage):
         fields: dict[str, object] = {"features": {"dtype": imported.config.dtype}}
         if own:  # by which names in the file are read
             linked = json.dumps([self.data.ids, *sorted(own.items())])
-            fields["own_ids"] = hashlib.sha256(linked.encode()).hexdigest()
+            fields[OWN_IDS] = hashlib.sha256(linked.encode()).hexdigest()
         outputs = (FEATURES, EXTRACTOR)
         return PreparedStage(self.name, self.version, fields, found, outputs, self.work)
 

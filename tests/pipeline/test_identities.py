@@ -26,7 +26,7 @@ from a2cap.pipeline.evaluation.score_captions import ScoredFiles
 from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.metrics.tokenization import tokenize
 from tests.data.messages import message_of, written
-from tests.experiments import a2, found, images_of
+from tests.experiments import a2, found, images_of, problems
 
 NUMBERED, RENAMED = "{:012d}.jpg", "shots/photo-{}.jpg"
 PERMUTED = ("permuted", NUMBERED, "data.ids=annotation")
@@ -178,7 +178,7 @@ def test_features_that_fit_two_images_are_rejected_unless_data_ids_decides(
         assert np.array_equal(store[normal_key(own)].features, original[name].features)
 
 
-@pytest.mark.parametrize("form", ["a2", "tar", "lxmert"])
+@pytest.mark.parametrize("form", ["a2", "tar", "lxmert", "m2"])
 def test_a_conversion_of_such_features_is_read_as_the_file(
     make, experiment, original, texts, tmp_path, caplog, form
 ):
@@ -186,11 +186,56 @@ def test_a_conversion_of_such_features_is_read_as_the_file(
     data = make("large", NUMBERED)
     convert(data.folder / "theirs.tsv", tmp_path / "converted", form=form)
     features = override("data.features", tmp_path / "converted")
-    opened = experiment.open(*data.overrides, features, artifacts=tmp_path / "artifacts")
+    listed = override("data.sizes", data.folder / "instances.json")
+    sizes = listed if form == "m2" else "data.sizes=null"
+    opened = experiment.open(*data.overrides, features, sizes, artifacts=tmp_path / "artifacts")
+    assert not problems(opened, "extract")
     for stage in ("extract", "preprocess"):
         opened.run(stage)
     require_together(opened, data, original, texts)
     assert any("name images by ids of the annotations, first " in text for text in caplog.messages)
+
+
+def test_a_conversion_by_a_list_of_sizes_has_the_ids_of_its_files(make, original, tmp_path):
+    data = make("large", NUMBERED)
+    convert(data.folder / "theirs.tsv", tmp_path / "m2", form="m2")
+    listed = data.folder / "instances.json"
+    convert(tmp_path / "m2", tmp_path / "store", form="a2", dtype="float32", sizes=listed)
+    store = FeatureStore(tmp_path / "store")
+    for name, file in data.files.items():
+        assert np.array_equal(store[image_id(file)].features, original[name].features)
+
+
+def test_a_conversion_by_sizes_whose_ids_fit_two_images_is_rejected(make, tmp_path):
+    data = make("permuted", NUMBERED)
+    convert(data.folder / "theirs.tsv", tmp_path / "m2", form="m2")
+    listed = data.folder / "instances.json"
+    assert message_of(
+        convert, tmp_path / "m2", tmp_path / "store", form="a2", sizes=listed
+    ).endswith(
+        "; name a folder of images in place of the COCO file, or read the features by "
+        "data.features with data.ids"
+    )
+
+
+def test_an_import_without_annotations_is_linked_when_it_is_imported_again(
+    make, experiment, original, texts, tmp_path
+):
+    data, artifacts = make("large", NUMBERED), tmp_path / "artifacts"
+    alone = experiment.open(
+        *data.overrides, "data.annotations=null", "data.split_list=null", artifacts=artifacts
+    )
+    features = override("data.features", alone.run("extract").directory)
+    opened = experiment.open(*data.overrides, features, artifacts=artifacts)
+    for stage in ("extract", "preprocess"):
+        linked = opened.run(stage).directory
+    require_together(opened, data, original, texts)
+    again = override("data.features", opened.run("extract").directory)
+    opened = experiment.open(*data.overrides, again, artifacts=tmp_path / "others")
+    for stage in ("extract", "preprocess"):
+        linked = opened.run(stage).directory
+    require_together(opened, data, original, texts)
+    assert linked.is_dir()
 
 
 def test_features_extracted_from_the_files_need_no_setting(make, experiment, original, tmp_path):

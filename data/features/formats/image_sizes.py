@@ -8,6 +8,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import Sizes
 from a2cap.data.files.image_file import image_size
 from a2cap.data.files.json_file import read_json
+from a2cap.data.identities import Identities
 from a2cap.data.image_ids import find_images
 from a2cap.data.image_ids import image_id as image_id_of
 
@@ -25,6 +26,13 @@ def sizes_in_coco(path: Path) -> Sizes:
             f"{path.name!r} lacks file_name, width or height of an image; "
             "name a COCO captions, instances or image-info file"
         ) from error
+
+
+def identities_in_coco(path: Path) -> Identities:
+    """Return the ids in a COCO file that `sizes_in_coco` reads, beside those of its files."""
+    content = cast("dict[str, Any]", read_json(path))
+    own = ((image_id_of(image["file_name"]), image.get("id")) for image in content["images"])
+    return Identities(own)
 
 
 class ImageSizes(Mapping[str, tuple[int, int]]):
