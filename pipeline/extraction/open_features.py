@@ -49,7 +49,7 @@ _LMDB, _LMDB_AT = b"\xde\xc0\xef\xbe", 16
 _TORCH = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 """The pickled number with which torch.save began before it wrote zips."""
 _ZIP = b"PK\x03\x04"
-_BESIDE = {".jsonl", ".json", ".md", ".txt", ".pkl", ".mdb-lock"}
+_BESIDE = {".jsonl", ".json", ".md", ".txt"}
 """Suffixes of files beside features, such as lists of skipped images and indices of rows."""
 _REMEDY = (
     "name a folder of images in place of the COCO file, or read the features by data.features with "
@@ -167,6 +167,7 @@ class _Opener:
             for name, file in files.items()
             if not any(part.startswith(".") for part in name.parts)
             and name.suffix.lower() not in IMAGE_SUFFIXES.union(_BESIDE)
+            and not name.name.endswith("_imgid2idx.pkl")
             and file.is_file()
         ]
         if arrays := [name for name in names if name.endswith(SUFFIXES)]:

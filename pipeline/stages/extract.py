@@ -148,7 +148,7 @@ class ImportFeatures(Stage):
     files: ExperimentFiles
 
     name = EXTRACT
-    version = 2
+    version = 3
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with the features, ids of the images that need some, and image sizes."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.array_values import arrays_of, as_text
 from a2cap.data.features.formats.feature_format import Arrays, Entry, ImageFeatures, LazyArrays
-from a2cap.data.features.formats.layouts import FEATURE_NAMES, Layout
+from a2cap.data.features.formats.layouts import FEATURE_NAMES, Layout, known_layouts
 from a2cap.data.features.formats.pickled import read_pickle
 from a2cap.data.features.source_files import index_file
 from a2cap.data.files.hdf5_file import is_inside, own_dataset
@@ -62,6 +62,11 @@ class Hdf5Container:
                 self._form = "flat"
                 self._arrays = [key.removeprefix(first) for key in keys if key.startswith(first)]
                 return names
+        if keys and not (is_inside(file, keys[0]) and isinstance(file[keys[0]], h5py.Group)):
+            raise InputError(
+                f"the layout of {self.path.name!r} is unknown: it has {', '.join(keys[:6])}; known "
+                f"names of features and boxes are {known_layouts()}"
+            )
         return keys
 
     def _ids(self, file: h5py.File) -> list[str]:

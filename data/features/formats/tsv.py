@@ -48,8 +48,13 @@ class TsvContainer:
                 f"first line of {name!r} has {len(first)} columns, not {counts}; name a file of "
                 "one of them, or add a first line with the names of the columns"
             )
-        ids = [one for one in ("image_id", "img_id") if one in self._columns]
-        self._id_column = self._columns.index(ids[0]) if ids else 0
+        ids = [one for one in self._columns if one in ("image_id", "img_id")]
+        if not ids:
+            raise InputError(
+                f"{name!r} has no column of ids: its first line is {', '.join(names)}; call the "
+                "column image_id"
+            )
+        self._id_column = self._columns.index(ids[0])
         self._length = 0  # of the last column, in the latest whole line
 
     def __len__(self) -> int:

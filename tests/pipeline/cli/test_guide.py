@@ -118,7 +118,7 @@ def reader(experiment, copy, tmp_path, monkeypatch):
     trained, scored = (next(folder.glob(f"artifacts/{n}/*")) for n in ("train-xe", "evaluate"))
     links = {
         **dict.fromkeys(("coco", "scenes"), scenes),
-        **dict.fromkeys(("DIR", "photos"), scenes / "images"),
+        **dict.fromkeys(("DIR", "photos", "train2014"), scenes / "images"),
         "FILE": scenes / "dataset_coco.json",
         **dict.fromkeys(
             ("image.jpg", "dog.jpg", "photo.jpg", "holidays/a.jpg", "my-images/b.jpg"), image

@@ -187,6 +187,14 @@ def test_a_header_line_names_the_columns(tmp_path):
     assert len(open_features(tmp_path / "a.tsv")) == 3
 
 
+def test_a_header_line_without_ids_is_refused(tmp_path):
+    path = tsv(tmp_path, columns=CAFFE[1:], header=True)
+    assert message_of(open_features, path) == (
+        "'a.tsv' has no column of ids: its first line is image_w, image_h, num_boxes, boxes, "
+        "features; call the column image_id"
+    )
+
+
 def test_text_of_bytes_that_python_printed_is_read(tmp_path):
     assert_read(tsv(tmp_path, quoted=True))
 
@@ -331,6 +339,8 @@ def test_lmdb_of_every_encoding_is_read(tmp_path, value):
     path = write_lmdb(tmp_path / "x", {**values, "keys": pickle.dumps([*names])})
     assert len(open_features(path)) == 3
     assert_read(path, atol=1e-4)
+    next(iter(open_features(path, SIZES)))  # LMDB opens no file twice
+    assert_read(path, atol=1e-4)
 
 
 def test_lmdb_that_is_damaged_or_packed_is_refused_by_name(tmp_path, monkeypatch):
@@ -405,6 +415,15 @@ def test_an_unknown_layout_lists_its_arrays_and_the_known_ones(tmp_path):
         "its layout is unknown: it has rois, vectors; known names of features and boxes are "
         "features and boxes; feat and box; x and bbox; features and bbox; image_features and "
         "image_bb; features and norm_bb; grids"
+    )
+
+
+def test_hdf5_of_an_unknown_layout_lists_its_names(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["9_vectors"] = np.zeros((2, 8))
+    assert message_of(open_features, tmp_path / "x.h5").startswith(
+        "the layout of 'x.h5' is unknown: it has 9_vectors; known names of features and boxes are "
+        "features and boxes; feat and box; "
     )
 
 
