@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.annotations.read import SkippedItem
-from a2cap.data.annotations.word_groups import read_word_groups
+from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
 from a2cap.data.batches.collate import Batch
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
@@ -21,7 +21,8 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import Regions, top_scoring
-from a2cap.data.scenes.truth import read_scenes
+from a2cap.data.scenes.truth import Scenes, read_scenes
+from a2cap.data.tokenizers import Tokenizer
 from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.attention import certify_captions, ground_captions
 from a2cap.pipeline.captioning.decoding import Beam
@@ -44,7 +45,7 @@ from a2cap.pipeline.evaluation.results import write_results
 from a2cap.pipeline.evaluation.score_captions import score_evaluation, write_evaluation
 from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_statistics
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
-from a2cap.pipeline.report.report import worst_typical_best
+from a2cap.pipeline.report.report import Baseline, Evaluation, worst_typical_best
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.learning_curve import LearningCurve
@@ -196,9 +197,52 @@ class _Captioning:
             layers = self.layers(captions, shown)
             certificates = self.certify(captions, attention, shown)
         instances = inputs.get("instances")
-        boxes = {} if instances is None else _read_boxes(instances.path, self.store, captions)
+        boxes = {} if instances is None else read_boxes(instances.path, self.store, captions)
         most = self.model.description.max_regions
         return EvaluationImages(self.store, most, images, boxes, attention, layers, certificates)
+
+
+@dataclass(frozen=True)
+class SplitScoring:
+    """What the captions of a split are compared with, read before minutes of decoding."""
+
+    config: EvaluateConfig
+    groups: WordGroups
+    scenes: Scenes | None
+    baseline: Baseline | None
+    no_spice: str | None
+
+    @classmethod
+    def read(
+        cls, config: EvaluateConfig, inputs: Mapping[str, Input], no_spice: str | None
+    ) -> "SplitScoring":
+        """Read the inputs; no_spice: as in `score`."""
+        baseline = read_baseline(inputs["baseline"].path) if "baseline" in inputs else None
+        return cls(
+            config,
+            read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {},
+            read_scenes(inputs["scenes"].path) if "scenes" in inputs else None,
+            baseline and replace(baseline, name=config.baseline_name),
+            no_spice,
+        )
+
+    def score(
+        self,
+        captions: Mapping[str, str],
+        references: Mapping[str, Sequence[str]],
+        tokenizer: Tokenizer,
+    ) -> Evaluation:
+        """Score one caption per image of the split."""
+        return score_evaluation(
+            f"Captions of the {self.config.split} split",
+            captions,
+            references,
+            tokenizer=tokenizer,
+            no_spice=self.no_spice,
+            metrics=self.config.metrics,
+            groups=self.groups,
+            scenes=self.scenes,
+        )
 
 
 def evaluate_captioner(
@@ -226,26 +270,13 @@ def evaluate_captioner(
     store.require_width(model.description.region_width)
     captioning = _Captioning(config, model, store, events)
     references, skipped = read_split(config.split, inputs)
-    # All inputs are read and checked before minutes of decoding.
-    groups = read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {}
-    scenes = read_scenes(inputs["scenes"].path) if "scenes" in inputs else None
-    compared = read_baseline(inputs["baseline"].path) if "baseline" in inputs else None
+    scoring = SplitScoring.read(config, inputs, no_spice)
 
     beams = captioning.decode(list(references))
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     named = CaptionFile(inputs["captions"].path / CAPTIONS)
     write_results(directory / RESULTS, captions, named.identities, named.files)
-    tokenizer = model.vocabulary.tokenizer
-    evaluation = score_evaluation(
-        f"Captions of the {config.split} split",
-        captions,
-        references,
-        tokenizer=tokenizer,
-        no_spice=no_spice,
-        metrics=config.metrics,
-        groups=groups,
-        scenes=scenes,
-    )
+    evaluation = scoring.score(captions, references, model.vocabulary.tokenizer)
     scores = evaluation.scores
     events.write("scored", **scores.metrics)
 
@@ -254,12 +285,12 @@ def evaluate_captioner(
     evaluation = replace(
         evaluation,
         skipped=skipped,
-        statistics=_statistics(captions, beams, references),
+        statistics=statistics_of(captions, beams, references),
         provenance=provenance_of(config, inputs, model, named.identities),
         curve=LearningCurve.read(inputs["model"].path),
         beams=beams,
         grounding=known.ground(captions),
-        baseline=compared and replace(compared, name=config.baseline_name),
+        baseline=scoring.baseline,
         facts=_facts(config, inputs, model),
     )
     write_evaluation(directory, evaluation, known.cards(shown))
@@ -282,8 +313,8 @@ def _facts(
     }
 
 
-def _read_boxes(
-    path: Path, store: FeatureStore, image_ids: Collection[str]
+def read_boxes(
+    path: Path, store: FeatureStore | Mapping[str, Regions], image_ids: Collection[str]
 ) -> dict[str, Instances]:
     """Read the annotated boxes of images; list and leave out those for another size."""
     boxes = {}
@@ -317,7 +348,9 @@ def read_split(
     tokens = load_reference_tokens(captions / REFERENCES)
     # Sorted: the order of decoding is the same on every machine.
     chosen = sorted(CaptionFile(captions / CAPTIONS).image_ids(name))
-    reasons = read_manifest(inputs["features"].path).reasons
+    # a model of transformers reads no features
+    features = inputs.get("features")
+    reasons = {} if features is None else read_manifest(features.path).reasons
     references = {image_id: tokens[image_id] for image_id in chosen if image_id not in reasons}
     if not references:
         raise InputError(
@@ -326,7 +359,7 @@ def read_split(
     return references, {image_id: reasons[image_id] for image_id in chosen if image_id in reasons}
 
 
-def _statistics(
+def statistics_of(
     captions: Mapping[str, str],
     beams: Mapping[str, Sequence[Beam]],
     references: Mapping[str, Sequence[str]],

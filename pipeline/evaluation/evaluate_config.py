@@ -14,6 +14,9 @@ class EvaluateConfig(CaptioningConfig):
 
     split: Literal["val", "test"] = "test"
     """Split to caption; val too where the annotations have no test split."""
+    model: Path | None = None
+    """Model of transformers to evaluate in place of the experiment's captioner: a folder of
+    save_pretrained, or org/name in the cache. It reads the images, not their features."""
     ensemble: tuple[Path, ...] = ()
     """Results of other trainings on the same features and vocabulary (directories of train-xe or
     train-scst) that form an ensemble with this experiment's captioner."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.word_groups import read_word_groups
 from a2cap.data.data_config import DataConfig
+from a2cap.data.errors import ConfigError
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.model.plug_ins import plug_in_of
@@ -60,16 +61,23 @@ class Evaluate(Stage):
 
     name = EVALUATE
     version = 10
-    always = ("metrics", "spice", "baseline", "word groups", "ensemble", "images")
+    always = ("metrics", "spice", "baseline", "word groups", "ensemble", "model", "images")
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with further captioners, and what the captions are compared with."""
         config, data, files = self.evaluate, self.data, self.files
-        found = {
-            "features": result(EXTRACT).as_input(),
-            "captions": result(PREPROCESS).as_input(),
-            "model": result(self.model).as_input(),
-        }
+        if config.model is None:
+            found = {
+                "features": result(EXTRACT).as_input(),
+                "captions": result(PREPROCESS).as_input(),
+                "model": result(self.model).as_input(),
+            }
+        else:
+            found = {
+                "captions": result(PREPROCESS).as_input(),
+                "images": files.extracted(),
+                "model": files.pretrained(config.model, "evaluate.model"),
+            }
         for number, path in enumerate(config.ensemble, start=2):
             found[f"{FURTHER_MODEL}{number}"] = files.captioner(path, "evaluate.ensemble")
         # without attention there is no grounding, and the boxes are not read
@@ -78,7 +86,8 @@ class Evaluate(Stage):
         found |= files.optional(
             "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
         )
-        left_out = {"baseline", "ensemble"} | ({"prompt"} if config.prompt is None else set())
+        left_out = {"baseline", "ensemble", "model"}
+        left_out |= {"prompt"} if config.prompt is None else set()
         section = config.model_dump(mode="json", exclude=left_out)
         # else a result that lacks SPICE would stay the result once SPICE is installed
         fields = {"evaluate": {**section, "has_spice": self._no_spice is None}}
@@ -97,6 +106,7 @@ class Evaluate(Stage):
             "baseline": self._baseline,
             "word groups": self._word_groups,
             "ensemble": lambda: self._ensemble(plan),
+            "model": self._model,
             "images": plan.images,
             # large files
             "instances": self._instances,
@@ -107,9 +117,9 @@ class Evaluate(Stage):
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Caption, score and report."""
         # imported late, with torch: `a2 status` declares stages too
-        from a2cap.pipeline.evaluation.evaluate_captioner import evaluate_captioner
+        from a2cap.pipeline.evaluation.evaluate_pretrained import evaluate_split
 
-        return evaluate_captioner(
+        return evaluate_split(
             self.evaluate,
             inputs,
             self.files.images,
@@ -134,6 +144,21 @@ class Evaluate(Stage):
             return "ready"
         state = "left out" if self.evaluate.spice == "auto" else "will not run, exit code 3"
         return f"{state}: {no_spice}"
+
+    def _model(self) -> str:
+        """Check that the settings are those of the kind of model."""
+        config = self.evaluate
+        if config.model is None and config.prompt is not None:
+            raise ConfigError(
+                f"evaluate.prompt is {config.prompt!r}, but captioners of a2 read no text; leave "
+                "it out, or set evaluate.model"
+            )
+        if config.model is not None and config.ensemble:
+            raise ConfigError(
+                "evaluate.ensemble cannot extend a model of transformers, evaluate.model; leave "
+                "one of them out"
+            )
+        return "the experiment's" if config.model is None else str(config.model)
 
     def _baseline(self) -> str:
         path = self.evaluate.baseline

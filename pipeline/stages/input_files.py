@@ -8,6 +8,7 @@ from pathlib import Path
 from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
 from a2cap.data.annotations.summary import cleaned
+from a2cap.data.errors import InputError
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.identities import NO_OWN_IDS, Identities, Key
 from a2cap.data.image_ids import find_images
@@ -15,6 +16,7 @@ from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
 from a2cap.data.sources.open_source import image_source, open_source
 from a2cap.data.sources.parquet import Table
+from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
 from a2cap.pipeline.engine.hash_cache import HashCache
@@ -52,6 +54,17 @@ class ExperimentFiles:
         digest = captioner_digest({name: file.digest for name, file in found.items()})
         files = {path: known for file in found.values() for path, known in file.files.items()}
         return Input(named, digest, files)
+
+    def pretrained(self, named: Path, field: str) -> Input:
+        """Return the model of transformers that a config field names."""
+        folder = pretrained_folder([named])
+        if folder is None:
+            raise InputError(
+                f"{field} names no model of transformers: {str(named)!r}; name a folder of "
+                "save_pretrained, or leave it out to evaluate the experiment's captioner"
+            )
+        files = {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
+        return self.hashes.images(folder, files)
 
     def source(self, path: Path | None) -> Input:
         """Return tars or Parquet files with their digest; of URLs, that of their versions."""

@@ -97,6 +97,7 @@ CHANGED_FILES = {
     "extract.precision": (Value("mixed", ("extract.boxes=detect",)), EXTRACT),
     "train.start": (File("captioner"), TRAIN),
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
+    "evaluate.model": (File("pretrained"), EVALUATE),
     **{
         f"evaluate.{name}": (Value(value, ("evaluate.method=sampling",)), EVALUATE)
         for name, value in {"temperature": "0.5", "top_k": "5", "top_p": "0.5"}.items()
@@ -186,6 +187,8 @@ def _write_data(folder):
 
     Each file also exists with other content.
     """
+    (folder / "pretrained").mkdir(parents=True)
+    (folder / "pretrained" / "config.json").write_text("{}")
     for prefix, content in (("", b"image"), ("other ", b"another image")):
         images = folder / f"{prefix}images"
         images.mkdir(parents=True)

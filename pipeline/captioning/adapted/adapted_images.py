@@ -110,12 +110,13 @@ class AdaptedImages:
 
 def _require_known(decoding: CaptioningConfig) -> None:
     """Raise ConfigError for settings that `generate` does not have."""
-    unknown = sorted(decoding.model_fields_set - _NAMES.keys() - _OTHERS)
+    known = _NAMES.keys() | _OTHERS
+    unknown = sorted(decoding.model_fields_set & CaptioningConfig.model_fields.keys() - known)
     changed = [name for name in unknown if getattr(decoding, name) != _default(name)]
     if changed:
         raise ConfigError(
             f"{changed[0]} has no effect on a model of transformers; leave it out "
-            f"({', '.join(sorted(_NAMES.keys() | _OTHERS))} have)"
+            f"({', '.join(sorted(known))} have)"
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.captioning.adapted.prompts import prompt_of_kind
-from a2cap.pipeline.captioning.model_description import DESCRIPTION
+from a2cap.pipeline.engine.artifact_names import CAPTIONER
 
 CONFIG = "config.json"
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -19,7 +19,7 @@ _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def is_pretrained(named: Path) -> bool:
     """Report whether a path is a model of transformers, as a folder or by its name on the hub."""
     if named.exists():
-        return (named / CONFIG).is_file() and not (named / DESCRIPTION).is_file()
+        return (named / CONFIG).is_file() and not (named / CAPTIONER[1]).is_file()
     # a path of one folder in another may be a name, unless that folder exists
     return bool(_ON_THE_HUB.fullmatch(str(named))) and not named.parent.exists()
 

@@ -44,6 +44,10 @@ ELSEWHERE = (
     "score ours.csv",
     "extract -c configs/a2-gate.yaml --shard auto",
     "run -c captioner-photos",
+    # in tests/pipeline/captioning/adapted and tests/pipeline/evaluation
+    "caption holidays --model my-vlm",
+    "caption dog.jpg --model my-vlm",
+    "evaluate -c config.yaml --model my-vlm",
 )
 """Starts of commands that are not run here."""
 

@@ -1,0 +1,170 @@
+"""Evaluation of a model of transformers on a split: it reads the images, not their features."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from a2cap.data.annotations.read import SkippedItem, check_skip_limit
+from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.sealed_folder import installed_versions
+from a2cap.data.regions import Regions
+from a2cap.extract.image import read_image
+from a2cap.pipeline.captioning.attention import ground_captions
+from a2cap.pipeline.captioning.caption_images import open_captioner
+from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
+from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.engine.artifact_names import ATTENTION, CAPTIONS, RESULTS, VOCABULARY
+from a2cap.pipeline.engine.prepared_stage import EventLog, Input
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.evaluation.evaluate_captioner import (
+    SplitScoring,
+    evaluate_captioner,
+    read_boxes,
+    read_split,
+    statistics_of,
+    with_existing_split,
+)
+from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
+from a2cap.pipeline.evaluation.results import write_results
+from a2cap.pipeline.evaluation.score_captions import METRIC_TOKENS, write_evaluation
+from a2cap.pipeline.metrics.tokenization import metric_tokens
+from a2cap.pipeline.report.image_card import ImageCard
+from a2cap.pipeline.report.report import worst_typical_best
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
+
+_TOGETHER = 8
+"""Images that are captioned together unless `evaluate.batch_size` is set."""
+
+
+@dataclass
+class _Captions:
+    """Captions of images as they come: beams, regions, and the reasons of images without."""
+
+    captioner: BatchCaptioner
+    files: Mapping[str, Path | None]
+    batch_size: int
+    events: EventLog
+    beams: dict[str, list[Beam]] = field(default_factory=dict)
+    regions: dict[str, Regions] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def attend(self, image_ids: Sequence[str]) -> Iterator[tuple[str, CaptionAttention]]:
+        """Caption images; yield the attention of those that have some, without its layers."""
+        for image_id, captioned in self.caption(image_ids, attention=True):
+            if captioned.attention is not None:
+                yield image_id, replace(captioned.attention, layers=())
+
+    def caption(
+        self, image_ids: Sequence[str], *, attention: bool
+    ) -> Iterator[tuple[str, CaptionedImage]]:
+        """Caption images in batches; keep all but the attention."""
+        with track("caption", total=len(image_ids), events=self.events) as progress:
+            rest = iter(image_ids)
+            while group := list(islice(rest, self.batch_size)):
+                opened = [partial(_open, self.files.get(image_id)) for image_id in group]
+                answers = self.captioner.caption_each(opened, attention=attention)
+                progress.advance(len(group))
+                for image_id, answer in zip(group, answers, strict=True):
+                    if isinstance(answer, A2Error):
+                        self.skipped[image_id] = str(answer)
+                        continue
+                    self.beams[image_id] = answer.beams
+                    self.regions[image_id] = answer.regions
+                    yield image_id, answer
+
+
+def evaluate_pretrained(
+    config: EvaluateConfig,
+    inputs: Mapping[str, Input],
+    images: Mapping[str, Path | None],
+    runtime: RuntimeConfig,
+    *,
+    directory: Path,
+    events: EventLog,
+    no_spice: str | None,
+) -> Sequence[SkippedItem]:
+    """Write captions, metrics and report into `directory`; return the skipped images.
+
+    images: image id -> file. no_spice: as in `score`. Raises InputError where too many images
+    cannot be read, A2Error for an unusable model.
+    """
+    config = with_existing_split(config, inputs)
+    references, _ = read_split(config.split, inputs)
+    scoring = SplitScoring.read(config, inputs, no_spice)
+    captioner = open_captioner([inputs["model"].path], decoding=config, runtime=runtime)
+    size = config.batch_size if "batch_size" in config.model_fields_set else _TOGETHER
+    work = _Captions(captioner, images, size, events)
+    attention = directory / ATTENTION
+    if config.attention == "all":
+        write_attention(attention, work.attend(list(references)))
+    else:
+        list(work.caption(list(references), attention=False))
+    items = [SkippedItem(image_id, reason) for image_id, reason in work.skipped.items()]
+    check_skip_limit(items, len(references), f"images of the {config.split} split")
+
+    captions = {image_id: beams[0].caption for image_id, beams in work.beams.items()}
+    references = {image_id: references[image_id] for image_id in captions}
+    named = CaptionFile(inputs["captions"].path / CAPTIONS)
+    write_results(directory / RESULTS, captions, named.identities, named.files)
+    tokenizer = Vocabulary.load(inputs["captions"].path / VOCABULARY).tokenizer
+    evaluation = scoring.score(captions, references, tokenizer)
+    events.write("scored", **evaluation.scores.metrics)
+    shown = worst_typical_best(evaluation.scores.per_image, config.report_images)
+    if config.attention == "report":
+        write_attention(attention, work.attend(shown))
+    rows = None if config.attention == "none" else AttentionFile(attention)
+    boxes = inputs.get("instances")
+    truth = {} if boxes is None else read_boxes(boxes.path, work.regions, captions)
+    evaluation = replace(
+        evaluation,
+        skipped=work.skipped,
+        statistics=statistics_of(captions, work.beams, references),
+        provenance={
+            **{"split": config.split, "model": captioner.about},
+            METRIC_TOKENS: metric_tokens(tokenizer),
+            **{f"digest of {name}": item.digest[:12] for name, item in inputs.items()},
+            **{f"version of {name}": text for name, text in installed_versions().items()},
+        },
+        beams=work.beams,
+        grounding=ground_captions(rows, captions, work.regions.__getitem__, truth)
+        if rows is not None and truth
+        else {},
+        baseline=scoring.baseline,
+        facts={
+            "Model": captioner.about,
+            "Data": f"{config.split} split, digest {inputs['captions'].digest[:12]}",
+            "Command": "a2 evaluate -c config.yaml",
+        },
+    )
+    cards = (
+        (
+            image_id,
+            ImageCard.of_regions(
+                images.get(image_id),
+                work.regions[image_id],
+                attention=rows[image_id] if rows is not None and image_id in rows else None,
+                truth=truth.get(image_id),
+            ),
+        )
+        for image_id in shown
+    )
+    write_evaluation(directory, evaluation, cards)
+    return items
+
+
+def evaluate_split(config: EvaluateConfig, *inputs: Any, **how: Any) -> Sequence[SkippedItem]:
+    """Evaluate the experiment's captioner, or the model of transformers that `config` names."""
+    work = evaluate_captioner if config.model is None else evaluate_pretrained
+    return work(config, *inputs, **how)
+
+
+def _open(path: Path | None) -> OpenedImage:
+    if path is None:
+        raise InputError("image file not found; check data.images")
+    return OpenedImage(read_image(path))

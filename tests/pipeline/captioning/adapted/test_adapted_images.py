@@ -1,0 +1,203 @@
+"""Models of transformers in `a2 caption` and `a2cap.load`: settings, prompts, and bad input."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
+
+import a2cap  # noqa: E402
+from a2cap.data.errors import ConfigError, InputError  # noqa: E402
+from a2cap.pipeline.captioning.adapted.adapted_model import AdaptedModel  # noqa: E402
+from a2cap.pipeline.captioning.adapted.prompts import as_text, prompt_of  # noqa: E402
+from a2cap.pipeline.captioning.caption_images import open_captioner  # noqa: E402
+from a2cap.pipeline.captioning.captioned_image import OpenedImage  # noqa: E402
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig  # noqa: E402
+from a2cap.pipeline.cli.main import cli  # noqa: E402
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig  # noqa: E402
+from tests.data.messages import message_of  # noqa: E402
+from tests.model.adapting.vision_language import build  # noqa: E402
+
+CPU = RuntimeConfig(device="cpu")
+ASKED = "Describe the image in one sentence."
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "llava"
+    small = build("llava")
+    small.model.save_pretrained(folder)
+    small.processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def images(tmp_path):
+    noise = np.random.default_rng(0)
+    for name, size in (("a", (40, 60)), ("b", (90, 30)), ("c", (24, 80))):
+        pixels = noise.integers(0, 255, (*size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    (tmp_path / "broken.png").write_bytes(b"none")
+    return tmp_path
+
+
+def a2(*words):
+    return CliRunner().invoke(cli, ["caption", *map(str, words)], catch_exceptions=False)
+
+
+def opened(captioner, **size):
+    decoding = CaptioningConfig(**size)
+    return open_captioner([captioner], decoding=decoding, runtime=CPU)
+
+
+def test_a_saved_model_captions_a_folder_with_figures(saved, images):
+    figures = images / "figures"
+    answer = a2(images, "--model", saved, "--json", "--max-new-tokens", 4, "--figure", figures)
+    assert answer.exit_code == 3 and "skipped" in answer.stderr and "broken.png" in answer.stderr
+    lines = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [line["width"] for line in lines] == [60, 30, 80]
+    assert {line["settings"] for line in lines} == {f"max_length=4 prompt={ASKED}"}
+    assert all(1 <= len(line["caption"].split()) <= 4 for line in lines)
+    assert [len(line["boxes"]) for line in lines] == [36, 36, 36]
+    assert sorted(path.name for path in figures.iterdir()) == ["a.png", "b.png", "c.png"]
+
+
+def test_captions_are_those_of_generate_and_another_prompt_is_another_setting(saved, images):
+    captioner = a2cap.load(saved, prompt="in the image", max_length=5)
+    caption = captioner(images / "a.png")
+    small = build("llava")
+    text = "USER : <image> in the image ASSISTANT :"
+    picture = Image.open(images / "a.png").convert("RGB")
+    given = small.processor(images=[[picture]], text=[text], return_tensors="pt")
+    words = small.model.generate(**given, max_new_tokens=5, do_sample=False)
+    new = words[0, given["input_ids"].shape[1] :]
+    assert caption.caption == small.processor.tokenizer.decode(new, skip_special_tokens=True)
+    assert caption.attention.original.shape == (len(caption.tokens), 36)
+    assert len(caption.attention.layers) == 2
+    output = ("--output", images / "x.jsonl", "--max-new-tokens", 4)
+    assert a2(images / "a.png", "--model", saved, *output).exit_code == 0
+    again = a2(images / "a.png", "--model", saved, *output, "--prompt", "in the image")
+    assert again.exit_code != 0 and "prompt=in the image" in again.stderr
+
+
+def test_beams_are_those_that_are_asked_for(saved, images):
+    line = json.loads(a2(images / "a.png", "--model", saved, "--beams", 3, "--json").stdout)
+    scores = [beam["score"] for beam in line["beams"]]
+    assert len(scores) == 3 and line["score"] == scores[0]
+
+
+def test_settings_boxes_and_ensembles_that_it_cannot_have_are_refused(saved, images):
+    assert message_of(opened, saved, consensus=True, error=ConfigError) == (
+        "consensus has no effect on a model of transformers; leave it out (batch_size, beam_size, "
+        "length_penalty, max_length, method, min_length, no_repeat_ngram, precision, prompt, seed, "
+        "temperature, top_k, top_p have)"
+    )
+    boxes = images / "boxes.json"
+    boxes.write_text("{}")
+    answer = a2(images / "a.png", "--model", saved, "--boxes", boxes)
+    assert "was not trained on given boxes; leave --boxes out" in answer.stderr
+    both = a2(images / "a.png", "--model", saved, "--model", "photos")
+    assert both.stderr == (
+        f"a2: an ensemble cannot contain a model of transformers: {str(saved)!r}; name it alone\n"
+    )
+    answer = a2(images / "a.png", "--model", "photos", "--prompt", "a")
+    assert answer.stderr == ("a2: prompt is 'a', but captioners of a2 read no text; leave it out\n")
+
+
+def test_a_name_that_is_not_in_the_cache_states_the_command(images, monkeypatch):
+    monkeypatch.chdir(images)
+    answer = a2("a.png", "--model", "org/name")
+    assert answer.stderr == (
+        "a2: neither a folder nor a model in the cache of transformers: 'org/name', and a2 "
+        "downloads none; run hf download org/name, or name a folder\n"
+    )
+
+
+def test_a_model_in_the_cache_is_found_by_its_name(saved, images, monkeypatch):
+    monkeypatch.chdir(images)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: str(saved))
+    line = json.loads(a2("a.png", "--model", "org/name", "--json", "--max-new-tokens", 2).stdout)
+    assert line["model"] == "org/name"
+
+
+def test_each_class_has_its_prompt_and_template():
+    llava, paligemma, git = build("llava"), build("paligemma"), build("git")
+    assert prompt_of(llava.model, None) == ASKED
+    text = as_text(llava.model, llava.processor, ASKED)
+    assert text == f"USER : <image> {ASKED} ASSISTANT :"
+    assert as_text(llava.model, llava.processor, "a <image>") == "a <image>"
+    assert as_text(paligemma.model, paligemma.processor, "caption en") == "<image>caption en"
+    assert prompt_of(git.model, None) == "" and as_text(git.model, git.processor, "") is None
+    assert message_of(prompt_of, git.model, "a", error=ConfigError) == (
+        "GitForCausalLM reads no prompt, which is 'a'; leave it out"
+    )
+    llava.processor.chat_template = None
+    assert message_of(as_text, llava.model, llava.processor, ASKED, error=ConfigError) == (
+        "no chat template in the processor of LlavaForConditionalGeneration; give a prompt that "
+        "contains '<image>', as --prompt or prompt="
+    )
+
+
+def test_without_memory_halves_are_captioned(saved, monkeypatch, caplog):
+    captioner = opened(saved, max_length=3)
+    generate = type(captioner._model.network).generate
+
+    def limited(self, **given):
+        if len(given["input_ids"]) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return generate(self, **given)
+
+    monkeypatch.setattr(type(captioner._model.network), "generate", limited)
+    noise = np.random.default_rng(0).integers(0, 255, (4, 40, 60, 3), dtype=np.uint8)
+    reads = [lambda pixels=pixels: OpenedImage(pixels) for pixels in noise]
+    with caplog.at_level(logging.WARNING):
+        together = captioner.caption_each(reads, attention=True)
+    assert "out of memory with 4 images together; trying 2" in caplog.text
+    alone = [captioner.caption_each([read], attention=True)[0] for read in reads]
+    assert [one.beams[0].caption for one in together] == [one.beams[0].caption for one in alone]
+
+
+def test_a_fault_of_generation_is_one_line(saved, monkeypatch):
+    captioner = opened(saved)
+
+    def faulty(self, **given):
+        raise ValueError("Image features and image tokens\ndo not match")
+
+    monkeypatch.setattr(type(captioner._model.network), "generate", faulty)
+    read = [lambda: OpenedImage(np.zeros((9, 9, 3), np.uint8))]
+    assert message_of(captioner.caption_each, read, error=InputError) == (
+        "LlavaForConditionalGeneration cannot caption: Image features and image tokens do not "
+        "match; check its prompt and processor"
+    )
+
+
+def test_a_caption_without_words_has_no_attention(saved, monkeypatch):
+    captioner = opened(saved)
+    monkeypatch.setattr(
+        "a2cap.pipeline.captioning.adapted.adapted_model.merge_tokens",
+        lambda tokenizer, tokens: ([], np.zeros((0, len(tokens)), np.float32)),
+    )
+    read = [lambda: OpenedImage(np.zeros((9, 9, 3), np.uint8))]
+    [found] = captioner.caption_each(read, attention=True)
+    assert found.beams[0].caption == "" and found.attention is None and not len(found.regions)
+
+
+def test_a_folder_without_processor_is_refused(saved, tmp_path):
+    build("llava").model.save_pretrained(tmp_path)
+    message = message_of(opened, tmp_path, error=ConfigError)
+    assert message.startswith(f"no processor in {str(tmp_path)!r}: ")
+    assert message.endswith("; save it there, by processor.save_pretrained")
+
+
+def test_an_adapted_model_states_its_missing_parts():
+    small = build("git")
+    parts = {"tokenizer": None, "alignment": a2cap.adapt(small.model).alignment, "prompt": None}
+    model = AdaptedModel(small.model, None, **parts)
+    assert message_of(model.caption, [np.zeros((9, 9, 3), np.uint8)], error=ConfigError) == (
+        "no processor to caption with; give a2cap.adapt(..., processor=...)"
+    )

@@ -1,0 +1,86 @@
+"""Evaluation of a model of transformers on a split: captions, scores, attention and report."""
+
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
+
+from a2cap.data.captions.attention_file import AttentionFile  # noqa: E402
+from a2cap.data.errors import ConfigError, InputError  # noqa: E402
+from a2cap.data.files.json_file import read_json  # noqa: E402
+from a2cap.pipeline.cli.main import cli  # noqa: E402
+from tests.data.messages import message_of  # noqa: E402
+from tests.model.adapting.vision_language import build  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "qwen"
+    small = build("qwen2_vl")
+    small.model.save_pretrained(folder)
+    small.processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def artifacts(experiment, tmp_path):
+    """Copy the preprocessed captions alone: features are not needed."""
+    folder = tmp_path / "artifacts"
+    shutil.copytree(experiment.artifacts / "preprocess", folder / "preprocess")
+    return folder
+
+
+@pytest.mark.parametrize("attention", ["all", "report"])
+def test_a_split_is_captioned_scored_and_shown_with_attention(
+    experiment, artifacts, saved, without_meteor, attention
+):
+    words = ["evaluate", "-c", experiment.config_file, "--artifacts", artifacts, "--model", saved]
+    settings = ["spice=false", "max_length=5", f"attention={attention}", "report_images=2"]
+    words += [word for setting in settings for word in ("--set", f"evaluate.{setting}")]
+    answer = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    [folder] = (artifacts / "evaluate").glob("*/")
+    content = read_json(folder / "metrics.json")
+    count = content["n"]
+    assert count == content["total"] == len(read_json(folder / "captions.json")) > 1
+    assert "CIDEr" in content["metrics"]
+    assert content["provenance"]["model"] == (
+        "Qwen2VLForConditionalGeneration, a model of transformers with the prompt 'Describe the "
+        "image in one sentence.'."
+    )
+    rows = AttentionFile(folder / "attention.h5")
+    assert len(list(rows)) == (count if attention == "all" else 2)
+    name = next(iter(rows))
+    # scenes of 96 x 96 pixels: a square grid of merged patches
+    assert 0 < rows[name].original.sum(axis=1).max() <= 1.01
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert '"grid":{"rows":' in page.replace(" ", "")
+    again = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
+    assert again.exit_code == 0 and len(list((artifacts / "evaluate").glob("*/"))) == 1
+
+
+def test_settings_of_the_other_kind_of_model_are_refused(experiment, saved, tmp_path):
+    def check(*overrides):
+        with experiment.open(*overrides) as opened:
+            opened.declared["evaluate"]._model()
+
+    assert message_of(check, "evaluate.prompt=a", error=ConfigError) == (
+        "evaluate.prompt is 'a', but captioners of a2 read no text; leave it out, or set "
+        "evaluate.model"
+    )
+    both = (f"evaluate.model={saved}", f"evaluate.ensemble=[{tmp_path}]")
+    assert message_of(check, *both, error=ConfigError) == (
+        "evaluate.ensemble cannot extend a model of transformers, evaluate.model; leave one of "
+        "them out"
+    )
+
+    def prepare(path):
+        with experiment.open(f"evaluate.model={path}") as opened:
+            opened.stage("evaluate")
+
+    assert message_of(prepare, tmp_path, error=InputError) == (
+        f"evaluate.model names no model of transformers: {str(tmp_path)!r}; name a folder of "
+        "save_pretrained, or leave it out to evaluate the experiment's captioner"
+    )
