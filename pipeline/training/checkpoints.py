@@ -101,9 +101,12 @@ class Checkpoints:
             raise A2Error(f'{problem}; train again with "{self.command} --force"')
         return self._read(step)
 
-    def drop_old(self, best_step: int | None) -> None:
-        """Remove all checkpoints but the two newest and the best."""
-        for step in self.steps()[:-_KEPT]:
+    def drop_old(self, best_step: int | None, *, kept: int = _KEPT) -> None:
+        """Remove all checkpoints but the newest ones and the best.
+
+        A training in progress keeps two, as the newest may be damaged; a finished one, one.
+        """
+        for step in self.steps()[:-kept]:
             if step != best_step:
                 shutil.rmtree(self.directory(step))
 

@@ -239,6 +239,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
             position = training.position
         best = saved.best_tensors(position, section=task.section) if ranks.is_main else {}
         if ranks.is_main:
+            checkpoints.drop_old(position.selection.step, kept=1)  # to go on from, and the best
             _report_end(task, position, run)
         stop.raise_if_pending()  # safe alone: no rank waits for this one any more
         return best

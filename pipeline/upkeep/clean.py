@@ -35,17 +35,26 @@ from a2cap.pipeline.upkeep.verify import STAGES, is_key
 
 RESULT, UNFINISHED, LEFTOVER = "result", "unfinished", "leftover"
 
+UNKNOWN = "unknown if it is used: "
+"""Start of the reason of items in a stage that cannot be declared, without its settings."""
+
 _REMOVED = ".removed"
 
 
 @dataclass(frozen=True)
 class RemovableItem:
-    """A removable path: its kind, its size in bytes, and the reason."""
+    """A removable path: its kind, its size in bytes, the reason, and a result made from it."""
 
     path: Path
     kind: str
     size: int
-    why: str
+    reason: str
+    reader: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason with the reader."""
+        return f"{self.reason}; read by {self.reader}" if self.reader else self.reason
 
 
 def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> list[RemovableItem]:
@@ -68,7 +77,7 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             own = _digests(path, with_files=False)
             users = [reader for digest in own for reader in readers.get(digest, ())]
             if users:
-                item = replace(item, why=f"{item.why}; read by {users[0]}")
+                item = replace(item, reader=users[0])
             found.append(item)
     return found
 
@@ -142,7 +151,7 @@ def _judge_work(
 ) -> tuple[str, str] | None:
     kind = RESULT if path == final else UNFINISHED
     if isinstance(used, str):
-        return kind, f"unknown if it is used: {used}"
+        return kind, f"{UNKNOWN}{used}"
     if used is not None and used.made_from.key == final.name:
         return None if path == final else (kind, "the next run resumes it")
     before = _made_from(path)

@@ -1,11 +1,14 @@
 """Command `a2 clean`: artifacts that nothing needs any more."""
 
+from collections import Counter
+
 import click
 
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.output import format_bytes
 from a2cap.pipeline.upkeep.clean import (
     LEFTOVER,
+    UNKNOWN,
     RemovableItem,
     find_removable,
     remove_item,
@@ -44,9 +47,17 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
 
 
 def _print_removable(found: list[RemovableItem]) -> None:
+    # a missing setting leaves the results of most stages unknown: said once
+    unknown = Counter(item.reason for item in found if item.reason.startswith(UNKNOWN))
     for item in found:
+        is_repeated = unknown[item.reason] > 1
+        why = f"read by {item.reader}" * bool(item.reader) if is_repeated else item.why
         click.echo(f"{item.kind:<10} {format_bytes(item.size):>9}  {item.path}")
-        click.echo(f"{'':<10} {'':>9}  {item.why}")
+        if why:
+            click.echo(f"{'':<10} {'':>9}  {why}")
+    for reason, count in unknown.items():
+        if count > 1:
+            click.echo(f"{count} results: {reason}; or name the experiment with -c FILE")
     if found:
         total = format_bytes(sum(item.size for item in found))
         left = [item.size for item in found if item.kind == LEFTOVER]

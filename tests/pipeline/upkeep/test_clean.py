@@ -1,6 +1,7 @@
 """Cleaning: which artifacts are removable, and that nothing else is deleted."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -347,6 +348,18 @@ def test_the_command_lists_with_sizes_and_deletes_nothing(copy):
     last = copy.a2("clean", "--set", "evaluate.beam_size=3").stdout.splitlines()[-1]
     assert last.endswith(f"; name paths to delete, or use --yes for 1, {size}")
     assert left_over.is_dir()
+
+
+def test_what_keeps_many_results_unknown_is_printed_once(copy):
+    final = copy.directory("evaluate")
+    shutil.copytree(final, final.with_name("0123456789ab"))
+    lines = a2("clean", "--artifacts", copy.artifacts).stdout.splitlines()
+    unknown = [line for line in lines if "unknown if it is used: " in line]
+    assert len(set(unknown)) == len(unknown)
+    [repeated] = [line for line in unknown if not line.startswith(" ")]
+    assert re.fullmatch(
+        r"\d results: unknown if it is used: .*; or name the experiment with -c FILE", repeated
+    )
 
 
 def test_the_command_reports_if_nothing_is_removable(copy):
