@@ -48,7 +48,7 @@ class DataConfig(Section):
     """What a bare number names, where the annotations give images other ids than the numbers of
     their files, and a number fits both: number, a file; annotation, an id of the annotations; by
     default it is an error. path: the id of every image is its path in `images`, for folders that
-    repeat numbers; without files of boxes, scenes or features, which name images by number."""
+    repeat numbers; without files of boxes or scenes, which name images by number."""
 
     annotations: Path | None = None
     """Captions in a form of docs/guide/data.md: a file, possibly gzipped, a folder, or tars,
@@ -90,7 +90,7 @@ class DataConfig(Section):
     @property
     def numbers(self) -> Numbers | None:
         """What a bare number names, if it may be a file and an id of the annotations."""
-        return "number" if self.ids == "path" else self.ids
+        return None if self.ids == "path" else self.ids
 
     def identities(self, own: Iterable[tuple[str, Key | None]]) -> Identities:
         """Link ids of files with those of the annotations, None for an image without one."""
@@ -98,7 +98,7 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _no_other_ids(self) -> Self:
-        named = [name for name in ("instances", "scenes", "features") if getattr(self, name)]
+        named = [name for name in ("instances", "scenes") if getattr(self, name)]
         if self.ids == "path" and named:
             raise ValueError(
                 f"ids is 'path', but data.{named[0]} names images by number; leave one of them out"

@@ -48,7 +48,7 @@ class Identities:
         differ = any(normal_key(own) != file for file, own in owned.items())
         self.own: Mapping[str, Key] = owned if differ else {}
         """Id in the annotations by the id of the file; empty if all are equal."""
-        self._numbers, self._rule = numbers, rule
+        self._numbers, self.rule = numbers, rule
         files: dict[str, str | None] = {}
         for file, own in self.own.items():
             key = normal_key(own)
@@ -82,9 +82,9 @@ class Identities:
 
     def file_id(self, key: Key) -> str:
         """Return the id of the file that a key names; raise InputError if it cannot be one."""
-        if isinstance(key, int) and self._rule == "number":
+        if isinstance(key, int) and self.rule == "number":
             return normal_key(key)
-        return named_id(str(key), self._rule)
+        return named_id(str(key), self.rule)
 
     def annotation_reading(self, key: Key) -> str | None:
         """Return the id of the file whose id in the annotations is `key`, None without one."""

@@ -30,6 +30,7 @@ from a2cap.data.features.store_manifest import DATA_FILE
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.files.sealed_folder import MANIFEST
+from a2cap.data.image_ids import IdRule
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.engine.progress import track
@@ -68,12 +69,14 @@ def convert(
     order: BoxOrder = "xyxy",
     number_type: NumberType = "float32",
     ids: Ids | None = None,
+    rule: IdRule = "number",
 ) -> Conversion:
     """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
     sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
     names; order: of the numbers of a box in the source; number_type: of its features in base64;
-    ids: image id of a name in the source, by default that of the file. Raises InputError if the
+    ids: image id of a name in the source, by default that of the file; rule: of the ids of files
+    with sizes. Raises InputError if the
     target exists, the format of the source is unknown, too many of its images are unusable or most
     are of another convention, and StoreError if the result differs from the source.
     """
@@ -87,7 +90,7 @@ def convert(
     if form == "parquet":
         load_pyarrow(target.name)
     ids = ids or ids_by_sizes(sizes, source)
-    opened = open_features(source, Reading(read_sizes(sizes), order, number_type, ids))
+    opened = open_features(source, Reading(read_sizes(sizes, rule), order, number_type, ids))
     stored: FeatureType = dtype if form in _HALF else "float32"
     done = _ConvertedImages(target, form, stored)
     target.parent.mkdir(parents=True, exist_ok=True)

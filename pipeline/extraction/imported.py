@@ -77,7 +77,8 @@ class ImportedFeatures:
 
     def names(self) -> "_Names | None":
         """Return how names of images are read, None if each is that of a file."""
-        return _Names(self) if self.identities and not self.names_files else None
+        is_read = bool(self.identities) or self.identities.rule == "path"
+        return _Names(self) if is_read and not self.names_files else None
 
     def files(self) -> dict[str, Path]:
         """Return the files that determine the result, by name."""
@@ -92,7 +93,11 @@ class ImportedFeatures:
         """Return the files that state the sizes of images, by name."""
         if self.sizes is None:
             return {}
-        return find_images(self.sizes) if self.sizes.is_dir() else {"sizes": self.sizes}
+        return (
+            find_images(self.sizes, self.identities.rule)
+            if self.sizes.is_dir()
+            else {"sizes": self.sizes}
+        )
 
     def feature_width(self) -> int:
         """Return F of the first readable image; InputError if there is none."""
@@ -101,7 +106,9 @@ class ImportedFeatures:
         from a2cap.pipeline.extraction.open_features import open_features, read_sizes
 
         reason = "it is empty"
-        opened = open_features(self.source, Reading(read_sizes(self.sizes), ids=self.names()))
+        opened = open_features(
+            self.source, Reading(read_sizes(self.sizes, self.identities.rule), ids=self.names())
+        )
         for item in islice(opened, _TRIED):
             if isinstance(item, ImageFeatures):
                 return int(item.regions.features.shape[1])
@@ -147,7 +154,15 @@ def import_features(
         from a2cap.pipeline.extraction.convert import convert, skipped_file
 
         dtype = FeatureStore(source).facts.dtype if is_store(source) else imported.config.dtype
-        made = convert(source, target, form="a2", dtype=dtype, sizes=imported.sizes, ids=names)
+        made = convert(
+            source,
+            target,
+            form="a2",
+            dtype=dtype,
+            sizes=imported.sizes,
+            ids=names,
+            rule=imported.identities.rule,
+        )
         skipped_file(target).unlink(missing_ok=True)
         found = {item.image_id: item.reason for item in made.skipped}
     if names is not None and names.reader.summary:

@@ -40,7 +40,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import is_store
 from a2cap.data.files.expansion import expansion_limit
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.image_ids import IMAGE_SUFFIXES
+from a2cap.data.image_ids import IMAGE_SUFFIXES, IdRule
 
 _HDF5, _PARQUET, _TAR, _GZIP = b"\x89HDF\r\n\x1a\n", b"PAR1", b"ustar", b"\x1f\x8b"
 _TAR_AT = 257
@@ -108,11 +108,11 @@ def open_features(path: Path, reading: Reading | None = None) -> Source:
     return _Opener(reading or Reading()).open(path)
 
 
-def read_sizes(path: Path | None) -> Sizes:
+def read_sizes(path: Path | None, rule: IdRule = "number") -> Sizes:
     """Return the sizes of the images in a folder or a COCO file, none without a path."""
     if path is None:
         return {}
-    return ImageSizes(path) if path.is_dir() else sizes_in_coco(path)
+    return ImageSizes(path, rule) if path.is_dir() else sizes_in_coco(path, rule)
 
 
 def ids_by_sizes(sizes: Path | None, source: Path) -> Ids | None:

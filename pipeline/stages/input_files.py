@@ -10,7 +10,7 @@ from a2cap.data.annotations.read import Annotations, read_annotations, resolve_f
 from a2cap.data.annotations.summary import cleaned
 from a2cap.data.errors import InputError
 from a2cap.data.files.paths import require_file, require_folder
-from a2cap.data.identities import NO_OWN_IDS, Identities, Key
+from a2cap.data.identities import Identities, Key
 from a2cap.data.image_ids import find_images
 from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
@@ -80,7 +80,7 @@ class ExperimentFiles:
         """The features of `data.features`, which is set."""
         data = self._config.data
         assert data.features is not None
-        identities = NO_OWN_IDS if data.annotations is None else self.identities
+        identities = data.identities(()) if data.annotations is None else self.identities
         return ImportedFeatures(
             data.features, data.sizes, self.annotated or set(), self._config.extract, identities
         )

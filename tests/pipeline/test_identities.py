@@ -28,7 +28,7 @@ from a2cap.pipeline.metrics.tokenization import tokenize
 from tests.data.messages import message_of, written
 from tests.experiments import a2, found, images_of, problems
 
-NUMBERED, RENAMED = "{:012d}.jpg", "shots/photo-{}.jpg"
+NUMBERED, RENAMED, REPEATED = "{:012d}.jpg", "shots/photo-{}.jpg", "{}/{:03d}.jpg"
 PERMUTED = ("permuted", NUMBERED, "data.ids=annotation")
 KINDS = [
     PERMUTED,
@@ -89,7 +89,8 @@ def write_data(experiment, folder, kind, pattern):
     names = [f"{image['cocoid']:012d}" for image in karpathy]
     numbers = [image["cocoid"] for image in karpathy]
     own = dict(zip(names, own_ids(kind, numbers), strict=True))
-    files = {name: pattern.format(number) for name, number in zip(names, numbers, strict=True)}
+    parts = [divmod(n, 7) if pattern is REPEATED else (n,) for n in numbers]
+    files = {name: pattern.format(*part) for name, part in zip(names, parts, strict=True)}
     for name, file in files.items():
         (folder / "images" / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(scenes / "images" / f"{name}.jpg", folder / "images" / file)
@@ -121,7 +122,7 @@ def write_data(experiment, folder, kind, pattern):
     return Data(folder, own, files)
 
 
-def require_together(opened, data, original, texts):
+def require_together(opened, data, original, texts, rule="number"):
     """Check that captions and features of each image are those of its scene."""
     captions = opened.result("preprocess", needed_by="a test").directory
     imported = opened.result("extract", needed_by="a test").directory
@@ -129,7 +130,7 @@ def require_together(opened, data, original, texts):
     vocabulary = Vocabulary.load(captions / "vocabulary.json")
     assert len(store) == len(data.own)
     for name, file in data.files.items():
-        identity = image_id(file)
+        identity = image_id(file, rule)
         assert np.array_equal(store[identity].features, original[name].features)
         assert [vocabulary.decode(row) for row in read.captions(identity)] == texts[name]
 
@@ -158,6 +159,24 @@ def test_captions_and_features_of_an_image_stay_together(
     for stage in ("extract", "preprocess"):
         opened.run(stage)
     require_together(opened, data, original, texts)
+
+
+@pytest.mark.parametrize("named_by", ["own", "file"])
+def test_images_of_folders_that_repeat_numbers_go_by_their_paths(
+    make, experiment, original, texts, tmp_path, named_by
+):
+    data = make("large", REPEATED)
+    if named_by == "file":
+        theirs = [
+            ImageFeatures(file.removesuffix(".jpg"), original[n]) for n, file in data.files.items()
+        ]
+        write_tsv(data.folder / "theirs.tsv", theirs, layout=LXMERT)
+    overrides = [*data.overrides, "data.instances=null", "data.ids=path"]
+    opened = experiment.open(*overrides, artifacts=tmp_path / "artifacts")
+    assert not problems(opened, "extract")
+    for stage in ("extract", "preprocess"):
+        opened.run(stage)
+    require_together(opened, data, original, texts, rule="path")
 
 
 def test_features_that_fit_two_images_are_rejected_unless_data_ids_decides(
