@@ -161,9 +161,13 @@ def configure(config: AnyConfig = None, settings: Mapping[str, object] | None = 
         kind = type(content).__name__
         raise ConfigError(f"not a configuration: {kind}; give a file, its content or a Config")
     inside = {
-        f"{section}.{name}": value
+        f"{section}{name}": value
         for section, fields in content.items()
-        for name, value in (fields if isinstance(fields, Mapping) else {"": fields}).items()
+        for name, value in (
+            {f".{name}": value for name, value in fields.items()}
+            if isinstance(fields, Mapping)
+            else {"": fields}  # model: the name of a kind
+        ).items()
     }
     return load_config(None, _overrides({**inside, **(settings or {})}))
 

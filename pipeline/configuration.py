@@ -198,7 +198,9 @@ def _apply(content: dict[str, object], override: str) -> str | None:
     parts = name.strip().split(".")
     if parts == ["model"] and text.strip():
         # the defaults of a kind, whatever the file says of another one
-        content["model"] = {"kind": text.strip()}
+        with suppress(yaml.YAMLError):
+            text = str(parse_yaml(text))
+        content["model"] = {"kind": text}
         return None
     if not equals or len(parts) < 2 or not all(parts):
         return f"{override!r} is not an override; write section.field=value, or model=KIND"

@@ -50,6 +50,11 @@ def test_a_file_its_content_and_its_configuration_are_the_same(experiment):
         assert found == expected
     assert a2cap.configure("a2-gate") == a2cap.configure(Path("a2-gate"))
     assert a2cap.configure() == load_config()
+    assert a2cap.configure({"model": "gru"}) == load_config(None, ["model=gru"])
+    assert (
+        a2cap.configure("a2-gate", {"model": "gru"}).model
+        == a2cap.configure({"model": "gru"}).model
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import shutil
 from dataclasses import replace
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
+from a2cap.model.captioners.recurrent.nic_config import NicConfig
 from a2cap.pipeline.engine.prepared_stage import EventLog, Input
 from a2cap.pipeline.evaluation import evaluate_captioner as evaluation
 from a2cap.pipeline.evaluation import score_captions
@@ -300,3 +302,17 @@ def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
     assert "evaluate.has_spice False -> True" in why
     answer = copy.a2("evaluate", *spice)
     assert (answer.exit_code, "SPICE    0.2500" in answer.stdout) == (0, True), answer.stderr
+
+
+@pytest.mark.parametrize("max_length", [2, 9])
+def test_the_head_of_the_report_states_the_captioner_and_cut_captions(tmp_path, max_length):
+    caption = Caption("a red dog", ("a", "red", "dog"))
+    image = AnnotatedImage("1", "1.jpg", "val", (caption,))
+    path, vocabulary = tmp_path / "captions.h5", Vocabulary.from_counts({"a": 9})
+    write_captions(path, [image], vocabulary, preset="karpathy", max_length=max_length)
+    inputs = {"model": Input(tmp_path, "m" * 64), "captions": Input(tmp_path, "c" * 64)}
+    model = SimpleNamespace(description=SimpleNamespace(model=NicConfig()))
+    facts = evaluation._facts(EvaluateConfig(split="val"), inputs, model)
+    assert facts["Model"] == f"nic, fusion none, digest {'m' * 12}"
+    cut = "1 of 1 captions (100.0%) have more than 2 tokens and are cut"
+    assert facts.get("Long captions") == (cut if max_length == 2 else None)
