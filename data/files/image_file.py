@@ -152,7 +152,8 @@ def image_error(name: str, error: Exception, encoded: bytes) -> A2Error:
     elif isinstance(error, UnidentifiedImageError):
         problem = f"is not in a supported format: it is {_content(encoded[:_HEAD])}"
     else:
-        problem = f"cannot be decoded: {error}; get the file again"
+        reason = " ".join(str(error).split())  # libheif ends its lines
+        problem = f"cannot be decoded: {reason}; get the file again"
     return InputError(f"image {name!r} {problem}")
 
 

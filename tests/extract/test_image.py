@@ -346,6 +346,23 @@ def test_a_damaged_or_large_photograph_of_a_phone_is_refused(tmp_path, rgb, name
     )
 
 
+@NEEDS_HEIF
+@pytest.mark.parametrize("side", [30_000, 60_000, 2**31 - 1])
+def test_a_heic_file_that_claims_a_huge_size_is_one_line(tmp_path, rgb, side):
+    path = tmp_path / "a.heic"
+    rgb.save(path)
+    whole = path.read_bytes()
+    at = whole.index(b"ispe") + 8
+    path.write_bytes(whole[:at] + 2 * side.to_bytes(4) + whole[at + 8 :])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    message = message_of(read_image, path)
+    assert message.startswith(
+        ("image 'a.heic' is too large: ", "image 'a.heic' cannot be decoded: ")
+    )
+    assert "\n" not in message
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KB
+
+
 @pytest.mark.parametrize("read", [read_image, image_size])
 def test_the_package_that_heic_needs_is_named(tmp_path, monkeypatch, read):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)

@@ -75,7 +75,7 @@ class JsonLines(CaptionOutput):
 class Csv(JsonLines):
     """A row of image and caption for each image, appended as the images are captioned.
 
-    A hidden journal beside it has the captioner and the settings, and tells whether a person has
+    A hidden journal beside it has the captioner and the settings, and shows whether a person has
     edited the file: such a file is kept unless `replace_foreign`.
     """
 

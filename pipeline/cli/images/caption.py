@@ -130,7 +130,7 @@ def caption(
     IMAGES are files, folders, or - for paths on standard input, one per line. Unreadable images are
     reported and skipped; the exit code is then 3. With --output, the same command run again
     captions new images and those that could not be read. Sidecars that a2 did not write, or that a
-    person has edited, are kept; a hidden file in each folder tells which are a2's.
+    person has edited, are kept; a hidden file in each folder lists those of a2.
 
     A line of --json has image (the path), model, settings (those of decoding that you set, if any),
     caption, score (log-probability), beams (captions and log-probabilities, the chosen one first),

@@ -213,7 +213,9 @@ def test_unfinished_uploads_fill_neither_memory_nor_disk(scene, monkeypatch):
         for connection in held:
             connection.close()
         until(lambda: server._bytes == 0)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # KB
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 80_000
+    )  # KB; 48 MB are held
 
 
 def test_an_upload_that_trickles_ends(monkeypatch):
