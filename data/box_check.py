@@ -26,7 +26,7 @@ _RELATIVE = 1.001
 """Largest coordinate of boxes in shares of the image, which rounding may exceed."""
 _EXAMINED, _FEWEST_PROBLEMS = 1000, 3
 """Images whose boxes show the convention of a COCO file; fewer bad ones are skipped one by one."""
-_FEWEST, _DEVIATIONS = 10, 3
+_FEWEST, _DEVIATIONS = 10, 2
 """Square images, and standard errors of their mean, from which swapped axes are no accident."""
 _WORDS = {"xyxy": "x1 y1 x2 y2", "xywh": "x y w h", "cxcywh": "cx cy w h", "yxyx": "y1 x1 y2 x2"}
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +41,9 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import is_store
 from a2cap.data.files.expansion import expansion_limit
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.image_ids import IMAGE_SUFFIXES, IdRule
+from a2cap.data.image_ids import IMAGE_SUFFIXES, IdRule, sample_ids
+
+logger = logging.getLogger(__name__)
 
 _HDF5, _PARQUET, _TAR, _GZIP = b"\x89HDF\r\n\x1a\n", b"PAR1", b"ustar", b"\x1f\x8b"
 _TAR_AT = 257
@@ -170,9 +173,8 @@ class _Opener:
             and not name.name.endswith("_imgid2idx.pkl")
             and file.is_file()
         ]
-        if arrays := [name for name in names if name.endswith(SUFFIXES)]:
-            opener = lambda name: (path / name).open("rb")  # noqa: E731
-            return self._read(NumpyContainer(arrays, opener, repr(path.name)))
+        if arrays := _arrays_in(names, path):
+            return self._read(NumpyContainer(arrays, partial(_opened, path), repr(path.name)))
         return self._joined({name: self._file(path / name) for name in names}, path)
 
     def _file(self, path: Path) -> Source:  # noqa: PLR0911 - one for each kind of file
@@ -207,9 +209,9 @@ class _Opener:
         if any(PurePosixPath(name).name == "data.pkl" for name in names):
             return self._read(DictionaryContainer(path, _load_torch))
         if path.suffix == ".npz":  # the arrays of one image
-            opener = lambda name: (path.parent / name).open("rb")  # noqa: E731
+            opener = partial(_opened, path.parent)
             return self._read(NumpyContainer([path.name], opener, repr(path.name)))
-        if arrays := [name for name in names if name.endswith(SUFFIXES)]:
+        if arrays := _arrays_in(names, path):
             return self._read(NumpyContainer(arrays, partial(_unpacked, path), repr(path.name)))
         sources = {}
         for one in members:
@@ -224,10 +226,23 @@ class _Opener:
         return self._joined(sources, path)
 
 
+def _arrays_in(names: list[str], path: Path) -> list[str]:
+    """Return the NumPy files among others, which are named if there are both."""
+    arrays = [name for name in names if name.endswith(SUFFIXES)]
+    if arrays and len(arrays) < len(names):
+        others = sorted({*names} - {*arrays})
+        logger.warning("%r: only npz and npy are read, not %s", str(path), sample_ids(others))
+    return arrays
+
+
 def _load_torch(path: Path) -> object:
     from a2cap.extract.weights.torch_files import load_torch_arrays  # imports torch
 
     return load_torch_arrays(path)
+
+
+def _opened(folder: Path, name: str) -> BinaryIO:
+    return (folder / name).open("rb")
 
 
 def _member(path: Path, name: str) -> BinaryIO:

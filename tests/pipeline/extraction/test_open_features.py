@@ -250,6 +250,15 @@ def test_npz_in_sub_folders_and_zips_are_read(tmp_path):
     assert_read(next((tmp_path / "x").rglob(f"*{IDS[0]}.npz")), ids=IDS[:1])
 
 
+def test_files_beside_npz_that_are_not_read_are_named(tmp_path, caplog):
+    for image_id in IDS:
+        npz(tmp_path / f"{image_id}.npz", image_id)
+    tsv(tmp_path)
+    (tmp_path / "README.md").write_text("features")
+    assert_read(tmp_path)
+    assert caplog.messages == [f"{str(tmp_path)!r}: only npz and npy are read, not a.tsv"]
+
+
 def test_padding_is_no_region(tmp_path):
     for image_id in IDS:
         npz(tmp_path / "x" / f"{image_id}.npz", image_id, **padded(image_id))
