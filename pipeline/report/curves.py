@@ -1,6 +1,5 @@
 """Learning curves of one or two trainings as panels of a page: a figure each, over the epochs."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,8 +56,10 @@ def _panel(name: str, curves: Sequence[LearningCurve | None], names: Sequence[st
         [(int(line["epoch"]), line[name]) for line in curve.epochs if name in line] if curve else []
         for curve in curves
     ]
-    finite = [(x, y) for line in measured for x, y in line if math.isfinite(y)]
-    epochs, values = [x for x, _ in finite], [y for _, y in finite]
+    values = [value for line in measured for _, value in line]
+    # of all figures, so that the panels have one axis: epoch 0 has a score and no loss
+    epochs = [int(line["epoch"]) for curve in curves if curve for line in curve.epochs]
+    first, last = min(epochs), max(epochs)
     low, high = min(values, default=0.0), max(values, default=0.0)
 
     def place(value: float, start: float, end: float, size: int) -> float:
@@ -71,9 +72,9 @@ def _panel(name: str, curves: Sequence[LearningCurve | None], names: Sequence[st
         for epoch, value in points:
             is_best = curve is not None and epoch == curve.best
             text = f"{run} epoch {epoch}: {value:.4g}{', the best' if is_best else ''}".strip()
-            x = place(epoch, min(epochs), max(epochs), WIDTH)
+            x = place(epoch, first, last, WIDTH)
             y = HEIGHT - place(value, low, high, HEIGHT)
             dots.append(Dot(x, y, text, is_best, is_best or len(points) <= _MOST_DOTS))
         lines.append(dots)
     title = _TITLES.get(name, f"validation {name}")
-    return Panel(title, f"{low:.3g}", f"{high:.3g}", min(epochs), max(epochs), lines)
+    return Panel(title, f"{low:.3g}", f"{high:.3g}", first, last, lines)

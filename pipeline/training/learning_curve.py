@@ -1,5 +1,6 @@
 """Learning curve of a training: the figures of each epoch (metrics.jsonl), and what it did."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -27,7 +28,11 @@ class LearningCurve:
     @classmethod
     def read(cls, training: Path) -> "LearningCurve | None":
         """Return the curve of a training, None without a finished epoch or with a damaged file."""
-        epochs = [line for line in read_epochs(training) if "epoch" in line]
+        lines = [
+            {n: v for n, v in line.items() if isinstance(v, int | float) and math.isfinite(v)}
+            for line in read_epochs(training)
+        ]
+        epochs = [line for line in lines if {"epoch", "step"} <= line.keys()]
         if not any(line["epoch"] for line in epochs):
             return None
         return cls(epochs, TrainingSummary.read(training))

@@ -500,6 +500,8 @@ def test_learning_curves_show_every_epoch_and_mark_the_best(tmp_path, open_page,
     assert places[1]["y"] < places[2]["y"] < places[0]["y"]  # higher is better, and above
     assert places[1]["width"] > places[0]["width"]
     assert plots.nth(0).locator("circle").count() == 2  # epoch 0 has no training loss
+    ends = [plot.locator("p span").first.inner_text() for plot in plots.all()]
+    assert ends == ["epoch 0"] * 3  # one axis
     assert cider.locator("p").inner_text().split("\n") == ["epoch 0", "0.25 to 0.75", "2"]
     text = page.locator("details:has(.curves)").inner_text()
     assert "Validation CIDEr is 0.750 after epoch 1, 0.250 before the training." in text

@@ -59,6 +59,21 @@ def test_what_selects_is_shown_before_cider(tmp_path):
     ]
 
 
+def test_what_is_no_finite_number_is_left_out(tmp_path):
+    lines = (
+        '{"epoch": 1, "step": 2, "loss": NaN, "CIDEr": 0.5}',
+        '{"epoch": 2, "step": 4, "loss": "low", "CIDEr": 0.25, "lr": null}',
+        '{"epoch": "three", "step": 6, "CIDEr": 0.75}',
+    )
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    found = LearningCurve.read(tmp_path)
+    assert found.epochs == [
+        {"epoch": 1, "step": 2, "CIDEr": 0.5},
+        {"epoch": 2, "step": 4, "CIDEr": 0.25},
+    ]
+    assert found.summary == "best at epoch 1 of 2"
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"epoch": 0, "step": 0, "CIDEr": 1}', None])
 def test_a_training_without_a_finished_epoch_has_no_curve(tmp_path, text):
     if text is not None:
