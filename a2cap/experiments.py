@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -21,6 +20,7 @@ from a2cap.pipeline.engine.artifact_names import EPOCHS, EVALUATE, METRICS, REPO
 from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.evaluation.results import read_results
 from a2cap.pipeline.experiment import Experiment
+from a2cap.pipeline.metrics.metric_table import rows_as_html, score_rows
 
 logger = logging.getLogger(__name__)
 
@@ -85,11 +85,7 @@ class Evaluation(Result):
 
     def _repr_html_(self) -> str:
         """Return the metrics as a table, as a notebook shows them."""
-        rows = "".join(
-            f"<tr><th>{escape(name)}</th><td>{value:.4f}</td></tr>"
-            for name, value in self.metrics.items()
-        )
-        return f"<table>{rows}</table>"
+        return rows_as_html(score_rows(self.metrics, self.confidence, self.not_run))
 
 
 def train(

@@ -13,6 +13,7 @@ from a2cap.pipeline.evaluation.results import read_captions, read_references
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.all_metrics import score as score_tokens
 from a2cap.pipeline.metrics.cider import Idf
+from a2cap.pipeline.metrics.metric_table import metric_name, needs_java
 from a2cap.pipeline.metrics.spice import NEEDS
 from a2cap.pipeline.metrics.tokenization import tokenize
 
@@ -38,8 +39,9 @@ def score(
 
     captions and references: by image id, or in the same order; a single caption with its
     references; lists of COCO's {"image_id", "caption"}; or the paths of files of any form. metrics:
-    some of Bleu_1 to Bleu_4, METEOR, ROUGE_L, CIDEr, SPICE and SPIDEr, by default those that need
-    no Java. Values equal those of pycocoevalcap, over PTB tokens. tokenizer: unicode for captions
+    some of Bleu_1 to Bleu_4, METEOR, ROUGE_L, CIDEr, SPICE and SPIDEr, also as papers write them
+    (BLEU-4), of the whole set (distinct_1) or `module:function`, by default those that need no
+    Java. Values equal those of pycocoevalcap, over PTB tokens. tokenizer: unicode for captions
     of any language, without METEOR and SPICE, which read English. idf: source of CIDEr's document
     frequencies; coco for those of COCO's train2014, which suit a few images, or one. The result
     prints as a table. Raises InputError if the images differ, JavaError if SPICE cannot run.
@@ -50,10 +52,10 @@ def score(
     texts, groups = _by_image(captions, references)
     candidates = tokenize({name: [caption] for name, caption in texts.items()}, tokenizer)
     tokens = tokenize(groups, tokenizer)
-    needs_spice = metrics is not None and not {"SPICE", "SPIDEr"}.isdisjoint(metrics)
-    no_spice = None if needs_spice else f"name it in metrics; {NEEDS}"
+    names = None if metrics is None else [metric_name(name) for name in metrics]
+    no_spice = None if names and needs_java(names) else f"name it in metrics; {NEEDS}"
     return score_tokens(
-        candidates, tokens, metrics=metrics, no_spice=no_spice, tokenizer=tokenizer, idf=idf
+        candidates, tokens, metrics=names, no_spice=no_spice, tokenizer=tokenizer, idf=idf
     )
 
 

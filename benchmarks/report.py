@@ -20,12 +20,12 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.scenes.scene import draw, make_scene, raw_text
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.metrics.all_metrics import Scores
+from a2cap.pipeline.metrics.metric_table import METRICS
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Evaluation, write_report
 from benchmarks.measure import print_machine, print_table
 
 SIDE, REGIONS = 640, 36
-METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
 
 READY = "performance.getEntriesByName('a2-ready')[0].startTime"
 PAINT = """new Promise((done) => new PerformanceObserver((found) =>

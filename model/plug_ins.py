@@ -10,12 +10,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, packages_distributions, version
+from numbers import Real
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -93,7 +94,8 @@ def _find_function(path: str) -> Callable[..., Any]:
     return found
 
 
-def _names_a_function(path: str, info: ValidationInfo) -> str:
+def names_a_function(path: str, info: ValidationInfo) -> str:
+    """Return `module:function`; ValueError for another form, and KindError if it is no function."""
     if not is_path(path):
         raise ValueError(f"{path!r} is not module:function; name a function of a module")
     if info.context == MAY_IMPORT:
@@ -101,7 +103,7 @@ def _names_a_function(path: str, info: ValidationInfo) -> str:
     return path
 
 
-Function = Annotated[str, AfterValidator(_names_a_function)]
+Function = Annotated[str, AfterValidator(names_a_function)]
 """A user's reward or metric, `module:function`: called by `call_function`."""
 
 
@@ -114,12 +116,22 @@ def call_function(
     """
     function = _find_function(path)
     try:
-        found = [float(value) for value in function(captions, references)]
-        if len(found) != len(captions) or not all(map(math.isfinite, found)):
-            raise ValueError(f"no finite number for each of {len(captions)} captions")
+        returned = function(captions, references)
+        numbers = [returned] if isinstance(returned, Real) else returned
+        values = [float(number) for number in numbers]
     except (Exception, SystemExit) as error:  # it is the user's
-        raise failed(path, error) from error
-    return found
+        raise failed(path, error, _line_of(error, {_file_of(path)})) from error
+    if len(values) != len(captions):
+        raise KindError(
+            f"{path!r} returned {len(values)} numbers for {len(captions)} captions; "
+            "return one number for each"
+        )
+    if odd := [number for number, value in enumerate(values) if not math.isfinite(value)]:
+        raise KindError(
+            f"{path!r} returned {values[odd[0]]} for {len(odd)} of {len(captions)} captions, first "
+            f"for {captions[odd[0]]!r:.{LONGEST}}; return finite numbers"
+        )
+    return values
 
 
 def failed(path: str, error: BaseException, where: str = "") -> KindError:
@@ -134,14 +146,25 @@ def failed_plug_in(error: Exception) -> KindError | None:
     It names the last line of that code on the way to the error, or else the last line: a result of
     a wrong shape fails later, in a2.
     """
-    modules = {sys.modules.get(path.partition(":")[0]): path for path in _used}
-    files = {module.__file__: path for module, path in modules.items() if module is not None}
+    files = {file: path for path in _used if (file := _file_of(path))}
     frames = extract_tb(error.__traceback__)
     if not files or not frames:
         return None
+    own = [files[frame.filename] for frame in frames if frame.filename in files]
+    path = own[-1] if own else " or ".join(files.values())
+    return failed(path, error, _line_of(error, files))
+
+
+def _file_of(path: str) -> str:
+    """Return the file of an imported `module:name`, "" if it is not imported."""
+    return str(getattr(sys.modules.get(path.partition(":")[0]), "__file__", None) or "")
+
+
+def _line_of(error: BaseException, files: Collection[str]) -> str:
+    """Return the last line in these files on the way to an error, or else the last line of all."""
+    frames = extract_tb(error.__traceback__)
     last = [frame for frame in frames if frame.filename in files][-1:] or frames[-1:]
-    where = f"; {Path(last[0].filename).name}, line {last[0].lineno}"
-    return failed(files.get(last[0].filename, " or ".join(files.values())), error, where)
+    return f"; {Path(last[0].filename).name}, line {last[0].lineno}" if last else ""
 
 
 def is_path(name: str) -> bool:

@@ -28,7 +28,7 @@ from a2cap.pipeline.analysis.trainings import Run
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.metrics.all_metrics import METRICS
+from a2cap.pipeline.metrics.metric_table import METRICS
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 

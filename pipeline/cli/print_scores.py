@@ -8,9 +8,9 @@ import click
 
 from a2cap.data.files.sealed_folder import read_output
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
-from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, Scores, shown_name, unpenalised_line
+from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, Scores, unpenalised_line
+from a2cap.pipeline.metrics.metric_table import rows_as_text, score_rows, shown_name
 from a2cap.pipeline.report.comparison_page import Difference
-from a2cap.pipeline.report.summary import in_order
 
 _HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 _CLASSES_SHOWN = 5  # figures.json lists all
@@ -22,21 +22,11 @@ def print_evaluation(directory: Path, *, spice: bool = False) -> bool:
     spice: True if SPICE was requested. Returns False if it was and could not run.
     """
     content = read_output(directory, METRICS)
-    print_scores(content["metrics"], content["not_run"])
+    rows = score_rows(content["metrics"], content["confidence"], content["not_run"])
     unpenalised = content.get("bleu_without_brevity_penalty", ())
-    for line in unpenalised_line(content["metrics"], unpenalised):
-        click.echo(line)
+    click.echo("\n".join(rows_as_text(rows) + unpenalised_line(content["metrics"], unpenalised)))
     click.echo(f"report: {directory / REPORT}")
     return not spice or has_spice(content["not_run"])
-
-
-def print_scores(metrics: dict[str, float], not_run: dict[str, str]) -> None:
-    """Print one line per metric; metrics that did not run come last, with the reason."""
-    found = {name: f"{metrics[name]:.4f}" for name in in_order(metrics)}
-    found |= {name: f"not run: {reason}" for name, reason in not_run.items()}
-    width = max(8, *map(len, found))
-    for name, text in found.items():
-        click.echo(f"{shown_name(name):<{width}} {text}")
 
 
 def print_summary(scores: Scores, statistics: Mapping[str, float]) -> None:
@@ -54,7 +44,7 @@ def print_summary(scores: Scores, statistics: Mapping[str, float]) -> None:
 def print_differences(names: tuple[str, str], rows: Sequence[Difference]) -> None:
     """Print the differences between two sets of captions, a metric on each line."""
     # names of word groups may be longer than names of metrics
-    width = max(8, *(len(row.metric) for row in rows))
+    width = max(8, *(len(shown_name(row.metric)) for row in rows))
     lines = [
         *names,
         f"{'':<{width}} {_HEADER}",
@@ -64,11 +54,11 @@ def print_differences(names: tuple[str, str], rows: Sequence[Difference]) -> Non
 
 
 def _difference(row: Difference) -> str:
+    values = f"{row.first:>7.4f} {row.second:>7.4f}  {row.difference:>+7.4f}"
+    if row.low is None:
+        return values
     ends = f"{row.low:+.4f} to {row.high:+.4f}"
-    return (
-        f"{row.first:>7.4f} {row.second:>7.4f}  {row.difference:>+7.4f}  "
-        f"{ends:^18}  {row.better:.1%}"
-    )
+    return f"{values}  {ends:^18}  {row.better:.1%}"
 
 
 def has_spice(not_run: Mapping[str, str]) -> bool:

@@ -17,16 +17,13 @@ from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.evaluation.metrics_file import image_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.bootstrap import SUMMED, Families, interval, resample
+from a2cap.pipeline.metrics.metric_table import family_of, in_order, is_lower_better, kind_of
 from a2cap.pipeline.metrics.ngrams import Floats
-from a2cap.pipeline.metrics.scene_truth import LOWER_IS_BETTER
 from a2cap.pipeline.metrics.word_groups import GroupCounts, WordScore, f1_values
 from a2cap.pipeline.report.comparison_page import Comparison, Difference, ImageComparison
-from a2cap.pipeline.report.summary import in_order
 
 _F1 = " F1"
 """Last part of the names of families that are groups of words, which are their metrics too."""
-
-_FAMILY = {name: family for family, (names, _) in SUMMED.items() for name in names}
 
 Rows = Mapping[str, Mapping[str, Any]]
 """Image id -> its entry in per_image.json."""
@@ -84,11 +81,7 @@ def compare_runs(
     titles = names or (first.resolve().name, second.resolve().name)
     return Comparison(
         names=(f"A {titles[0]}", f"B {titles[1]}"),
-        metrics=[
-            _difference(name, one.metrics[name], other.metrics[name], redrawn[name] - drawn[name])
-            for name in in_order(drawn)
-            if name in one.metrics.keys() & other.metrics.keys()
-        ],
+        metrics=_differences(one.metrics, other.metrics, drawn, redrawn),
         images=[
             ImageComparison(
                 image_id,
@@ -115,12 +108,7 @@ def compare_scores(first: Scores, second: Scores) -> list[Difference]:
         )
         for found in (first, second)
     )
-    return [
-        _difference(name, first.metrics[name], second.metrics[name], redrawn[name] - drawn[name])
-        for name in in_order(drawn)
-        # a kind of statement that one has not made has no share of true ones
-        if name in redrawn and name in first.metrics.keys() & second.metrics.keys()
-    ]
+    return _differences(first.metrics, second.metrics, drawn, redrawn)
 
 
 def read_run(folder: Path) -> ScoredRun:
@@ -158,7 +146,7 @@ def _statistics(metrics: Mapping[str, float], rows: Rows) -> dict[str, Floats]:
         raise ValueError("no images")
     statistics = {}
     # The four BLEU metrics share the counts of one family.
-    for family in dict.fromkeys(_FAMILY.get(name, name) for name in metrics):
+    for family in dict.fromkeys(family_of(name) for name in metrics if kind_of(name) != "set"):
         numbers = [
             row[family] if family in SUMMED else [row["metrics"][family]] for row in rows.values()
         ]
@@ -193,9 +181,24 @@ def _require_same_images(one: ScoredRun, other: ScoredRun, first: Path, second: 
         )
 
 
-def _difference(name: str, first: float, second: float, resampled: Floats) -> Difference:
-    resampled = resampled[np.isfinite(resampled)]  # a resample may lack all words of a group
-    low, high = interval(resampled)
-    # Ties are not better: two equal runs have 0 %.
-    better = float(np.mean(resampled < 0 if name in LOWER_IS_BETTER else resampled > 0))
-    return Difference(name, first, second, second - first, low, high, better)
+def _differences(
+    first: Mapping[str, float],
+    second: Mapping[str, float],
+    drawn: Mapping[str, Floats],
+    redrawn: Mapping[str, Floats],
+) -> list[Difference]:
+    """Return the differences in every metric of both; drawn, redrawn: values on resamples."""
+    rows = []
+    # a kind of statement that one has not made has no share of true ones
+    for name in in_order(name for name in first if name in second):
+        values = (name, first[name], second[name], second[name] - first[name])
+        if kind_of(name) == "set":
+            rows.append(Difference(*values, None, None, None))
+        elif name in drawn and name in redrawn:
+            resampled = redrawn[name] - drawn[name]
+            resampled = resampled[np.isfinite(resampled)]  # one may lack all words of a group
+            low, high = interval(resampled)
+            # Ties are not better: two equal runs have 0 %.
+            is_better = resampled < 0 if is_lower_better(name) else resampled > 0
+            rows.append(Difference(*values, low, high, float(np.mean(is_better))))
+    return rows

@@ -229,10 +229,11 @@ class SplitScoring:
     def score(
         self,
         captions: Mapping[str, str],
+        beams: Mapping[str, Sequence[Beam]],
         references: Mapping[str, Sequence[str]],
         tokenizer: Tokenizer,
     ) -> Evaluation:
-        """Score one caption per image of the split."""
+        """Score one caption per image of the split; beams: of which they are the best."""
         return score_evaluation(
             f"Captions of the {self.config.split} split",
             captions,
@@ -242,6 +243,7 @@ class SplitScoring:
             metrics=self.config.metrics,
             groups=self.groups,
             scenes=self.scenes,
+            statistics=_statistics(captions, beams, references),
         )
 
 
@@ -276,7 +278,7 @@ def evaluate_captioner(
     captions = {image_id: found[0].caption for image_id, found in beams.items()}
     named = CaptionFile(inputs["captions"].path / CAPTIONS)
     write_results(directory / RESULTS, captions, named.identities, named.files)
-    evaluation = scoring.score(captions, references, model.vocabulary.tokenizer)
+    evaluation = scoring.score(captions, beams, references, model.vocabulary.tokenizer)
     scores = evaluation.scores
     events.write("scored", **scores.metrics)
 
@@ -285,7 +287,6 @@ def evaluate_captioner(
     evaluation = replace(
         evaluation,
         skipped=skipped,
-        statistics=statistics_of(captions, beams, references),
         provenance=provenance_of(config, inputs, model, named.identities),
         curve=LearningCurve.read(inputs["model"].path),
         beams=beams,
@@ -359,7 +360,7 @@ def read_split(
     return references, {image_id: reasons[image_id] for image_id in chosen if image_id in reasons}
 
 
-def statistics_of(
+def _statistics(
     captions: Mapping[str, str],
     beams: Mapping[str, Sequence[Beam]],
     references: Mapping[str, Sequence[str]],

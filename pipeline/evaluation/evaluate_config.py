@@ -3,10 +3,21 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
-from a2cap.model.plug_ins import Function
+from a2cap.data.errors import InputError
+from a2cap.model.plug_ins import names_a_function
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
+from a2cap.pipeline.metrics.metric_table import metric_name
+
+
+def _metric(text: str, info: ValidationInfo) -> str:
+    if ":" in text:
+        return names_a_function(text, info)
+    try:
+        return metric_name(text)
+    except InputError as error:
+        raise ValueError(f"{error}, or module:function") from error
 
 
 class EvaluateConfig(CaptioningConfig):
@@ -25,8 +36,10 @@ class EvaluateConfig(CaptioningConfig):
     says that it is left out. true: without the parser, the other metrics are computed and the exit
     code is 3. It parses every caption: minutes for 5,000 images, less if the same references were
     parsed before."""
-    metrics: tuple[Function, ...] = ()
-    """Further metrics, Python functions as those of `scst.reward`; each value is the mean."""
+    metrics: tuple[Annotated[str, AfterValidator(_metric)], ...] = ()
+    """Further metrics: distinct_1 to distinct_3 and other figures of all captions together, or
+    Python functions as those of `scst.reward`, whose values are averaged. CIDEr and the others of
+    a2 are computed anyway."""
     baseline: Path | None = None
     """metrics.json of another evaluation, to compare with in the report."""
     baseline_name: str = "baseline"

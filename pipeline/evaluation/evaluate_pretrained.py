@@ -27,7 +27,6 @@ from a2cap.pipeline.evaluation.evaluate_captioner import (
     evaluate_captioner,
     read_boxes,
     read_split,
-    statistics_of,
     with_existing_split,
 )
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
@@ -113,7 +112,7 @@ def evaluate_pretrained(
     named = CaptionFile(inputs["captions"].path / CAPTIONS)
     write_results(directory / RESULTS, captions, named.identities, named.files)
     tokenizer = Vocabulary.load(inputs["captions"].path / VOCABULARY).tokenizer
-    evaluation = scoring.score(captions, references, tokenizer)
+    evaluation = scoring.score(captions, work.beams, references, tokenizer)
     events.write("scored", **evaluation.scores.metrics)
     shown = worst_typical_best(evaluation.scores.per_image, config.report_images)
     if config.attention == "report":
@@ -124,7 +123,6 @@ def evaluate_pretrained(
     evaluation = replace(
         evaluation,
         skipped=work.skipped,
-        statistics=statistics_of(captions, work.beams, references),
         provenance={
             **{"split": config.split, "model": captioner.about},
             METRIC_TOKENS: metric_tokens(tokenizer),

@@ -27,7 +27,7 @@ from a2cap.pipeline.evaluation.results import (
     reference_fields,
     require_same_images,
 )
-from a2cap.pipeline.metrics.all_metrics import METRICS as ALL_METRICS
+from a2cap.pipeline.metrics import metric_table
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf
@@ -137,6 +137,7 @@ def score_evaluation(
     scenes: Scenes | None,
     idf: Idf = "references",
     shown: Mapping[str, Sequence[str]] | None = None,
+    statistics: Mapping[str, float] | None = None,
     skipped: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
     facts: Mapping[str, str] | None = None,
@@ -156,9 +157,11 @@ def score_evaluation(
         title,
         captions,
         shown or references,
-        score(tokens, references, metrics=(*ALL_METRICS, *metrics), judged=judged, **options),
+        score(
+            tokens, references, metrics=(*metric_table.METRICS, *metrics), judged=judged, **options
+        ),
         skipped=skipped or {},
-        statistics=caption_statistics(tokens),
+        statistics=statistics or caption_statistics(tokens),
         provenance=provenance or {},
         word_groups=score_word_groups(tokens, references, groups) if groups else None,
         judged=judged or {},
@@ -192,7 +195,7 @@ def require_unscored(folder: Path, *, force: bool) -> None:
 
 def write_per_image(path: Path, evaluation: Evaluation) -> None:
     """Write a CSV file with the caption and the metrics of each image."""
-    names = list(evaluation.scores.metrics)
+    names = [n for n in evaluation.scores.metrics if metric_table.kind_of(n) != "set"]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["image_id", "caption", *names])

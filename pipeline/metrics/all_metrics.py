@@ -6,6 +6,7 @@ Java, and nothing is printed.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from html import escape
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -20,9 +21,21 @@ from a2cap.model.plug_ins import call_function
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
 from a2cap.pipeline.metrics.bootstrap import SUMMED, interval, resample
+from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, frequencies_of
 from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics
-from a2cap.pipeline.metrics.ngrams import Floats, count_pairs
+from a2cap.pipeline.metrics.metric_table import (
+    METRICS,
+    TABLE,
+    ScoreRow,
+    families_of,
+    in_order,
+    metric_name,
+    rows_as_html,
+    rows_as_text,
+    score_rows,
+)
+from a2cap.pipeline.metrics.ngrams import Floats, Pairs, count_pairs
 from a2cap.pipeline.metrics.rouge import rouge_values
 from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts
 from a2cap.pipeline.metrics.spice import NOT_REQUESTED, PARTS, spice_values
@@ -30,14 +43,6 @@ from a2cap.pipeline.metrics.tokenization import metric_tokens
 
 if TYPE_CHECKING:
     from a2cap.data.scenes.truth import Judgement
-
-METRICS = ("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE", "SPIDEr")
-"""Metrics of any captions, in the order of tables; TRUTH comes last."""
-
-
-def shown_name(metric: str) -> str:
-    """Return a metric's name as in papers; keys are the names of the COCO server, or paths."""
-    return metric.rpartition(":")[2].replace("Bleu_", "BLEU-").replace("ROUGE_L", "ROUGE-L")
 
 
 def unpenalised_line(metrics: Mapping[str, float], unpenalised: Sequence[float]) -> list[str]:
@@ -108,56 +113,34 @@ class Scores:
             "the captions of COCO"
         ]
 
-    def rows(self) -> list[tuple[str, str, str]]:
+    def rows(self) -> list[ScoreRow]:
         """Return name, value and interval of each metric, then the reasons of missing ones."""
-        found = [
-            (shown_name(name), f"{value:.4f}", "{:.4f} to {:.4f}".format(*self.confidence[name]))
-            if name in self.confidence
-            else (shown_name(name), f"{value:.4f}", "")
-            for name, value in self.metrics.items()
-        ]
-        return found + [(shown_name(n), "not run:", why) for n, why in self.not_run.items()]
+        return score_rows(self.metrics, self.confidence, self.not_run)
 
     def __str__(self) -> str:
         """Return a table of the metrics with their 95 % intervals."""
-        rows = self.rows()
-        width = max(8, *(len(name) for name, *_ in rows))
-        lines = [f"{name:<{width}} {' '.join(rest).rstrip()}" for name, *rest in rows]
-        lines += unpenalised_line(self.metrics, self.unpenalised_bleu)
+        lines = rows_as_text(self.rows()) + unpenalised_line(self.metrics, self.unpenalised_bleu)
         return "\n".join(lines + [f"warning: {text}" for text in self.warnings])
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook."""
-        cells = "".join(
-            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>"
-            for row in self.rows()
-        )
         notes = "".join(f"<p>{escape(text)}</p>" for text in self.warnings)
-        return (
-            f"<table><tr><th></th><th>value</th><th>95 % interval</th></tr>{cells}</table>{notes}"
-        )
+        return rows_as_html(self.rows()) + notes
 
 
 @dataclass(frozen=True)
-class _Measurement:
-    """Output of one scorer.
-
-    statistics: (N, k) numbers of the images, as `resample` takes them. values: metric -> (N,), of
-    each image. overall: metric -> value over all images. parts: SPICE categories of each image.
-    """
-
-    statistics: Floats
-    values: dict[str, Floats]
-    overall: dict[str, float]
-    parts: list[dict[str, float | None]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class _Captions:
-    """N candidates and the references of each, in the order of the images."""
+class Captions:
+    """N candidates and the references of each, in the order of the images; idf: as for `score`."""
 
     image_ids: list[str]
-    texts: tuple[list[str], list[list[str]]]
+    candidates: list[str]
+    references: list[list[str]]
+    idf: Idf = "references"
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """n-grams of candidates and references."""
+        return count_pairs(self.candidates, self.references)
 
 
 def score(
@@ -173,8 +156,8 @@ def score(
     """Compute every metric, of one candidate per image against its references.
 
     candidates, references: tokens of the same images, from `tokenize` with this tokenizer; METEOR
-    and SPICE are left out of Unicode words. metrics: names among METRICS, by default all of
-    them, or `module:function`.
+    and SPICE are left out of Unicode words. metrics: names in the table, as people write them, by
+    default METRICS, or `module:function`.
     no_spice: why SPICE, which parses every caption, is left out; None to compute it. judged: the
     captions of generated scenes, from `judge_captions`. idf: source of CIDEr's document
     frequencies; coco, those of `coco_frequencies`, is for PTB tokens alone. Raises JavaError if
@@ -182,29 +165,20 @@ def score(
     """
     if idf not in IDFS:
         raise InputError(f"unknown idf: {idf!r}; use one of {', '.join(IDFS)}")
-    captions = _paired(candidates, references)
+    captions = replace(_paired(candidates, references), idf=idf)
+    chosen = METRICS if metrics is None else tuple(map(metric_name, metrics))
     not_run = {"SPICE": no_spice} if no_spice else {}
     if metric_tokens(tokenizer) != "PTB":
-        not_run = dict.fromkeys(_SLOW, ENGLISH_ONLY)
+        not_run = {m.name: ENGLISH_ONLY for m in TABLE if m.english_only}
         if idf == "coco":
             not_run["CIDEr"] = COCO_TOKENS
     if len(captions.image_ids) == 1 and idf == "references":
         not_run["CIDEr"] = ONE_IMAGE
-    chosen = METRICS if metrics is None else tuple(metrics)
-    found = _measure(captions, _families(chosen) - not_run.keys(), idf)
-    found |= {path: _outside(path, captions) for path in chosen if ":" in path}
+    statistics = _measure(captions, families_of(chosen) - not_run.keys())
+    statistics |= {path: _outside(path, captions) for path in chosen if ":" in path}
     if judged is not None:
-        counts = truth_counts(judged[image_id] for image_id in captions.image_ids)
-        found["truth"] = _summed("truth", counts)
-    return replace(_scores(captions.image_ids, found, not_run, chosen), idf=idf)
-
-
-def _families(metrics: Collection[str]) -> set[str]:
-    """Return the scorers that these metrics need."""
-    if unknown := [name for name in metrics if name not in METRICS and ":" not in name]:
-        raise InputError(f"unknown metric: {unknown[0]!r}; use some of {', '.join(METRICS)}")
-    families = {"BLEU" if name.startswith("Bleu") else name for name in metrics}
-    return families | ({"CIDEr", "SPICE"} if "SPIDEr" in families else set())
+        statistics["truth"] = truth_counts(judged[image_id] for image_id in captions.image_ids)
+    return _scores(captions, statistics, not_run, chosen)
 
 
 def corpus_score(
@@ -215,11 +189,10 @@ def corpus_score(
     candidates, references: PTB tokens. CIDEr's document frequencies are those of `references`, one
     document per image, as in `COCOEvalCap`.
     """
-    found = _measure(_paired(candidates, references), _families([metric]), "references")
-    return next(one.overall[metric] for one in found.values() if metric in one.overall)
+    return _values(_measure(_paired(candidates, references), families_of([metric])))[0][metric]
 
 
-def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _Captions:
+def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> Captions:
     """Return candidates and references in the same order; raise InputError for a mismatch."""
     if not candidates:
         raise InputError("nothing to score: 0 captions; caption at least one image")
@@ -235,67 +208,72 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> _C
             f"captions and references are of different images: only captions have {one}, only "
             f"references have {other}; give both for the same images"
         )
-    found = {k: [v] if isinstance(v, str) else list(v) for k, v in candidates.items()}
-    for image_id, captions in found.items():
+    groups = {k: [v] if isinstance(v, str) else list(v) for k, v in candidates.items()}
+    for image_id, captions in groups.items():
         if len(captions) != 1 or not references[image_id]:
             raise InputError(
                 f"image {image_id!r} has {len(captions)} captions and "
                 f"{len(references[image_id])} references; score one against at least one"
             )
-    return _Captions(
-        list(found),
-        (
-            [captions[0] for captions in found.values()],
-            [list(references[image_id]) for image_id in found],
-        ),
+    return Captions(
+        list(groups),
+        [captions[0] for captions in groups.values()],
+        [list(references[image_id]) for image_id in groups],
     )
 
 
-def _measure(captions: _Captions, families: Collection[str], idf: Idf) -> dict[str, _Measurement]:
-    """Return family -> its measurement."""
-    pairs, (candidates, references) = count_pairs(*captions.texts), captions.texts
-    found: dict[str, _Measurement] = {}
-    if "BLEU" in families:
-        found["BLEU"] = _summed("BLEU", bleu_statistics(pairs))
-    if "ROUGE_L" in families:
-        found["ROUGE_L"] = _averaged("ROUGE_L", rouge_values(candidates, references))
-    if "CIDEr" in families:
-        values = cider_values(pairs, frequencies_of(idf, references))
-        found["CIDEr"] = _averaged("CIDEr", values)
-    total = {"METEOR": len(candidates), "SPICE": len(candidates) + sum(map(len, references))}
-    slow = {name: scorer for name, scorer in _SLOW.items() if name in families}
-    with track("score", total=sum(total[name] for name in slow)) as progress:
-        found |= {name: scorer(captions, progress.advance) for name, scorer in slow.items()}
-    if {"CIDEr", "SPICE"} <= found.keys():
-        both = [found[name].values[name] for name in ("CIDEr", "SPICE")]
-        found["SPIDEr"] = _averaged("SPIDEr", np.mean(both, axis=0))
+def _measure(captions: Captions, families: Collection[str]) -> dict[str, Floats]:
+    """Return family -> (N, k) statistics of the images."""
+    count = len(captions.candidates)
+    total = {"METEOR": count, "SPICE": count + sum(map(len, captions.references))}
+    scorers = {name: scorer for name, scorer in SCORERS.items() if name in families}
+    with track("score", total=sum(total.get(name, 0) for name in scorers)) as progress:
+        found = {name: scorer(captions, progress.advance) for name, scorer in scorers.items()}
+    if "SPIDEr" in families and {"CIDEr", "SPICE"} <= found.keys():
+        found["SPIDEr"] = np.mean([found[name][:, :1] for name in ("CIDEr", "SPICE")], axis=0)
     return found
 
 
+def _values(statistics: Mapping[str, Floats]) -> tuple[dict[str, float], dict[str, Floats]]:
+    """Return metric -> value over all images, and metric -> (N,) values of the images."""
+    overall: dict[str, float] = {}
+    columns: dict[str, Floats] = {}
+    for family, rows in statistics.items():
+        if family in SUMMED:
+            names, values = SUMMED[family]
+            overall |= zip(names, values(rows.sum(axis=0)).tolist(), strict=True)
+            columns |= zip(names, values(rows).T, strict=True)
+        else:
+            columns[family] = np.ascontiguousarray(rows[:, 0])
+            overall[family] = float(columns[family].mean())
+    return overall, columns
+
+
 def _scores(
-    image_ids: list[str],
-    found: Mapping[str, _Measurement],
+    captions: Captions,
+    statistics: Mapping[str, Floats],
     not_run: Mapping[str, str],
     chosen: Collection[str],
 ) -> Scores:
-    """Return the measurements by metric, in the order of METRICS, and by image."""
-    overall = {name: value for one in found.values() for name, value in one.overall.items()}
-    values = {name: column for one in found.values() for name, column in one.values.items()}
-    statistics = {family: measurement.statistics for family, measurement in found.items()}
-    parts = [row for measurement in found.values() for row in measurement.parts]
+    """Return the scores by metric, in the order of the table, and by image."""
+    overall, values = _values(statistics)
+    for family in families_of(chosen) & SETS.keys():
+        overall |= SETS[family](captions)
     # A family of truth without a statement has no value, here and in single images.
-    names = [
-        name
-        for name in (*METRICS, *(one for one in chosen if ":" in one), *TRUTH)
-        if np.isfinite(overall.get(name, np.nan)) and (name in chosen or name in TRUTH)
-    ]
+    known = [name for name in in_order(overall) if np.isfinite(overall[name])]
+    names = [name for name in known if name in chosen or name in TRUTH]
+    parts = _parts(statistics["SPICE"]) if "SPICE" in statistics else []
+    image_ids = captions.image_ids
     # An interval over one image would have no width.
-    resampled = resample(statistics) if len(image_ids) > 1 else {}
+    means = {n: rows if n in SUMMED else values[n][:, None] for n, rows in statistics.items()}
+    resampled = resample(means) if len(image_ids) > 1 and means else {}
     return Scores(
         metrics={name: overall[name] for name in names},
         per_image={
             image_id: {
-                name: float(values[name][row]) for name in names if np.isfinite(values[name][row])
+                name: float(values[name][row])
+                for name in names
+                if name in values and np.isfinite(values[name][row])
             }
             for row, image_id in enumerate(image_ids)
         },
@@ -308,7 +286,16 @@ def _scores(
         },
         spice=_mean_parts(parts),
         spice_per_image=dict(zip(image_ids, parts, strict=True)) if parts else {},
+        idf=captions.idf,
     )
+
+
+def _parts(rows: Floats) -> list[dict[str, float | None]]:
+    """Return SPICE's categories of each image, None for one that its references do not have."""
+    return [
+        {part: None if np.isnan(v) else float(v) for part, v in zip(PARTS, row[1:], strict=True)}
+        for row in rows
+    ]
 
 
 def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
@@ -317,40 +304,40 @@ def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]
     return {name: fmean(column) for name, column in found.items() if column}
 
 
-def _outside(path: str, captions: _Captions) -> _Measurement:
+def _outside(path: str, captions: Captions) -> Floats:
     try:
-        return _averaged(path, call_function(path, *captions.texts))
+        return _column(call_function(path, captions.candidates, captions.references))
     except KindError as error:
         raise InputError(f"metric {error}") from error
 
 
-def _meteor(captions: _Captions, advance: Advance) -> _Measurement:
-    rows = meteor_statistics(*captions.texts, advance=advance)
-    return _summed("METEOR", rows)
+def _spice(captions: Captions, advance: Advance) -> Floats:
+    """Return (N, 1 + P): SPICE, and the F-scores of its PARTS, NaN for none."""
+    images = spice_values(captions.candidates, captions.references, advance=advance)
+    rows = [[image.overall, *image.parts.values()] for image in images]
+    return np.array(rows, dtype=np.float64)
 
 
-def _spice(captions: _Captions, advance: Advance) -> _Measurement:
-    found = spice_values(*captions.texts, advance=advance)
-    measured = _averaged("SPICE", [spice.overall for spice in found])
-    return replace(measured, parts=[spice.parts for spice in found])
+def _column(values: Sequence[float] | Floats) -> Floats:
+    return np.asarray(values, dtype=np.float64)[:, None]
 
 
-def _summed(family: str, statistics: Floats) -> _Measurement:
-    names, values = SUMMED[family]
-    return _Measurement(
-        statistics,
-        values=dict(zip(names, values(statistics).T, strict=True)),
-        overall=dict(zip(names, values(statistics.sum(axis=0)).tolist(), strict=True)),
-    )
-
-
-def _averaged(name: str, values: Sequence[float] | Floats) -> _Measurement:
-    column = np.asarray(values, dtype=np.float64)
-    return _Measurement(column[:, None], {name: column}, {name: float(column.mean())})
-
-
-_SLOW: dict[str, Callable[[_Captions, Advance], _Measurement]] = {
-    "METEOR": _meteor,
+SCORERS: dict[str, Callable[[Captions, Advance], Floats]] = {
+    "BLEU": lambda captions, _: bleu_statistics(captions.pairs),
+    "METEOR": lambda captions, advance: meteor_statistics(
+        captions.candidates, captions.references, advance=advance
+    ),
+    "ROUGE_L": lambda captions, _: _column(rouge_values(captions.candidates, captions.references)),
+    "CIDEr": lambda captions, _: _column(
+        cider_values(captions.pairs, frequencies_of(captions.idf, captions.references))
+    ),
     "SPICE": _spice,
 }
-"""Family -> its scorer, which reads English alone."""
+"""Family -> the function to (N, k) statistics of the images: sums, or a mean's values first."""
+
+SETS: dict[str, Callable[[Captions], dict[str, float]]] = {
+    "captions": lambda captions: caption_statistics(
+        dict(zip(captions.image_ids, captions.candidates, strict=True))
+    ),
+}
+"""Family -> the function to the values of metrics of a set."""

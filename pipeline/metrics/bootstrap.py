@@ -12,8 +12,9 @@ import numpy as np
 
 from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.meteor.meteor import meteor_values
+from a2cap.pipeline.metrics.metric_table import names_of
 from a2cap.pipeline.metrics.ngrams import Floats
-from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_values
+from a2cap.pipeline.metrics.scene_truth import truth_values
 
 RESAMPLES = 1000
 """With 1,000, each end of a 95 % interval depends on 25 resamples."""
@@ -26,9 +27,9 @@ Families = Mapping[str, tuple[tuple[str, ...], Callable[[Floats], Floats]]]
 """Family -> the names of its metrics, and the function from sums over images to their values."""
 
 SUMMED: Families = {
-    "BLEU": (("Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4"), bleu_values),
-    "METEOR": (("METEOR",), lambda sums: meteor_values(sums)[..., None]),
-    "truth": (TRUTH, truth_values),
+    "BLEU": (names_of("BLEU"), bleu_values),
+    "METEOR": (names_of("METEOR"), lambda sums: meteor_values(sums)[..., None]),
+    "truth": (names_of("truth"), truth_values),
 }
 """Metrics that are computed from sums over images."""
 

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from a2cap.pipeline.metrics.metric_table import names_of
 from a2cap.pipeline.metrics.ngrams import Floats
 
 if TYPE_CHECKING:  # it reads annotations and draws, which scoring need not import
     from a2cap.data.scenes.truth import Judgement
 
-FAMILIES = ("category", "colour", "texture", "size", "count", "relation", "comparison")
-"""What statements are about."""
-
-TRUTH = ("truth", *(f"{family} truth" for family in FAMILIES), "CHAIR-i", "CHAIR-s")
+TRUTH = names_of("truth")
 """Share of true captions, of true statements in each family, and CHAIR."""
 
-LOWER_IS_BETTER = frozenset({"CHAIR-i", "CHAIR-s"})
+FAMILIES = tuple(n.removesuffix(" truth") for n in TRUTH if n.endswith(" truth"))
+"""Subjects of statements."""
 
 
 def truth_counts(judged: Iterable["Judgement"]) -> Floats:

@@ -133,4 +133,6 @@ def _scored(pairs: Sequence[tuple[str, Sequence[str]]], folder: Path) -> list[Sp
 
 
 def _spice(scores: dict[str, dict[str, float | None]]) -> Spice:
-    return Spice(cast("float", scores["All"]["f"]), {part: scores[part]["f"] for part in PARTS})
+    # JavaScript prints 0.0 as 0
+    values = {n: None if (f := scores[n]["f"]) is None else float(f) for n in ("All", *PARTS)}
+    return Spice(cast("float", values.pop("All")), values)

@@ -10,11 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.metrics.all_metrics import shown_name
+from a2cap.pipeline.metrics.metric_table import cited, in_order, shown_name
 from a2cap.pipeline.report.curves import panels
 from a2cap.pipeline.report.html import read_cards, write_page
 from a2cap.pipeline.report.image_card import plain_cards
-from a2cap.pipeline.report.summary import CITED, in_order
 from a2cap.pipeline.training.learning_curve import LearningCurve
 
 MIN_CHANGE = 0.1
@@ -60,16 +59,16 @@ class Difference:
     """One metric of runs A and B, and B's value minus A's.
 
     low, high: ends of the difference's 95 % interval. better: share of the resamples in which B
-    scores higher.
+    scores higher. All three are None for a metric of a set of captions.
     """
 
     metric: str
     first: float
     second: float
     difference: float
-    low: float
-    high: float
-    better: float
+    low: float | None
+    high: float | None
+    better: float | None
 
     @property
     def cells(self) -> list[str]:
@@ -79,8 +78,8 @@ class Difference:
             f"{self.first:.4f}",
             f"{self.second:.4f}",
             f"{self.difference:+.4f}",
-            f"{self.low:+.4f} to {self.high:+.4f}",
-            f"{100 * self.better:.1f} %",
+            "–" if self.low is None else f"{self.low:+.4f} to {self.high:+.4f}",
+            "–" if self.better is None else f"{100 * self.better:.1f} %",
         ]
 
 
@@ -130,7 +129,7 @@ def write_comparison(
     differing.sort(key=lambda image: (-abs(image.difference), image.image_id))
     embedded = [dict(read_cards(report)) for report in reports or ()]
     changes = [image.change for image in comparison.images]
-    cited = [row for row in comparison.metrics if row.metric in CITED]
+    in_papers = cited(row.metric for row in comparison.metrics)
     try:
         write_page(
             path,
@@ -139,8 +138,8 @@ def write_comparison(
             min_change=MIN_CHANGE,
             curves=panels(comparison.curves, ("A", "B")),
             heads=["metric", "A", "B", "B − A", "95 %", "B is better in"],
-            cited=[row.cells for row in cited],
-            others=[row.cells for row in comparison.metrics if row not in cited],
+            cited=[row.cells for row in comparison.metrics if row.metric in in_papers],
+            others=[row.cells for row in comparison.metrics if row.metric not in in_papers],
             settings={name: " → ".join(pair) for name, pair in comparison.settings.items()},
             cards=_sides([image.image_id for image in differing[:MAX_IMAGES]], embedded, files),
             changes={change: changes.count(change) for change in CHANGES},

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
-from a2cap.pipeline.metrics.all_metrics import Scores, shown_name
+from a2cap.pipeline.metrics.all_metrics import Scores
+from a2cap.pipeline.metrics.metric_table import in_order, shown_name
 from a2cap.pipeline.metrics.word_groups import WordGroupScores, WordScore
 from a2cap.pipeline.report.curves import panels
 from a2cap.pipeline.report.html import write_page
@@ -22,7 +23,6 @@ from a2cap.pipeline.report.summary import (
     group_table,
     headline,
     histogram,
-    in_order,
     metric_table,
 )
 from a2cap.pipeline.training.learning_curve import LearningCurve

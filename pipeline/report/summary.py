@@ -1,24 +1,18 @@
 """Summary of a report: one sentence, tables of metrics and groups of words, histogram of CIDEr."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
 from a2cap.data.scenes.truth import Judgement
-from a2cap.pipeline.metrics.all_metrics import METRICS, Scores, shown_name
-from a2cap.pipeline.metrics.scene_truth import TRUTH
+from a2cap.pipeline.metrics.all_metrics import Scores
+from a2cap.pipeline.metrics.metric_table import cited, in_order, shown_name
 from a2cap.pipeline.metrics.word_groups import WordScore
 
 _BINS = 32
-
-
-def in_order(metrics: Iterable[str]) -> list[str]:
-    """Return each metric once: METRICS and TRUTH first, in that order, then the others."""
-    known, found = (*METRICS, *TRUTH), dict.fromkeys(metrics)
-    return [name for name in known if name in found] + [n for n in found if n not in known]
 
 
 def format_figures(figures: Mapping[str, float], spice: Mapping[str, float]) -> dict[str, str]:
@@ -36,9 +30,6 @@ Cell = str | tuple[str, str]
 
 Table = tuple[list[str], list[list[Cell]]]
 """Heads of the columns, and rows of as many cells; a last cell with a reason may be wider."""
-
-CITED = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "SPICE")
-"""The metrics of the tables of papers."""
 
 
 def headline(
@@ -65,12 +56,11 @@ def _times(ratio: float) -> str:
 
 def cited_figures(scores: Scores) -> list[tuple[str, str, str]]:
     """Return name, value and interval of the metrics that papers cite."""
-    found = [name for name in CITED if name in scores.metrics or name in scores.not_run]
     return [
         (shown_name(name), f"{scores.metrics[name]:.3f}", _interval(scores, name))
         if name in scores.metrics
         else (shown_name(name), "–", "not run")
-        for name in found
+        for name in cited((*scores.metrics, *scores.not_run))
     ]
 
 

@@ -33,6 +33,7 @@ from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
+from a2cap.pipeline.metrics.metric_table import versions
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.spice import spice_obstacle
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
@@ -92,8 +93,9 @@ class Evaluate(Stage):
         # else a result that lacks SPICE would stay the result once SPICE is installed
         fields = {"evaluate": {**section, "has_spice": self._no_spice is None}}
         plug_ins = {name: plug_in_of(name) for name in config.metrics}
-        if metrics := {name: asdict(plug_in) for name, plug_in in plug_ins.items() if plug_in}:
-            fields["metrics"] = metrics
+        own = {name: asdict(plug_in) for name, plug_in in plug_ins.items() if plug_in}
+        # a new metric, or another version of one, evaluates again
+        fields["metrics"] = {**versions(config.metrics), **own}
         attention = () if config.attention == "none" else (ATTENTION,)
         outputs = (RESULTS, METRICS, PER_IMAGE, REPORT, *attention)
         return PreparedStage(self.name, self.version, fields, found, outputs, self.work)

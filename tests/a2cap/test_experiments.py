@@ -24,7 +24,7 @@ def test_finished_results_are_those_of_the_stages(experiment):
         content[name] for name in ("metrics", "not_run", "n")
     )
     assert len(found.captions) == found.n and found.report.is_file()
-    assert f"<th>CIDEr</th><td>{found.metrics['CIDEr']:.4f}</td>" in found._repr_html_()
+    assert f"<td>CIDEr</td><td>{found.metrics['CIDEr']:.4f}</td>" in found._repr_html_()
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from a2cap.model.errors import KindError
 from a2cap.model.plug_ins import TRUST, PlugIn, plug_in_of
 from a2cap.pipeline.captioning.model_description import load_description
 from a2cap.pipeline.configuration import load_config
+from a2cap.pipeline.metrics.metric_table import NAMEABLE
 from a2cap.pipeline.serving.server import CaptionServer
 from tests.data.messages import message_of
 from tests.experiments import SECTIONS, a2, detecting
@@ -53,6 +54,9 @@ def text(captions, references):
 
 def infinite(captions, references):
     return [float("nan")] * len(captions)
+
+def one(captions, references):
+    return 0.5
 
 number = 3
 """
@@ -169,22 +173,28 @@ def test_a_metric_of_ones_own_is_scored_beside_the_others(tmp_path, monkeypatch)
     score = partial(a2cap.score, ["a dog"], [["a dog"]])
     assert score(metrics=["my_metrics:words"]).metrics == {"my_metrics:words": 2}
     for name, reason in {
-        "fail": "OSError: no model",
-        "leave": "SystemExit: 3",
-        "few": "ValueError: no finite number for each of 1 captions",
-        "infinite": "ValueError: no finite number for each of 1 captions",
-        "text": "ValueError: could not convert string to float: 'a dog'",
+        "fail": "failed (OSError: no model; my_metrics.py, line 7); correct it and run again",
+        "leave": "failed (SystemExit: 3; my_metrics.py, line 10); correct it and run again",
+        "few": "returned 0 numbers for 1 captions; return one number for each",
+        "infinite": "returned nan for 1 of 1 captions, first for 'a dog'; return finite numbers",
     }.items():
         assert message_of(score, metrics=[f"my_metrics:{name}"], error=A2Error) == (
-            f"metric 'my_metrics:{name}' failed ({reason}); correct it and run again"
+            f"metric 'my_metrics:{name}' {reason}"
         )
+    text = message_of(score, metrics=["my_metrics:text"], error=A2Error)
+    assert "failed (ValueError: could not convert string to float: 'a dog'; plug_ins.py" in text
+    thirty = partial(a2cap.score, ["a dog"] * 30, [["a dog"]] * 30)
+    assert message_of(thirty, metrics=["my_metrics:one"], error=A2Error) == (
+        "metric 'my_metrics:one' returned 1 numbers for 30 captions; return one number for each"
+    )
     text = message_of(score, metrics=["my_metrics:number"], error=A2Error)
     assert text == "metric 'my_metrics:number' is not a function; name one"
     metrics = 'evaluate.metrics=["no_module:f", "a b", "my_metrics:number"]'
     assert message_of(load_config, None, [metrics], error=ConfigError).splitlines()[1:] == [
         "  evaluate.metrics.0: cannot import 'no_module' (ModuleNotFoundError: No module named "
         "'no_module'); install its package, or set PYTHONPATH to its folder",
-        "  evaluate.metrics.1: 'a b' is not module:function; name a function of a module",
+        "  evaluate.metrics.1: unknown metric: 'a b'; use some of "
+        f"{', '.join(NAMEABLE)}, or module:function",
         "  evaluate.metrics.2: 'my_metrics:number' is not a function; name one",
     ]
 

@@ -19,6 +19,7 @@ from a2cap.pipeline.evaluation.score_captions import (
     write_per_image,
 )
 from a2cap.pipeline.metrics.cider import IDFS, Idf
+from a2cap.pipeline.metrics.metric_table import metric_name, needs_java
 
 
 @click.command(epilog=f"Forms: {'; '.join(layout.name for layout in LAYOUTS)}.")
@@ -50,8 +51,9 @@ from a2cap.pipeline.metrics.cider import IDFS, Idf
     "--metric",
     "metrics",
     multiple=True,
-    metavar="MODULE:FUNCTION",
-    help="Compute a metric of your own too; may be repeated.",
+    metavar="NAME",
+    help="Compute a further metric: distinct-1 to distinct-3, SPICE, or MODULE:FUNCTION of your "
+    "own; may be repeated.",
 )
 @click.option(
     "--tokenizer",
@@ -105,6 +107,8 @@ def score(
     require_existing({name: [path] for name, path in named.items() if path})
     if output is not None:
         require_unscored(output, force=force)
+    metrics = tuple(map(metric_name, metrics))
+    spice = spice or needs_java(metrics)
 
     def files(path: Path) -> ScoredFiles:
         return ScoredFiles(

@@ -3,10 +3,10 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 from importlib.metadata import version
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from a2cap.data.annotations.read import AnnotatedImage, Caption
@@ -44,7 +44,7 @@ def inputs(experiment):
 @pytest.fixture
 def without_jvm(monkeypatch):
     """Score without METEOR, and with the identity as tokeniser."""
-    monkeypatch.setattr(metrics, "_SLOW", {})
+    monkeypatch.delitem(metrics.SCORERS, "METEOR")
     monkeypatch.setattr(score_captions, "tokenize", lambda captions, _: dict(captions))
 
 
@@ -285,8 +285,7 @@ def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
     copy, monkeypatch, without_meteor
 ):
     def measure(captions, advance):
-        values = [0.25] * len(captions.image_ids)
-        return replace(metrics._averaged("SPICE", values), parts=[{}] * len(values))
+        return np.full((len(captions.image_ids), 1), 0.25)
 
     spice = ("--set", "evaluate.spice=true")
     for _ in range(2):
@@ -297,7 +296,7 @@ def test_a_result_without_spice_is_kept_and_made_again_once_spice_is_installed(
     assert "nothing to do" in answer.stdout
     monkeypatch.setattr("a2cap.pipeline.metrics.spice.spice_jars", list)
     monkeypatch.setattr(metrics, "PARTS", ())
-    monkeypatch.setitem(metrics._SLOW, "SPICE", measure)
+    monkeypatch.setitem(metrics.SCORERS, "SPICE", measure)
     why = copy.a2("status", *spice, "--explain").stdout
     assert "evaluate.has_spice False -> True" in why
     answer = copy.a2("evaluate", *spice)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import a2cap
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.metrics import cider
-from a2cap.pipeline.metrics.all_metrics import shown_name
+from a2cap.pipeline.metrics.metric_table import shown_name
 from tests.test_docs_pages import commands
 from tests.test_structure import ROOT
 
