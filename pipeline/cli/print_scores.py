@@ -8,6 +8,7 @@ import click
 
 from a2cap.data.files.sealed_folder import read_output
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
+from a2cap.pipeline.evaluation.score_table import ScoreTable
 from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, Scores, unpenalised_line
 from a2cap.pipeline.metrics.metric_table import rows_as_text, score_rows, shown_name
 from a2cap.pipeline.report.comparison_page import Difference
@@ -51,6 +52,17 @@ def print_differences(names: tuple[str, str], rows: Sequence[Difference]) -> Non
         *(f"{shown_name(row.metric):<{width}} {_difference(row)}" for row in rows),
     ]
     click.echo("\n".join(lines))
+
+
+def print_table(table: ScoreTable) -> None:
+    """Print several sets of captions: a row of metrics each, then differences from the first."""
+    click.echo(table.as_text())
+    click.echo("* best")
+    for name, rows in table.differences.items():
+        click.echo()
+        print_differences((f"A {table.first}", f"B {name}"), list(rows.values()))
+    for text in dict.fromkeys(text for found in table.scores.values() for text in found.warnings):
+        click.echo(f"warning: {text}")
 
 
 def _difference(row: Difference) -> str:

@@ -1,5 +1,6 @@
 """Command `a2 score`: metrics of captions in a file."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -8,7 +9,7 @@ from a2cap.data.annotations.layouts import LAYOUTS
 from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
-from a2cap.pipeline.cli.print_scores import has_spice, print_differences, print_summary
+from a2cap.pipeline.cli.print_scores import has_spice, print_differences, print_summary, print_table
 from a2cap.pipeline.evaluation.comparison import compare_scores
 from a2cap.pipeline.evaluation.results import missing_captions
 from a2cap.pipeline.evaluation.score_captions import (
@@ -18,12 +19,14 @@ from a2cap.pipeline.evaluation.score_captions import (
     write_evaluation,
     write_per_image,
 )
+from a2cap.pipeline.evaluation.score_table import FORMS, ScoreTable
 from a2cap.pipeline.metrics.cider import IDFS, Idf
 from a2cap.pipeline.metrics.metric_table import metric_name, needs_java
+from a2cap.pipeline.report.report import Evaluation
 
 
 @click.command(epilog=f"Forms: {'; '.join(layout.name for layout in LAYOUTS)}.")
-@click.argument("captions", type=FILE)
+@click.argument("captions", type=FILE, nargs=-1, required=True)
 @click.option(
     "--references",
     type=FILE,
@@ -69,9 +72,13 @@ from a2cap.pipeline.metrics.metric_table import metric_name, needs_java
 )
 @click.option("--word-groups", type=FILE, help="Score the groups of words of this file too.")
 @click.option("--scenes", type=FILE, help="Judge captions of scenes by this instances.json.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--format", "form", type=click.Choice(("markdown", "latex", "csv")), help="Print such a table."
+)
 @force_option
 def score(
-    captions: Path,
+    captions: tuple[Path, ...],
     references: Path | None,
     caption_column: str | None,
     reference_columns: tuple[str, ...],
@@ -87,28 +94,38 @@ def score(
     idf: Idf,
     word_groups: Path | None,
     scenes: Path | None,
+    as_json: bool,
+    form: str | None,
     force: bool,
 ) -> None:
     """Score captions against references.
 
     CAPTIONS: a file in any of the forms below. Captions without images, such as the lines of a
     text, are in the order of the references: of "images" in COCO captions, else of the first
-    caption of each image. Prints each metric with its 95 % interval. The exit code is 3 if
-    captions are missing, which --allow-missing permits, or SPICE cannot run.
+    caption of each image. Prints each metric with its 95 % interval. Of several files it prints
+    one table, the best values marked, and the differences from the first file. The exit code is 3
+    if captions are missing, which --allow-missing permits, or SPICE cannot run.
 
     \b
     Example:
       a2 score theirs.json --references captions_val2014.json
       a2 score ours.csv --references references.json --compare theirs.json --output scores
+      a2 score theirs.json ours.csv --references references.json --format latex
     """
+    if len(captions) > 1 and (compare or per_image or output):
+        raise click.UsageError(
+            "--compare, --per-image and --output belong to one file of captions; name one file, or "
+            "leave them out"
+        )
     if images and output is None:
         raise click.UsageError("--images belongs to --output; name a folder, or leave it out")
-    named = {"CAPTIONS": captions, "--references": references, "--compare": compare}
-    require_existing({name: [path] for name, path in named.items() if path})
-    if output is not None:
-        require_unscored(output, force=force)
+    named = {"--references": references, "--compare": compare}
+    options = {name: [path] for name, path in named.items() if path}
+    require_existing({"CAPTIONS": captions, **options})
     metrics = tuple(map(metric_name, metrics))
     spice = spice or needs_java(metrics)
+    if output is not None:
+        require_unscored(output, force=force)
 
     def files(path: Path) -> ScoredFiles:
         return ScoredFiles(
@@ -126,20 +143,47 @@ def score(
             reference_columns,
         )
 
-    found = files(captions).score()
-    print_summary(found.scores, found.statistics)
+    evaluations = {name: files(path).score() for name, path in _names(captions).items()}
+    first = next(iter(evaluations.values()))
+    _print(evaluations, "json" if as_json else form)
     if compare is not None:
-        other = files(compare).score()
-        print_differences(
-            (f"A {compare.name}", f"B {captions.name}"), compare_scores(other.scores, found.scores)
-        )
+        rows = compare_scores(files(compare).score().scores, first.scores)
+        print_differences((f"A {compare.name}", f"B {captions[0].name}"), rows)
     if per_image is not None:
-        write_per_image(per_image, found)
+        write_per_image(per_image, first)
     if output is not None:
-        write_evaluation(output, found, image_cards(found, images))
-        click.echo(f"report: {output / 'report.html'}")
-    if found.skipped:
+        write_evaluation(output, first, image_cards(first, images))
+        click.echo(f"report: {output / 'report.html'}", err=as_json or form is not None)
+    _end(evaluations, spice=spice)
+
+
+def _names(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return the files by their names, or by their paths if two have one name."""
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise click.UsageError("a file of captions is named twice; name each once")
+    names = [path.name for path in paths]
+    is_unique = len(set(names)) == len(names)
+    return {path.name if is_unique else str(path): path for path in paths}
+
+
+def _print(evaluations: Mapping[str, Evaluation], form: str | None) -> None:
+    first, *others = evaluations.values()
+    table = ScoreTable({name: found.scores for name, found in evaluations.items()})
+    if form is not None:
+        click.echo(FORMS[form](table))
+    elif others:
+        print_table(table)
+    else:
+        print_summary(first.scores, first.statistics)
+
+
+def _end(evaluations: Mapping[str, Evaluation], *, spice: bool) -> None:
+    """Report missing captions and a missing SPICE, which is exit code 3."""
+    skipped = {name: found for name, found in evaluations.items() if found.skipped}
+    for name, found in skipped.items():
         text = missing_captions([found.keys[i] for i in found.skipped], found.total)
-        click.echo(f"a2: {text}; scored without them", err=True)
-    if found.skipped or (spice and not has_spice(found.scores.not_run)):
+        where = f"{name}: " if len(evaluations) > 1 else ""
+        click.echo(f"a2: {where}{text}; scored without them", err=True)
+    not_run = next(iter(evaluations.values())).scores.not_run
+    if skipped or (spice and not has_spice(not_run)):
         raise click.exceptions.Exit(EXIT_SKIPPED)
