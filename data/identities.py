@@ -44,9 +44,11 @@ class Identities:
         numbers: reading of bare numbers that fit both, None to reject them; rule: of the files.
         """
         listed = dict(pairs)
-        owned = {file: results_id(file) if own is None else own for file, own in listed.items()}
-        differ = any(normal_key(own) != file for file, own in owned.items())
-        self.own: Mapping[str, Key] = owned if differ else {}
+        differ = any(own is not None and normal_key(own) != file for file, own in listed.items())
+        linked = listed.items() if differ else ()
+        self.own: Mapping[str, Key] = {
+            i: results_id(i) if own is None else own for i, own in linked
+        }
         """Id in the annotations by the id of the file; empty if all are equal."""
         self._numbers, self.rule = numbers, rule
         files: dict[str, str | None] = {}
