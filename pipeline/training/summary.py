@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.pipeline.engine.artifact_names import TRAINING
 from a2cap.pipeline.training.selection import Selection
@@ -61,12 +62,14 @@ class TrainingSummary:
     @classmethod
     def read(cls, directory: Path) -> "TrainingSummary | None":
         """Read the summary of a result; None if it has none that can be read."""
-        path = directory / TRAINING
-        content: Any = read_json(path) if path.is_file() else None
         try:
-            return cls(**content)
-        except TypeError:
+            content: Any = read_json(directory / TRAINING)
+            summary = cls(**content)
+            # a value of another type fails when it is formatted
+            summary.sentence(), summary.data_text
+        except (InputError, TypeError, ValueError, AttributeError):
             return None
+        return summary
 
 
 def zero_warning(selection: Selection, score: str) -> str:

@@ -17,6 +17,7 @@ from a2cap.pipeline.evaluation.metrics_file import write_scores
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.report.report import Evaluation
 from a2cap.pipeline.runs import find_result, find_trainings, read_runs, title_of
+from a2cap.pipeline.training.summary import TrainingSummary
 from a2cap.pipeline.weights.captioners import BUNDLED
 from tests.data.messages import message_of
 from tests.experiments import a2
@@ -311,6 +312,24 @@ def test_curves_are_linked_under_titles(artifacts, tmp_path):
     assert a2("runs", "--tensorboard", "curves").stderr == (
         "a2: 'curves' exists; name a new folder\n"
     )
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"epochs": 2}', "\x00"])
+def test_a_damaged_summary_of_a_training_hides_no_run(artifacts, text):
+    training, _ = artifacts.run(0.5, "small")
+    summary = TrainingSummary(2, 2, 10, None, 1, "CIDEr", 0.75, 1e-3, 5e-4, 5, {"images": 10})
+    summary.write(training)
+    [run] = read_runs(artifacts.folder)
+    assert run.fields["trained on"] == "10 images"
+    content = json.loads((training / "training.json").read_text())
+    for damaged in (
+        text,
+        json.dumps({**content, "score": "x"}),
+        json.dumps({**content, "data": 1}),
+    ):
+        (training / "training.json").write_text(damaged)
+        [run] = read_runs(artifacts.folder)
+        assert "trained on" not in run.fields
 
 
 def test_damaged_results_are_listed_without_their_scores(artifacts, caplog):
