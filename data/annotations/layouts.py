@@ -147,6 +147,9 @@ def _of_text(text: str, path: Path, fields: Fields) -> tuple[Layout, Any]:
         if has_more or (first_value(first, fields.image) and caption_field(first, fields)):
             return _JSON_LINES, text
         layouts, content = _OF_OBJECTS, first
+    elif name.endswith(".json"):
+        parse_json(text, where=where)  # a number, or what is no JSON
+        layouts = ()
     else:
         layouts = _OF_TABLES if name.endswith(_TABLES) else (*_OF_TABLES, _LINES)
     for layout in layouts:

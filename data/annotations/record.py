@@ -34,6 +34,7 @@ SPLIT_FIELDS = ("split", "set", "set_name")
 _OWN_ID_FIELDS = ("image_id", "cocoid")
 _NUMBERED = re.compile(r"(?:caption|sentence|text|comment|reference|ref)_?[0-9]+")
 _ANSWERS = ("gpt", "assistant", "model", "bot")
+_LONGEST_NAME = 1000
 _IMAGE_TOKEN = re.compile(r"</?(?:image|img|ImageHere)>")
 
 
@@ -169,7 +170,7 @@ def file_of(value: object, field: str) -> str:
         return f"{value:012d}.jpg"
     if not isinstance(value, str):
         raise BadItem(f"{field!r} is not the name of an image: {value!r:.40}")
-    if value.startswith("data:") or (len(value) > 1000 and "/" not in value[:4]):
+    if value.startswith("data:") or len(value) > _LONGEST_NAME:
         raise BadItem(f"{field!r} is an image as text: {value[:30]!r}…; write the image as a file")
     file = value.strip().partition("://")[2] or value.strip()
     # an id may have dots: "photo.v2" is photo.v2.jpg

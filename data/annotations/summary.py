@@ -15,10 +15,11 @@ from a2cap.data.annotations.read import (
     Caption,
     tokenize,
 )
-from a2cap.data.captions.unicode_words import breaks_words, script_of
+from a2cap.data.captions.unicode_words import breaks_words, script_of, unicode_words
 from a2cap.data.data_config import PreprocessConfig
 from a2cap.data.errors import InputError
 from a2cap.data.identities import Identities
+from a2cap.data.tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ DOUBTS: Mapping[str, Callable[[str], object]] = MappingProxyType(
 def summarize(annotations: Annotations) -> str:
     """Return what was read in one line."""
     images = annotations.images
-    lengths = sorted(len(text.split()) for text in _texts(annotations))
+    words = unicode_words if needs_unicode(annotations) else str.split
+    lengths = sorted(len(words(text)) for text in _texts(annotations))
     characters = Counter("".join(_texts(annotations)))
     rarest = sorted(characters, key=lambda c: (characters[c], c))[:_RAREST]
     splits = Counter(image.split for image in images if image.split)
@@ -80,8 +82,11 @@ def summarize(annotations: Annotations) -> str:
     return f"read as {annotations.layout}: {'; '.join(parts)}"
 
 
-def doubts(annotations: Annotations) -> list[str]:
-    """Return a line for each kind of caption that may not be meant, with a count and an example."""
+def doubts(annotations: Annotations, tokenizer: Tokenizer = "karpathy") -> list[str]:
+    """Return a line for each kind of caption that may not be meant, with a count and an example.
+
+    tokenizer: the one that is set, which another script than Latin needs to be unicode.
+    """
     total = sum(len(image.captions) for image in annotations.images)
     lines = []
     for what, is_so in DOUBTS.items():
@@ -91,7 +96,7 @@ def doubts(annotations: Annotations) -> list[str]:
             lines.append(f"{len(matches):,} of {total:,} captions {what}: {image_id} {text[:60]!r}")
     lines += _repeated(annotations)
     script, share = script_of(_texts(annotations))
-    if share > 0.5 and script != "LATIN":
+    if tokenizer != "unicode" and share > 0.5 and script != "LATIN":
         lines.append(
             f"{100 * share:.0f} % of the letters are {script}: words and metrics of other scripts "
             "than Latin need preprocess.tokenizer=unicode, without METEOR and SPICE"

@@ -30,7 +30,7 @@ from a2cap.data.annotations.record import (
 )
 from a2cap.data.annotations.summary import SPECIAL_TOKENS
 from a2cap.data.captions.caption_file import CaptionFile
-from a2cap.data.captions.unicode_words import script_of
+from a2cap.data.captions.unicode_words import script_of, without_false_spaces
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import write_json
 from a2cap.data.identities import NO_OWN_IDS, Identities, Key, normal_key
@@ -252,7 +252,7 @@ def write_results(
     entries: list[dict[str, Key]] = [
         {
             "image_id": identities.own_id(image_id),
-            "caption": captions[image_id],
+            "caption": without_false_spaces(captions[image_id]),
             **({"image": files[image_id]} if image_id in files else {}),
         }
         for image_id in sorted(captions)

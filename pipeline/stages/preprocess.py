@@ -104,7 +104,7 @@ class Preprocess(Stage):
 
     def _captions(self) -> str:
         """Look for captions that may not be meant; nothing is changed unless it is set."""
-        if lines := doubts(known(lambda: self.files.annotations)):
+        if lines := doubts(known(lambda: self.files.annotations), self.preprocess.tokenizer):
             return Doubt(f"{'; '.join(lines)}; captions are kept as they are")
         return "none has tags, many words, or what else may not be meant"
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from a2cap.data.captions.unicode_words import without_false_spaces
 from a2cap.data.errors import InputError
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 
@@ -101,12 +102,12 @@ def caption_line(
 
 
 def one_line(caption: str) -> str:
-    """Return a caption without line breaks and control characters.
+    """Return a caption without line breaks, control characters, and spaces between Chinese words.
 
     Words come from the vocabulary of a captioner, which may be anyone's: an escape sequence would
     reach the terminal, a line break would be another caption.
     """
-    text = _BREAKS.sub(" ", caption)
+    text = without_false_spaces(_BREAKS.sub(" ", caption))
     return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 

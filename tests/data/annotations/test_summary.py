@@ -86,6 +86,12 @@ def test_other_scripts_than_latin_name_the_tokenizer(tmp_path, caption, script, 
     if lines:
         assert f"% of the {share} {script}: " in lines[0]
         assert "preprocess.tokenizer=unicode" in lines[0]
+        assert doubts(found, "unicode") == []
+
+
+def test_characters_count_as_words_where_no_spaces_are_written(tmp_path):
+    found = annotations(tmp_path, ["一只狗", "一只小狗"])
+    assert "2 captions (2 an image); 3 to 4 words, mean 3.5" in summarize(found)
 
 
 def test_markup_and_long_captions_are_left_out_if_it_is_set(tmp_path, caplog):

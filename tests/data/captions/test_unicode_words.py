@@ -2,7 +2,7 @@
 
 import pytest
 
-from a2cap.data.captions.unicode_words import unicode_words
+from a2cap.data.captions.unicode_words import unicode_words, without_false_spaces
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,19 @@ from a2cap.data.captions.unicode_words import unicode_words
 def test_words_keep_their_marks_and_scripts_without_spaces_give_characters(text, words):
     # NFC composes some letters and splits others
     assert unicode_words(text) == unicode_words(words) == tuple(words.split(" "))
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        ("一 只 狗 在 跑", "一只狗在跑"),
+        ("a dog 狗 和 cat", "a dog 狗和 cat"),
+        ("犬 が iPhone 2 台", "犬が iPhone 2 台"),
+        ("สุ นั ข", "สุนัข"),
+        ("كلب يركض", "كلب يركض"),
+        ("ein Hund läuft", "ein Hund läuft"),
+    ],
+)
+def test_words_of_scripts_without_spaces_are_joined_without_false_spaces(text, joined):
+    assert without_false_spaces(text) == joined
+    assert unicode_words(joined) == unicode_words(text)
