@@ -23,12 +23,13 @@ class GeneratedCaption:
     """Tokens of a caption, without prompt and end; score: log-probability in nats, end included.
 
     steps: attention to the image's N tokens or encoder states at each token, (1, N); None if it was
-    not recorded.
+    not recorded. is_cut: True if the most tokens were reached before an end.
     """
 
     tokens: tuple[int, ...]
     score: float
     steps: tuple[StepAttention, ...] | None
+    is_cut: bool
 
 
 def generate_captions(
@@ -66,7 +67,8 @@ def generate_captions(
             image = number // each
             count = None if columns is None else len(columns[image])
             steps = _Trace(recorded, layers, count, image).steps(rows[: len(tokens)])
-        captions.append(GeneratedCaption(tuple(tokens), score, steps))
+        is_cut = len(tokens) == len(output.logits)
+        captions.append(GeneratedCaption(tuple(tokens), score, steps, is_cut))
     return [captions[first : first + each] for first in range(0, len(captions), each)]
 
 

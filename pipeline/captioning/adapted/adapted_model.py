@@ -54,6 +54,7 @@ class AdaptedModel:
         self.processor = processor
         self.tokenizer = tokenizer or getattr(processor, "tokenizer", None)
         self.prompt = prompt_of(network, prompt)
+        self._has_warned = False
         self._maps: dict[tuple[int, int, int], TokenMap | NoGrid] = {}
         try:
             self.layers = adapt_layers(network, alignment)
@@ -87,6 +88,7 @@ class AdaptedModel:
                     + ("use a smaller model" if is_memory else "check its prompt and processor")
                 ) from error
         else:
+            self._warn_of_cut(generated)
             return [self._captioned(*pair) for pair in zip(images, generated, strict=True)]
         finally:
             self.network.train(was_training)
@@ -96,6 +98,14 @@ class AdaptedModel:
         return [
             one for part in parts for one in self.caption(part, attention=attention, **generation)
         ]
+
+    def _warn_of_cut(self, generated: Sequence[Sequence[GeneratedCaption]]) -> None:
+        """Warn once of captions that end where they were cut."""
+        cut = [captions[0] for captions in generated if captions[0].is_cut]
+        if cut and not self._has_warned:
+            self._has_warned = True
+            text = "captions that do not end are cut, the first at %s tokens; raise %s"
+            logger.warning(text, len(cut[0].tokens), "--max-new-tokens, evaluate.max_length")
 
     def _inputs(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
         """Return the processor's tensors on the model's device and in its precision."""

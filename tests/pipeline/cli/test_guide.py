@@ -47,7 +47,7 @@ ELSEWHERE = (
     # in tests/pipeline/captioning/adapted and tests/pipeline/evaluation
     "caption holidays --model my-vlm",
     "caption dog.jpg --model my-vlm",
-    "evaluate -c config.yaml --model my-vlm",
+    "evaluate -c configs/a2-gate.yaml --model my-vlm",
 )
 """Starts of commands that are not run here."""
 

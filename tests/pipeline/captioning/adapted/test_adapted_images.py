@@ -162,6 +162,17 @@ def test_without_memory_halves_are_captioned(saved, monkeypatch, caplog):
     assert [one.beams[0].caption for one in together] == [one.beams[0].caption for one in alone]
 
 
+def test_captions_that_do_not_end_are_cut_with_one_warning(saved, caplog):
+    captioner = opened(saved, min_length=3, max_length=3)
+    read = [lambda: OpenedImage(np.zeros((9, 9, 3), np.uint8))]
+    captioner.caption_each(read * 2)
+    captioner.caption_each(read)
+    assert [record.getMessage() for record in caplog.records] == [
+        "captions that do not end are cut, the first at 3 tokens; raise --max-new-tokens, "
+        "evaluate.max_length"
+    ]
+
+
 def test_a_fault_of_generation_is_one_line(saved, monkeypatch):
     captioner = opened(saved)
 
