@@ -16,10 +16,10 @@ from pathlib import Path
 import click
 
 from a2cap.pipeline.evaluation.results import read_results
-from a2cap.pipeline.metrics.java import find_java
 from a2cap.pipeline.metrics.meteor.meteor import _best_rows, meteor_statistics, meteor_values
 from a2cap.pipeline.metrics.pycocoevalcap import METEOR, TOKENIZER, coco_captions, metric_file
 from a2cap.pipeline.metrics.tokenization import LINE_BREAKS, ptb_tokens, tokenize
+from a2cap.pipeline.runtime.java import find_java
 from benchmarks.measure import print_machine, print_table
 from benchmarks.photos_data import read_rows
 

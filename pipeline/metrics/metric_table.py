@@ -26,6 +26,7 @@ class Metric:
         of all captions together, which no image has and which has no interval.
     shown: its name in papers, if that is another one.
     needs: families that are computed before it; java or scenes.
+    is_ranked: False for a number that is neither better nor worse.
     is_cited: True for a column of the tables of papers.
     version: raised when its values change; evaluations run again.
     """
@@ -37,6 +38,7 @@ class Metric:
     needs: tuple[str, ...] = ()
     english_only: bool = False
     lower_is_better: bool = False
+    is_ranked: bool = True
     is_cited: bool = False
     version: int = 1
 
@@ -61,12 +63,12 @@ TABLE = (
     Metric("comparison truth", "truth", "sums", needs=("scenes",)),
     Metric("CHAIR-i", "truth", "sums", needs=("scenes",), lower_is_better=True),
     Metric("CHAIR-s", "truth", "sums", needs=("scenes",), lower_is_better=True),
-    Metric("captions", "captions", "set"),
-    Metric("vocabulary", "captions", "set"),
-    Metric("words_mean", "captions", "set"),
-    Metric("words_sd", "captions", "set"),
-    Metric("words_min", "captions", "set"),
-    Metric("words_max", "captions", "set"),
+    Metric("captions", "captions", "set", is_ranked=False),
+    Metric("vocabulary", "captions", "set", is_ranked=False),
+    Metric("words_mean", "captions", "set", is_ranked=False),
+    Metric("words_sd", "captions", "set", is_ranked=False),
+    Metric("words_min", "captions", "set", is_ranked=False),
+    Metric("words_max", "captions", "set", is_ranked=False),
     Metric("distinct_1", "captions", "set", "distinct-1"),
     Metric("distinct_2", "captions", "set", "distinct-2"),
     Metric("distinct_3", "captions", "set", "distinct-3"),
@@ -126,6 +128,11 @@ def kind_of(metric: str) -> Kind:
 def is_lower_better(metric: str) -> bool:
     """Return True if fewer is better."""
     return metric in _ROWS and _ROWS[metric].lower_is_better
+
+
+def is_ranked(metric: str) -> bool:
+    """Return False for a number that is neither better nor worse."""
+    return metric not in _ROWS or _ROWS[metric].is_ranked
 
 
 def families_of(metrics: Iterable[str]) -> set[str]:

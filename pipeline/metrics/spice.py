@@ -18,8 +18,8 @@ from typing import Any, cast
 from a2cap.data.files.cache import read_entry, write_entry
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.system import cores
-from a2cap.pipeline.metrics.java import JavaError, find_java, run_java
 from a2cap.pipeline.metrics.pycocoevalcap import pycocoevalcap_folder
+from a2cap.pipeline.runtime.java import JavaError, find_java, run_java
 from a2cap.pipeline.weights.spice import downloaded_spice
 
 PARTS = ("Object", "Relation", "Attribute", "Cardinality", "Color", "Size")

@@ -7,8 +7,8 @@ import torch
 
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.sealed_folder import installed_versions
-from a2cap.pipeline.metrics.java import JavaError, find_java
 from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.java import JavaError, find_java
 from a2cap.pipeline.runtime.memory import available_memory
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 

@@ -20,7 +20,8 @@ from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.regions import NO_CLASS, Regions, cell_boxes
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.metrics import all_metrics, java
+from a2cap.pipeline.metrics import all_metrics
+from a2cap.pipeline.runtime import java
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
 from tests.experiments import (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.pipeline.metrics.java import JavaError, find_java
+from a2cap.pipeline.runtime.java import JavaError, find_java
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.metrics import spice
 from a2cap.pipeline.metrics.all_metrics import score
-from a2cap.pipeline.metrics.java import JavaError
 from a2cap.pipeline.metrics.spice import PARTS, spice_jars, spice_obstacle, spice_values
+from a2cap.pipeline.runtime.java import JavaError
 from tests.data.messages import message_of
 
 CANDIDATES = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from a2cap.pipeline.metrics.java import JavaError, find_java, run_java
+from a2cap.pipeline.runtime.java import JavaError, find_java, run_java
 from tests.data.messages import message_of
 from tests.experiments import NO_JAVA
 
