@@ -21,7 +21,12 @@ FORMS = {
     for row in filter(None, map(ROW.fullmatch, LINES.split("\n")))
 }
 NAMED = [form for form in FORMS if form not in ("a JSON list of captions", "lines of text")]
-SUFFIXES = {"CSV or TSV": "csv", "lines of text": "txt", "JSON Lines of records": "jsonl"}
+SUFFIXES = {
+    "CSV or TSV": "csv",
+    "a Flickr token file": "token",
+    "lines of text": "txt",
+    "JSON Lines of records": "jsonl",
+}
 TEXTS = {"a": ["A dog."], "b": ["A cat."]}
 
 
