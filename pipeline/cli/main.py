@@ -42,7 +42,7 @@ _SECTIONS = {
     "Data and weights": (
         f"{_CLI}.data",
         {
-            "annotations": "Show what is read of captions; write them as JSON Lines.",
+            "annotations": "Show what is read of captions; write JSON Lines.",
             "karpathy": "Rebuild Karpathy's dataset_coco.json.",
             "scenes": "Draw a synthetic data set into a new FOLDER.",
             "convert": "Convert region features between formats.",

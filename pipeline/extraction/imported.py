@@ -16,7 +16,6 @@ from a2cap.data.features.source_files import source_files
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.atomic import link_or_copy
-from a2cap.data.files.image_file import image_size
 from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
 from a2cap.data.identities import NO_OWN_IDS, Identities
 from a2cap.data.image_ids import find_images, sample_ids
@@ -196,6 +195,7 @@ def _misfits(
 
     Features of resized images fit: all that reads boxes divides them by the size.
     """
+    from a2cap.data.files.image_file import image_size  # imports Pillow
 
     files = {name: file for name in sorted(image_ids) if (file := images.get(name)) is not None}
     misfits = []

@@ -121,7 +121,7 @@ extract: {boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
   confidence: 0.3, dtype: float32}
 data.fields: {image: image, caption: captions, split: split, turn: 2}
 preprocess: {vocabulary: m2, tokenizer: ptb, min_count: 2, max_length: 10, references: 3,
-  eos_after_cut: false}
+  eos_after_cut: false, clean: html, max_words: 30}
 model: {width: 32, heads: 4, feed_forward: 16, encoder_layers: 2, decoder_layers: 2, dropout: 0.2,
   feature_dropout: 0.5, attention_dropout: 0.2, norm: pre, box_geometry: linear, blind: true,
   standardise: true, prophet: 1.0}

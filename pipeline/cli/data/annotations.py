@@ -36,7 +36,7 @@ def annotations(
     turn: int,
     verbose: bool,
 ) -> None:
-    """Show what is read of captions; write them as JSON Lines.
+    """Show what is read of captions; write JSON Lines.
 
     SOURCE is a file or folder of captions in any form. Prints images, captions, lengths and splits,
     and captions that may not be meant. The exit code is 3 if items were skipped.

@@ -254,13 +254,13 @@ def test_paths_of_figures(tmp_path):
     assert one.for_image(NamedImage(Path("dog.jpg"))) == tmp_path / "in" / "x.SVG"
     assert (tmp_path / "in").is_dir()
     many = FigurePaths(tmp_path / "figures", many=True)
-    images = ["a/dog.jpg", "b/dog.png", "dog-2.jpg", "dog.v2.jpg"]
-    assert [many.for_image(NamedImage(Path(name))).name for name in images] == [
+    for name in ("a/dog.jpg", "a/cat.jpg", "a/cat.png", "b/dog.jpg", "c/dog-2.jpg", "c/dog.v2.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    images = ["a/dog.jpg", "b/dog.jpg", "c/dog-2.jpg", "c/dog.v2.jpg"]
+    assert [many.for_image(NamedImage(tmp_path / name)).name for name in images] == [
         *["dog.png", "dog-2.png", "dog-2-2.png", "dog.v2.png"]
     ]
-    for name in ("a/dog.jpg", "a/cat.jpg", "a/cat.png"):
-        (tmp_path / "a").mkdir(exist_ok=True)
-        (tmp_path / name).touch()
     folders = FigurePaths(tmp_path / "figures", many=True)
     found = [
         folders.for_image(NamedImage(tmp_path / name, Path(name))).relative_to(tmp_path / "figures")
@@ -291,4 +291,6 @@ def test_an_unknown_suffix_of_a_figure_is_refused_unless_it_is_a_folder(tmp_path
         ".pdf, .svg, .gif, or name a folder without a suffix"
     )
     path.mkdir()
-    assert FigurePaths(path, many=many).for_image(NamedImage(Path("a.jpg"))) == path / "a.png"
+    image = tmp_path / "a.jpg"
+    image.touch()
+    assert FigurePaths(path, many=many).for_image(NamedImage(image)) == path / "a.png"

@@ -51,7 +51,7 @@ def test_help_lists_every_command_in_a_section_with_its_summary():
         found |= {name: one.get_short_help_str(1000) for name, one in group.commands.items()}
     assert [text for text in found.values() if len(text) > 55] == []
     text = a2("--help").stdout
-    assert "\nOwn images:\n  caption     Caption image files with a trained captioner.\n" in text
+    assert "\nOwn images:\n  caption      Caption image files with a trained captioner.\n" in text
     assert "..." not in text.partition("Run:")[2]
 
 
@@ -164,8 +164,10 @@ def test_evaluation_ends_with_the_scores_and_the_report(copy, command):
     scores = json.loads((found / "metrics.json").read_text())["metrics"]
     *_, meteor, _, cider, spice, unpenalised, last = answer.stdout.splitlines()
     assert unpenalised.startswith("BLEU-1 to 4 without brevity penalty: 0.")
-    assert meteor == f"METEOR   {scores['METEOR']:.4f}"
-    assert cider == f"CIDEr    {scores['CIDEr']:.4f}"
+    for line, name in ((meteor, "METEOR"), (cider, "CIDEr")):  # and the ends of its interval
+        shown, value, low, to, high = line.split()
+        assert (shown, value, to) == (name, f"{scores[name]:.4f}", "to")
+        assert float(low) <= float(value) <= float(high)
     assert spice.startswith("SPICE    not run: ")
     assert last == f"report: {found / 'report.html'}"
 
