@@ -23,7 +23,7 @@ from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.images import SHARD_SIZE, ExtractionInputs, given_boxes
-from a2cap.pipeline.extraction.imported import OWN_IDS, import_features
+from a2cap.pipeline.extraction.imported import OWN_IDS
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.stages.checks import Check, known
 from a2cap.pipeline.stages.input_files import ExperimentFiles
@@ -175,6 +175,8 @@ class ImportFeatures(Stage):
 
     def work(self, folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
         """Import the features."""
+        from a2cap.pipeline.extraction.import_features import import_features
+
         images = {} if self.data.images is None else self.files.images
         return import_features(self.files.imported, folder, inputs, events, images)
 
