@@ -138,7 +138,14 @@ class Plan:
             )
         skipped = [SkippedItem(name, "image file not found") for name in missing]
         check_skip_limit(skipped, len(images), "images")
-        return f"{len(images):,}, {len(missing):,} of them missing"
+        if missing:
+            file = self.files.named.get(missing[0], missing[0])
+            return Doubt(
+                f"{len(missing):,} of {len(images):,} images have no file in "
+                f"{str(self.config.data.images)!r}, such as {file!r}; "
+                "add them, else they are left out"
+            )
+        return f"{len(images):,}, each with a file"
 
     def device(self) -> str:
         """Check that torch has the device."""
@@ -299,7 +306,8 @@ def check_stages(
                 reason, file = error.strerror, str(error.filename)
                 problem = InputError(f"{reason}: {file!r}; check the path and its permissions")
                 found.append(Checked(name, need, "problem", str(problem), problem))
-    return found
+    texts = {check.found for check in found if check.problem}
+    return [check for check in found if check.problem or check.found not in texts]
 
 
 def require_runnable(

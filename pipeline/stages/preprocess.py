@@ -11,7 +11,7 @@ from a2cap.data.annotations.read import IN_NO_SPLIT, Annotations, Caption, check
 from a2cap.data.annotations.summary import doubts, needs_unicode, summarize
 from a2cap.data.captions.vocabulary import make_vocabulary
 from a2cap.data.data_config import DataConfig, PreprocessConfig
-from a2cap.data.errors import InputError
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import write_json
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
@@ -34,8 +34,6 @@ from a2cap.pipeline.stages.stage import Results, Stage
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
-
-logger = logging.getLogger(__name__)
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +77,7 @@ class Preprocess(Stage):
             "annotations": self._annotations,
             "captions": self._captions,
             "length": self._length,
+            "images": lambda: self._images(plan),
             "metrics": require_metric_files,
         }
 
@@ -107,6 +106,16 @@ class Preprocess(Stage):
         if lines := doubts(known(lambda: self.files.annotations), self.preprocess.tokenizer):
             return Doubt(f"{'; '.join(lines)}; captions are kept as they are")
         return "none has tags, many words, or what else may not be meant"
+
+    def _images(self, plan: "Plan") -> str:
+        """Look for the files of the images, which later stages need; captions are read without."""
+        images = self.data.images
+        if images is None or not images.is_dir():
+            return "of no folder on this machine"
+        try:
+            return plan.images()
+        except A2Error as error:
+            return Doubt(error)
 
     def _length(self) -> str:
         """Count the captions that are longer than the captioner's."""

@@ -18,7 +18,7 @@ from a2cap.pipeline.stages.estimates import detector_training_disk
 from a2cap.pipeline.stages.plan import check_stages, require_runnable
 from a2cap.pipeline.upkeep import machine
 from tests.data.sources.samples import tar_bytes
-from tests.experiments import a2, copied_captioner, found, free, problems, swap_words
+from tests.experiments import a2, copied_captioner, found, free, problems, settings, swap_words
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"
@@ -205,6 +205,41 @@ def test_a_folder_without_any_of_the_images_is_reported(new, tmp_path):
     ]
 
 
+def test_images_without_a_file_are_counted_with_an_example_before_any_work(
+    new, copied_scenes, experiment, tmp_path, caplog
+):
+    scenes, overrides = copied_scenes
+    names = [path.name for path in sorted((scenes / "images").iterdir())]
+    (scenes / "images" / names[3]).unlink()
+    doubt = (
+        f"1 of 40 images have no file in {str(scenes / 'images')!r}, such as {names[3]!r}; add "
+        "them, else they are left out"
+    )
+    for stage in ("extract", "preprocess", "evaluate"):
+        check = found(new(*overrides), stage, "images")
+        assert (check.state, check.found, check.problem) == ("warning", doubt, None)
+    with new(*overrides) as opened:
+        require_runnable(opened, ["preprocess"])  # which reads no image
+    assert caplog.messages == [doubt]
+    place = ("-c", experiment.config_file, "--artifacts", tmp_path / "new", *settings(*overrides))
+    lines = a2("doctor", *place).stdout.splitlines()
+    assert lines[0] == f"extract     warning  images: {doubt}"  # once
+    assert lines[-1] == "no problems, 1 warning"
+
+
+def test_captions_are_preprocessed_without_images(new, copied_scenes, tmp_path):
+    scenes, overrides = copied_scenes
+    for path in sorted((scenes / "images").iterdir())[:3]:
+        path.unlink()
+    [problem] = problems(new(*overrides), "extract")
+    with new(*overrides) as opened:
+        assert [c.found for c in check_stages(opened, ["preprocess"]) if c.state == "warning"] == [
+            problem
+        ]
+    for images in ("null", tmp_path / "none"):
+        assert problems(new(*overrides, override("data.images", images)), "preprocess") == []
+
+
 def test_images_without_boxes_are_reported_before_any_work(new, copied_scenes):
     folder, overrides = copied_scenes
     content = json.loads((folder / "instances.json").read_text())
@@ -270,7 +305,7 @@ def test_the_doctor_lists_every_need_of_every_stage(experiment, tmp_path):
     assert f"torch {torch.__version__.partition('+')[0]}" in lines[0]
     assert lines[1] == "device      cpu, 1 threads"
     assert lines[3].endswith(f" GB free at {str(tmp_path / 'new')!r}")
-    assert lines[5] == "extract     ok       images: 40, 0 of them missing"
+    assert lines[5] == "extract     ok       images: 40, each with a file"
     assert {line.split()[0] for line in lines[5:-1]} == set(experiment.open().names)
     assert lines[-1] == "no problems"
 
