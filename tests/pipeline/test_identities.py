@@ -115,6 +115,8 @@ def write_data(experiment, folder, kind, pattern):
         image["id"] = own[f"{image['id']:012d}"]
     for box in boxes["annotations"]:
         box["image_id"] = own[f"{box['image_id']:012d}"]
+    for shuffled in (boxes["images"], boxes["annotations"]):
+        random.Random(7).shuffle(shuffled)
     (folder / "instances.json").write_text(json.dumps(boxes))
     store = FeatureStore(experiment.directory("extract") / "features.lmdb")
     theirs = (ImageFeatures(str(own[name]), store[name]) for name in order.sample(names, 40))
@@ -263,6 +265,44 @@ def test_features_extracted_from_the_files_need_no_setting(make, experiment, ori
     opened = experiment.open(*data.overrides, features, artifacts=tmp_path / "artifacts")
     store = FeatureStore(opened.run("extract").directory / "features.lmdb")
     assert all(np.array_equal(store[i].features, original[i].features) for i in original)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "ids"),
+    [PERMUTED, KINDS[4], *(pytest.param(*KINDS[i], marks=pytest.mark.slow) for i in (1, 2, 3, 5))],
+)
+def test_given_boxes_stay_with_the_file_of_their_image(
+    make, experiment, original, tmp_path, kind, pattern, ids
+):
+    data = make(kind, pattern)
+    weights = override("extract.weights", experiment.weights)
+    overrides = [*data.overrides, weights, "data.features=null", ids]
+    opened = experiment.open(*overrides, artifacts=tmp_path / "artifacts")
+    store = FeatureStore(opened.run("extract").directory / "features.lmdb")
+    assert len(store) == len(data.files)
+    for name, file in data.files.items():
+        extracted, expected = store[image_id(file)], original[name]
+        assert np.array_equal(extracted.boxes, expected.boxes)
+        assert np.allclose(extracted.features, expected.features, atol=1e-3)
+    names = images_of(experiment.scenes, "test")[:3]
+    model = ("--model", experiment.directory("train-xe"), "--beam-size", "1", "--json")
+    ours, theirs = (
+        a2("caption", *files, *model, "--boxes", boxes)
+        for files, boxes in (
+            (
+                [data.folder / "images" / data.files[n] for n in names],
+                data.folder / "instances.json",
+            ),
+            (
+                [experiment.scenes / "images" / f"{n}.jpg" for n in names],
+                experiment.scenes / "instances.json",
+            ),
+        )
+    )
+    assert (ours.exit_code, theirs.exit_code) == (0, 0), ours.output
+    answers = ([json.loads(line) for line in one.stdout.splitlines()] for one in (ours, theirs))
+    for mine, other in zip(*answers, strict=True):
+        assert (mine["caption"], mine["boxes"]) == (other["caption"], other["boxes"])
 
 
 def test_features_of_images_of_another_shape_are_rejected(make, experiment, tmp_path):
