@@ -15,10 +15,11 @@ import click
 from safetensors.torch import load_file
 
 import a2cap
-from a2cap.data.annotations.split_list import read_ids
+from a2cap.data.annotations.split_list import read_keys
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.tensors import save_tensors
+from a2cap.data.image_ids import named_id
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, EXTRACTOR_WEIGHTS
 from a2cap.pipeline.cli.commands import Commands
@@ -123,7 +124,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
     """Train the captioner and write it into FOLDER/captioner."""
     print_machine()
     found = read_photos(photos / "captions.csv")
-    held_out = {int(name) for path in without for name in read_ids(path)}
+    held_out = {int(named_id(name)) for path in without for name in read_keys(path)}
     held_out |= {photo.number for photo in found if photo.split != "train"}
     prepare(found, photos / "images", folder, held_out)
     captioner, evaluation = trained(folder, blind=blind)

@@ -56,6 +56,7 @@ class Identities:
             key = normal_key(own)
             files[key] = None if key in files else file  # an id of two files is that of neither
         self._files = {key: file for key, file in files.items() if file is not None}
+        self._texts = {own for own in self.own.values() if isinstance(own, str)}
 
     def __bool__(self) -> bool:
         return bool(self.own)
@@ -87,6 +88,15 @@ class Identities:
         if isinstance(key, int) and self.rule == "number":
             return normal_key(key)
         return named_id(str(key), self.rule)
+
+    def names_only_file(self, key: Key) -> bool:
+        """Return True for the name of a listed file that no image has as its id too."""
+        return (
+            isinstance(key, str)
+            and names_file(key)
+            and key not in self._texts
+            and self.file_reading(key) in self.own
+        )
 
     def annotation_reading(self, key: Key) -> str | None:
         """Return the id of the file whose id in the annotations is `key`, None without one."""
@@ -127,7 +137,7 @@ class KeyReader:
         if not identities:
             return identities.file_id(key)
         file = identities.file_reading(key)
-        if isinstance(key, str) and names_file(key) and file in identities.own:
+        if identities.names_only_file(key):
             return file
         annotated = identities.annotation_reading(key)
         if file == annotated:

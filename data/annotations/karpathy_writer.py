@@ -7,7 +7,7 @@ words in the order of their first occurrence are those of the published vocabula
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from a2cap.data.annotations.read import tokenize
 from a2cap.data.errors import InputError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.json_file import read_json
+from a2cap.data.identities import Identities
 from a2cap.data.image_ids import image_id, sample_ids
 
+_REMEDY = "list the names of files with their suffix"
 _COCO_NAME = re.compile(r"COCO_([a-z]+[0-9]{4})_[0-9]{12}\.jpg")
 
 
@@ -43,22 +45,29 @@ class _Image:
 
 
 def write_karpathy(
-    annotations: Sequence[Path], target: Path, *, val: Collection[str], test: Collection[str]
+    annotations: Sequence[Path], target: Path, *, val: Iterable[str], test: Iterable[str]
 ) -> Counter[str]:
     """Write COCO caption files as one dataset_coco.json; return its numbers by split.
 
-    val, test: ids of their images; others of val2014 are restval, all else is train. The counter
-    also has the number of "captions". Raises InputError for a bad item, and for an id of `val` or
-    `test` without captions.
+    val, test: names or ids of their images; others of val2014 are restval, all else is train. The
+    counter also has the number of "captions". Raises InputError for a bad item, for an image of
+    `val` or `test` without captions, and for a number in them that fits two images.
     """
     images = _read_images(annotations)
-    missing = sorted({*val, *test} - set(images))
+    identities = Identities((identity, image.number) for identity, image in images.items())
+
+    def ids(split: str, names: Iterable[str]) -> set[str]:
+        read = identities.reader(f"lines of the {split} list", remedy=_REMEDY)
+        return {read(name) or name for name in names}
+
+    val, test = ids("val", val), ids("test", test)
+    missing = sorted((val | test) - set(images))
     if missing:
         raise InputError(
             f"{len(missing):,} images of the val and test lists are not in the captions: "
             f"{sample_ids(missing)}; give captions_val2014.json too"
         )
-    both = sorted(set(val) & set(test))
+    both = sorted(val & test)
     if both:
         raise InputError(f"images in both the val and the test list: {sample_ids(both)}; keep one")
     counts: Counter[str] = Counter()

@@ -85,16 +85,16 @@ def random_splits(image_ids: Iterable[str], split: str) -> dict[str, str]:
     return dict(zip(ordered, names, strict=False))
 
 
-def read_ids(path: Path) -> frozenset[str]:
-    """Return the image ids of a list with one id or image file per line.
+def read_keys(path: Path) -> list[str]:
+    """Return the lines of a list with one id or image file per line.
 
     Raises InputError if there is none.
     """
     lines = (line.strip() for line in read_text(path).splitlines())
-    ids = frozenset(named_id(_SECOND_COLUMN.sub("", line)) for line in lines if line)
-    if not ids:
+    keys = [_SECOND_COLUMN.sub("", line) for line in lines if line]
+    if not keys:
         raise InputError(f"no images in the list {str(path)!r}; write one id per line")
-    return ids
+    return keys
 
 
 def _json_pairs(text: str, name: str) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ categories, an annotation's `"attributes": [names]` are read too, as generated s
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -16,6 +17,7 @@ from a2cap.data.annotations.instances import Annotated, Sides, load_instances, r
 from a2cap.data.annotations.json_items import (
     BadItem,
     integer_member,
+    key_member,
     list_member,
     read_each,
     text_member,
@@ -30,6 +32,9 @@ from a2cap.data.detection.labels import (
     labelled_image,
     names_no_image,
 )
+from a2cap.data.errors import InputError
+from a2cap.data.identities import Identities
+from a2cap.data.image_ids import image_id, named_id
 
 REPEATED = "repeated boxes"
 
@@ -46,9 +51,10 @@ def read_coco(
     """Read the images of a COCO instances file, including those without boxes.
 
     images: folder of their files; those without a file, with a bad entry or with a bad box are
-    skipped. only: ids of the images to read. Raises InputError with the position of a bad category
-    or attribute, if too many images are skipped, if none is left, if the boxes of most images are
-    of another convention, and if an id of `only` is not in the file.
+    skipped. only: names of the files to read, or their ids. Raises InputError with the position of
+    a bad category or attribute, if too many images are skipped, if none is left, if the boxes of
+    most images are of another convention, and if a name in `only` is not in the file or is the id
+    that it gives to another image.
     """
     document = load_instances(instances, required=["categories"], optional=["attributes"])
     classes = _read_names(document, "categories", path=instances)
@@ -59,8 +65,8 @@ def read_coco(
         attribute_ids={name: index for index, name in enumerate(attributes.values())},
     )
     entries, bad = read_annotated(instances, document, image=_read_image, box=read_label)
-    if only is not None:
-        wanted = frozenset(only)
+    wanted = None if only is None else _listed_ids(only, document, instances)
+    if wanted is not None:
         entries = {identity: entry for identity, entry in entries.items() if identity in wanted}
     found = resolve_files({of: entry.image.file for of, entry in entries.items()}, images)
     reasons = {
@@ -72,7 +78,7 @@ def read_coco(
     reasons |= {
         item.image_id: item.reason
         for item in bad
-        if only is None or item.image_id in only or names_no_image(item.image_id)
+        if wanted is None or item.image_id in wanted or names_no_image(item.image_id)
     }
     skipped = tuple(SkippedItem(identity, reason) for identity, reason in reasons.items())
     total = len(entries.keys() | reasons.keys())
@@ -99,7 +105,25 @@ def read_coco(
             REPEATED: sum(len(entry.boxes) for entry in usable.values()) - read,
         },
     )
-    return data if only is None else data.subset(only)
+    return data if wanted is None else data.subset(wanted)
+
+
+def _listed_ids(names: Collection[str], document: object, path: Path) -> frozenset[str]:
+    """Return ids of files; raise InputError for a name that may be the id of another image."""
+    pairs = []
+    for item in list_member(document, "images"):
+        with suppress(BadItem, InputError):
+            pairs.append((image_id(text_member(item, "file_name")), key_member(item, "id")))
+    identities = Identities(pairs)
+    for name in names:
+        owner = identities.annotation_reading(name)
+        is_file = owner in (None, identities.file_reading(name))
+        if not is_file and not identities.names_only_file(name):
+            raise InputError(
+                f"listed image {name!r} is the id that {str(path)!r} gives to the file {owner!r}; "
+                "list the names of files with their suffix"
+            )
+    return frozenset(map(named_id, names))
 
 
 def _labels(entry: Annotated[_Image, Label]) -> list[Label]:

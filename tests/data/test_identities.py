@@ -130,6 +130,16 @@ def test_an_id_of_two_files_is_that_of_neither():
     assert [read(1), read(3)] == ["000000000001", "c"]  # the first of them is no image
 
 
+def test_an_id_that_is_the_path_of_another_file_too_is_rejected():
+    pairs = [("a/x", "b/y.jpg"), ("b/y", "c"), ("d/z", "a/x")]
+    for key in ("b/y.jpg", "a/x"):
+        assert message_of(Identities(pairs).reader("features"), key).endswith(REMEDY)
+    read = {n: Identities(pairs, numbers=n).reader("x") for n in ("annotation", "number")}
+    assert [read["annotation"](key) for key in ("b/y.jpg", "a/x", "c")] == ["a/x", "d/z", "b/y"]
+    assert [read["number"](key) for key in ("b/y.jpg", "a/x", "d/z")] == ["b/y", "a/x", "d/z"]
+    assert Identities(pairs).reader("features")("d/z.jpg") == "d/z"
+
+
 def test_an_image_without_an_id_has_that_of_its_file():
     identities = Identities([("000000000007", None), ("dog", 3)])
     assert identities.own_id("000000000007") == results_id("000000000007") == 7

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from a2cap.data.annotations.karpathy_writer import write_karpathy
-from a2cap.data.annotations.split_list import read_ids
+from a2cap.data.annotations.split_list import read_keys
 from a2cap.pipeline.cli.options import FILE, log, verbose_option
 
 
@@ -30,7 +30,7 @@ def karpathy(
                   --val karpathy_val_images.txt --test karpathy_test_images.txt
     """
     log(verbose)
-    counts = write_karpathy(captions, output, val=read_ids(val), test=read_ids(test))
+    counts = write_karpathy(captions, output, val=read_keys(val), test=read_keys(test))
     texts = counts.pop("captions")
     splits = ", ".join(f"{split} {count:,}" for split, count in sorted(counts.items()))
     click.echo(f"{output}: {counts.total():,} images ({splits}), {texts:,} captions")

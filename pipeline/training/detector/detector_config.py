@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from a2cap.data.annotations.split_list import read_ids
+from a2cap.data.annotations.split_list import read_keys
 from a2cap.data.files.paths import require_file, require_folder
-from a2cap.data.image_ids import find_images
+from a2cap.data.image_ids import find_images, named_id
 from a2cap.pipeline.training.training_config import Count, TrainingConfig
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -29,7 +29,7 @@ class DetectorConfig(TrainingConfig):
     labels: Path | None = None
     """COCO's instances.json, or Visual Genome's objects.json."""
     ids: Path | None = None
-    """List of the training images, one id or file name a line; null is all of `labels`."""
+    """List of the training images, one file name or its id a line; null is all of `labels`."""
     validation_images: Path | None = None
     """Folder of the validation images; null is `images`."""
     validation_labels: Path | None = None
@@ -172,13 +172,14 @@ def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
         images = find_images(require_folder(getattr(config, field), f"detector.{field}"))
         wanted: set[str] = set()
         for name in listed_by:
-            listed = listed_ids(config, name)
-            wanted |= images.keys() if listed is None else listed  # no list: all images
+            listed = listed_names(config, name)
+            # no list: all images
+            wanted.update(images if listed is None else map(named_id, listed))
         found[field] = {name: path for name, path in images.items() if name in wanted}
     return found
 
 
-def listed_ids(config: DetectorConfig, field: str) -> frozenset[str] | None:
-    """Return the ids of a list, None if its field is not set."""
+def listed_names(config: DetectorConfig, field: str) -> list[str] | None:
+    """Return the names in a list of images, None if its field is not set."""
     path = getattr(config, field)
-    return None if path is None else read_ids(require_file(path, f"detector.{field}"))
+    return None if path is None else read_keys(require_file(path, f"detector.{field}"))

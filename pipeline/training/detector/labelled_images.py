@@ -9,10 +9,8 @@ from a2cap.data.detection.visual_genome import read_visual_genome
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.image_file import image_size
 from a2cap.data.files.paths import require_file, require_folder
-from a2cap.pipeline.training.detector.detector_config import (
-    DetectorConfig,
-    listed_ids,
-)
+from a2cap.data.image_ids import named_id
+from a2cap.pipeline.training.detector.detector_config import DetectorConfig, listed_names
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def read_validation_data(config: DetectorConfig) -> DetectionData:
 def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> DetectionData:
     folder = require_folder(getattr(config, images), f"detector.{images}")
     file = require_file(getattr(config, labels), f"detector.{labels}")
-    only = listed_ids(config, ids)
+    only = listed_names(config, ids)
     if config.layout == "coco":
         return _skip_misfits(read_coco(file, folder, only=only))
     data = read_visual_genome(
@@ -56,7 +54,7 @@ def _read(config: DetectorConfig, images: str, labels: str, ids: str) -> Detecti
         folder,
         object_names=require_file(config.object_names, "detector.object_names"),
         attribute_names=require_file(config.attribute_names, "detector.attribute_names"),
-        only=only,
+        only=None if only is None else {*map(named_id, only)},
     )
     return _skip_misfits(data)
 

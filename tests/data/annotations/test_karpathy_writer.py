@@ -6,7 +6,7 @@ from collections import Counter
 
 from a2cap.data.annotations.karpathy_writer import write_karpathy
 from a2cap.data.annotations.read import read_annotations
-from a2cap.data.annotations.split_list import read_ids
+from a2cap.data.annotations.split_list import read_keys
 from tests.data.coco2014 import FULL_SIZE, SPLITS, official_captions
 from tests.data.messages import bad_item, message_of, written
 
@@ -63,6 +63,20 @@ def test_the_file_is_read_as_the_official_captions_are(tmp_path):
     ]
 
 
+def test_lists_name_images_by_their_files_or_by_their_own_ids(tmp_path):
+    images = [{"id": own, "file_name": f"{n:03d}.jpg"} for n, own in ((1, 3), (2, 90), (3, 1))]
+    path = captions(tmp_path, "val", 3, 90, 1, images=images)
+    for val, test in ((["001.jpg"], ["2.jpg"]), (["001.jpg"], ["90"])):
+        document, _ = rebuilt(tmp_path, path, val=val, test=test)
+        splits = {image["filename"]: image["split"] for image in document["images"]}
+        assert splits == {"001.jpg": "val", "002.jpg": "test", "003.jpg": "train"}
+    assert message_of(rebuilt, tmp_path, path, val=["1"], test=["2.jpg"]) == (
+        "lines of the val list name an image '1', which the annotations give to the file "
+        "'000000000003', while the file '000000000001' has id 3; list the names of files with "
+        "their suffix"
+    )
+
+
 def test_bad_input_is_rejected_and_an_older_file_kept(tmp_path):
     path = captions(tmp_path, "val", 42, 7)
     rebuilt(tmp_path, path)
@@ -93,7 +107,7 @@ class TestOnAllCaptions:
     pytestmark = FULL_SIZE
 
     def test_the_words_have_the_published_order(self, tmp_path):
-        val, test = (read_ids(SPLITS / f"karpathy_{split}_ids.txt") for split in ("val", "test"))
+        val, test = (read_keys(SPLITS / f"karpathy_{split}_ids.txt") for split in ("val", "test"))
         document, counts = rebuilt(tmp_path, *official_captions(tmp_path), val=val, test=test)
         assert counts == {
             **{"train": 82_783, "restval": 30_504, "val": 5_000, "test": 5_000},

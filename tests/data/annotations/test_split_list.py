@@ -1,6 +1,6 @@
 import pytest
 
-from a2cap.data.annotations.split_list import read_ids, read_split_list
+from a2cap.data.annotations.split_list import read_keys, read_split_list
 from tests.data.messages import message_of, written
 
 
@@ -74,14 +74,14 @@ def test_a_list_without_one_split_per_image_is_rejected(tmp_path, content, messa
     assert message_of(read_split_list, path) == message.format(name=repr(str(path)))
 
 
-def test_ids_are_read_line_by_line(tmp_path):
+def test_names_are_read_line_by_line(tmp_path):
     lines = "61\n\n  VG_100K/62.jpg xml/62.xml\nCOCO_val2014_000000000063.jpg 63\nmy image.png\n"
     path = written(tmp_path, lines + "a/v1.5\n61\n")
-    numbers = {f"0000000000{number}" for number in (61, 62, 63)}
-    assert read_ids(path) == numbers | {"my image", "a/v1.5"}
+    names = ["61", "VG_100K/62.jpg", "COCO_val2014_000000000063.jpg", "my image.png", "a/v1.5"]
+    assert read_keys(path) == [*names, "61"]
 
 
 def test_a_list_without_ids_is_rejected(tmp_path):
     path = written(tmp_path, " \n")
     message = f"no images in the list {str(path)!r}; write one id per line"
-    assert message_of(read_ids, path) == message
+    assert message_of(read_keys, path) == message

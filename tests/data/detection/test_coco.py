@@ -82,6 +82,17 @@ def test_only_the_requested_images_are_read_and_all_must_be_in_the_file(tmp_path
     assert message_of(read, path, only={"000000000042", "x"}).startswith("no labelled image 'x' ")
 
 
+def test_a_listed_name_that_may_be_the_id_of_another_image_is_rejected(tmp_path):
+    images = [image(42, id=7), image(7, id="img_1")]
+    path = instances(tmp_path, box(image=7), images=images)
+    assert [image.image_id for image in read(path, only=["7.jpg"]).images] == ["000000000007"]
+    for name in ("7", "000000000007", "img_1"):
+        assert message_of(read, path, only=[name]) == (
+            f"listed image {name!r} is the id that {str(path)!r} gives to the file "
+            f"'{'7' if name == 'img_1' else '42':0>12}'; list the names of files with their suffix"
+        )
+
+
 def test_an_image_without_a_file_is_skipped_with_its_file_name(tmp_path):
     found = read(instances(tmp_path, box(), files=["42.jpg"]))
     assert [image.image_id for image in found.images] == ["000000000042"]
