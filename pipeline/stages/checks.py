@@ -15,6 +15,10 @@ class Doubt(str):
     """A finding that stops no stage, but that its reader should know before the run."""
 
 
+class StatedDoubt(Doubt):
+    """A doubt that the stage states itself when it runs."""
+
+
 class UnknownRequirement(Exception):
     """A requirement that cannot be computed before another problem is fixed."""
 

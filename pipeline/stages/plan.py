@@ -31,7 +31,7 @@ from a2cap.pipeline.engine.status import Status
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.memory import available_memory
-from a2cap.pipeline.stages.checks import Check, Doubt, UnknownRequirement, known
+from a2cap.pipeline.stages.checks import Check, Doubt, StatedDoubt, UnknownRequirement, known
 from a2cap.pipeline.stages.estimates import (
     captioner_parameters,
     detector_memory,
@@ -209,7 +209,7 @@ class Plan:
             return "compared when the training begins"
         captions = CaptionFile(preprocessed / CAPTIONS)
         shared = shared_images(FeatureStore(extracted / FEATURES), captions)
-        return "no image is in two" if shared is None else Doubt(shared)
+        return "no image is in two" if shared is None else StatedDoubt(shared)
 
     def feature_width(self) -> int:
         """Return the width of the features that the experiment extracts or imports."""
@@ -313,14 +313,16 @@ def check_stages(
 def require_runnable(
     stages: Stages, names: Sequence[str], *, force: bool = False, output: Path | None = None
 ) -> None:
-    """Raise everything that keeps the stages from running as one error; log the other doubts.
+    """Raise everything that keeps the stages from running as one error; log other doubts.
 
     A single problem is raised as it is. Several are one ConfigError if all are ConfigErrors, else
     one A2Error.
     """
     checks = check_stages(stages, names, force=force, output=output)
-    for doubt in dict.fromkeys(check.found for check in checks if check.state == "warning"):
-        logger.warning("%s", doubt)
+    doubts = [check.found for check in checks if check.state == "warning"]
+    for doubt in dict.fromkeys(doubts):
+        if not isinstance(doubt, StatedDoubt):
+            logger.warning("%s", doubt)
     # keyed by text, because several stages have the same problem
     problems = {str(check.problem): check.problem for check in checks if check.problem}
     if len(problems) == 1:

@@ -384,6 +384,9 @@ def test_one_photograph_in_two_splits_is_named_and_counted(experiment, original,
     assert caplog.messages.count(warning) == 1
     check = found(opened, "train-xe", "splits", force=True)
     assert (check.state, check.found) == ("warning", warning)
+    caplog.clear()
+    opened.run_all(["train-xe"], lambda *_: None, force=True)
+    assert caplog.messages.count(warning) == 1
 
 
 def test_splits_without_a_common_photograph_pass(experiment):
