@@ -101,6 +101,11 @@ def doubts(annotations: Annotations, tokenizer: Tokenizer = "karpathy") -> list[
             f"{100 * share:.0f} % of the letters are {script}: words and metrics of other scripts "
             "than Latin need preprocess.tokenizer=unicode, without METEOR and SPICE"
         )
+    if tokenizer != "unicode" and (dotted := [t for t in _texts(annotations) if "İ" in t]):
+        lines.append(
+            f"{len(dotted):,} of {total:,} captions have 'İ', which is two characters in lower "
+            f"case unless preprocess.tokenizer=unicode is set: {dotted[0][:60]!r}"
+        )
     return lines
 
 

@@ -3,6 +3,7 @@
 After Unicode's word boundaries (Unicode Standard Annex 29): vowel signs and other marks stay with
 their letter, which Python's `\\w` does not do, and an apostrophe between letters is in the word.
 Scripts without spaces between words (Han, Hiragana, Thai, Lao, Burmese, Khmer) give characters.
+Turkish "İ" becomes "i", and "I" becomes "ı" in a text that has an "ı".
 """
 
 import re
@@ -45,8 +46,14 @@ _CLASSES = _Classes()
 
 def unicode_words(text: str) -> tuple[str, ...]:
     """Return the words of a text; punctuation and symbols are left out."""
-    text = unicodedata.normalize("NFC", text.lower())
+    text = _lower(unicodedata.normalize("NFC", text))
     return tuple(text[m.start() : m.end()] for m in _WORD.finditer(text.translate(_CLASSES)))
+
+
+def _lower(text: str) -> str:
+    if "ı" in text:  # no other languages than Turkish and its relatives have it
+        text = text.replace("I", "ı")
+    return text.lower().replace("i\u0307", "i")  # what Python makes of "İ"
 
 
 def script_of(texts: Iterable[str]) -> tuple[str, float]:
@@ -65,13 +72,20 @@ def breaks_words(script: str) -> bool:
 
 
 def without_false_spaces(text: str) -> str:
-    """Return words joined by spaces, without those between characters that are words."""
+    """Return words joined by spaces, without those beside characters that are words.
+
+    Spaces beside words of scripts that have some, and beside digits, stay.
+    """
     return _FALSE_SPACE.sub("", text)
 
 
 _SPACELESS = frozenset(("CHINESE OR JAPANESE", "THAI", "LAO", "MYANMAR", "KHMER"))
 _JAPANESE = ("CJK", "HIRAGANA", "KATAKANA")
-_FALSE_SPACE = re.compile(rf"(?<={_WITHOUT_SPACES.pattern}) (?={_WITHOUT_SPACES.pattern})")
+_CHARACTER, _KATAKANA = _WITHOUT_SPACES.pattern, "[\u30a0-\u30ff\uff66-\uff9f]"
+# a run of katakana is one word, and two of them would become one
+_FALSE_SPACE = re.compile(
+    f"(?<={_CHARACTER}) (?={_CHARACTER}|{_KATAKANA})|(?<={_KATAKANA}) (?={_CHARACTER})"
+)
 
 
 @lru_cache(1 << 12)

@@ -61,7 +61,7 @@ class Evaluate(Stage):
     files: ExperimentFiles
 
     name = EVALUATE
-    version = 10
+    version = 11
     always = ("metrics", "spice", "baseline", "word groups", "ensemble", "model", "images")
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:

@@ -47,7 +47,7 @@ class Preprocess(Stage):
     files: ExperimentFiles
 
     name = PREPROCESS
-    version = 5
+    version = 6
     always = ("annotations", "metrics")
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:

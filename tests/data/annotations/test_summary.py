@@ -89,6 +89,15 @@ def test_other_scripts_than_latin_name_the_tokenizer(tmp_path, caption, script, 
         assert doubts(found, "unicode") == []
 
 
+def test_the_dotted_capital_of_turkish_names_the_tokenizer(tmp_path):
+    found = annotations(tmp_path, ["Bir köpek", "İki köpek"])
+    assert doubts(found) == [
+        "1 of 2 captions have 'İ', which is two characters in lower case unless "
+        "preprocess.tokenizer=unicode is set: 'İki köpek'"
+    ]
+    assert doubts(found, "unicode") == []
+
+
 def test_characters_count_as_words_where_no_spaces_are_written(tmp_path):
     found = annotations(tmp_path, ["一只狗", "一只小狗"])
     assert "2 captions (2 an image); 3 to 4 words, mean 3.5" in summarize(found)
