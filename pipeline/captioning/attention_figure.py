@@ -38,6 +38,7 @@ from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
 from a2cap.pipeline.captioning.named_images import ImageNames, NamedImage
+from a2cap.pipeline.captioning.outputs.output import UnwritableError
 
 FIGURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".pdf", ".svg", ANIMATED)
 
@@ -73,8 +74,8 @@ class FigurePaths:
 
     In a folder a figure has the name of `ImageNames` and .png, in the subfolder of its image; a
     second image of that name gets the suffix "-2". Raises ConfigError for one file if there may be
-    `many` images, for a file whose suffix is not a figure's, and for a figure that would replace an
-    image.
+    `many` images, for a file whose suffix is not a figure's, and for a file that would replace an
+    image; UnwritableError for a figure in a folder that would.
     """
 
     def __init__(self, path: Path, *, many: bool) -> None:
@@ -109,7 +110,8 @@ class FigurePaths:
         if path.exists() and (path if self._file else folder).samefile(
             image if self._file else image.parent
         ):
-            raise ConfigError(
+            # one image of many is skipped
+            raise (ConfigError if self._file else UnwritableError)(
                 f"--figure would replace a file beside the image: {str(path)!r}; "
                 "name another file or folder"
             )

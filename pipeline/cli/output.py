@@ -65,16 +65,6 @@ def print_status(
         raise click.exceptions.Exit(1)
 
 
-def format_bytes(count: int) -> str:
-    """Format a number of bytes with three digits: `512 B`, `18.2 GB`."""
-    size, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 999.5:  # more would be rounded to 1000
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
-
-
 def counted(count: int, noun: str) -> str:
     """Format a number with its noun: `1 image`, `2 images`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

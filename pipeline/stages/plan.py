@@ -27,6 +27,7 @@ from a2cap.data.sources.open_source import image_source, open_source
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, EXTRACT, FEATURES, PREPROCESS, VOCABULARY
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
+from a2cap.pipeline.engine.progress import format_bytes
 from a2cap.pipeline.engine.status import Status
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.launch import launch
@@ -158,13 +159,13 @@ class Plan:
         is_cuda = device.type == "cuda"
         available = torch.cuda.mem_get_info(device)[0] if is_cuda else available_memory()
         if available is None:
-            return f"{what} takes about {gigabytes(needed)}; the system hides its free memory"
+            return f"{what} takes about {format_bytes(needed)}; the system hides its free memory"
         if needed > available:
             raise A2Error(
-                f"memory too small for {what}: about {gigabytes(needed)} needed, "
-                f"{gigabytes(available)} free; end other programs, or {remedy}"
+                f"memory too small for {what}: about {format_bytes(needed)} needed, "
+                f"{format_bytes(available)} free; end other programs, or {remedy}"
             )
-        return f"{what} takes about {gigabytes(needed)}, {gigabytes(available)} free"
+        return f"{what} takes about {format_bytes(needed)}, {format_bytes(available)} free"
 
     def detector_memory(self) -> str:
         """Check that the detector fits into memory."""
@@ -242,10 +243,10 @@ class Plan:
             self._planned[stage] = needed
         if needed > free:
             raise A2Error(
-                f"disk too small for {what}: at least {gigabytes(needed)} needed, "
-                f"{gigabytes(max(free, 0))} free after the earlier stages; free disk space"
+                f"disk too small for {what}: at least {format_bytes(needed)} needed, "
+                f"{format_bytes(max(free, 0))} free after the earlier stages; free disk space"
             )
-        return f"{what} take at least {gigabytes(needed)}, {gigabytes(free)} free"
+        return f"{what} take at least {format_bytes(needed)}, {format_bytes(free)} free"
 
     def _unfinished_bytes(self, stage: str) -> int:
         """Return the bytes that an unfinished run of a stage has written."""
@@ -332,8 +333,3 @@ def require_runnable(
         text = f"{len(problems)} problems, nothing was started:{lines}"
         all_config = all(isinstance(problem, ConfigError) for problem in problems.values())
         raise ConfigError(text) if all_config else A2Error(text)
-
-
-def gigabytes(count: int) -> str:
-    """Format bytes."""
-    return f"{count / 1e9:.1f} GB"

@@ -22,7 +22,7 @@ _CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069
 
 
 class UnwritableError(InputError):
-    """Raised for an image whose caption cannot be written, unlike those of other images."""
+    """Raised for an image whose caption or figure cannot be written, unlike those of others."""
 
 
 class CaptionOutput(ABC):

@@ -273,8 +273,8 @@ def _emit_all(
             # first: an image with a line is not captioned again, and would have no figure
             drawn = None if draw is None else draw(image, found)
             is_written = emit(image, found)
-        except OSError as error:
-            if error.errno not in OF_THE_IMAGE:
+        except (OSError, UnwritableError) as error:
+            if isinstance(error, OSError) and error.errno not in OF_THE_IMAGE:
                 raise
             tally.fail(image.path, error)
             continue

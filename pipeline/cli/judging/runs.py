@@ -16,7 +16,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.pipeline.cli.options import FOLDER, artifacts_option
-from a2cap.pipeline.cli.output import format_bytes
+from a2cap.pipeline.engine.progress import format_bytes
 from a2cap.pipeline.runs import MAIN_METRIC, RunResult, differing_fields, read_runs
 
 _ORDERS = ("date", "cider", "name", "size")

@@ -5,7 +5,7 @@ from collections import Counter
 import click
 
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
-from a2cap.pipeline.cli.output import format_bytes
+from a2cap.pipeline.engine.progress import format_bytes
 from a2cap.pipeline.upkeep.clean import (
     LEFTOVER,
     UNKNOWN,

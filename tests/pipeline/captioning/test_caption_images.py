@@ -306,6 +306,21 @@ def test_an_image_without_its_figure_is_captioned_again(experiment, a2_words, tm
 
 
 @pytest.mark.slow
+def test_a_figure_that_would_replace_an_image_skips_that_image_alone(
+    experiment, a2_words, tmp_path
+):
+    drawn, kept = list(evaluated(experiment))[:2]
+    shutil.copy(drawn, tmp_path)
+    with Image.open(kept) as scene:
+        scene.save(tmp_path / f"{kept.stem}.png")
+    answer = a2_words(tmp_path, "--figure", tmp_path)
+    assert answer.exit_code == 3
+    skipped = f"a2: skipped '{tmp_path / kept.stem}.png': --figure would replace a file"
+    assert skipped in answer.stderr
+    assert (tmp_path / f"{drawn.stem}.png").is_file()
+
+
+@pytest.mark.slow
 def test_a_captioner_without_attention_has_no_figure(experiment, a2_words, tmp_path, monkeypatch):
     monkeypatch.setattr(caption_attention, "trace_attention", lambda *arguments: [])
     image = next(iter(evaluated(experiment)))

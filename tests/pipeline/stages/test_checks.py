@@ -419,7 +419,7 @@ def test_the_inputs_of_a_detector_s_training_are_checked(labelled, tmp_path):
     assert found["labels"] == ", ".join(labels)
     assert found["labelled images"] == ("12 in detector.images, 6 in detector.validation_images")
     assert found["start"] == "random"
-    assert found["disk"].startswith("checkpoints take at least 0.0 GB, ")
+    assert found["disk"].startswith("checkpoints take at least 9.5 MB, ")
     assert found["folder"] == str(tmp_path / "new")
 
 
@@ -435,13 +435,11 @@ def test_checkpoints_of_a_detector_must_fit(labelled, tmp_path, monkeypatch):
     opened = detector_plan(labelled, tmp_path / "new", width=64)
     needed = detector_training_disk(opened.config.detector)
     free(monkeypatch, needed)
-    assert of_detector(opened)["disk"] == (
-        f"checkpoints take at least {needed / 1e9:.1f} GB, {needed / 1e9:.1f} GB free"
-    )
+    assert of_detector(opened)["disk"] == ("checkpoints take at least 584 MB, 584 MB free")
     free(monkeypatch, needed - 1)
     assert of_detector(opened)["disk"] == (
-        f"disk too small for checkpoints: at least {needed / 1e9:.1f} GB needed, "
-        f"{needed / 1e9:.1f} GB free after the earlier stages; free disk space"
+        "disk too small for checkpoints: at least 584 MB needed, 584 MB free after the earlier "
+        "stages; free disk space"
     )
 
 

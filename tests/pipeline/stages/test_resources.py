@@ -28,7 +28,7 @@ def test_features_take_images_times_regions_times_width(new, monkeypatch):
     free(monkeypatch, least - 1)
     [problem] = problems(new(*detection, *wide), "extract")
     assert problem == (
-        "disk too small for features: at least 0.0 GB needed, 0.0 GB free after the earlier "
+        "disk too small for features: at least 102 kB needed, 102 kB free after the earlier "
         "stages; free disk space"
     )
     with new(*detection, *wide) as opened, pytest.raises(A2Error):
@@ -81,7 +81,7 @@ def test_checkpoints_of_all_phases_come_after_the_features(new, monkeypatch, ove
     assert problems(new(*overrides)) == []
     free(monkeypatch, features + checkpoints - 1)
     assert problems(new(*overrides)) == [
-        "disk too small for checkpoints: at least 0.0 GB needed, 0.0 GB free after the earlier "
+        "disk too small for checkpoints: at least 592 kB needed, 592 kB free after the earlier "
         "stages; free disk space"
     ]
 
@@ -101,16 +101,16 @@ def memory(monkeypatch):
 def test_models_that_exceed_the_memory_are_rejected(new, memory):
     memory(10**5)
     assert problems(new("scst.epochs=1")) == [
-        "memory too small for the detector: about 0.0 GB needed, 0.0 GB free; "
+        "memory too small for the detector: about 19.4 MB needed, 100 kB free; "
         "end other programs, or lower extract.roi_size or extract.max_side",
-        "memory too small for training: about 0.0 GB needed, 0.0 GB free; "
+        "memory too small for training: about 11.9 MB needed, 100 kB free; "
         "end other programs, or raise train.accumulate",
-        "memory too small for self-critical training: about 0.0 GB needed, 0.0 GB free; "
+        "memory too small for self-critical training: about 7.1 MB needed, 100 kB free; "
         "end other programs, or raise scst.accumulate",
     ]
     memory(10**9)
     assert problems(new()) == []
-    assert found(new(), "train-xe", "memory").found == ("training takes about 0.0 GB, 1.0 GB free")
+    assert found(new(), "train-xe", "memory").found == ("training takes about 11.9 MB, 1.0 GB free")
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_unknown_memory_rejects_nothing(new, memory):
     memory(None)
     assert problems(new()) == []
     assert found(new(), "extract", "memory").found == (
-        "the detector takes about 0.0 GB; the system hides its free memory"
+        "the detector takes about 19.4 MB; the system hides its free memory"
     )
 
 
