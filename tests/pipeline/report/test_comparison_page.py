@@ -205,6 +205,11 @@ def test_learning_curves_of_both_runs_are_in_one_panel_for_each_figure(tmp_path,
     assert legend.all_inner_texts() == ["plain", "aligned"]
     colours = legend.evaluate_all("all => all.map((one) => getComputedStyle(one).color)")
     assert len(set(colours)) == 2
+    assert page.locator(".note", has_text="validation CIDEr").all_inner_texts() == [
+        "plain: Validation CIDEr is 0.750 after epoch 2. It was best at the end: more epochs may "
+        "help.",
+        "aligned: Validation CIDEr is 0.250 after epoch 1.",
+    ]
     write_comparison(path, replace(COMPARISON, curves=(None, second)))
     assert open_page(path).locator(".curves circle").count() == 1
     write_comparison(path, COMPARISON)
