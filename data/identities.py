@@ -162,6 +162,13 @@ class KeyReader:
             )
         return image
 
+    def linked(self, name: str) -> str:
+        """Return the id of an image's file; "id 5", which no file has, for one that is not there.
+
+        A number that the annotations lack may be that of another file.
+        """
+        return self(name) or f"id {name}"
+
     @property
     def summary(self) -> str | None:
         """How the keys name images, None if they have been the same both ways."""

@@ -34,7 +34,7 @@ from a2cap.data.image_ids import IdRule
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.extraction.open_features import ids_by_sizes, open_features, read_sizes
+from a2cap.pipeline.extraction.open_features import open_features, reading_by_sizes
 
 Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2", "tar", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -89,8 +89,8 @@ def convert(
     _require_new(target)
     if form == "parquet":
         load_pyarrow(target.name)
-    ids = ids or ids_by_sizes(sizes, source)
-    opened = open_features(source, Reading(read_sizes(sizes, rule), order, number_type, ids))
+    way = Reading(order=order, number_type=number_type, ids=ids)
+    opened = open_features(source, reading_by_sizes(sizes, source, way, rule))
     stored: FeatureType = dtype if form in _HALF else "float32"
     done = _ConvertedImages(target, form, stored)
     target.parent.mkdir(parents=True, exist_ok=True)

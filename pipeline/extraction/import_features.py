@@ -47,7 +47,9 @@ def import_features(
     target, source = directory / FEATURES, imported.source
     (target / MANIFEST).unlink(missing_ok=True)  # the last run died before the stage's manifest
     names = imported.names()
-    if is_store(source) and (names is None or names.keep(source)):
+    if is_store(source) and (
+        names is None or all(names.linked(key) == key for key in FeatureStore(source))
+    ):
         _link_files(source, target)
         found = read_manifest(source.parent if imported.is_result else source).reasons
     else:
@@ -58,13 +60,13 @@ def import_features(
             form="a2",
             dtype=dtype,
             sizes=imported.sizes,
-            ids=names,
+            ids=names.linked if names else None,
             rule=imported.identities.rule,
         )
         skipped_file(target).unlink(missing_ok=True)
         found = {item.image_id: item.reason for item in made.skipped}
-    if names is not None and names.reader.summary:
-        logger.info("%s", names.reader.summary)
+    if names and names.summary:
+        logger.info("%s", names.summary)
     store = FeatureStore(target)
     wanted, stored = set(imported.image_ids), set(store)
     unused = len(stored - wanted) if wanted else 0

@@ -11,7 +11,7 @@ from a2cap.data.features.source_files import source_files
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import is_store
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
-from a2cap.data.identities import NO_OWN_IDS, Identities
+from a2cap.data.identities import NO_OWN_IDS, Identities, KeyReader
 from a2cap.data.image_ids import find_images
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS
@@ -57,10 +57,12 @@ class ImportedFeatures:
             (beside / WEIGHTS).is_file() or OWN_IDS in read_manifest(beside).origin.fields
         )
 
-    def names(self) -> "_Names | None":
+    def names(self) -> KeyReader | None:
         """Return how names of images are read, None if each is that of a file."""
         is_read = bool(self.identities) or self.identities.rule == "path"
-        return _Names(self) if is_read and not self.names_files else None
+        if not is_read or self.names_files:
+            return None
+        return self.identities.reader(f"the features of {str(self.path)!r}")
 
     def files(self) -> dict[str, Path]:
         """Return the files that determine the result, by name."""
@@ -85,29 +87,13 @@ class ImportedFeatures:
         """Return F of the first readable image; InputError if there is none."""
         if is_store(self.source):
             return FeatureStore(self.source).feature_width
-        from a2cap.pipeline.extraction.open_features import open_features, read_sizes
+        from a2cap.pipeline.extraction.open_features import open_features, reading_by_sizes
 
-        reason = "it is empty"
-        opened = open_features(
-            self.source, Reading(read_sizes(self.sizes, self.identities.rule), ids=self.names())
-        )
-        for item in islice(opened, _TRIED):
+        names, reason = self.names(), "it is empty"
+        way = Reading(ids=names.linked if names else None)
+        way = reading_by_sizes(self.sizes, self.source, way, self.identities.rule)
+        for item in islice(open_features(self.source, way), _TRIED):
             if isinstance(item, ImageFeatures):
                 return int(item.regions.features.shape[1])
             reason = f"{item.image_id!r}: {item.reason}"
         raise InputError(f"no readable features in {str(self.path)!r} (data.features): {reason}")
-
-
-class _Names:
-    """The names of images in a file of features, as ids of the files of the annotated images."""
-
-    def __init__(self, imported: ImportedFeatures) -> None:
-        self.reader = imported.identities.reader(f"the features of {str(imported.path)!r}")
-
-    def __call__(self, name: str) -> str:
-        # "id 5" is no file's id: a number that the annotations lack may be that of another file
-        return self.reader(name) or f"id {name}"
-
-    def keep(self, store: Path) -> bool:
-        """Return True if the keys of a store are those of the files."""
-        return all(self(key) == key for key in FeatureStore(store))

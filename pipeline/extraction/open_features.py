@@ -4,7 +4,7 @@ import gzip
 import io
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
@@ -18,18 +18,12 @@ from a2cap.data.features.formats.dictionaries import (
 )
 from a2cap.data.features.formats.feature_format import (
     Container,
-    Ids,
     ImageFeatures,
     Reading,
-    Sizes,
     Source,
 )
 from a2cap.data.features.formats.hdf5 import Hdf5Container
-from a2cap.data.features.formats.image_sizes import (
-    ImageSizes,
-    identities_in_coco,
-    sizes_in_coco,
-)
+from a2cap.data.features.formats.image_sizes import ImageSizes, read_coco_sizes
 from a2cap.data.features.formats.layout_source import LayoutSource
 from a2cap.data.features.formats.lmdb_records import DATA_FILE, LmdbContainer
 from a2cap.data.features.formats.numpy_files import SUFFIXES, AttBoxContainer, NumpyContainer
@@ -39,7 +33,7 @@ from a2cap.data.features.formats.tsv import OpenFile, TsvContainer
 from a2cap.data.features.source_files import matches
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import is_store
-from a2cap.data.files.expansion import expansion_limit
+from a2cap.data.files.expansion import expansion_limit, read_member
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.image_ids import IMAGE_SUFFIXES, IdRule, sample_ids
 
@@ -111,24 +105,22 @@ def open_features(path: Path, reading: Reading | None = None) -> Source:
     return _Opener(reading or Reading()).open(path)
 
 
-def read_sizes(path: Path | None, rule: IdRule = "number") -> Sizes:
-    """Return the sizes of the images in a folder or a COCO file, none without a path."""
-    if path is None:
-        return {}
-    return ImageSizes(path, rule) if path.is_dir() else sizes_in_coco(path, rule)
+def reading_by_sizes(
+    sizes: Path | None, source: Path, way: Reading, rule: IdRule = "number"
+) -> Reading:
+    """Return `way` with the sizes in a folder of images or a COCO file.
 
-
-def ids_by_sizes(sizes: Path | None, source: Path) -> Ids | None:
-    """Return how names of images are read by the ids and files in a COCO file with sizes.
-
-    None without one, and where its ids are the numbers of the files: each name is that of a file.
+    Without other ids in `way`, names of images are linked by the ids and files in the COCO file.
     """
-    if sizes is None or sizes.is_dir():
-        return None
-    identities = identities_in_coco(sizes)
-    read = identities.reader(f"the features of {str(source)!r}", remedy=_REMEDY)
-    # "id 5" is no file's id: a number that the list lacks may be that of another file
-    return (lambda name: read(name) or f"id {name}") if identities else None
+    if sizes is None:
+        return way
+    if sizes.is_dir():
+        return replace(way, sizes=ImageSizes(sizes, rule))
+    found, identities = read_coco_sizes(sizes, rule)
+    if way.ids is None and identities:
+        read = identities.reader(f"the features of {str(source)!r}", remedy=_REMEDY)
+        way = replace(way, ids=read.linked)
+    return replace(way, sizes=found)
 
 
 @dataclass(frozen=True)
@@ -250,9 +242,6 @@ def _member(path: Path, name: str) -> BinaryIO:
 
 
 def _unpacked(path: Path, name: str) -> BinaryIO:
-    """Return a member of a zip, which can seek; raise ValueError if it expands too much."""
+    """Return a member of a zip, which can seek."""
     with ZipFile(path) as archive:
-        info = archive.getinfo(name)
-        if info.file_size > expansion_limit(info.compress_size):
-            raise ValueError(f"{name} expands to {info.file_size:,} bytes")
-        return io.BytesIO(archive.read(info))
+        return io.BytesIO(read_member(archive, name))

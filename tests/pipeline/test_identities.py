@@ -239,6 +239,19 @@ def test_a_conversion_by_sizes_whose_ids_fit_two_images_is_rejected(make, tmp_pa
     )
 
 
+def test_a_look_draws_the_boxes_on_the_photograph_that_an_own_id_names(make, tmp_path):
+    data = make("large", NUMBERED)
+    convert(data.folder / "theirs.tsv", tmp_path / "m2", form="m2")
+    words = ("convert", tmp_path / "m2", tmp_path / "x.png", "--look")
+    words += ("--image", data.folder / "images", "--sizes", data.folder / "instances.json")
+    answer = a2(*words)
+    assert answer.exit_code == 0, answer.output
+    name = min(data.own, key=lambda name: str(data.own[name]))  # HDF5 has an order of its own
+    photograph = data.folder / "images" / data.files[name]
+    assert f"first image: {image_id(data.files[name])}\n" in answer.stdout
+    assert f" on {str(photograph)!r} in " in answer.stdout
+
+
 def test_an_import_without_annotations_is_linked_when_it_is_imported_again(
     make, experiment, original, texts, tmp_path
 ):

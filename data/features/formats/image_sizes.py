@@ -9,30 +9,26 @@ from a2cap.data.features.formats.feature_format import Sizes
 from a2cap.data.files.image_file import image_size
 from a2cap.data.files.json_file import read_json
 from a2cap.data.identities import Identities
-from a2cap.data.image_ids import IdRule, find_images
-from a2cap.data.image_ids import image_id as image_id_of
+from a2cap.data.image_ids import IdRule, find_images, image_id
 
 
-def sizes_in_coco(path: Path, rule: IdRule = "number") -> Sizes:
-    """Read the sizes in a COCO file; raise InputError if `images` lacks a name or a size."""
-    content = cast("dict[str, Any]", read_json(path))
+def read_coco_sizes(path: Path, rule: IdRule = "number") -> tuple[Sizes, Identities]:
+    """Read the sizes in a COCO file, and the ids that it gives to images beside those of files.
+
+    Raises InputError if `images` lacks a name or a size.
+    """
+    sizes, own = {}, []
     try:
-        return {
-            image_id_of(image["file_name"], rule): (int(image["width"]), int(image["height"]))
-            for image in content["images"]
-        }
+        for image in cast("dict[str, Any]", read_json(path))["images"]:
+            identity = image_id(image["file_name"], rule)
+            sizes[identity] = int(image["width"]), int(image["height"])
+            own.append((identity, image.get("id")))
+        return sizes, Identities(own, rule=rule)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path.name!r} lacks file_name, width or height of an image; "
             "name a COCO captions, instances or image-info file"
         ) from error
-
-
-def identities_in_coco(path: Path) -> Identities:
-    """Return the ids in a COCO file that `sizes_in_coco` reads, beside those of its files."""
-    content = cast("dict[str, Any]", read_json(path))
-    own = ((image_id_of(image["file_name"]), image.get("id")) for image in content["images"])
-    return Identities(own)
 
 
 class ImageSizes(Mapping[str, tuple[int, int]]):

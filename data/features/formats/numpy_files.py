@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, cast
+from typing import BinaryIO
 from zipfile import ZipFile
 
 import numpy as np
@@ -21,7 +21,7 @@ from a2cap.data.features.formats.array_values import arrays_of
 from a2cap.data.features.formats.feature_format import Arrays, Entry, ImageFeatures
 from a2cap.data.features.formats.layouts import ATT_BOX, KNOWN_NAMES, MILVLG
 from a2cap.data.features.formats.pickled import read_pickle
-from a2cap.data.files.expansion import expansion_limit
+from a2cap.data.files.expansion import read_member
 
 SUFFIXES = (".npz", ".npy")
 _INFO = "_info.npy"
@@ -89,15 +89,11 @@ class AttBoxContainer:
 def read_npz(file: BinaryIO) -> Arrays:
     """Return the arrays of an .npz file; None in place of those that no layout has."""
     with file, ZipFile(file) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
-        return {name: _member(archive, name) if name in KNOWN_NAMES else None for name in names}
-
-
-def _member(archive: ZipFile, name: str) -> NDArray[np.generic]:
-    info = archive.getinfo(f"{name}.npy")
-    if info.file_size > expansion_limit(info.compress_size):
-        raise ValueError(f"{name} expands to {info.file_size:,} bytes")
-    return cast("NDArray[np.generic]", read_array(archive.read(info)))
+        members = {member.removesuffix(".npy"): member for member in archive.namelist()}
+        return {
+            name: read_array(read_member(archive, member)) if name in KNOWN_NAMES else None
+            for name, member in members.items()
+        }
 
 
 def read_array(content: bytes, *, may_pickle: bool = False) -> object:

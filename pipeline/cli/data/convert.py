@@ -15,7 +15,7 @@ from a2cap.pipeline.engine.lock import reading
 from a2cap.pipeline.extraction.convert import FORMATS, skipped_file
 from a2cap.pipeline.extraction.convert import convert as converted
 from a2cap.pipeline.extraction.look import draw_boxes, look
-from a2cap.pipeline.extraction.open_features import read_sizes
+from a2cap.pipeline.extraction.open_features import reading_by_sizes
 
 
 @click.command()
@@ -130,7 +130,8 @@ def _look(
 ) -> None:
     if (target is None) != (photograph is None):
         raise click.UsageError("--image and TARGET, the file to draw, need each other with --look")
-    way = Reading(read_sizes(options["sizes"]), options["order"], options["number_type"])
+    way = Reading(order=options["order"], number_type=options["number_type"])
+    way = reading_by_sizes(options["sizes"], source, way)
     for line in look(source, way):
         click.echo(line)
     if target is not None and photograph is not None:

@@ -19,11 +19,11 @@ from PIL import Image
 from safetensors.numpy import load
 
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.formats import numpy_files
-from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.feature_format import ImageFeatures, Reading
 from a2cap.data.features.formats.tsv import write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
+from a2cap.data.files import expansion
 from a2cap.data.regions import Regions
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.extraction import convert as conversion
@@ -287,7 +287,7 @@ def test_data_outside_of_the_file_is_not_read(store, sizes, tmp_path, replace_by
 
 @pytest.mark.usefixtures("tolerant")
 def test_npz_that_expands_or_claims_too_much_is_listed(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(numpy_files, "expansion_limit", lambda stored: 100_000)
+    monkeypatch.setattr(expansion, "expansion_limit", lambda stored: 100_000)
     convert(store, tmp_path / "npz", form="milvlg")
     bomb = tmp_path / "npz" / f"{IDS[0]}.npz"
     with ZipFile(bomb, "w", ZIP_DEFLATED) as archive:
@@ -300,7 +300,7 @@ def test_npz_that_expands_or_claims_too_much_is_listed(store, tmp_path, monkeypa
         archive.writestr("bbox.npy", header.getvalue())
     made = convert(tmp_path / "npz", tmp_path / "store", form="a2")
     assert [item.reason for item in made.skipped] == [
-        "bbox expands to 100,001 bytes",
+        "bbox.npy expands to 100,001 bytes",
         "cannot reshape array of size 0 into shape (10000000000000,4)",
     ]
 
@@ -373,7 +373,7 @@ def test_unknown_image_sizes_are_requested(store, tmp_path):
 
 def test_sizes_that_are_no_numbers_are_refused(tmp_path):
     path = written(tmp_path, {"images": [{"file_name": "1.jpg", "width": "wide", "height": 3}]})
-    assert message_of(opening.read_sizes, path) == (
+    assert message_of(opening.reading_by_sizes, path, path, Reading()) == (
         "'x.json' lacks file_name, width or height of an image; "
         "name a COCO captions, instances or image-info file"
     )
@@ -383,7 +383,7 @@ def test_sizes_of_a_folder_are_those_of_upright_images(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (8, 6)).save(tmp_path / "1.jpg", exif=exif)
-    assert opening.read_sizes(tmp_path)["000000000001"] == (6, 8)
+    assert opening.reading_by_sizes(tmp_path, tmp_path, Reading()).sizes["000000000001"] == (6, 8)
 
 
 def test_a_table_without_features_is_refused(tmp_path):
