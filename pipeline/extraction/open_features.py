@@ -12,7 +12,7 @@ from zipfile import BadZipFile, ZipFile
 
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.formats.dictionaries import (
-    DictionaryContainer,
+    dictionary_container,
     load_pickle,
     load_safetensors,
 )
@@ -26,7 +26,7 @@ from a2cap.data.features.formats.hdf5 import Hdf5Container
 from a2cap.data.features.formats.image_sizes import ImageSizes, read_coco_sizes
 from a2cap.data.features.formats.layout_source import LayoutSource
 from a2cap.data.features.formats.lmdb_records import DATA_FILE, LmdbContainer
-from a2cap.data.features.formats.numpy_files import SUFFIXES, AttBoxContainer, NumpyContainer
+from a2cap.data.features.formats.numpy_files import SUFFIXES, att_box_container, numpy_container
 from a2cap.data.features.formats.parquet import ParquetSource
 from a2cap.data.features.formats.tar import TarSource
 from a2cap.data.features.formats.tsv import OpenFile, TsvContainer
@@ -155,7 +155,7 @@ class _Opener:
         if (path / DATA_FILE).is_file():
             return self._read(LmdbContainer(path))
         if any(path.glob("*_att")):
-            return self._read(AttBoxContainer(path))
+            return self._read(att_box_container(path))
         files = {file.relative_to(path): file for file in sorted(path.rglob("*"))}
         names = [
             str(name)
@@ -166,7 +166,7 @@ class _Opener:
             and file.is_file()
         ]
         if arrays := _arrays_in(names, path):
-            return self._read(NumpyContainer(arrays, partial(_opened, path), repr(path.name)))
+            return self._read(numpy_container(arrays, partial(_opened, path), repr(path.name)))
         return self._joined({name: self._file(path / name) for name in names}, path)
 
     def _file(self, path: Path) -> Source:  # noqa: PLR0911 - one for each kind of file
@@ -184,9 +184,9 @@ class _Opener:
             return self._read(LmdbContainer(path))
         for mark, load in ((_TORCH, _load_torch), (b"\x80", load_pickle)):
             if head.startswith(mark):
-                return self._read(DictionaryContainer(path, load))
+                return self._read(dictionary_container(path, load))
         if head[7:9] == b"\0{":  # after the length of the header
-            return self._read(DictionaryContainer(path, load_safetensors))
+            return self._read(dictionary_container(path, load_safetensors))
         limit = expansion_limit(path.stat().st_size)
         opener = partial(gzip.open, path) if head.startswith(_GZIP) else partial(path.open, "rb")
         return self._read(TsvContainer(cast(OpenFile, opener), path.name, limit))
@@ -199,12 +199,12 @@ class _Opener:
             raise InputError(f"{path.name!r} is damaged: {error}; download it again") from error
         names = [one.filename for one in members]
         if any(PurePosixPath(name).name == "data.pkl" for name in names):
-            return self._read(DictionaryContainer(path, _load_torch))
+            return self._read(dictionary_container(path, _load_torch))
         if path.suffix == ".npz":  # the arrays of one image
             opener = partial(_opened, path.parent)
-            return self._read(NumpyContainer([path.name], opener, repr(path.name)))
+            return self._read(numpy_container([path.name], opener, repr(path.name)))
         if arrays := _arrays_in(names, path):
-            return self._read(NumpyContainer(arrays, partial(_unpacked, path), repr(path.name)))
+            return self._read(numpy_container(arrays, partial(_unpacked, path), repr(path.name)))
         sources = {}
         for one in members:
             if one.filename.lower().endswith(".tsv") or ".tsv." in one.filename.lower():

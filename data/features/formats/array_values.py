@@ -1,12 +1,13 @@
 """Values of third-party files as arrays, numbers and text: numpy's, or base64 as in TSV."""
 
 import base64
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.feature_format import Arrays, ImageFeatures
 from a2cap.data.features.formats.layouts import Layout
 from a2cap.data.features.formats.number_types import NumberType
 
@@ -27,6 +28,13 @@ def as_text(value: object) -> str:
 def as_integer(value: object) -> int:
     """Return a whole number of a file, which may be a text or a float."""
     return round(float(as_text(value)))
+
+
+def named_arrays(content: object) -> Arrays:
+    """Return a dictionary with its names as text; raise ValueError for anything else."""
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{type(content).__name__} in place of a dictionary of arrays")
+    return {as_text(name): value for name, value in content.items()}
 
 
 def encoded_bytes(value: bytes | str) -> bytes:

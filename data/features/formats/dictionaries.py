@@ -3,7 +3,7 @@
 By image and then by array, by array and then by image, or with names such as ID_features.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import Arrays, Entry
+from a2cap.data.features.formats.array_values import named_arrays
+from a2cap.data.features.formats.feature_format import Entries, Entry
 from a2cap.data.features.formats.layouts import FEATURE_NAMES, layout_of
 from a2cap.data.features.formats.pickled import read_pickle
 
@@ -19,31 +20,17 @@ Load = Callable[[Path], object]
 """Return the content of a file, with NumPy's arrays."""
 
 
-class DictionaryContainer:
-    """The images of a dictionary, which is loaded as a whole."""
-
-    def __init__(self, path: Path, load: Load) -> None:
-        self.title = f"{path.name!r} (dictionary)"
-        content = load(path)
-        if not isinstance(content, Mapping):
-            raise InputError(
-                f"{path.name!r} has a {type(content).__name__} in place of a dictionary of "
-                "images; name another file"
-            )
-        self._images = _by_image({str(key): value for key, value in content.items()}, path.stem)
-
-    def __iter__(self) -> Iterator[Entry]:
-        for name, arrays in self._images.items():
-            yield Entry(name, partial(_checked, arrays))
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-
-def _checked(arrays: object) -> Arrays:
-    if not isinstance(arrays, Mapping):
-        raise ValueError(f"{type(arrays).__name__} in place of a dictionary of arrays")
-    return {str(name): value for name, value in arrays.items()}
+def dictionary_container(path: Path, load: Load) -> Entries:
+    """Load a dictionary as a whole; raise InputError if the file has something else."""
+    content = load(path)
+    if not isinstance(content, Mapping):
+        raise InputError(
+            f"{path.name!r} has a {type(content).__name__} in place of a dictionary of images; "
+            "name another file"
+        )
+    images = _by_image({str(key): value for key, value in content.items()}, path.stem)
+    entries = [Entry(name, partial(named_arrays, arrays)) for name, arrays in images.items()]
+    return Entries(f"{path.name!r} (dictionary)", entries)
 
 
 def _by_image(content: Mapping[str, object], name: str) -> Mapping[str, object]:

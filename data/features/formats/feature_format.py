@@ -5,9 +5,9 @@ images have to be given.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ Sizes = Mapping[str, tuple[int, int]]
 
 Ids = Callable[[str], str]
 """Name of an image in a file -> its image id."""
+
+Item_co = TypeVar("Item_co", covariant=True)
 
 Arrays = Mapping[str, object]
 """What a file has of an image, by name: arrays, numbers, texts, and arrays in base64."""
@@ -86,32 +88,39 @@ class Entry(NamedTuple):
     position: str = ""
 
 
-class Container(Protocol):
-    """A file or folder with the arrays of images."""
+class Listing(Protocol[Item_co]):
+    """The images of a file or folder."""
 
     @property
     def title(self) -> str:
-        """The name of the file, and its kind."""
+        """What it was recognised as; of a layout, after an image was read."""
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[Item_co]:
         """Yield every image in the order of the file."""
 
     def __len__(self) -> int:
         """Return the number of images, including those that cannot be read."""
 
 
-class Source(Protocol):
-    """The reader of a file or folder."""
+Container = Listing[Entry]
+"""A file or folder with the arrays of images."""
 
-    @property
-    def title(self) -> str:
-        """What it was recognised as; of a layout, after an image was read."""
+Source = Listing[ImageFeatures | SkippedItem]
+"""The reader of a file or folder; a SkippedItem stands for an image that cannot be read."""
 
-    def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
-        """Yield every image in the order of the file, or a SkippedItem if it cannot be read."""
+
+@dataclass(frozen=True)
+class Entries:
+    """A container whose images are known before they are read."""
+
+    title: str
+    entries: Sequence[Entry]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        """Return the number of images, including those that cannot be read."""
+        return len(self.entries)
 
 
 class ContentChecksum:

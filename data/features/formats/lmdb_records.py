@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
+from a2cap.data.features.formats.array_values import as_text, named_arrays
 from a2cap.data.features.formats.feature_format import Arrays, Entry
 from a2cap.data.features.formats.numpy_files import SUFFIXES, read_npz
 from a2cap.data.features.formats.pickled import read_pickle
@@ -67,10 +68,7 @@ def _record(value: bytes) -> Arrays:
         raise ValueError("it is packed with LZ4, which a2 does not read; write it unpacked")
     # a pickle begins with 0x80 and its protocol, msgpack with a dictionary of up to 15, or more
     is_pickle = value[:1] == b"\x80"
-    content = read_pickle(value) if is_pickle else _unpacked(value)
-    if not isinstance(content, dict):
-        raise ValueError(f"{type(content).__name__} in place of a dictionary of arrays")
-    return {_name(key): one for key, one in content.items()}
+    return named_arrays(read_pickle(value) if is_pickle else _unpacked(value))
 
 
 def _unpacked(value: bytes) -> object:
@@ -83,16 +81,12 @@ def _unpacked(value: bytes) -> object:
 
 def _array(fields: dict[object, object]) -> object:
     """Return the array that msgpack-numpy wrote as fields, other fields as they are."""
-    named = {_name(key): one for key, one in fields.items()}
+    named = named_arrays(fields)
     if "nd" not in named or "data" not in named:
         return fields
-    kind, data = _name(named["type"]), named["data"]
+    kind, data = as_text(named["type"]), named["data"]
     if kind.lstrip("<|=") not in _NUMBERS or not isinstance(data, bytes):
         raise ValueError(f"array of {kind!r:.20}, not of numbers")
     values: NDArray[np.generic] = np.frombuffer(data, kind)
     shape = named.get("shape")
     return values.reshape(shape) if named["nd"] and isinstance(shape, list | tuple) else values[0]
-
-
-def _name(key: object) -> str:
-    return key.decode(errors="replace") if isinstance(key, bytes) else str(key)

@@ -6,7 +6,7 @@ with `feat` (R, F), NAME_fc with the mean feature and NAME_box with boxes.
 
 import io
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.array_values import arrays_of
-from a2cap.data.features.formats.feature_format import Arrays, Entry, ImageFeatures
+from a2cap.data.features.formats.feature_format import Arrays, Entries, Entry, ImageFeatures
 from a2cap.data.features.formats.layouts import ATT_BOX, KNOWN_NAMES, MILVLG
 from a2cap.data.features.formats.pickled import read_pickle
 from a2cap.data.files.expansion import read_member
@@ -32,58 +32,49 @@ Content = NDArray[np.generic] | Mapping[str, NDArray[np.generic]]
 """Content of an .npy or an .npz file."""
 
 
-class NumpyContainer:
-    """Files by their paths in a folder or zip; open_file: opens one of them."""
-
-    def __init__(
-        self, names: Iterable[str], open_file: Callable[[str], BinaryIO], title: str
-    ) -> None:
-        self._names = sorted(name for name in names if not name.endswith(_INFO))
-        self._open, self.title = open_file, f"{title} (NumPy)"
-
-    def __iter__(self) -> Iterator[Entry]:
-        for name in self._names:
-            path = PurePosixPath(name)
-            # a number is an id, whatever folder it is in
-            image = path.stem if path.stem.isdecimal() else str(path.with_suffix(""))
-            yield Entry(image, partial(self._read, name))
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def _read(self, name: str) -> Arrays:
-        if name.endswith(".npz"):
-            return read_npz(self._open(name))
-        with self._open(name) as file, self._open(name.removesuffix(".npy") + _INFO) as info:
-            content = read_array(info.read(), may_pickle=True)
-            fields = content if isinstance(content, dict) else {}
-            return {**fields, "features": read_array(file.read())}
+def numpy_container(
+    names: Iterable[str], open_file: Callable[[str], BinaryIO], title: str
+) -> Entries:
+    """Return files by their paths in a folder or zip; open_file: opens one of them."""
+    entries = []
+    for name in sorted(name for name in names if not name.endswith(_INFO)):
+        path = PurePosixPath(name)
+        # a number is an id, whatever folder it is in
+        image = path.stem if path.stem.isdecimal() else str(path.with_suffix(""))
+        read = _read_npz if name.endswith(".npz") else _read_with_info
+        entries.append(Entry(image, partial(read, name, open_file)))
+    return Entries(f"{title} (NumPy)", entries)
 
 
-class AttBoxContainer:
-    """The folders NAME_att and NAME_box; InputError unless there is one NAME_att."""
+def _read_npz(name: str, open_file: Callable[[str], BinaryIO]) -> Arrays:
+    return read_npz(open_file(name))
 
-    def __init__(self, folder: Path) -> None:
-        folders = sorted(path for path in folder.glob("*_att") if path.is_dir())
-        if len(folders) != 1:
-            raise InputError(
-                f"{len(folders)} folders NAME_att in {str(folder)!r}; "
-                "name a folder with exactly one"
-            )
-        self._files = sorted(folders[0].glob("*.npz"))
-        self._boxes = folders[0].with_name(f"{folders[0].name.removesuffix('_att')}_box")
-        self.title = f"{folder.name!r} (NumPy)"
 
-    def __iter__(self) -> Iterator[Entry]:
-        for path in self._files:
-            yield Entry(path.stem, partial(self._read, path))
+def _read_with_info(name: str, open_file: Callable[[str], BinaryIO]) -> Arrays:
+    with open_file(name) as file, open_file(name.removesuffix(".npy") + _INFO) as info:
+        content = read_array(info.read(), may_pickle=True)
+        fields = content if isinstance(content, dict) else {}
+        return {**fields, "features": read_array(file.read())}
 
-    def __len__(self) -> int:
-        return len(self._files)
 
-    def _read(self, path: Path) -> Arrays:
-        boxes = self._boxes / f"{path.stem}.npy"
-        return {**read_npz(path.open("rb")), ATT_BOX.boxes: read_array(boxes.read_bytes())}
+def att_box_container(folder: Path) -> Entries:
+    """Return the images of NAME_att and NAME_box; InputError unless there is one NAME_att."""
+    folders = sorted(path for path in folder.glob("*_att") if path.is_dir())
+    if len(folders) != 1:
+        raise InputError(
+            f"{len(folders)} folders NAME_att in {str(folder)!r}; name a folder with exactly one"
+        )
+    boxes = folders[0].with_name(f"{folders[0].name.removesuffix('_att')}_box")
+    files = sorted(folders[0].glob("*.npz"))
+    entries = [
+        Entry(file.stem, partial(_read_with_boxes, file, boxes / f"{file.stem}.npy"))
+        for file in files
+    ]
+    return Entries(f"{folder.name!r} (NumPy)", entries)
+
+
+def _read_with_boxes(file: Path, boxes: Path) -> Arrays:
+    return {**read_npz(file.open("rb")), ATT_BOX.boxes: read_array(boxes.read_bytes())}
 
 
 def read_npz(file: BinaryIO) -> Arrays:
