@@ -1,14 +1,14 @@
 """Values of third-party files as arrays, numbers and text: numpy's, or base64 as in TSV."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.feature_format import Arrays, ImageFeatures
-from a2cap.data.features.formats.layouts import Layout
+from a2cap.data.features.formats.layouts import KNOWN_NAMES, Layout
 from a2cap.data.features.formats.number_types import NumberType
 
 MATRICES = ("features", "boxes", "probabilities")
@@ -35,6 +35,11 @@ def named_arrays(content: object) -> Arrays:
     if not isinstance(content, Mapping):
         raise ValueError(f"{type(content).__name__} in place of a dictionary of arrays")
     return {as_text(name): value for name, value in content.items()}
+
+
+def known_arrays(names: Iterable[str], load: Callable[[str], object]) -> Arrays:
+    """Load the arrays that a layout has; None in place of others, of which a file may have many."""
+    return {name: load(name) if name in KNOWN_NAMES else None for name in names}
 
 
 def encoded_bytes(value: bytes | str) -> bytes:

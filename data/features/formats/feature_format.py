@@ -5,7 +5,7 @@ images have to be given.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -29,24 +29,6 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 Arrays = Mapping[str, object]
 """What a file has of an image, by name: arrays, numbers, texts, and arrays in base64."""
-
-
-class LazyArrays(Mapping[str, object]):
-    """Arrays that are read when they are used, because a file may have far more."""
-
-    def __init__(self, names: Iterable[str], load: Callable[[str], object]) -> None:
-        self._names, self._load = dict.fromkeys(names), load
-
-    def __getitem__(self, name: str) -> object:
-        if name not in self._names:
-            raise KeyError(f"there is no {name!r}")
-        return self._load(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.array_values import arrays_of, as_text
-from a2cap.data.features.formats.feature_format import Arrays, Entry, ImageFeatures, LazyArrays
+from a2cap.data.features.formats.array_values import arrays_of, as_text, known_arrays
+from a2cap.data.features.formats.feature_format import Arrays, Entry, ImageFeatures
 from a2cap.data.features.formats.layouts import FEATURE_NAMES, Layout, known_layouts
 from a2cap.data.features.formats.pickled import read_pickle
 from a2cap.data.features.source_files import index_file
@@ -86,22 +86,19 @@ class Hdf5Container:
     def _read(self, file: h5py.File, name: str, row: int) -> Arrays:
         if self._form == "flat":
             names = [one for one in self._arrays if f"{name}_{one}" in file]
-            return LazyArrays(names, lambda one: _array(file, f"{name}_{one}"))
+            return known_arrays(names, lambda one: _array(file, f"{name}_{one}"))
         if self._form == "group":
             group = file[name] if is_inside(file, name) else None
             if not isinstance(group, h5py.Group):
                 raise ValueError(f"{name} is not a group inside the file; copy it into the file")
             stated = {key: np.asarray(value) for key, value in group.attrs.items()}
-            names = [*stated, *group]
-            return LazyArrays(
-                names,
-                lambda one: stated[one] if one in stated else _array(file, f"{name}/{one}"),
-            )
+            found = known_arrays(group, lambda one: _array(file, f"{name}/{one}"))
+            return {**found, **stated}
         names = [one for one in self._arrays if one not in (*_IDS, _RANGES)]
         first, last = (row, row + 1)
         if _RANGES in file:
             first, last = map(int, own_dataset(file, _RANGES)[row])
-        return LazyArrays(names, lambda one: np.asarray(own_dataset(file, one)[first:last]))
+        return known_arrays(names, lambda one: np.asarray(own_dataset(file, one)[first:last]))
 
 
 def _array(file: h5py.File, name: str) -> NDArray[np.generic]:

@@ -17,9 +17,9 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from numpy.typing import NDArray
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.array_values import arrays_of
+from a2cap.data.features.formats.array_values import arrays_of, known_arrays
 from a2cap.data.features.formats.feature_format import Arrays, Entries, Entry, ImageFeatures
-from a2cap.data.features.formats.layouts import ATT_BOX, KNOWN_NAMES, MILVLG
+from a2cap.data.features.formats.layouts import ATT_BOX, MILVLG
 from a2cap.data.features.formats.pickled import read_pickle
 from a2cap.data.files.expansion import read_member
 
@@ -80,11 +80,8 @@ def _read_with_boxes(file: Path, boxes: Path) -> Arrays:
 def read_npz(file: BinaryIO) -> Arrays:
     """Return the arrays of an .npz file; None in place of those that no layout has."""
     with file, ZipFile(file) as archive:
-        members = {member.removesuffix(".npy"): member for member in archive.namelist()}
-        return {
-            name: read_array(read_member(archive, member)) if name in KNOWN_NAMES else None
-            for name, member in members.items()
-        }
+        names = [member.removesuffix(".npy") for member in archive.namelist()]
+        return known_arrays(names, lambda name: read_array(read_member(archive, f"{name}.npy")))
 
 
 def read_array(content: bytes, *, may_pickle: bool = False) -> object:
