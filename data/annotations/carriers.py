@@ -3,6 +3,7 @@
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from a2cap.data.annotations.json_items import BadItem
@@ -12,12 +13,11 @@ from a2cap.data.annotations.record import (
     REFERENCE_FIELDS,
     Fields,
     RawImage,
+    Reading,
     Record,
-    Skip,
     caption_field,
     is_numbered,
     raw_image,
-    skipping,
 )
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import decode_text, parse_json
@@ -30,15 +30,15 @@ _MOST_LINES = 100
 """Lines of a cell in quotation marks; more are a mark that does not close."""
 
 
-def is_token_file(text: str) -> bool:
+def is_token_file(text: str, fields: Fields) -> bool:
     """Return True if the first line is `image.jpg#0<tab>caption`."""
     return _TOKEN_LINE.fullmatch(text.partition("\n")[0].rstrip("\r")) is not None
 
 
-def token_records(text: str, skip: Skip) -> Iterator[Record]:
+def token_records(text: str, reading: Reading) -> Iterator[Record]:
     """Yield the lines of a token file."""
     for number, line in enumerate(_lines(text), start=1):
-        with skipping(f"line {number}", skip) as position:
+        with reading.skipping(f"line {number}") as position:
             if not line.strip():
                 continue
             match = _TOKEN_LINE.fullmatch(line)
@@ -66,19 +66,20 @@ def header_of(text: str, fields: Fields) -> tuple[str, list[str]] | None:
     return None
 
 
-def csv_records(text: str, delimiter: str, columns: Sequence[str], skip: Skip) -> Iterator[Record]:
+def csv_records(text: str, reading: Reading) -> Iterator[Record]:
     """Yield the rows below the header. A cell in quotation marks may have line breaks (RFC 4180).
 
     A quotation mark that opens and does not close costs its own line, not the lines below.
     """
+    delimiter, columns = header_of(text, reading.fields) or (",", [])
     lines = _lines(text)
-    number, following = 2, 1
+    following = 1
     while following < len(lines):
-        number, first = following + 1, following
+        first = following
         following += 1
         if not lines[first].strip():
             continue
-        with skipping(f"line {number}", skip) as position:
+        with reading.skipping(f"line {first + 1}") as position:
             following = _end_of_row(lines, first, delimiter, columns)
             row = "\n".join(lines[first:following])
             yield Record(position, _cells(row, delimiter, columns))
@@ -98,14 +99,10 @@ def _end_of_row(lines: list[str], first: int, delimiter: str, columns: Sequence[
             if _begins_a_row(lines[end - 1], delimiter, columns):
                 break
             continue
-        try:
-            cells = next(
-                csv.reader(["\n".join(lines[first:end])], delimiter=delimiter, strict=True)
-            )
-        except csv.Error:
-            break
-        if len(cells) == len(columns):
-            return end
+        row = "\n".join(lines[first:end])
+        with suppress(csv.Error):
+            if len(next(csv.reader([row], delimiter=delimiter, strict=True))) == len(columns):
+                return end
         break
     return first + 1
 
@@ -136,31 +133,33 @@ def _cells(row: str, delimiter: str, columns: Sequence[str]) -> dict[str, str]:
     return dict(zip(columns, map(str.strip, cells), strict=False))
 
 
-def tar_images(tar: Tar, fields: Fields, skip: Skip) -> Iterator[RawImage]:
+def tar_images(tar: Tar, reading: Reading) -> Iterator[RawImage]:
     """Yield the images of a tar with the captions in KEY.json, else the lines of KEY.txt."""
     images: dict[str, str] = {}
     texts: dict[str, bytes | InputError] = {}
-    for name, content in tar.members(lambda name: _suffix(name) in (".txt", ".json")):
+    for name, content in tar.members(lambda name: PurePosixPath(name).suffix in (".txt", ".json")):
         if is_image(name):
             images[str(PurePosixPath(name).with_suffix(""))] = name
         elif content:
             texts[name] = content
     for key, file in images.items():
-        with skipping(f"{file} in {tar.name}", skip) as position:
+        with reading.skipping(f"{file} in {tar.name}") as position:
             record, lines = texts.get(f"{key}.json", b"{}"), texts.get(f"{key}.txt", b"")
             if isinstance(record, InputError) or isinstance(lines, InputError):
                 raise InputError(f"captions of {key!r} are too large; shorten them")
             values = parse_json(decode_text(record, where=f"{key}.json"), where=f"{key}.json")
             if not isinstance(values, dict):
                 raise BadItem(f"'{key}.json' is not a JSON object")
-            if caption_field(values, fields) is None and not any(map(is_numbered, values)):
+            names = reading.fields.captions
+            if caption_field(values, names) is None and not any(map(is_numbered, values)):
                 text = decode_text(lines, where=f"{key}.txt")
                 values["captions"] = [line for line in text.splitlines() if line.strip()]
-            yield raw_image(Record(position, values), fields, file)
+            yield raw_image(Record(position, values), reading.fields, file)
 
 
-def table_images(table: Table, fields: Fields, skip: Skip) -> Iterator[RawImage]:
+def table_images(table: Table, reading: Reading) -> Iterator[RawImage]:
     """Yield the rows of a table; raise InputError if it has no column of captions."""
+    fields = reading.fields
     captions = table.first_of(fields.captions) or sorted(filter(is_numbered, table.columns))
     if not captions:
         raise InputError(
@@ -168,10 +167,6 @@ def table_images(table: Table, fields: Fields, skip: Skip) -> Iterator[RawImage]
             "name it as data.fields.caption"
         )
     for row, values in table.rows([*table.naming, *captions, *table.first_of(fields.split)]):
-        with skipping(f"row {row} in {table.name}", skip) as position:
+        with reading.skipping(f"row {row} in {table.name}") as position:
             record = Record(position, {"split": table.split, **values})
             yield raw_image(record, fields, f"{table.identity(row, values)}.jpg")
-
-
-def _suffix(member: str) -> str:
-    return PurePosixPath(member).suffix

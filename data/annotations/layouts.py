@@ -22,6 +22,7 @@ from a2cap.data.annotations.json_items import BadItem, key_member, member
 from a2cap.data.annotations.record import (
     Fields,
     RawImage,
+    Reading,
     Record,
     Skip,
     caption_field,
@@ -29,7 +30,6 @@ from a2cap.data.annotations.record import (
     file_of,
     first_value,
     raw_image,
-    skipping,
 )
 from a2cap.data.annotations.split_list import split_of
 from a2cap.data.errors import InputError
@@ -46,25 +46,16 @@ _METADATA = ("metadata.jsonl", "metadata.csv")
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How the content of a layout is read. name: of the file or folder, for messages."""
-
-    name: str
-    skip: Skip
-    fields: Fields
-
-
-@dataclass(frozen=True)
 class Layout:
     """A form of annotations.
 
-    matches: True for content of this form; of a JSON list, its first item. records: those of the
-    content, or images that are complete. has_rows: an image may have several records.
+    records: those of the content, or images that are complete. matches: True for content of this
+    form; of a JSON list, its first item. has_rows: an image may have several records.
     """
 
     name: str
-    matches: Callable[[Any, Fields], bool]
     records: Callable[[Any, Reading], Iterable[Record | RawImage]]
+    matches: Callable[[Any, Fields], object] = lambda *_: True
     has_rows: bool = True
 
 
@@ -93,8 +84,7 @@ def read_raw(path: Path, skip: Skip, fields: Fields) -> RawAnnotations:
 
     Raises InputError if the layout is unknown.
     """
-    reading = Reading(repr(str(path)), skip, fields)
-    dataset, has_splits = "", False
+    reading = Reading(fields, skip)
     content: Any = path
     if is_source(path):
         layout = _SOURCE
@@ -102,15 +92,16 @@ def read_raw(path: Path, skip: Skip, fields: Fields) -> RawAnnotations:
         layout = _IMAGEFOLDER if metadata_files(path) else _SIDECARS
     else:
         layout, content = _of_text(read_text(path), path, fields)
-    if isinstance(content, dict):
-        dataset = _dataset_of(content)
-    if layout is _KARPATHY:  # whose images are not held together
-        items = (item for item in content["images"] if isinstance(item, dict))
-        has_splits = any(first_value(item, fields.split) is not None for item in items)
-    images: Iterable[RawImage] = _images(layout.records(content, reading), reading)
-    if layout is not _KARPATHY and layout is not _COCO:
-        images = _grouped(images, skip) if layout.has_rows else list(images)
-        has_splits = any(image.split is not None for image in images)
+    dataset = _dataset_of(content) if isinstance(content, dict) else ""
+    images = _images(layout.records(content, reading), reading)
+    if layout.has_rows:
+        grouped = _grouped(images, skip)
+        has_splits = any(image.split is not None for image in grouped)
+        return RawAnnotations(layout.name, grouped, has_splits, dataset)
+    # of large files, whose images are not held together
+    items = content["images"] if layout is _KARPATHY else ()
+    objects = (item for item in items if isinstance(item, dict))
+    has_splits = any(first_value(item, fields.split) is not None for item in objects)
     return RawAnnotations(layout.name, images, has_splits, dataset)
 
 
@@ -144,7 +135,7 @@ def _of_text(text: str, path: Path, fields: Fields) -> tuple[Layout, Any]:
         layouts, content = _OF_LISTS, chain([first] if first else [], items)
     elif text[:99].lstrip()[:1] == "{":
         first, has_more = parse_first(text, where=where, convert=_share_tokens)
-        if has_more or (first_value(first, fields.image) and caption_field(first, fields)):
+        if has_more or (first_value(first, fields.image) and caption_field(first, fields.captions)):
             return _JSON_LINES, text
         layouts, content = _OF_OBJECTS, first
     elif name.endswith(".json"):
@@ -170,13 +161,12 @@ def _described(content: object) -> str:
 
 
 def _images(records: Iterable[Record | RawImage], reading: Reading) -> Iterator[RawImage]:
-    for number, record in enumerate(records):
+    for record in records:
         if isinstance(record, RawImage):
             yield record
             continue
-        with skipping(record.position, reading.skip):
-            image = raw_image(record, reading.fields)
-            yield replace(image, order=number)
+        with reading.skipping(record.position):
+            yield raw_image(record, reading.fields)
 
 
 def _grouped(images: Iterable[RawImage], skip: Skip) -> list[RawImage]:
@@ -226,19 +216,16 @@ def _coco(document: Any, reading: Reading) -> Iterator[RawImage]:
     captions: dict[Key, list[tuple[int, object]]] = {}
     orders: dict[Key, int] = {}
     for index, item in enumerate(document["images"]):
-        with skipping(f"images[{index}]", reading.skip) as position:
+        with reading.skipping(f"images[{index}]") as position:
             number = key_member(item, "id")
-            file = (
-                file_of(item["file_name"], "file_name")
-                if "file_name" in item
-                else file_of(number, "id")
-            )
+            name = "file_name" if "file_name" in item else "id"
+            file = file_of(item[name], name)
             files.setdefault(number, []).append((position, file))
             captions[number] = []
     seen: set[Key] = set()
     rejected: set[Key] = set()
     for index, item in enumerate(document["annotations"]):
-        with skipping(f"annotations[{index}]", reading.skip):
+        with reading.skipping(f"annotations[{index}]"):
             number, caption = key_member(item, "image_id"), member(item, "caption")
             if number not in files:
                 raise BadItem(f"caption of an unknown image: {number!r:.40}")
@@ -279,48 +266,38 @@ def _objects_by_key(document: Mapping[str, object], reading: Reading) -> Iterato
 
 
 def _dictionary(document: Mapping[str, object], reading: Reading) -> Iterator[RawImage]:
-    for number, (key, value) in enumerate(document.items()):
-        with skipping(f"{key!r:.60}", reading.skip) as position:
+    for key, value in document.items():
+        with reading.skipping(f"{key!r:.60}") as position:
             values = value if isinstance(value, dict) else {"captions": value}
             image = raw_image(Record(position, values), reading.fields, file_of(key, "key"))
-            yield replace(image, key=key, order=number)
+            yield replace(image, key=key)
 
 
 def _json_lines(text: str, reading: Reading) -> Iterator[Record]:
     # not splitlines(): it also splits at U+2028, which JSON strings may contain
     for number, line in enumerate(text.split("\n"), start=1):
-        with skipping(f"line {number}", reading.skip) as position:
+        with reading.skipping(f"line {number}") as position:
             if line.strip():
                 yield Record(position, parse_json(line, where=position))
 
 
 def _in_order(items: Iterable[object], reading: Reading) -> Iterator[RawImage]:
     """Yield captions, or lists of them, that are in the order of other files."""
-    for index, item in enumerate(items):
-        with skipping(f"item {index + 1}", reading.skip) as position:
-            captions = captions_of({"captions": item}, Fields())
-            yield RawImage(position, "", None, captions, order=index)
+    for number, item in enumerate(items, start=1):
+        with reading.skipping(f"item {number}") as position:
+            yield RawImage(position, "", None, captions_of({"captions": item}, ["captions"]))
 
 
 def _text_lines(text: str, reading: Reading) -> Iterator[RawImage]:
     lines = text.removesuffix("\n").split("\n")
-    for index, line in enumerate(lines):  # a caption may contain U+2028
-        yield RawImage(f"line {index + 1}", "", None, [line.rstrip("\r")], order=index)
-
-
-def _tokens(text: str, reading: Reading) -> Iterator[Record]:
-    return token_records(text, reading.skip)
-
-
-def _csv(text: str, reading: Reading) -> Iterator[Record]:
-    delimiter, columns = header_of(text, reading.fields) or (",", [])
-    return csv_records(text, delimiter, columns, reading.skip)
+    for number, line in enumerate(lines, start=1):  # a caption may contain U+2028
+        yield RawImage(f"line {number}", "", None, [line.rstrip("\r")])
 
 
 def _folder(folder: Path, reading: Reading) -> Iterator[RawImage]:
     """Yield each image below a folder with the lines of the text file beside it as captions."""
     for image in list_images(folder):
-        with skipping(image.as_posix(), reading.skip) as position:
+        with reading.skipping(image.as_posix()) as position:
             text = folder / image.with_suffix(".txt")
             if not text.is_file():
                 raise BadItem(f"no {text.name!r} beside the image")
@@ -347,9 +324,9 @@ def _imagefolder(folder: Path, reading: Reading) -> Iterator[RawImage]:
 def _source(path: Path, reading: Reading) -> Iterator[RawImage]:
     for container in open_source(str(path)).containers:
         if isinstance(container, Tar):
-            yield from tar_images(container, reading.fields, reading.skip)
+            yield from tar_images(container, reading)
         elif isinstance(container, Table):
-            yield from table_images(container, reading.fields, reading.skip)
+            yield from table_images(container, reading)
         else:
             raise InputError(
                 f"{container.name!r} contains no captions; name tars, Parquet files, or a file of "
@@ -361,8 +338,9 @@ def _records_in(items: Iterable[object], reading: Reading) -> Iterator[Record]:
     return (Record(f"entry {number}", item) for number, item in enumerate(items, start=1))
 
 
-def _is_list_of_objects(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+def _first(value: object) -> Mapping[str, object]:
+    """Return the first item of a list of objects, else an empty one."""
+    return value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
 
 
 def _is_coco(document: Any, fields: Fields) -> bool:
@@ -377,54 +355,43 @@ def _is_karpathy(document: Any, fields: Fields) -> bool:
     return isinstance(document.get("images"), list) and "annotations" not in document
 
 
-def _is_textcaps(document: Any, fields: Fields) -> bool:
-    data = document.get("data")
-    return _is_list_of_objects(data) and "caption_str" in data[0]
-
-
 def _is_objects_by_key(document: Any, fields: Fields) -> bool:
-    if "images" in document:
-        return False
-    lists = (items for items in document.values() if _is_list_of_objects(items))
-    return any(first_value(items[0], fields.image) is not None for items in lists)
+    firsts = (first_value(_first(items), fields.image) for items in document.values())
+    return "images" not in document and any(first is not None for first in firsts)
 
 
-def _is_dictionary(document: Any, fields: Fields) -> bool:
-    return bool(document) and document.keys().isdisjoint(("images", "annotations"))
-
-
-def _always(content: Any, fields: Fields) -> bool:
-    return True
-
-
-_COCO = Layout("COCO captions", _is_coco, _coco, has_rows=False)
+_COCO = Layout("COCO captions", _coco, _is_coco, has_rows=False)
 _KARPATHY = Layout(
     "Karpathy's dataset_coco.json",
-    _is_karpathy,
     lambda document, _: _listed(document["images"], "images"),
+    _is_karpathy,
     has_rows=False,
 )
-DICTIONARY = Layout("a JSON object {image: captions}", _is_dictionary, _dictionary)
+DICTIONARY = Layout(
+    "a JSON object {image: captions}",
+    _dictionary,
+    lambda document, _: document and document.keys().isdisjoint(("images", "annotations")),
+)
 _OF_OBJECTS = (
-    Layout("TextCaps", _is_textcaps, _textcaps),
+    Layout("TextCaps", _textcaps, lambda item, _: "caption_str" in _first(item.get("data"))),
     _COCO,
     _KARPATHY,
-    Layout("a JSON object of lists of records", _is_objects_by_key, _objects_by_key),
+    Layout("a JSON object of lists of records", _objects_by_key, _is_objects_by_key),
     DICTIONARY,
 )
 _OF_LISTS = (
-    Layout("a JSON list of records", lambda item, _: isinstance(item, dict), _records_in),
-    Layout("a JSON list of captions", lambda item, _: isinstance(item, str | list), _in_order),
+    Layout("a JSON list of records", _records_in, lambda item, _: isinstance(item, dict)),
+    Layout("a JSON list of captions", _in_order, lambda item, _: isinstance(item, str | list)),
 )
-_JSON_LINES = Layout("JSON Lines of records", _always, _json_lines)
+_JSON_LINES = Layout("JSON Lines of records", _json_lines)
 _OF_TABLES = (
-    Layout("a Flickr token file", lambda text, _: is_token_file(text), _tokens),
-    Layout("CSV or TSV", lambda text, fields: header_of(text, fields) is not None, _csv),
+    Layout("a Flickr token file", token_records, is_token_file),
+    Layout("CSV or TSV", csv_records, header_of),
 )
-_LINES = Layout("lines of text", _always, _text_lines)
-_SIDECARS = Layout("a folder with a text beside each image", _always, _folder)
-_IMAGEFOLDER = Layout("an imagefolder with metadata", _always, _imagefolder, has_rows=False)
-_SOURCE = Layout("tars, Parquet or Arrow files", _always, _source)
+_LINES = Layout("lines of text", _text_lines)
+_SIDECARS = Layout("a folder with a text beside each image", _folder)
+_IMAGEFOLDER = Layout("an imagefolder with metadata", _imagefolder)
+_SOURCE = Layout("tars, Parquet or Arrow files", _source)
 
 LAYOUTS = (
     *(_KARPATHY, _COCO, _OF_OBJECTS[0], _JSON_LINES, _OF_LISTS[0], _OF_OBJECTS[3], DICTIONARY),

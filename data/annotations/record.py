@@ -7,7 +7,7 @@ image with captions that are not checked yet.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -69,6 +69,22 @@ Skip = Callable[[str, str], None]
 """Called with the position of a bad item, such as 'images[3]', and the reason."""
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How the content of a form is read."""
+
+    fields: Fields
+    skip: Skip
+
+    @contextmanager
+    def skipping(self, position: str) -> Iterator[str]:
+        """Give the position of an item, and skip the item if it is bad."""
+        try:
+            yield position
+        except (BadItem, InputError) as error:
+            self.skip(position, str(error))
+
+
 class Record(NamedTuple):
     """A record as its file has it; position: where, such as 'line 3'."""
 
@@ -83,7 +99,7 @@ class RawImage:
     file: "" for captions that are listed without images. split: None if the record does not name
     one. captions: each a text, or a mapping of raw and tokens. own_id: id that the file gives the
     image beside its name, None if it gives none. key: the image as the record names it.
-    order: place of its first caption in the file.
+    order: place of its first caption in a file that lists captions apart from images.
     """
 
     position: str
@@ -93,15 +109,6 @@ class RawImage:
     own_id: Key | None = None
     key: Key = ""
     order: int = 0
-
-
-@contextmanager
-def skipping(position: str, skip: Skip) -> Iterator[str]:
-    """Give the position of an item, and skip the item if it is bad."""
-    try:
-        yield position
-    except (BadItem, InputError) as error:
-        skip(position, str(error))
 
 
 def raw_image(record: Record, fields: Fields, file: str | None = None) -> RawImage:
@@ -117,14 +124,16 @@ def raw_image(record: Record, fields: Fields, file: str | None = None) -> RawIma
     if isinstance(own_id, bool) or not isinstance(own_id, int | str):
         own_id = None
     names = [[name] for name in fields.captions] if fields.has_all else [fields.captions]
-    captions = [c for each in names for c in captions_of(values, replace(fields, captions=each))]
+    captions = [c for each in names for c in captions_of(values, each, fields.turn)]
     split = first_value(values, fields.split)
     return RawImage(record.position, name, split, captions, own_id, key)
 
 
-def captions_of(values: Mapping[str, object], fields: Fields) -> Sequence[object]:
-    """Return the captions in a record's first field of captions, or in its numbered fields."""
-    field = caption_field(values, fields)
+def captions_of(
+    values: Mapping[str, object], names: Sequence[str], turn: int = 1
+) -> Sequence[object]:
+    """Return the captions in the first of these fields that a record has, or in numbered ones."""
+    field = caption_field(values, names)
     if field is None:
         numbered = [name for name in values if is_numbered(name)]
         if not numbered:
@@ -132,7 +141,7 @@ def captions_of(values: Mapping[str, object], fields: Fields) -> Sequence[object
         return [values[name] for name in numbered if values[name] not in (None, "")]
     value = values[field]
     if field in _CHATS:
-        return [_answer(value, field, fields.turn)]
+        return [_answer(value, field, turn)]
     if field == "tokens":
         lists = value if isinstance(value, list) and _are(value, list) else [value]
         return [{"tokens": words} for words in lists]
@@ -146,9 +155,9 @@ def captions_of(values: Mapping[str, object], fields: Fields) -> Sequence[object
     return value
 
 
-def caption_field(values: Mapping[str, object], fields: Fields) -> str | None:
-    """Return the name of the field that has the captions, None if at most numbered ones have."""
-    return next((name for name in fields.captions if values.get(name) is not None), None)
+def caption_field(values: Mapping[str, object], names: Sequence[str]) -> str | None:
+    """Return the first of these fields that a record has, None if at most numbered ones have."""
+    return next((name for name in names if values.get(name) is not None), None)
 
 
 def first_value(values: Mapping[str, object], names: Sequence[str]) -> object:
@@ -188,10 +197,10 @@ def _file(values: Mapping[str, object], fields: Fields) -> tuple[str, Key]:
     key = values[field]
     file = file_of(key, field)
     folder = values.get("filepath") if field == "filename" else None
-    if folder and not isinstance(folder, str):
-        raise BadItem("'filepath' is not a string")
     if folder:
-        file = str(folder) if str(folder).endswith(f"/{file}") else f"{folder}/{file}"
+        if not isinstance(folder, str):
+            raise BadItem("'filepath' is not a string")
+        file = folder if folder.endswith(f"/{file}") else f"{folder}/{file}"
     return file, key if isinstance(key, int) else file if field == "filename" else str(key)
 
 

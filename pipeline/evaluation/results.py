@@ -5,7 +5,6 @@ Captions without images are in the order of the references.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -96,38 +95,6 @@ class References:
     def key_of(self, image_id: str) -> Key:
         """Return an image's own id, or else the id of its file."""
         return self.own_ids.get(image_id, image_id)
-
-
-class _Linked:
-    """The images of a file of captions, linked with the images of the references."""
-
-    def __init__(self, references: References, name: str) -> None:
-        self._references = references
-        read = partial(references.identities.reader, f"captions of {name}", remedy=_REMEDY)
-        self._unclear, self._own = read(), read(prefer="annotation")
-
-    def __call__(self, image: RawImage) -> str | None:
-        """Return the id of an image, None for one without references.
-
-        Its file counts if the record states one, else its id: `image_id` is by COCO's definition an
-        id of the annotations, whatever file has that number.
-        """
-        own, texts = image.own_id, self._references.texts
-        if _states_file(image) or names_file(str(image.key)):
-            # `a2 caption` writes the paths that it read: the longest end that has references
-            parts = _parts(image.file)
-            rule = self._references.rule
-            ends = [named_id("/".join(parts[at:]), rule) for at in range(len(parts))]
-            found = next((identity for identity in ends if identity in texts), None)
-            if found is not None or own is None:
-                return found
-        identity = self._unclear(image.key) if own is None else self._own(own)
-        return identity if identity in texts else None
-
-    def log(self) -> None:
-        """State how the file names images, if it matters."""
-        for summary in filter(None, (self._unclear.summary, self._own.summary)):
-            logger.info("%s", summary)
 
 
 def _states_file(image: RawImage) -> bool:
@@ -221,16 +188,39 @@ def _linked(images: Sequence[RawImage], references: References | None, name: str
     """Return the ids of captioned images; unknown ones have those of their files."""
     if references is None:
         return [_file_id(image, name) for image in images]
-    link = _Linked(references, name)
-    found = [link(image) for image in images]
-    link.log()
-    texts = references.texts
+    read = partial(references.identities.reader, f"captions of {name}", remedy=_REMEDY)
+    unclear, own = read(), read(prefer="annotation")
     ids = []
-    for identity, image in zip(found, images, strict=True):
+    for image in images:
+        identity = _by_file(image, references)
+        if identity is None and (image.own_id is not None or not _names_file(image)):
+            identity = unclear(image.key) if image.own_id is None else own(image.own_id)
         unknown = _file_id(image, name)
-        # an unknown id may be the number of a file that has references
-        ids.append(identity or (f"id {image.key}" if unknown in texts else unknown))
+        if identity is None or identity not in references.texts:
+            # an unknown id may be the number of a file that has references
+            identity = f"id {image.key}" if unknown in references.texts else unknown
+        ids.append(identity)
+    for summary in filter(None, (unclear.summary, own.summary)):
+        logger.info("%s", summary)
     return ids
+
+
+def _by_file(image: RawImage, references: References) -> str | None:
+    """Return the id of the image whose file a record states, None for one without references.
+
+    The file counts before the id: `image_id` is by COCO's definition an id of the annotations,
+    whatever file has that number.
+    """
+    if not _names_file(image):
+        return None
+    # `a2 caption` writes the paths that it read: the longest end that has references
+    parts = _parts(image.file)
+    ends = (named_id("/".join(parts[at:]), references.rule) for at in range(len(parts)))
+    return next((identity for identity in ends if identity in references.texts), None)
+
+
+def _names_file(image: RawImage) -> bool:
+    return _states_file(image) or names_file(str(image.key))
 
 
 def _file_id(image: RawImage, name: str) -> str:
@@ -375,23 +365,18 @@ def _caption(image: RawImage, name: str) -> str:
 
 def _require_one_caption(images: Sequence[RawImage], ids: Sequence[str], name: str) -> None:
     """Raise InputError for images with more or less than one caption."""
-    counts = Counter(
-        chain.from_iterable([i] * len(image.captions) for i, image in zip(ids, images, strict=True))
-    )
+    counts = dict.fromkeys(ids, 0)
+    for identity, image in zip(ids, images, strict=True):
+        counts[identity] += len(image.captions)
     keys = {identity: str(image.key) for identity, image in zip(ids, images, strict=True)}
-    for wrong, what, remedy in (
-        (
-            [keys[i] for i, count in counts.items() if count > 1],
-            "more than one",
-            "keep one caption for",
-        ),
-        ([keys[i] for i in keys if i not in counts], "no", "caption"),
-    ):
-        if wrong:
-            raise InputError(
-                f"{len(wrong):,} images have {what} caption in {name}: {sample_ids(wrong)}; "
-                f"{remedy} each"
-            )
+    several = [keys[identity] for identity, count in counts.items() if count > 1]
+    wrong = several or [keys[identity] for identity, count in counts.items() if not count]
+    if wrong:
+        what, remedy = ("more than one", "keep one caption for") if several else ("no", "caption")
+        raise InputError(
+            f"{len(wrong):,} images have {what} caption in {name}: {sample_ids(wrong)}; "
+            f"{remedy} each"
+        )
 
 
 def _warn_about(captions: Mapping[str, str], keys: Mapping[str, Key], name: str) -> None:
