@@ -113,6 +113,7 @@ def test_a_tar_of_images_becomes_the_same_store_in_two_stripes(images_and_weight
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("tolerant")
 def test_files_that_cannot_be_read_as_images_are_named(images_and_weights, tmp_path):
     folder = tmp_path / "my images"
     (folder / "scan.jp2").write_bytes(b"\0\0\0\x0cjP  \r\n")
