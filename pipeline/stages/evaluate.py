@@ -88,7 +88,6 @@ class Evaluate(Stage):
             "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
         )
         left_out = {"baseline", "ensemble", "model"}
-        left_out |= {"prompt"} if config.prompt is None else set()
         section = config.model_dump(mode="json", exclude=left_out)
         # else a result that lacks SPICE would stay the result once SPICE is installed
         fields = {"evaluate": {**section, "has_spice": self._no_spice is None}}

@@ -332,7 +332,7 @@ def test_scores_are_those_of_the_evaluation(experiment):
         (
             ["a dog"],
             ["a dog"],
-            "references of image '0' are not a list of texts: 'a dog'; "
+            "references of image 0 are not a list of texts: 'a dog'; "
             "give a list of one or more texts per caption",
         ),
         (

@@ -148,11 +148,13 @@ def test_torchrun_a_sweep_and_the_server_take_a_plug_in(copy, tmp_path, monkeypa
     image = next((copy.experiment.scenes / "images").iterdir())
 
     def serve_one(server):
-        answers.append(json.loads(server.queue.answer(image, as_figure=False)))
+        with image.open("rb") as file:
+            answers.append(json.loads(server.queue.answer(file, as_figure=False)))
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(CaptionServer, "handle_request", serve_one)
-    assert a2("serve", "--model", trained, "--port", 0).exit_code == 0
+    served = a2("serve", "--model", trained, "--port", 0)
+    assert served.exit_code == 0, served.output
     line = f"{image}: {answers[0]['caption']}"
     assert a2("caption", "--model", trained, image).stdout.rstrip() == line.rstrip()
 

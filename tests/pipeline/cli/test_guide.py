@@ -77,6 +77,15 @@ def write_lists(folder, document):
         for image in half
     ]
     (folder / "captions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    chats = [
+        {
+            "image": line["image"],
+            "split": line["split"],
+            "conversations": [{"from": "gpt", "value": "a red kite"}],
+        }
+        for line in lines
+    ]
+    (folder / "chat.json").write_text(json.dumps(chats))
     with (folder / "coco-cn.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["image", "caption", "split"])

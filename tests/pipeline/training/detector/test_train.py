@@ -68,6 +68,7 @@ def test_the_directory_contains_weights_figures_and_names(uninterrupted_detector
         "names.json",
         "checkpoints",
         "metrics.jsonl",
+        "training.json",
         "events.jsonl",
         "tensorboard",
     }
