@@ -150,7 +150,10 @@ def _per_image(annotations: Annotations) -> str:
     if len(counts) == 1:
         return f"{next(iter(counts))} an image"
     if len(counts) <= 3:
-        texts = (f"{images:,} images have {count}" for count, images in sorted(counts.items()))
+        texts = (
+            f"{images:,} {'image has' if images == 1 else 'images have'} {count}"
+            for count, images in sorted(counts.items())
+        )
         return ", ".join(texts)
     mean = sum(count * images for count, images in counts.items()) / counts.total()
     return f"{min(counts)} to {max(counts)} an image, mean {mean:.1f}"

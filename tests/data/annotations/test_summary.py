@@ -27,7 +27,7 @@ def test_one_line_states_what_was_read(tmp_path):
         "rarest characters 'n' 1, 'r' 1, 's' 1, 'u' 1, 'c' 2; train 2"
     )
     uneven = annotations(tmp_path, ["a dog"], ["a cat", "cats sit"], ["."])
-    assert "3 captions (1 images have 1, 1 images have 2)" in summarize(uneven)
+    assert "3 captions (1 image has 1, 1 image has 2)" in summarize(uneven)
     assert summarize(uneven).endswith("; train 2; 2 items skipped")
     many = annotations(tmp_path, *([f"a dog {n}" for n in range(count)] for count in range(1, 6)))
     assert "15 captions (1 to 5 an image, mean 3.0)" in summarize(many)
