@@ -11,7 +11,12 @@ import pytest
 from a2cap.pipeline.cli.options import Stderr
 from a2cap.pipeline.engine import progress
 from a2cap.pipeline.engine.events import EventLog
-from a2cap.pipeline.engine.progress import advance_after_each, format_duration, track
+from a2cap.pipeline.engine.progress import (
+    advance_after_each,
+    format_bytes,
+    format_duration,
+    track,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +33,22 @@ from a2cap.pipeline.engine.progress import advance_after_each, format_duration, 
 )
 def test_durations_are_formatted_with_two_units(seconds, words):
     assert format_duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_949, "99.9 kB"),
+        (999_500, "1.0 MB"),
+        (18_200_000_000, "18.2 GB"),
+        (2_000_000_000_000_000, "2000 TB"),
+    ],
+)
+def test_bytes_have_three_digits(count, text):
+    assert format_bytes(count) == text
 
 
 class Clock:
