@@ -18,12 +18,12 @@ from a2cap.model.attention.multi_head import AttentionForm, CrossAttention, Self
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder, Sizes
 from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
 from a2cap.model.captioners.spatial_config import SpatialConfig
-from a2cap.model.captioners.transformer.decoder import (
+from a2cap.model.captioners.transformer.transformer import (
     CaptionDecoder,
     DecoderLayer,
+    EncoderLayer,
     TokenEmbedding,
 )
-from a2cap.model.captioners.transformer.encoder import EncoderLayer
 from a2cap.model.errors import ModelError
 from a2cap.model.layers import sinusoidal_positions, xavier_linear
 

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from a2cap.model.captioner import SpecialTokens
-from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.transformer.transformer import TokenEmbedding, TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.model.layers import MAX_POSITIONS
 from a2cap.model.replaced_parameters import frozen
 from tests.model.kinds import refusal
 
@@ -93,3 +94,43 @@ def test_rows_that_do_not_match_the_images_are_rejected(tiny, images):
     assert refusal(captioner.step, torch.tensor([1, 1, 1]), state) == (
         "tokens have shape (3,), the images need (6,); give every image the same number of rows"
     )
+
+
+def _encode(captioner, images):
+    return captioner.encoder(images.features, images.boxes, images.region_mask)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "differs"), [("none", False), ("linear", True), ("relative", True)]
+)
+@pytest.mark.parametrize("blind", [False, True])
+def test_only_geometry_distinguishes_left_from_right(tiny, images, geometry, differs, blind):
+    captioner = tiny(box_geometry=geometry, blind=blind)
+    expected = _encode(captioner, images)
+    mirrored = images.boxes.clone()
+    mirrored[..., 0], mirrored[..., 2] = 1 - images.boxes[..., 2], 1 - images.boxes[..., 0]
+    images.boxes = mirrored
+    assert torch.equal(_encode(captioner, images), expected) != differs
+
+
+def test_half_precision_features_are_accepted(tiny, images):
+    captioner = tiny()
+    images.features = images.features.half()
+    assert _encode(captioner, images).dtype == torch.float64
+
+
+def test_captions_longer_than_the_positions_are_rejected():
+    embedding = TokenEmbedding(vocabulary_size=7, width=2)
+    embedding(torch.zeros(1, MAX_POSITIONS, dtype=torch.int64))
+    found = refusal(embedding, torch.zeros(1, 1, dtype=torch.int64), first_position=MAX_POSITIONS)
+    assert found == (
+        "a caption has 513 tokens, the decoder has 512 positions; shorten the captions"
+    )
+
+
+def test_log_probabilities_are_normalised_in_float32_under_autocast(tiny):
+    captioner = tiny().float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        log_probs = captioner.log_probs(torch.randn(3, 16))
+    assert log_probs.dtype == torch.float32
+    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(3))
