@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention, RegionProjection
-from a2cap.model.alignment_config import AlignmentConfig
 
 Tensors = tuple[Tensor, ...]
 """State of a decoder between tokens; each kind has its own parts."""
@@ -178,62 +177,6 @@ class Captioner(Protocol):
 
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:
         """Return log-probabilities (B, K, L, V) of the token after each of (B, K, L) int64."""
-
-
-class CaptionerConfig(Protocol):
-    """Settings of a captioner of any kind."""
-
-    @property
-    def width(self) -> int:
-        """Width D of the decoder's state, which scales the noam schedule."""
-
-    @property
-    def alignment(self) -> AlignmentConfig:
-        """Attention alignment of A2."""
-
-    @property
-    def attention_dropout(self) -> float:
-        """Dropout rate of attention weights."""
-
-    @property
-    def standardise(self) -> bool:
-        """Report whether features are standardised."""
-
-    @property
-    def blind(self) -> bool:
-        """Report whether all region features are zeroed, as a control."""
-
-
-class TrainableCaptioner(Captioner, Protocol):
-    """A captioner that the two losses of A2 can train."""
-
-    schedule_step: Tensor
-    """Optimiser updates so far, int64 scalar, for the exponential decay (Eq. 8)."""
-
-    penalty_names: tuple[str, ...]
-    """Names of `ScoredCaptions.penalties`."""
-
-    @property
-    def config(self) -> CaptionerConfig:
-        """Settings that the captioner was made from."""
-
-    @property
-    def has_masks(self) -> bool:
-        """Report whether any layer has a mask network."""
-
-    @property
-    def regions_are_a_set(self) -> bool:
-        """Report whether predictions are known not to depend on the order of the regions."""
-
-    def score(
-        self,
-        memory: Memory,
-        captions: Tensor,
-        *,
-        perturbed: bool = False,
-        teaching: Teaching = PLAIN,
-    ) -> ScoredCaptions:
-        """Score given captions in the aligned pass or in the perturbed pass."""
 
 
 def decoder_input(captions: Tensor, *, bos: int) -> Tensor:

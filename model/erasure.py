@@ -18,7 +18,8 @@ from math import comb
 import torch
 from torch import Tensor
 
-from a2cap.model.captioner import Captioner, TrainableCaptioner, decoder_input
+from a2cap.model.captioner import Captioner, decoder_input
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.faithfulness import kendall_tau
 from a2cap.model.threads import map_in_threads
 
@@ -130,7 +131,7 @@ class ErasureMeter:
     measured.
     """
 
-    def __init__(self, captioner: TrainableCaptioner, *, images: int) -> None:
+    def __init__(self, captioner: EncoderDecoder, *, images: int) -> None:
         self._captioner = captioner
         self._limit = images
         self._noise = torch.Generator().manual_seed(0)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention
-from a2cap.model.captioner import PLAIN, Memory, ScoredCaptions, Teaching, TrainableCaptioner
+from a2cap.model.captioner import PLAIN, Memory, ScoredCaptions, Teaching
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def mask_loss(caption_loss: Tensor, penalty: Tensor, *, penalty_weight: float) -
 
 
 def perturbed_pass_loss(
-    captioner: TrainableCaptioner, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
+    captioner: EncoderDecoder, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
 ) -> Tensor:
     """Return Eq. 4 on given captions without running the aligned pass; see `two_losses`."""
     is_token = captions != captioner.special.pad
@@ -94,7 +95,7 @@ def perturbed_pass_loss(
 
 
 def two_losses(
-    captioner: TrainableCaptioner, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
+    captioner: EncoderDecoder, memory: Memory, captions: Tensor, *, teaching: Teaching = PLAIN
 ) -> TwoLosses:
     """Compute the caption loss of the aligned pass and the mask loss of the perturbed pass.
 

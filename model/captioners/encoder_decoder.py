@@ -26,7 +26,6 @@ from a2cap.model.alignment import (
 from a2cap.model.attention.supervised_attention import ProphetAttention, supervision_penalty
 from a2cap.model.captioner import (
     PLAIN,
-    CaptionerConfig,
     DecoderState,
     Memory,
     ScoredCaptions,
@@ -115,7 +114,7 @@ class Standardisation(nn.Module):
 
 
 class EncoderDecoder(nn.Module):
-    """A `TrainableCaptioner` of any encoder and decoder.
+    """A `Captioner` of any encoder and decoder, which the two losses of A2 can train.
 
     encoder: from features, boxes and region mask to states (B, R, D). feature_width: F;
     vocabulary_size: V, special tokens included.
@@ -130,7 +129,7 @@ class EncoderDecoder(nn.Module):
 
     def __init__(
         self,
-        config: CaptionerConfig,
+        config: CaptionerSettings,
         encoder: nn.Module,
         decoder: Decoder,
         *,
