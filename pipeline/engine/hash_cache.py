@@ -12,6 +12,7 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,23 +37,30 @@ class HashCache:
     """Cache of file digests in a SQLite file that several processes may share."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def _database(self) -> sqlite3.Connection:
+        """Database, with its folder, from the first digest on."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             # `a2 status` and others need no right to write
             if error.errno not in (errno.EACCES, errno.EROFS):
                 raise
         try:
-            self._database = _open(path)
+            database = _open(self._path)
         except sqlite3.Error as error:
-            logger.warning("file digests are not cached: %r (%s)", str(path), error)
-            self._database = _open(":memory:")
+            logger.warning("file digests are not cached: %r (%s)", str(self._path), error)
+            database = _open(":memory:")
         # Python 3.13 warns of a database that nobody closes
-        self._closing = weakref.finalize(self, self._database.close)
+        self._closing = weakref.finalize(self, database.close)
+        return database
 
     def close(self) -> None:
         """Close the database, as the end of the cache does."""
-        self._closing()
+        if "_database" in self.__dict__:
+            self._closing()
 
     def file(self, path: Path, *, what: str) -> Input:
         """Return a file with its hex sha256.

@@ -4,6 +4,7 @@ from collections import Counter
 
 import click
 
+from a2cap.data.errors import InputError
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.engine.progress import format_bytes
 from a2cap.pipeline.upkeep.clean import (
@@ -35,6 +36,11 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
     """
     with options.open() as experiment:
         config_file = options.config_file
+        if not experiment.artifacts.is_dir():
+            raise InputError(
+                f"folder of artifacts not found: {str(experiment.artifacts)!r}; "
+                "check --artifacts, or the folder that you are in"
+            )
         found = find_removable(experiment, keep=[config_file] if config_file else [])
         chosen = select_items(found, names, experiment.artifacts)
     if yes and not names:

@@ -110,8 +110,14 @@ def test_a_cache_that_may_not_be_written_costs_only_time(tmp_path, monkeypatch, 
 
 def test_a_cache_below_a_file_is_an_error(tmp_path):
     (tmp_path / "file").touch()
+    cache = HashCache(tmp_path / "file" / "artifacts" / "hashes.sqlite")
     with pytest.raises(NotADirectoryError):
-        HashCache(tmp_path / "file" / "artifacts" / "hashes.sqlite")
+        cache.file(tmp_path / "file", what="file")
+
+
+def test_a_cache_that_digests_nothing_makes_no_folder(tmp_path):
+    HashCache(tmp_path / "mistyped" / "hashes.sqlite").close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

@@ -368,6 +368,16 @@ def test_the_command_reports_if_nothing_is_removable(copy):
         assert (answer.exit_code, answer.stdout) == (0, printed)
 
 
+def test_the_command_makes_no_folder_of_a_mistyped_name(tmp_path):
+    answer = a2("clean", "--artifacts", mistyped := tmp_path / "artefacts")
+    assert answer.exit_code == 1
+    assert answer.stderr == (
+        f"a2: folder of artifacts not found: {str(mistyped)!r}; "
+        "check --artifacts, or the folder that you are in\n"
+    )
+    assert not mistyped.exists()
+
+
 def test_the_command_deletes_only_the_named_item_with_its_locks(copy):
     others = copy.left() - {copy.name(final := copy.directory("evaluate"))}
     size = f"{size_of(final) / 1000:.3g} kB"
