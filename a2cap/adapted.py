@@ -84,8 +84,9 @@ class AdaptedCaptioner:
     ) -> Iterator[Caption]:
         """Yield the captions of the images of a folder or an iterable, in their order.
 
-        batch_size: images that are decoded together. attention: record it, at some cost. progress:
-        show a bar on a terminal or in a notebook.
+        batch_size: images that are decoded together.
+        attention: record it, at some cost.
+        progress: show a bar on a terminal or in a notebook.
         """
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; give 1 or more")
@@ -170,11 +171,13 @@ def adapt(
     """Adapt a captioner of `transformers` in place, for its attention and to align it.
 
     model: a model whose decoder attends to the image, or a directory that `save_pretrained` wrote.
-    processor: its processor or image processor, called with images; tokenizer: if that has none.
+    processor: its processor or image processor, called with images.
+    tokenizer: if that has none.
     alignment: fields of `model.alignment`; by default those that the model was saved with, or no
-    alignment, which leaves its logits as they are, bit for bit. prompt: text that it continues, by
-    default that of its class. Raises ConfigError for a model or setting that cannot be used,
-    WeightsError for a damaged directory.
+        alignment, which leaves its logits as they are, bit for bit.
+    prompt: text that it continues, by default that of its class.
+    Raises ConfigError for a model or setting that cannot be used, WeightsError for a damaged
+    directory.
 
     >>> captioner = adapt("my-captioner", processor)  # doctest: +SKIP
     """

@@ -112,11 +112,12 @@ class Captioner:
         """Caption an image, or each of many as `many` does.
 
         images: an image, which returns its Caption, is a path, a PIL image, an array of uint8,
-        (H, W), (H, W, 3) or (H, W, 4), or a tensor, (C, H, W) of uint8 or of floats in [0, 1]. A
-        list, or anything else with a length such as a column of a table or an array of four axes,
-        returns a list; a folder or generator returns an iterator. boxes: (R, 4) x1 y1 x2 y2 in
-        pixels of a single image, for a captioner trained on given boxes. channels: order of the
-        colours of arrays.
+            (H, W), (H, W, 3) or (H, W, 4), or a tensor, (C, H, W) of uint8 or of floats in [0, 1].
+            A list, or anything else with a length such as a column of a table or an array of four
+            axes, returns a list; a folder or generator returns an iterator.
+        boxes: (R, 4) x1 y1 x2 y2 in pixels of a single image, for a captioner trained on given
+            boxes.
+        channels: order of the colours of arrays.
 
         Raises InputError for a web address, an unusable image or unusable boxes.
         """
@@ -151,9 +152,11 @@ class Captioner:
         """Yield the captions of the images of a folder or an iterable, in their order.
 
         batch_size: images that are decoded together; captions do not depend on it, unless they are
-        sampled. boxes: those of each image. on_error: "skip" leaves out unusable images, with a
-        warning in the log; captions state their `path`. progress: show a bar on a terminal or in a
-        notebook.
+            sampled.
+        boxes: those of each image.
+        on_error: "skip" leaves out unusable images, with a warning in the log; captions state their
+            `path`.
+        progress: show a bar on a terminal or in a notebook.
         Captions of files read them again when they are shown, so that many fit into memory.
         """
         if batch_size < 1:

@@ -98,10 +98,13 @@ def train(
 ) -> Training:
     """Train a captioner, as `a2 run --until train` does: what is finished is not run again.
 
-    config: of the experiment. settings: values by dotted name, such as {"train.epochs": 3}, which
-    come before those of `config`. phase: xe, cross-entropy; scst, self-critical training after it;
-    all, the second only if scst.epochs is set. force: train again. Raises A2Error for unusable
-    settings or data, with all problems at once.
+    config: of the experiment.
+    settings: values by dotted name, such as {"train.epochs": 3}, which come before those of
+        `config`.
+    phase: xe, cross-entropy; scst, self-critical training after it; all, the second only if
+        scst.epochs is set.
+    force: train again.
+    Raises A2Error for unusable settings or data, with all problems at once.
 
     >>> train("a2-gate", {"data.images": "coco/images"}).captioner()  # doctest: +SKIP
     """

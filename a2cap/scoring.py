@@ -38,13 +38,15 @@ def score(
     """Score captions against their references; metrics, 95 % intervals, and values of each image.
 
     captions and references: by image id, or in the same order; a single caption with its
-    references; lists of COCO's {"image_id", "caption"}; or the paths of files of any form. metrics:
-    some of Bleu_1 to Bleu_4, METEOR, ROUGE_L, CIDEr, SPICE and SPIDEr, also as papers write them
-    (BLEU-4), of the whole set (distinct_1) or `module:function`, by default those that need no
-    Java. Values equal those of pycocoevalcap, over PTB tokens. tokenizer: unicode for captions
-    of any language, without METEOR and SPICE, which read English. idf: source of CIDEr's document
-    frequencies; coco for those of COCO's train2014, which suit a few images, or one. The result
-    prints as a table. Raises InputError if the images differ, JavaError if SPICE cannot run.
+        references; lists of COCO's {"image_id", "caption"}; or the paths of files of any form.
+    metrics: some of Bleu_1 to Bleu_4, METEOR, ROUGE_L, CIDEr, SPICE and SPIDEr, also as papers
+        write them (BLEU-4), of the whole set (distinct_1) or `module:function`, by default those
+        that need no Java. Values equal those of pycocoevalcap, over PTB tokens.
+    tokenizer: unicode for captions of any language, without METEOR and SPICE, which read English.
+    idf: source of CIDEr's document frequencies; coco for those of COCO's train2014, which suit a
+        few images, or one.
+    The result prints as a table. Raises InputError if the images differ, JavaError if SPICE cannot
+    run.
 
     >>> found = score(["a red house"], [["a red house", "a house on a hill"]])  # doctest: +SKIP
     >>> found.metrics["Bleu_4"], found.warnings  # doctest: +SKIP

@@ -53,7 +53,9 @@ def padding_bias(region_mask: Tensor, *, heads: int = 1) -> Tensor:
 def scaled_product(queries: Tensor, keys: Tensor, *, scale: float, bias: Tensor) -> Tensor:
     """Return scale * q'k + bias, (B, H, Q, R), in one kernel.
 
-    queries: (B or 1, H, Q, d); keys: (B, H, R, d); bias: (B, 1 or H, 1 or Q, R).
+    queries: (B or 1, H, Q, d).
+    keys: (B, H, R, d).
+    bias: (B, 1 or H, 1 or Q, R).
     """
     batch, heads = keys.shape[:2]
     bias = bias.to(queries.dtype).expand(-1, heads, -1, -1).flatten(0, 1)
@@ -283,9 +285,11 @@ class Alignment(nn.Module):
     ) -> AlignedAttention:
         """Align the attention (Eq. 5-10), or perturb it in the perturbed pass (Eq. 3).
 
-        attention: (B, H, Q, R) softmax weights, 0 on padding; queries: (B or 1, H, Q, d),
-        projected; hidden: (B or 1, Q, D), input of the attention; mask_keys:
-        `mask_network.project(regions)`; region_mask: (B, R) bool.
+        attention: (B, H, Q, R) softmax weights, 0 on padding.
+        queries: (B or 1, H, Q, d), projected.
+        hidden: (B or 1, Q, D), input of the attention.
+        mask_keys: `mask_network.project(regions)`.
+        region_mask: (B, R) bool.
         """
         config = self.config
         # Lu lets the caption loss reach the state and the regions through the mask

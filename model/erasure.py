@@ -47,10 +47,13 @@ def kept_log_probs(
 ) -> Tensor:
     """Compute log p(y_t | y_<t, kept regions) of an image's caption for S subsets of its regions.
 
-    features: (R, F) and boxes: (R, 5), as for `encode`; kept: (S, R) bool, a region or more in each
-    row; caption: (L,) int64 without padding. is_set: True if no prediction depends on the order of
-    the regions; then subsets of one size are encoded together, without the removed regions, which
-    is faster and gives the same. Returns (S, L) float.
+    features: (R, F).
+    boxes: (R, 5), as for `encode`.
+    kept: (S, R) bool, a region or more in each row.
+    caption: (L,) int64 without padding.
+    is_set: True if no prediction depends on the order of the regions; then subsets of one size are
+        encoded together, without the removed regions, which is faster and gives the same.
+    Returns (S, L) float.
     """
     on_cpu = kept.device.type == "cpu"
     at_once = max(1, _LOGITS // (len(caption) * captioner.vocabulary_size))

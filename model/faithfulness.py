@@ -87,7 +87,8 @@ def region_gradients(
 ) -> RegionGradients:
     """Compute the gradients of the probability of each token of one caption per image.
 
-    features, boxes, region_mask: as for `encode`; captions: (B, L) int64, tokens, <eos>, padding.
+    features, boxes, region_mask: as for `encode`.
+    captions: (B, L) int64, tokens, <eos>, padding.
     """
     importance, product = [], []
     with torch.enable_grad(), differentiable_masks(captioner):

@@ -99,9 +99,10 @@ def two_losses(
 ) -> TwoLosses:
     """Compute the caption loss of the aligned pass and the mask loss of the perturbed pass.
 
-    memory: of `captioner.encode`, encoded once for both; captions: (B, K, L) int64, tokens, <eos>,
-    padding, without <bos>; a row of padding alone is ignored. The caption loss gives theta_m no
-    gradient and the mask loss gives theta none.
+    memory: of `captioner.encode`, encoded once for both.
+    captions: (B, K, L) int64, tokens, <eos>, padding, without <bos>; a row of padding alone is
+        ignored.
+    The caption loss gives theta_m no gradient and the mask loss gives theta none.
     """
     is_token = captions != captioner.special.pad
     # the image is encoded once; only the decoder runs twice
@@ -129,8 +130,10 @@ def losses_of_passes(
 ) -> TwoLosses:
     """Compute both losses from captions that were scored in both passes.
 
-    perturbed: None without masks; is_token: (B, K, L) bool, False on padding; region_mask: (B, R)
-    bool; is_query: (B, 1, Q) bool, of the attention's queries where they are not the tokens.
+    perturbed: None without masks.
+    is_token: (B, K, L) bool, False on padding.
+    region_mask: (B, R) bool.
+    is_query: (B, 1, Q) bool, of the attention's queries where they are not the tokens.
     """
     caption = caption_loss(aligned.log_probs, is_token)
     if perturbed is None:

@@ -47,7 +47,8 @@ def epoch_chunks(
     """Return the indices of each batch of one epoch; every index is in one batch.
 
     groups: (count,) int64; a batch has indices of one group only, and the last one of each group
-    may be smaller. parts, window: of `part_order`, in place of a random order of all indices.
+        may be smaller.
+    parts, window: of `part_order`, in place of a random order of all indices.
     """
     order = epoch_order(count, seed=seed, epoch=epoch)
     if parts is not None and window is not None:

@@ -43,8 +43,10 @@ def write_captions(
 ) -> None:
     """Encode the captions of all images, truncated to `max_length` tokens, and write them.
 
-    preset: name of the tokenization rule; eos_after_cut: False to leave truncated captions without
-    <eos>; dataset: name of the data, if it has one. Raises InputError if there is no image.
+    preset: name of the tokenization rule.
+    eos_after_cut: False to leave truncated captions without <eos>.
+    dataset: name of the data, if it has one.
+    Raises InputError if there is no image.
     """
     if not images:
         raise InputError(f"no images to write into {str(path)!r}; check data.annotations")

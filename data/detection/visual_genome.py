@@ -100,9 +100,11 @@ def read_visual_genome(
 ) -> DetectionData:
     """Read the images of objects.json that have a listed object; skip the others.
 
-    images: folder of ID.jpg, or of folders VG_100K* of them. object_names, attribute_names: files
-    for `read_name_list`. only: ids of the images to read. Raises InputError if too many images have
-    no file or a bad item, if no object is listed, and if an id of `only` is not in the file.
+    images: folder of ID.jpg, or of folders VG_100K* of them.
+    object_names, attribute_names: files for `read_name_list`.
+    only: ids of the images to read.
+    Raises InputError if too many images have no file or a bad item, if no object is listed, and if
+    an id of `only` is not in the file.
     """
     classes, listed = read_name_list(object_names), read_name_list(attribute_names)
     wanted = None if only is None else frozenset(only)

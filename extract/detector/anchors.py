@@ -73,7 +73,9 @@ def decode_boxes(
 ) -> Tensor:
     """Move anchors by dx, dy (in anchor sizes) and scale them by dw, dh (logarithms).
 
-    deltas, anchors: (N, 4) float32; limit: of dw and dh, none in caffe. Returns (N, 4) x1 y1 x2 y2.
+    deltas, anchors: (N, 4) float32.
+    limit: of dw and dh, none in caffe.
+    Returns (N, 4) x1 y1 x2 y2.
     """
     # Caffe counts the last pixel of an anchor, but not that of the decoded box.
     sides = anchors[:, 2:] - anchors[:, :2] + plus1

@@ -173,7 +173,8 @@ def custom_meta(
 ) -> DetectorMeta:
     """Return the conventions of a newly trained detector: detectron2's with other anchors.
 
-    sizes: square roots of the anchors' areas in scaled pixels; ratios: their height over width.
+    sizes: square roots of the anchors' areas in scaled pixels.
+    ratios: their height over width.
     """
     # centred in their cells, where detectron2's anchors are centred on a corner
     anchors = detectron2_anchors(sizes=sizes, ratios=ratios, centre=STRIDE / 2)

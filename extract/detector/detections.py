@@ -48,9 +48,10 @@ def detect_objects(
     """Detect the objects of each image, in order; the result equals that of each image alone
     to float32 rounding.
 
-    images: (H, W, 3) uint8 BGR each, scaled as `detector.meta` states; proposals: regions that are
-    classified; roi_size: cells per side into which they are pooled, as in training. Raises
-    InputError where an image is too thin.
+    images: (H, W, 3) uint8 BGR each, scaled as `detector.meta` states.
+    proposals: regions that are classified.
+    roi_size: cells per side into which they are pooled, as in training.
+    Raises InputError where an image is too thin.
     """
     found: dict[int, Detections] = {}
     predictor = detector.roi_heads.box_predictor

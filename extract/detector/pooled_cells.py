@@ -83,7 +83,9 @@ class PooledCells:
 def pool_from_tables(cells: Tensor, rois: Tensor, *, size: int, scale: float) -> PooledCells:
     """Pool regions by the maximum in each cell of a size x size grid.
 
-    cells: (C, h, w) float32; rois: (K, 4) float32 x1 y1 x2 y2 in pixels; scale: cells per pixel.
+    cells: (C, h, w) float32.
+    rois: (K, 4) float32 x1 y1 x2 y2 in pixels.
+    scale: cells per pixel.
     """
     channels, height, width = cells.shape
     limits = torch.tensor([width, height], dtype=torch.float32)

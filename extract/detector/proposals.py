@@ -137,7 +137,9 @@ def select_proposals(
 ) -> Tensor:
     """Decode and clip boxes, drop small ones, suppress among the top CANDIDATES, keep count.
 
-    logits: (N,) float32; deltas, anchors: (N, 4). Returns (K, 4), K <= count, by falling score.
+    logits: (N,) float32.
+    deltas, anchors: (N, 4).
+    Returns (K, 4), K <= count, by falling score.
     """
     boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1, limit=delta_limit(meta))
     boxes = clip_boxes(boxes, size=size, meta=meta)
@@ -159,7 +161,11 @@ def select_proposals(
 def suppress(
     boxes: Tensor, scores: Tensor, *, threshold: float, most: int, meta: DetectorMeta
 ) -> Tensor:
-    """Run `nms` by the pixel convention of the meta. boxes: (N, 4) as decoded; scores: (N,)."""
+    """Run `nms` by the pixel convention of the meta.
+
+    boxes: (N, 4) as decoded.
+    scores: (N,).
+    """
     # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
     widened = torch.cat([boxes[:, :2], boxes[:, 2:] + int(meta.nms_plus1)], dim=1)
     return nms(widened, scores, threshold=threshold, most=most)
@@ -179,8 +185,10 @@ def nms(boxes: Tensor, scores: Tensor, *, threshold: float, most: int) -> Tensor
     """Drop boxes that overlap a higher-scoring one (greedy non-maximum suppression).
 
     By torchvision, or on a CPU without importing it.
-    boxes: (N, 4) float32, continuous edges; scores: (N,) float32; threshold: largest overlap that
-    is kept. Returns at most `most` kept indices by falling score.
+    boxes: (N, 4) float32, continuous edges.
+    scores: (N,) float32.
+    threshold: largest overlap that is kept.
+    Returns at most `most` kept indices by falling score.
     """
     if boxes.device.type != "cpu":
         return cast(Tensor, torchvision_module("ops").nms(boxes, scores, threshold)[:most])

@@ -17,8 +17,10 @@ def roi_pool(
 ) -> Iterator[Tensor]:
     """Pool regions by the maximum in each cell of a size x size grid (Girshick 2015).
 
-    maps: (B, C, h, w) float32; rois: (K, 5) float32, image index in rising order, x1 y1 x2 y2 in
-    pixels; scale: cells of a map per pixel. Yields (k, C, size, size) in order, k at most chunk.
+    maps: (B, C, h, w) float32.
+    rois: (K, 5) float32, image index in rising order, x1 y1 x2 y2 in pixels.
+    scale: cells of a map per pixel.
+    Yields (k, C, size, size) in order, k at most chunk.
     """
     # torchvision's kernel runs on one CPU thread, one channel at a time
     if can_use_tables(maps) and len(rois) >= FEWEST * len(maps):

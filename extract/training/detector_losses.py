@@ -102,8 +102,9 @@ class AttributeLoss:
     ) -> Tensor:
         """Return the loss, ().
 
-        logits: (K, attributes + 1) float32; attribute_ids: (K, A) int64, padded with -1; images:
-        (K,) int64 in [0, count). Regions without attributes are ignored.
+        logits: (K, attributes + 1) float32.
+        attribute_ids: (K, A) int64, padded with -1.
+        images: (K,) int64 in [0, count). Regions without attributes are ignored.
         """
         given = attribute_ids >= 0
         known = given.any(dim=1)

@@ -39,7 +39,10 @@ REGION_RULE = MatchRule(foreground=0.5, background=0.5, keeps_best=False)
 def match(boxes: Tensor, regions: Tensor, *, crowds: Tensor, rule: MatchRule) -> Tensor:
     """Return the index of the true box that each region matches, BACKGROUND or IGNORED.
 
-    boxes: (N, 4) float32, N may be 0; regions: (R, 4); crowds: (M, 4). Returns (R,) int64.
+    boxes: (N, 4) float32, N may be 0.
+    regions: (R, 4).
+    crowds: (M, 4).
+    Returns (R,) int64.
     """
     matches = torch.full((len(regions),), BACKGROUND, device=regions.device)
     if len(boxes):
@@ -62,7 +65,9 @@ def sample(
 ) -> Tensor:
     """Sample at most count regions, at most the given fraction of them foreground.
 
-    matches: (R,) as of `match`; generator: on the CPU. Returns indices, (K,) int64 in rising order.
+    matches: (R,) as of `match`.
+    generator: on the CPU.
+    Returns indices, (K,) int64 in rising order.
     """
     foreground, background = (
         wanted.nonzero()[:, 0].cpu() for wanted in (matches >= 0, matches == BACKGROUND)

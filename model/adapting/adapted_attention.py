@@ -154,8 +154,11 @@ class AdaptedAttention(nn.Module):
     ) -> tuple[Tensor, AlignedAttention]:
         """Attend with aligned weights (Eq. 2-10).
 
-        queries: (B, H, Q, d); keys, values: (B, H, R, d); scale: factor of their products;
-        region_mask: (B, R) bool. Returns (B, H, Q, d) and the attention before dropout.
+        queries: (B, H, Q, d).
+        keys, values: (B, H, R, d).
+        scale: factor of their products.
+        region_mask: (B, R) bool.
+        Returns (B, H, Q, d) and the attention before dropout.
         """
         assert self.alignment is not None
         now = self.decoder_pass or DecoderPass(self.schedule_step)

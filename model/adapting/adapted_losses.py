@@ -26,8 +26,9 @@ def adapted_losses(
 ) -> TwoLosses:
     """Compute the caption loss (Eq. 11) and the mask loss (Eq. 4) of a batch.
 
-    batch: arguments of the model's `forward` with `labels`, (B, L) int64; step: optimiser updates
-    so far. Raises ModelError for a batch without labels, and with gradient checkpointing.
+    batch: arguments of the model's `forward` with `labels`, (B, L) int64.
+    step: optimiser updates so far.
+    Raises ModelError for a batch without labels, and with gradient checkpointing.
     """
     if batch.get("labels") is None:
         raise ModelError("no labels to learn from; give labels=, as to the model's forward")

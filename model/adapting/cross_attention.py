@@ -236,8 +236,10 @@ def attend_adapted(
 ) -> tuple[Tensor, Tensor | None]:
     """Attend as the model does, or aligned; an attention function of `transformers`.
 
-    queries: (B, H, Q, d); keys, values: (B, H, R, d); attention_mask: (B, 1, Q or 1, R), bool, True
-    where to attend, or the summand of the scores. Returns (B, Q, H, d) and weights or None.
+    queries: (B, H, Q, d).
+    keys, values: (B, H, R, d).
+    attention_mask: (B, 1, Q or 1, R), bool, True where to attend, or the summand of the scores.
+    Returns (B, Q, H, d) and weights or None.
     """
     adapted: AdaptedAttention = attention.a2
     scale = queries.shape[-1] ** -0.5 if scaling is None else scaling

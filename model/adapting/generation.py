@@ -42,7 +42,8 @@ def generate_captions(
 ) -> list[list[GeneratedCaption]]:
     """Return the captions of each image, the best first; only those have attention.
 
-    inputs: of `model.generate`, pixel_values or another image among them; attention: record it;
+    inputs: of `model.generate`, pixel_values or another image among them.
+    attention: record it.
     generation: the other arguments of `generate`, whose tokens alone are those of the captions.
     """
     columns = image_columns(model, inputs)

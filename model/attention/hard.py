@@ -55,8 +55,9 @@ class LocationLosses(nn.Module):
     ) -> dict[str, Tensor]:
         """Return the losses by name, per token of the batch.
 
-        log_probs: (B, K, L) of the captions under sampled locations; attention: of one head over
-        the K * L tokens; soft_log_probs: under expected contexts, None for the moving baseline.
+        log_probs: (B, K, L) of the captions under sampled locations.
+        attention: of one head over the K * L tokens.
+        soft_log_probs: under expected contexts, None for the moving baseline.
         """
         assert attention.chosen is not None
         counts, tokens = is_token.sum(dim=-1), is_token.sum().clamp(min=1)

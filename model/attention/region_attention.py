@@ -33,9 +33,11 @@ def attend(
 ) -> tuple[Tensor, AlignedAttention]:
     """Turn scores into weights over the regions (Eq. 1), align them and sum the values.
 
-    scores: (B, H, Q, R), -inf on padding; queries: (B or 1, H, Q, d) and hidden: (B or 1, Q, D),
-    for gate and mask network; choose: one-hot locations of hard attention. Returns (B, H, Q, d) and
-    the attention, before dropout.
+    scores: (B, H, Q, R), -inf on padding.
+    queries: (B or 1, H, Q, d).
+    hidden: (B or 1, Q, D), for gate and mask network.
+    choose: one-hot locations of hard attention.
+    Returns (B, H, Q, d) and the attention, before dropout.
     """
     weights = softmax_of_rows(scores)
     if alignment is None or regions.mask_keys is None:

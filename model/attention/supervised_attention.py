@@ -76,7 +76,12 @@ class ProphetAttention(nn.Module):
         *,
         pad: int,
     ) -> dict[str, Tensor]:
-        """Return both penalties per token; states: (B, R, D), captions: (B, K, L) int64."""
+        """Return both penalties per token.
+
+        states: (B, R, D), of the encoder.
+        region_mask: (B, R) bool.
+        captions: (B, K, L) int64.
+        """
         words = captions.flatten(1)  # -> (B, Q)
         is_token = words != pad
         tokens = is_token.sum().clamp(min=1)

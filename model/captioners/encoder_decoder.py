@@ -263,9 +263,10 @@ class EncoderDecoder(nn.Module):
     ) -> ScoredCaptions:
         """Return the log-probability of each token of given captions.
 
-        captions: (B, K, L) int64, tokens, <eos>, padding, no <bos>; expected: with soft attention
-        in place of hard attention. The perturbed pass gives only the mask networks a gradient (the
-        memory gets none either); the aligned pass gives them none.
+        captions: (B, K, L) int64, tokens, <eos>, padding, no <bos>.
+        expected: with soft attention in place of hard attention.
+        The perturbed pass gives only the mask networks a gradient (the memory gets none either);
+        the aligned pass gives them none.
         """
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
         decoder_pass = self._pass(memory, perturbed=perturbed, expected=expected)

@@ -165,7 +165,8 @@ def _extend(
 ) -> tuple[_Beams, Tensor]:
     """Select the top-K continuations of the beams of one group.
 
-    log_probs: (B, K, V) of the next token; penalty: (B, 1, V), subtracted from the ranking scores.
+    log_probs: (B, K, V) of the next token.
+    penalty: (B, 1, V), subtracted from the ranking scores.
     Returns the new beams and their origins (B, K) int64.
     """
     vocabulary_size = log_probs.shape[-1]

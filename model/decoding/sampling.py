@@ -28,11 +28,14 @@ def sample_captions(
 ) -> Tensor:
     """Sample K = count captions of each image; the captioner must be in eval mode.
 
-    max_length: tokens, <eos> included; min_length: without it. temperature: divisor of the
-    log-probabilities; 0 is greedy decoding, with ties to the smaller token id. top_k, top_p: limits
-    of the tokens to choose from, see `DecodingConfig`. generator: on the memory's device.
-    forbidden: token ids that are never sampled; by default <pad> and <bos>. greedy: decode one
-    more caption of each image, greedily, as the last.
+    max_length: tokens, <eos> included.
+    min_length: without it.
+    temperature: divisor of the log-probabilities; 0 is greedy decoding, with ties to the smaller
+        token id.
+    top_k, top_p: limits of the tokens to choose from, see `DecodingConfig`.
+    generator: on the memory's device.
+    forbidden: token ids that are never sampled; by default <pad> and <bos>.
+    greedy: decode one more caption of each image, greedily, as the last.
     Returns (B, K, L) int64: tokens, <eos>, <pad>; without <eos> at the maximum length. Raises
     ModelError for sizes or a temperature out of range.
     """

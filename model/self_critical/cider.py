@@ -44,8 +44,10 @@ def cider_d(
 ) -> Array:
     """Return CIDEr-D, from 0 to 10, (B, K) float64.
 
-    weights: of each order, (L', B, K) float64; reference_norms: of each order, (B, G) float64;
-    lengths: (B, K) and reference_lengths: (B, G), integers in tokens, negative for no reference.
+    weights: of each order, (L', B, K) float64.
+    reference_norms: of each order, (B, G) float64.
+    lengths: (B, K).
+    reference_lengths: (B, G), integers in tokens, negative for no reference.
     """
     exists = (reference_lengths >= 0)[:, None]
     weights = list(weights)

@@ -97,8 +97,8 @@ def closest_lengths(xp: ModuleType, lengths: Array, references: Array) -> Array:
 def ngram_keys(xp: ModuleType, prefixes: Array, last: Array, *, words: int) -> Array:
     """Return keys of the n-grams that extend rows of shorter ones by a word, -1 if unknown.
 
-    prefixes: rows of a table of sorted keys, -1 for unknown ones, 0 before the first word. last:
-    numbers of words, unknown outside [0, words).
+    prefixes: rows of a table of sorted keys, -1 for unknown ones, 0 before the first word.
+    last: numbers of words, unknown outside [0, words).
     """
     known = (prefixes >= 0) & (last >= 0) & (last < words)
     keys: Array = xp.where(known, prefixes * words + last, -1)
@@ -123,9 +123,10 @@ def look_up(
 ) -> Iterator[Array]:
     """Yield the value of the n-gram at each position, for n = 1 to 4.
 
-    tokens: (L, ...) integers. keys, values: tables of the n-grams of each length, (G + 1,); a key
-    is the row of the n-gram without its last word, times `words`, plus the last word. Yields
-    (max(0, L - n + 1), ...), `unknown` for an n-gram that is not in its table.
+    tokens: (L, ...) integers.
+    keys, values: tables of the n-grams of each length, (G + 1,); a key is the row of the n-gram
+        without its last word, times `words`, plus the last word.
+    Yields (max(0, L - n + 1), ...), `unknown` for an n-gram that is not in its table.
     """
     rows = xp.zeros_like(tokens, dtype=xp.int64)
     for size, (table, column) in enumerate(zip(keys, values, strict=True), start=1):

@@ -60,9 +60,10 @@ def generate_rollouts(
 ) -> Rollouts:
     """Generate captions and reward them; the captioner must be in eval mode.
 
-    samples: K, at least 2 for `leave_one_out`; beams for `beam_mean`. max_length: tokens, <eos>
-    included. generator: on the memory's device, unused by `beam_mean`. Raises ModelError for too
-    few samples.
+    samples: K, at least 2 for `leave_one_out`; beams for `beam_mean`.
+    max_length: tokens, <eos> included.
+    generator: on the memory's device, unused by `beam_mean`.
+    Raises ModelError for too few samples.
     """
     if baseline == "leave_one_out" and samples < 2:
         raise ModelError(f"too few samples to leave one out: {samples}; choose 2 or more")

@@ -183,10 +183,13 @@ def attention_figure(
 ) -> Figure:
     """Draw the image with its caption, and below it two panels per word, six words per row.
 
-    pixels: (H, W, 3) uint8 RGB. layer, head: counted from 1, draw that layer or head in place of
-    the mean. Without alignment, and in boxes, there is one panel per word. below: the same caption
-    with the attention of another captioner, in a second row (Xu et al. 2015, Fig. 2); names: of
-    both captioners, labels of the rows. Raises InputError for a captioner without attention.
+    pixels: (H, W, 3) uint8 RGB.
+    layer, head: counted from 1, draw that layer or head in place of the mean. Without alignment,
+        and in boxes, there is one panel per word.
+    below: the same caption with the attention of another captioner, in a second row (Xu et al.
+        2015, Fig. 2).
+    names: of both captioners, labels of the rows.
+    Raises InputError for a captioner without attention.
     """
     attention = _attention(captioned, layer, head)
     caption = captioned.beams[0].caption
@@ -382,7 +385,11 @@ def _show_attention(
     *,
     peak: float,
 ) -> None:
-    """Draw one panel; times: (R,) times even; peak: the largest of all panels."""
+    """Draw one panel.
+
+    times: (R,), attention relative to an even one.
+    peak: the largest of all panels.
+    """
     if is_grid(regions):
         axes.imshow(_lit(shown, regions, times / peak, overlay=_OVERLAY * _contrast(times, peak)))
         axes.set(xticks=[], yticks=[])

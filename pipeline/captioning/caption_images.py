@@ -88,7 +88,8 @@ def open_captioner(
 ) -> BatchCaptioner:
     """Load a captioner: trained by a2, an ensemble, or a model of transformers.
 
-    models: directories, or the name of a model on the hub. least_beams: as for `ImageCaptioner`.
+    models: directories, or the name of a model on the hub.
+    least_beams: as for `ImageCaptioner`.
     Raises A2Error for an unusable model.
     """
     how: dict[str, Any] = {"decoding": decoding, "runtime": runtime, "least_beams": least_beams}

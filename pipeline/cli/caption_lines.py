@@ -105,8 +105,9 @@ def open_output(
 ) -> CaptionOutput:
     """Return the output that a user names.
 
-    force: drop what earlier runs have written; replace_foreign: and what a2 did not write. Raises
-    InputError for a file of another kind, and for captions of another model or settings.
+    force: drop what earlier runs have written.
+    replace_foreign: and what a2 did not write.
+    Raises InputError for a file of another kind, and for captions of another model or settings.
     """
     if str(path) == SIDECARS:
         return Sidecars(

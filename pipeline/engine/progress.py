@@ -89,9 +89,10 @@ def track(
 ) -> Iterator[TrackedWork]:
     """Show the progress of the block, which calls `advance(count)` on the yielded object.
 
-    total: 0 if it is unknown. shown: False on ranks other than 0, which must not draw a bar.
-    events: of the stage that does the work, which get a line now and then. unit: such as "images",
-        whose number a second is shown too.
+    total: 0 if it is unknown.
+    shown: False on ranks other than 0, which must not draw a bar.
+    events: of the stage that does the work, which get a line now and then.
+    unit: such as "images", whose number a second is shown too.
     """
     with ExitStack() as drawing:
         draw, ipython = None, sys.modules.get("IPython")

@@ -44,7 +44,8 @@ def status_of(
 ) -> Status:
     """Return the status of a stage and the reasons for a run.
 
-    results: folder of its results; remarks: describes one, or the work in a partial directory.
+    results: folder of its results.
+    remarks: describes one, or the work in a partial directory.
     """
     name, locks = stage.name, [paths.lock, *paths.part_locks()]
     holders = [lock_holder(lock) for lock in locks if is_locked(lock)]

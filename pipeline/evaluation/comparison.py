@@ -51,10 +51,11 @@ def compare_runs(
 ) -> Comparison:
     """Return the differences in every metric of both runs and in their captions.
 
-    first, second: folders of evaluations; names: their titles, by default those of the folders.
-    Metrics are in the order of METRICS, groups last. Raises InputError if a folder contains no
-    evaluation, or none with captions if `captions` is set (those of earlier versions have none), or
-    the runs have different images or no common metric.
+    first, second: folders of evaluations.
+    names: their titles, by default those of the folders.
+    Metrics are in the order of METRICS, groups last.
+    Raises InputError if a folder contains no evaluation, or none with captions if `captions` is set
+    (those of earlier versions have none), or the runs have different images or no common metric.
     """
     one, other = read_run(first), read_run(second)
     _require_same_images(one, other, first, second)
@@ -187,7 +188,10 @@ def _differences(
     drawn: Mapping[str, Floats],
     redrawn: Mapping[str, Floats],
 ) -> list[Difference]:
-    """Return the differences in every metric of both; drawn, redrawn: values on resamples."""
+    """Return the differences in every metric of both.
+
+    drawn, redrawn: values of `first` and `second` on resamples.
+    """
     rows = []
     # a kind of statement that one has not made has no share of true ones
     for name in in_order(name for name in first if name in second):

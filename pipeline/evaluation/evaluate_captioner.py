@@ -259,9 +259,10 @@ def evaluate_captioner(
 ) -> Sequence[SkippedItem]:
     """Write captions, metrics and report into `directory`; return the skipped images.
 
-    images: image id -> file, for the report only. no_spice: as in `score`. Raises StoreError for an
-    image without features or features of another width, A2Error for an unusable model, InputError
-    for an empty split or captioners that cannot form an ensemble.
+    images: image id -> file, for the report only.
+    no_spice: as in `score`.
+    Raises StoreError for an image without features or features of another width, A2Error for an
+    unusable model, InputError for an empty split or captioners that cannot form an ensemble.
     """
     config = with_existing_split(config, inputs)
     device = prepare_device(runtime)

@@ -90,8 +90,9 @@ def evaluate_pretrained(
 ) -> Sequence[SkippedItem]:
     """Write captions, metrics and report into `directory`; return the skipped images.
 
-    images: image id -> file. no_spice: as in `score`. Raises InputError where too many images
-    cannot be read, A2Error for an unusable model.
+    images: image id -> file.
+    no_spice: as in `score`.
+    Raises InputError where too many images cannot be read, A2Error for an unusable model.
     """
     config = with_existing_split(config, inputs)
     references, _ = read_split(config.split, inputs)

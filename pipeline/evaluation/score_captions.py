@@ -145,9 +145,9 @@ def score_evaluation(
 ) -> Evaluation:
     """Score one caption per image against the tokens of its references.
 
-    shown: references as the report shows them, if not as tokens. metrics: further ones,
-    `module:function`. The others: as for `score` and
-    `Evaluation`.
+    shown: references as the report shows them, if not as tokens.
+    metrics: further ones, `module:function`.
+    The others: as for `score` and `Evaluation`.
     """
     found = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
     tokens = {image_id: texts[0] for image_id, texts in found.items()}

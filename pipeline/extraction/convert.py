@@ -73,12 +73,15 @@ def convert(
 ) -> Conversion:
     """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
-    sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
-    names; order: of the numbers of a box in the source; number_type: of its features in base64;
-    ids: image id of a name in the source, by default that of the file; rule: of the ids of files
-    with sizes. Raises InputError if the
-    target exists, the format of the source is unknown, too many of its images are unusable or most
-    are of another convention, and StoreError if the result differs from the source.
+    sizes: folder of the images or a COCO file, for formats without image sizes.
+    prefix: of LXMERT's names.
+    order: of the numbers of a box in the source.
+    number_type: of its features in base64.
+    ids: image id of a name in the source, by default that of the file.
+    rule: of the ids of files with sizes.
+    Raises InputError if the target exists, the format of the source is unknown, too many of its
+    images are unusable or most are of another convention, and StoreError if the result differs from
+    the source.
     """
     arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
     arguments |= {"order": order, "number_type": number_type}

@@ -156,12 +156,13 @@ def score(
     """Compute every metric, of one candidate per image against its references.
 
     candidates, references: tokens of the same images, from `tokenize` with this tokenizer; METEOR
-    and SPICE are left out of Unicode words. metrics: names in the table, as people write them, by
-    default METRICS, or `module:function`.
-    no_spice: why SPICE, which parses every caption, is left out; None to compute it. judged: the
-    captions of generated scenes, from `judge_captions`. idf: source of CIDEr's document
-    frequencies; coco, those of `coco_frequencies`, is for PTB tokens alone. Raises JavaError if
-    SPICE fails: scores without it would pass for complete ones.
+        and SPICE are left out of Unicode words.
+    metrics: names in the table, as people write them, by default METRICS, or `module:function`.
+    no_spice: why SPICE, which parses every caption, is left out; None to compute it.
+    judged: the captions of generated scenes, from `judge_captions`.
+    idf: source of CIDEr's document frequencies; coco, those of `coco_frequencies`, is for PTB
+        tokens alone.
+    Raises JavaError if SPICE fails: scores without it would pass for complete ones.
     """
     if idf not in IDFS:
         raise InputError(f"unknown idf: {idf!r}; use one of {', '.join(IDFS)}")

@@ -104,8 +104,9 @@ class Automaton:
     ) -> int:
         """Return where the token of a match with right context ends.
 
-        forward: state that starts the expression of the token; backward: that of the context,
-        reversed. The token is the longest one whose rest is the context.
+        forward: state that starts the expression of the token.
+        backward: that of the context, reversed.
+        The token is the longest one whose rest is the context.
         """
         ends, state = {}, forward
         for at in range(start, end + 1):

@@ -120,8 +120,8 @@ def write_comparison(
     """Write the page as one HTML file; raise InputError if `path` cannot be written.
 
     reports: of both evaluations; images that one of them embeds are shown with its attention.
-    files: image id -> image, for the others. Those whose captions differ most in CIDEr are
-    embedded.
+    files: image id -> image, for the others.
+    Images whose captions differ most in CIDEr are embedded.
     """
     # From the images: a run may have metrics that the other lacks.
     metrics = in_order(name for image in comparison.images for one in image.scores for name in one)

@@ -35,7 +35,9 @@ def continued(
     """Return the training stage with what the finished results in `folder` have done of it.
 
     A training that would end at the same epoch as a finished one gets that one's key; one that
-    would last longer begins with its checkpoints. score: the figure that patience waits for;
+    would last longer begins with its checkpoints.
+
+    score: the figure that patience waits for.
     rate_falls: True if the learning rate depends on the number of epochs.
     """
     after = stage.made_from

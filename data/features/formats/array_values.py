@@ -55,7 +55,8 @@ def as_array(
 ) -> NDArray[np.generic]:
     """Return the array of a field, (R, N) or (R,); raise ValueError if its bytes do not fit.
 
-    count: R, which base64 needs; number_type: of features in base64.
+    count: R, which base64 needs.
+    number_type: of features in base64.
     """
     axes = 2 if field in MATRICES else 1
     if not isinstance(value, bytes | str):

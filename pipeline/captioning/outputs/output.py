@@ -85,7 +85,8 @@ def caption_line(
 ) -> dict[str, Any]:
     """Return the captions of an image as JSON values.
 
-    beams: how many of them, None for all; settings: those that the user set, as text.
+    beams: how many of them, None for all.
+    settings: those that the user set, as text.
     """
     shown = found.beams[:beams]
     return {

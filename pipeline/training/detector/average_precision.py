@@ -72,8 +72,9 @@ def proposal_recall(
 ) -> dict[int, float]:
     """Return the share of boxes that one of an image's first n proposals overlaps, for each n.
 
-    proposals: image id -> (P, 4) x1 y1 x2 y2 in pixels, best first; overlap: least intersection
-    over union. Crowds are ignored. Raises InputError for images without a box to find.
+    proposals: image id -> (P, 4) x1 y1 x2 y2 in pixels, best first.
+    overlap: least intersection over union. Crowds are ignored.
+    Raises InputError for images without a box to find.
     """
     firsts = [_first_matches(image, proposals[image.image_id], overlap) for image in truth.images]
     first = np.concatenate([np.zeros(0), *firsts])
