@@ -96,17 +96,18 @@ def convert(
     opened = open_features(source, reading_by_sizes(sizes, source, way, rule))
     stored: FeatureType = dtype if form in _HALF else "float32"
     done = _ConvertedImages(target, form, stored)
+    count = len(opened)  # of a TSV, this reads the whole file
     target.parent.mkdir(parents=True, exist_ok=True)
     # a file is written from a store, which resumes
     store = target if form == "a2" else target.with_name(f"{target.name}.partial")
     with FeatureWriter(store, dtype=stored) as writer:
-        with track("convert", total=len(opened)) as progress:
+        with track("convert", total=count) as progress:
             for item in opened:
                 if isinstance(item, SkippedItem):
                     done.skipped.append(item)
                 else:
                     done.add(item, writer)
-                check_skip_limit(done.skipped, len(opened), "images")
+                check_skip_limit(done.skipped, count, "images")
                 progress.advance(1)
         if not done.counts:
             first = "".join(f", first {one.image_id!r}: {one.reason}" for one in done.skipped[:1])

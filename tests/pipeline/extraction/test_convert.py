@@ -181,6 +181,20 @@ def test_corrupt_lines_are_listed_and_the_others_converted(store, tmp_path):
     assert json.loads(listed[0]) == {"id": IDS[1], "reason": made.skipped[0].reason}
 
 
+def test_a_tsv_is_read_once_for_its_count_and_once_for_its_images(store, tmp_path, monkeypatch):
+    convert(store, tmp_path / "a.tsv", form="caffe")
+    openings, opened = [], Path.open
+
+    def counted(path, *mode, **options):
+        if path == tmp_path / "a.tsv":
+            openings.append(mode)
+        return opened(path, *mode, **options)
+
+    monkeypatch.setattr(Path, "open", counted)
+    assert convert(tmp_path / "a.tsv", tmp_path / "store", form="a2").count == len(IDS)
+    assert len(openings) == 4  # and for its kind and its columns
+
+
 @pytest.mark.usefixtures("tolerant")
 def test_broken_npz_files_are_listed(store, tmp_path):
     convert(store, tmp_path / "npz", form="milvlg")
