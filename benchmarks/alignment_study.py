@@ -107,17 +107,17 @@ def _run(study: Study, wanted: Sequence[Trial], *, processes: int) -> None:
     """Run all trials; update tables and figures after each training."""
     prepare(study, list(dict.fromkeys(trial.world for trial in wanted)))
     jobs_left = jobs(study, wanted)
-    found: dict[Trial, list[Row]] = {}
+    rows_of: dict[Trial, list[Row]] = {}
     for number, (job, findings) in enumerate(
         run_jobs(study, jobs_left, processes=processes), start=1
     ):
         for trial in job.trials:
-            found[trial] = [
+            rows_of[trial] = [
                 row(trial, finding)
                 for finding in findings
                 if trial.self_critical or finding.phase == CROSS_ENTROPY
             ]
-        ordered = [one for trial in wanted for one in found.get(trial, ())]
+        ordered = [line for trial in wanted for line in rows_of.get(trial, ())]
         _write(Results(ordered), study.folder)
         names = ", ".join(f"{trial.part} {trial.label} {trial.seed}" for trial in job.trials)
         click.echo(f"{number} of {len(jobs_left)}: {names}")

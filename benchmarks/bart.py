@@ -75,7 +75,7 @@ def mixed_bart_gradients(captioner: Bart, batch: Batch) -> None:
 def bart_search(captioner: Bart, batch: Batch) -> Tensor:
     """Encode and generate exactly STEPS tokens with beam search; returns (B, 1 + STEPS) int64."""
     with torch.inference_mode():
-        found = captioner.bart.generate(
+        tokens = captioner.bart.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=captioner.encode(batch)),
             attention_mask=batch.region_mask.long(),
             num_beams=BEAM_SIZE,
@@ -83,5 +83,5 @@ def bart_search(captioner: Bart, batch: Batch) -> Tensor:
             max_new_tokens=STEPS,
             do_sample=False,
         )
-    assert isinstance(found, Tensor)
-    return found
+    assert isinstance(tokens, Tensor)
+    return tokens

@@ -124,7 +124,7 @@ def measured_peaks(*, quick: bool) -> dict[str, float]:
 def training(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     """Return a training step and beam search of both sizes of captioners."""
     sizes = train.QUICK if quick else train.Sizes()
-    batch, found = train.make_batch(sizes), []
+    batch, figures = train.make_batch(sizes), []
     tokens = int(batch.is_token.sum())
     for name, config in _models(quick=quick).items():
         captioner = train.new_captioner(config, sizes)
@@ -158,8 +158,8 @@ def training(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
             ),
         ):
             count = floating_operations(form)
-            found.append(_compared(f"{kind}, {name}", ours, plain, reference, count, peaks[FP32]))
-    return found
+            figures.append(_compared(f"{kind}, {name}", ours, plain, reference, count, peaks[FP32]))
+    return figures
 
 
 def _models(*, quick: bool) -> Mapping[str, TransformerConfig]:
@@ -201,7 +201,7 @@ def alternatives(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
         # as it generates fastest: under autocast it takes a tenth longer
         barts["bf16"] = copy.deepcopy(bart).bfloat16()
         compared["bf16"] = {TRANSFORMERS: "bf16", DEFAULT: "fp32"}
-    found = []
+    figures = []
     for lengths, mean, deviation in (
         ("COCO's lengths", sizes.mean, sizes.deviation),
         (f"{sizes.tokens} tokens each", float(sizes.tokens), 0.0),
@@ -217,7 +217,7 @@ def alternatives(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
                 for name, its in compared[precision].items()
             }
             title = f"update on {batch.captions[..., 0].numel()} captions, {lengths}, {precision}"
-            found += _beside(title, forms, others, rounds=rounds)
+            figures += _beside(title, forms, others, rounds=rounds)
     for images in (sizes.images, sizes.images if quick else 5 * sizes.images):
         batch = train.make_batch(replace(sizes, images=images))
         for precision, (_, _, searched) in computed.items():
@@ -230,8 +230,8 @@ def alternatives(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
                 for name, its in compared[precision].items()
             }
             title = f"beam search of {images} images, {precision}"
-            found += _beside(title, forms, others, rounds=rounds)
-    return found
+            figures += _beside(title, forms, others, rounds=rounds)
+    return figures
 
 
 def _beside(
@@ -252,7 +252,7 @@ def _beside(
 def storing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     """Return writing and reading of a feature store."""
     images = store.make_images(20 if quick else 1000)
-    order = [str(one) for one in np.random.default_rng(1).permutation([*images])]
+    order = [str(image_id) for image_id in np.random.default_rng(1).permutation([*images])]
     size = sum(regions.features.nbytes for regions in images.values())
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "written"
@@ -281,15 +281,15 @@ def storing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
         }
         loaded = interleaved(forms, rounds=rounds)
     print_timings("loader", loaded, reference=next(iter(forms)), count=len(images))
-    found = []
+    figures = []
     for what, timings in (("write", written), ("read", read)):
         seconds, others = timings[what].median, timings[ARRAYS].median
         share = size / seconds / peaks[MEMORY]
         title = f"{what} features of {len(images):,} images"
-        found.append(
+        figures.append(
             Figure(title, seconds, share=share, peak=MEMORY, others={ARRAYS: others / seconds})
         )
-    return found
+    return figures
 
 
 def sampling(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
@@ -325,15 +325,15 @@ def extraction(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
         print_profile("extraction", form)
     plain = timings.pop(extract.PLAIN)
     reference = "our plain version"
-    found = []
+    figures = []
     for name, timing in timings.items():
         count, peak = (operations, FP32) if name.startswith("exact") else (None, "")
         share = None if count is None else count / timing.median / peaks[FP32]
         ratio = plain.median / timing.median
-        found.append(
+        figures.append(
             Figure(f"extract an image, {name}", timing.median, ratio, reference, share, peak)
         )
-    return found
+    return figures
 
 
 def drawing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
@@ -390,7 +390,7 @@ def with_results(page: str, results: Mapping[str, Any], *, short: bool) -> str:
     """
     about = ", ".join(results["machine"][:5])
     page = re.sub(
-        r"^(By `make bench`.*? on ).*:$", lambda found: f"{found[1]}{about}:", page, flags=re.M
+        r"^(By `make bench`.*? on ).*:$", lambda machine: f"{machine[1]}{about}:", page, flags=re.M
     )
     figures, names, lines = [Figure(**entry) for entry in results["figures"]], [""], []
     for line in page.split("\n"):
@@ -413,8 +413,8 @@ def with_results(page: str, results: Mapping[str, Any], *, short: bool) -> str:
 
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+    described = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return described.stdout.strip() or "unknown"
 
 
 @click.command()

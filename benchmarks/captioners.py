@@ -142,16 +142,16 @@ def prepare(compared: Comparison) -> None:
     with track("draw scenes", total=compared.scenes) as progress:
         drawn = compared.folder / "scenes"
         write_scenes(drawn, count=compared.scenes, side=SIDE, progress=progress.advance)
-    found: Any = read_json(drawn / "instances.json")
+    instances: Any = read_json(drawn / "instances.json")
     boxes = cell_boxes(CELLS, (0, 0, SIDE, SIDE)).tolist()
-    category = found["categories"][0]["id"]
+    category = instances["categories"][0]["id"]
     cells = [
         {"image_id": image["id"], "category_id": category, "bbox": [x, y, right - x, low - y]}
-        for image in found["images"]
+        for image in instances["images"]
         for x, y, right, low in boxes
     ]
     numbered = [{"id": number, **cell} for number, cell in enumerate(cells, start=1)]
-    write_json(compared.folder / "cells.json", {**found, "annotations": numbered})
+    write_json(compared.folder / "cells.json", {**instances, "annotations": numbered})
     compared.cells()
     with Experiment(compared.config(), compared.artifacts) as opened:
         for stage in (EXTRACT, PREPROCESS):
@@ -164,16 +164,16 @@ def run_row(compared: Comparison, row: tuple[str, str]) -> list[str]:
     name, fusion = row
     with Experiment(compared.row(name, fusion), compared.artifacts) as opened:
         done = {stage: opened.run(stage).directory for stage in opened.names}
-    found: Any = read_json(done[EVALUATE] / METRICS)
-    low, high = found["confidence"]["CIDEr"]
+    metrics: Any = read_json(done[EVALUATE] / METRICS)
+    low, high = metrics["confidence"]["CIDEr"]
     # an untrained captioner may name no category
-    grounding = found.get("grounding", dict.fromkeys(("original", "aligned", "uniform")))
+    grounding = metrics.get("grounding", dict.fromkeys(("original", "aligned", "uniform")))
     per_image: Any = read_json(done[EVALUATE] / PER_IMAGE)
     image_ids = list(per_image["images"])
     parameters, speed = _speed(done[TRAIN_XE], done[EXTRACT], image_ids)
     return [
-        *(name, fusion, f"{found['metrics']['CIDEr']:.3f} ({low:.3f} to {high:.3f})"),
-        _share(found["metrics"].get("truth")),
+        *(name, fusion, f"{metrics['metrics']['CIDEr']:.3f} ({low:.3f} to {high:.3f})"),
+        _share(metrics["metrics"].get("truth")),
         _share(grounding["original"]),
         _share(grounding["aligned"] if fusion != "none" else None),
         *(_share(grounding["uniform"]), f"{parameters:,}", f"{speed:.0f}"),
@@ -188,7 +188,7 @@ def _speed(model: Path, features: Path, image_ids: Sequence[str]) -> tuple[int, 
     started = time.process_time()
     count = sum(1 for _ in loaded.decode(batches, CaptioningConfig()))
     seconds = time.process_time() - started
-    return sum(one.numel() for one in loaded.captioner.parameters()), count / seconds
+    return sum(parameter.numel() for parameter in loaded.captioner.parameters()), count / seconds
 
 
 def depth(name: str) -> int:
@@ -263,11 +263,11 @@ def main(
                     together, run(partial(run_row, compared), together), strict=True
                 ):
                     rows[row] = cells
-                    done = len(wanted) - sum(one not in rows for one in wanted)
+                    done = len(wanted) - sum(row not in rows for row in wanted)
                     click.echo(f"{done} of {len(wanted)}: {', '.join(cells[:3])}")
-                    write_json(known, [[*one, found] for one, found in rows.items()])
+                    write_json(known, [[*row, cells] for row, cells in rows.items()])
                     every = [(name, fusion) for name in KINDS for fusion in fusions_of(name)]
-                    text = table([rows[one] for one in every if one in rows])
+                    text = table([rows[row] for row in every if row in rows])
                     (folder / "table.md").write_text(text, encoding="utf-8")
     click.echo(f"\n{text}")
 

@@ -98,9 +98,9 @@ class Setting:
         """Return the peak of the GPU's memory in GiB since the last call."""
         if not self.is_gpu:
             return None
-        found = torch.cuda.max_memory_allocated(self.device) / 2**30
+        peak = torch.cuda.max_memory_allocated(self.device) / 2**30
         torch.cuda.reset_peak_memory_stats(self.device)
-        return found
+        return peak
 
 
 def make_batch(sizes: self_critical.Sizes, *, pinned: bool) -> Batch:
@@ -171,9 +171,9 @@ def idle_share(busy: Sequence[tuple[float, float]]) -> float:
 
 def idle_of(form: Callable[[], None]) -> float:
     """Return the idle share of the GPU while the form runs."""
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         form()
-    events = found.events() or ()
+    events = profiled.events() or ()
     spans = [event.time_range for event in events if event.device_type == DeviceType.CUDA]
     return idle_share([(span.start, span.end) for span in spans])
 
@@ -186,7 +186,7 @@ def measure_extraction(setting: Setting) -> Findings:
     forms = {"exact": {"precision": "exact"}, "mixed": {"precision": "mixed"}}
     if find_spec("detectron2") is not None and not setting.quick:
         forms["detectron2"] = {"precision": "exact", "backend": "detectron2"}
-    found: Findings = {}
+    findings: Findings = {}
     with TemporaryDirectory() as folder:
         path = extract.draw_image(Path(folder) / "image.jpg")
         detector = extract.make_detector(path, base, depth=depth, width=width)
@@ -194,8 +194,8 @@ def measure_extraction(setting: Setting) -> Findings:
             config = base.model_copy(update=fields)
             extractor = Extractor(detector, config=config, device=str(setting.device))
             seconds = setting.seconds(lambda: extractor(read_image(path)), count=count)  # noqa: B023
-            found[name] = {"images_per_second": 1 / seconds, "peak_gib": setting.peak_memory()}
-    return found
+            findings[name] = {"images_per_second": 1 / seconds, "peak_gib": setting.peak_memory()}
+    return findings
 
 
 def measure_epochs(task: str, setting: Setting) -> Findings:
@@ -203,7 +203,7 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
     calls, count = (1, 1) if setting.quick else (4, 5)
     # on a CPU TF32 equals fp32
     precisions: list[Precision] = ["fp32", "tf32", "bf16"] if setting.is_gpu else ["fp32", "bf16"]
-    found: Findings = {}
+    findings: Findings = {}
     for images in (setting.sizes.images,) if setting.quick else BATCHES:
         batch = make_batch(replace(setting.sizes, images=images), pinned=setting.is_gpu)
         for precision in precisions:
@@ -211,7 +211,7 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
             form = updates(optimisation, precision, batch, count=count, setting=setting)
             seconds = setting.seconds(form, count=calls) / count
             whole = math.ceil(COCO_TRAINING_IMAGES / images)
-            found[f"{images} images, {precision}"] = {
+            findings[f"{images} images, {precision}"] = {
                 "seconds_per_update": seconds,
                 "measured_updates": calls * count,
                 "updates_per_epoch": whole,
@@ -219,7 +219,7 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
                 "idle": idle_of(form) if setting.is_gpu else None,
                 "peak_gib": setting.peak_memory(),
             }
-    return found
+    return findings
 
 
 def measure_beam_search(setting: Setting) -> Findings:
@@ -239,7 +239,7 @@ def measure_beam_search(setting: Setting) -> Findings:
 def check_resume(setting: Setting) -> Findings:
     """Make an update, and make it again from the saved state before it: equal bits."""
     batch = make_batch(setting.sizes, pinned=False)
-    found: Findings = {}
+    findings: Findings = {}
     for task in TASKS:
         ours, resumed = (make_optimisation(task, "fp32", setting) for _ in range(2))
         ours.step([batch], 1)
@@ -254,11 +254,11 @@ def check_resume(setting: Setting) -> Findings:
         restore_rng_states(rngs)
         resumed.step([batch], 2)
         pairs = list(zip(_parameters(ours), _parameters(resumed), strict=True))
-        differing = sum(not torch.equal(one, other) for one, other in pairs)
-        found[task] = {"tensors": len(pairs), "differing": differing}
+        differing = sum(not torch.equal(a, b) for a, b in pairs)
+        findings[task] = {"tensors": len(pairs), "differing": differing}
         if differing:
             raise RuntimeError(f"{task}: {differing} of {len(pairs)} tensors differ after a resume")
-    return found
+    return findings
 
 
 def _parameters(optimisation: Optimizer[Batch]) -> list[Tensor]:
@@ -312,11 +312,11 @@ def main(device: str, quick: bool, output: Path) -> None:
     for name, check in CHECKS.items():
         started = time.perf_counter()
         try:
-            found = check(setting)
+            findings = check(setting)
         except Exception as error:  # the other checks still run
-            found = {"failed": f"{type(error).__name__}: {error}"}
+            findings = {"failed": f"{type(error).__name__}: {error}"}
             failed.append(name)
-        results[name] = {**found, "check_seconds": time.perf_counter() - started}
+        results[name] = {**findings, "check_seconds": time.perf_counter() - started}
         click.echo(f"{name}: {json.dumps(results[name])}")
         output.write_text(json.dumps(results, indent=1) + "\n")
     click.echo(f"written: {output}")

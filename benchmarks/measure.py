@@ -68,9 +68,9 @@ def print_profile(title: str, form: Form, *, least: float = 0.02) -> None:
 
     Operators below `least` are summed as "others".
     """
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
         form()
-    times = {event.key: event.self_cpu_time_total for event in found.key_averages()}
+    times = {event.key: event.self_cpu_time_total for event in profiled.key_averages()}
     total = sum(times.values())
     shares = {name: time / total for name, time in times.items() if time >= least * total}
     rows = [[name, f"{share:.0%}"] for name, share in sorted(shares.items(), key=lambda p: -p[1])]
@@ -186,7 +186,7 @@ def _measure(work: Callable[[], int]) -> Cost:
 
 def _cpu() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def cost_of(*options: str | Path) -> Cost:
@@ -217,9 +217,9 @@ def resident_memory(process: int, parents: str = "") -> tuple[float, float]:
         return 0.0, 0.0
     _, resident, shared, *_ = map(int, pages.split())
     page = os.sysconf("SC_PAGE_SIZE") / 2**20
-    found = [resident_memory(int(child), pages) for child in children]
-    found.append((resident * page, (resident - shared) * page))
-    return sum(every for every, _ in found), sum(own for _, own in found)
+    sizes = [resident_memory(int(child), pages) for child in children]
+    sizes.append((resident * page, (resident - shared) * page))
+    return sum(total for total, _ in sizes), sum(anonymous for _, anonymous in sizes)
 
 
 def _processor() -> str:

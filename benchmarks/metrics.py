@@ -73,19 +73,19 @@ def ask_java(arguments: Sequence[str | Path], lines: Sequence[str]) -> tuple[lis
     """Return the lines that a JVM prints for these lines, and its CPU seconds."""
     encoding = ("-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
     start = cpu_seconds()
-    found = subprocess.run(
+    answer = subprocess.run(
         [str(find_java()), "-Xmx3G", "-XX:+UseSerialGC", *encoding, *map(str, arguments)],
         input="".join(LINE_BREAKS.sub(" ", line) + "\n" for line in lines).encode(),
         capture_output=True,
         check=True,
     )
-    return found.stdout.decode().split("\n")[:-1], cpu_seconds() - start
+    return answer.stdout.decode().split("\n")[:-1], cpu_seconds() - start
 
 
 def compare_tokens(name: str, captions: list[str]) -> list[str]:
     """Return a row of the table: captions, differences, and speeds."""
     start = cpu_seconds()
-    found = tokenize({"": captions})[""]
+    tokens = tokenize({"": captions})[""]
     first = cpu_seconds() - start
     start = cpu_seconds()
     tokenize({"": captions})
@@ -97,7 +97,7 @@ def compare_tokens(name: str, captions: list[str]) -> list[str]:
         " ".join(token for token in line.rstrip().split(" ") if token not in _PUNCTUATION)
         for line in lines
     ]
-    differences = sum(one != other for one, other in zip(found, expected, strict=True))
+    differences = sum(ours != theirs for ours, theirs in zip(tokens, expected, strict=True))
     speeds = [f"{len(captions) / seconds:,.0f}" for seconds in (first, again, by_java)]
     return [name, f"{len(captions):,}", f"{differences:,}", *speeds]
 
@@ -109,7 +109,7 @@ def reference_pairs(references: Sequence[Sequence[str]]) -> Pairs:
     """Return the first tokenized caption of each image with each of the others."""
     groups = [[ptb_tokens(caption) for caption in group] for group in references]
     pairs = [(group[0], [other]) for group in groups for other in group[1:]]
-    return [one for one, _ in pairs], [others for _, others in pairs]
+    return [candidate for candidate, _ in pairs], [references for _, references in pairs]
 
 
 def result_pairs(path: Path) -> Pairs:
@@ -120,7 +120,7 @@ def result_pairs(path: Path) -> Pairs:
         for image_id, caption in read_results(path).items()
         for reference in references.get(int(image_id), ())
     ]
-    return [one for one, _ in pairs], [others for _, others in pairs]
+    return [candidate for candidate, _ in pairs], [answers for _, answers in pairs]
 
 
 def random_pairs(count: int) -> Pairs:
@@ -151,7 +151,7 @@ def compare_meteor(name: str, pairs: Pairs) -> list[str]:
     # a line of one caption is answered by its score and by that of the set
     scores, _ = ask_java(jar, [f"EVAL ||| {line}" for line in lines])
     expected = [[float(number) for number in line.split()] for line in lines]
-    differences = sum(one != other for one, other in zip(rows, expected, strict=True))
+    differences = sum(row != answer for row, answer in zip(rows, expected, strict=True))
     values = meteor_values(meteor_statistics(candidates, references))
     largest = max(abs(a - float(b)) for a, b in zip(values, scores[::2], strict=True))
     figures = [f"{len(rows):,}", f"{differences:,}", f"{largest:.1e}"]
@@ -178,7 +178,7 @@ def main(captions: tuple[Path, ...], results: tuple[Path, ...], images: int, odd
     pairs["odd strings"] = reference_pairs(list(zip(strings[::2], strings[1::2], strict=True)))
     pairs["random words"] = random_pairs(odd // 2)
     pairs |= {path.name.partition(".")[0]: result_pairs(path) for path in results}
-    rows = [compare_meteor(name, found) for name, found in pairs.items()]
+    rows = [compare_meteor(name, pairs_of_set) for name, pairs_of_set in pairs.items()]
     head = ["", "pairs", "differences", "largest", "CPU s", "jar, CPU s"]
     print_table("METEOR", head, rows)
 

@@ -123,15 +123,15 @@ def main() -> None:
 def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) -> None:
     """Train the captioner and write it into FOLDER/captioner."""
     print_machine()
-    found = read_photos(photos / "captions.csv")
+    all_photos = read_photos(photos / "captions.csv")
     held_out = {int(named_id(name)) for path in without for name in read_keys(path)}
-    held_out |= {photo.number for photo in found if photo.split != "train"}
-    prepare(found, photos / "images", folder, held_out)
+    held_out |= {photo.number for photo in all_photos if photo.split != "train"}
+    prepare(all_photos, photos / "images", folder, held_out)
     captioner, evaluation = trained(folder, blind=blind)
     scores: Any = read_json(evaluation / METRICS)
     held = ", ".join(sorted(path.name for path in without)) or "nothing"
     provenance = {
-        "photographs": sum(photo.split == "train" for photo in found),
+        "photographs": sum(photo.split == "train" for photo in all_photos),
         "photographs of": "MS COCO 2014 (Karpathy's training split), 256 x 256 pixels",
         "captions": "COCO 2014, CC BY 4.0",
         "text": f"the {AGREEING} captions that agree most with a photograph's own, of these and at "

@@ -77,13 +77,13 @@ def read_texts(*, without: Collection[int]) -> dict[str, int]:
 
     Leaves out images by id, captions that another image has too, and very short and long ones.
     """
-    found: dict[str, int] = {}
+    image_of: dict[str, int] = {}
     for part in ("train", "val"):
         for image, captions in coco_captions(part).items():
             for words in map(words_of, captions):
                 if image not in without and 6 <= len(words) <= 18:
-                    found.setdefault(" ".join(words), image)
-    return found
+                    image_of.setdefault(" ".join(words), image)
+    return image_of
 
 
 def write_images(photos: Iterable[Photo], source: Path, target: Path) -> None:
@@ -117,8 +117,8 @@ def write_annotations(
     """
     images = list[Photo]()
     for photo in photos:
-        found = replace(photo, captions=captions.get(photo.file, photo.captions))
-        images += [found, found.mirrored()] if photo.split == "train" else [found]
+        photograph = replace(photo, captions=captions.get(photo.file, photo.captions))
+        images += [photograph, photograph.mirrored()] if photo.split == "train" else [photograph]
     with replacing(path) as partial:
         write_json(partial, {"dataset": dataset, "images": list(map(_item, images))})
 
@@ -182,8 +182,8 @@ def similar_captions(
     with track("compare captions", total=len(lines)) as progress:
         for start in range(0, len(lines), _CHUNK):
             chunk = grams[start : start + _CHUNK]
-            found = (_sparse(chunk, terms, idf) @ queries).T.topk(min(_CANDIDATES, len(chunk)))
-            both = torch.cat((scores, found.values), 1), torch.cat((rows, found.indices + start), 1)
+            near = (_sparse(chunk, terms, idf) @ queries).T.topk(min(_CANDIDATES, len(chunk)))
+            both = torch.cat((scores, near.values), 1), torch.cat((rows, near.indices + start), 1)
             scores, order = both[0].topk(_CANDIDATES, dim=1)
             rows = both[1].gather(1, order)
             progress.advance(len(chunk))
@@ -201,7 +201,7 @@ def similar_captions(
 
 def _grams(words: list[str]) -> Iterator[str]:
     yield from words
-    yield from (f"{one} {next_one}" for one, next_one in pairwise(words))
+    yield from (f"{word} {next_word}" for word, next_word in pairwise(words))
 
 
 def _terms(photos: Iterable[Photo], frequencies: Counter[str], *, texts: int) -> dict[str, int]:

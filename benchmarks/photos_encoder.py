@@ -73,8 +73,8 @@ class Tagger(nn.Module):
             block = name.removeprefix("_blocks.").partition(".")[0]
             is_last = name.startswith(("_conv_head.", "_bn1."))
             parameter.requires_grad_(is_last or (block.isdigit() and int(block) >= FROZEN))
-        for one in cast(Any, self.network._blocks[FROZEN:]):
-            one._depthwise_conv = _InFloat32(one._depthwise_conv)
+        for trained_block in cast(Any, self.network._blocks[FROZEN:]):
+            trained_block._depthwise_conv = _InFloat32(trained_block._depthwise_conv)
 
     def means(self, images: Tensor) -> Tensor:
         """Return the mean of the cells, (B, 1280); images: (B, 3, side, side), normalised."""
@@ -130,11 +130,11 @@ def tune_encoder(photos: Sequence[Photo], images: Path, target: Path, *, seed: i
     state = nn.ModuleDict({"tagger": tagger, "layer": layer})
     first = 0
     if checkpoint.is_file():
-        found = torch.load(checkpoint, weights_only=True)
-        first = found["epoch"]
-        state.load_state_dict(found["state"])
-        optimiser.load_state_dict(found["optimiser"])
-        schedule.load_state_dict(found["schedule"])
+        saved = torch.load(checkpoint, weights_only=True)
+        first = saved["epoch"]
+        state.load_state_dict(saved["state"])
+        optimiser.load_state_dict(saved["optimiser"])
+        schedule.load_state_dict(saved["schedule"])
     for epoch in range(first, EPOCHS):
         random.seed(seed + epoch)  # so that a resumed training draws the same parts
         torch.manual_seed(seed + epoch)
@@ -177,16 +177,16 @@ def _first_layer(
                 progress.advance(len(some))
         with replacing(cache) as partial:
             torch.save(torch.cat(means), partial)
-    found = torch.load(cache, weights_only=True)
-    centre = torch.stack((found.mean(dim=0), found.std(dim=0) + 1e-6))
-    layer = nn.Linear(found.shape[1], shares.shape[1])
+    means = torch.load(cache, weights_only=True)
+    centre = torch.stack((means.mean(dim=0), means.std(dim=0) + 1e-6))
+    layer = nn.Linear(means.shape[1], shares.shape[1])
     nn.init.zeros_(layer.weight)
     layer.bias.data = torch.logit(shares.mean(dim=0).clamp(1e-3, 0.999))
     optimiser = torch.optim.Adam(layer.parameters(), lr=1e-3)
     for _ in range(8):
-        order: Any = torch.randperm(len(found))
+        order: Any = torch.randperm(len(means))
         for rows in order.split(128):
-            loss = _loss(layer((found[rows] - centre[0]) / centre[1]), shares[rows])
+            loss = _loss(layer((means[rows] - centre[0]) / centre[1]), shares[rows])
             optimiser.zero_grad()
             (loss + 0.03 * layer.weight.square().sum()).backward()
             optimiser.step()

@@ -78,11 +78,11 @@ def prepare_flickr8k(photos: Path, folder: Path) -> None:
     if not (images / "flickr8k").exists():
         (images / "flickr8k").symlink_to((photos / "images").resolve(), target_is_directory=True)
     read = read_photos(photos / "captions.csv")
-    found = [replace(photo, file=Path("flickr8k", photo.file)) for photo in read]
-    write_images(found, images, images)
+    linked = [replace(photo, file=Path("flickr8k", photo.file)) for photo in read]
+    write_images(linked, images, images)
     annotations = folder / "dataset_flickr8k.json"
     if not annotations.is_file():
-        write_annotations(annotations, found, {}, dataset="flickr8k")
+        write_annotations(annotations, linked, {}, dataset="flickr8k")
 
 
 def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Config:
@@ -100,9 +100,9 @@ def row_config(folder: Path, row: str, seed: int, fields: Sequence[str]) -> Conf
 
 def figures(evaluation: Path) -> list[str]:
     """Return the cells of `FIGURES` of a result of a2 evaluate."""
-    found: Any = read_json(evaluation / METRICS)
-    values = [found["metrics"][name] for name in PUBLISHED]
-    values.append(found["bleu_without_brevity_penalty"][3])
+    metrics: Any = read_json(evaluation / METRICS)
+    values = [metrics["metrics"][name] for name in PUBLISHED]
+    values.append(metrics["bleu_without_brevity_penalty"][3])
     file = evaluation / ATTENTION
     distance = distance_from_even(AttentionFile(file)) if file.is_file() else None
     return [*(f"{v:.3f}" for v in values), "-" if distance is None else f"{distance:.3f}"]
@@ -110,9 +110,9 @@ def figures(evaluation: Path) -> list[str]:
 
 def distance_from_even(attention: AttentionFile) -> float | None:
     """Return the total variation between a word's attention and an even spread, mean over words."""
-    found = [
+    distances = [
         np.abs(row / row.sum() - 1 / len(row)).sum() / 2
         for image_id in attention
         for row in attention[image_id].original
     ]
-    return float(np.mean(found)) if found else None
+    return float(np.mean(distances)) if distances else None

@@ -91,7 +91,7 @@ def open_in_chromium(path: Path, rounds: int) -> list[list[str]]:
     """Return medians of the milliseconds until the page is loaded, of sorting and searching."""
     from playwright.sync_api import sync_playwright
 
-    found: dict[str, list[float]] = {}
+    spans: dict[str, list[float]] = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         for _ in range(rounds):
@@ -100,17 +100,17 @@ def open_in_chromium(path: Path, rounds: int) -> list[list[str]]:
             metrics.send("Performance.enable")
             page.goto(path.as_uri(), timeout=0)
             spent = {
-                one["name"]: one["value"]
-                for one in metrics.send("Performance.getMetrics")["metrics"]
+                metric["name"]: metric["value"]
+                for metric in metrics.send("Performance.getMetrics")["metrics"]
             }
-            found.setdefault("CPU of the page", []).append(1000 * spent["ProcessTime"])
+            spans.setdefault("CPU of the page", []).append(1000 * spent["ProcessTime"])
             for name, script in SCRIPTS.items():
-                found.setdefault(name, []).append(cast("float", page.evaluate(script)))
+                spans.setdefault(name, []).append(cast("float", page.evaluate(script)))
             page.close()
         browser.close()
     return [
         [f"{name}, ms", f"{np.median(times):.0f}", f"{min(times):.0f}-{max(times):.0f}"]
-        for name, times in found.items()
+        for name, times in spans.items()
     ]
 
 

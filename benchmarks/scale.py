@@ -169,9 +169,9 @@ def main(quick: bool, images: tuple[int, ...], folder: Path | None) -> None:
     for count in [500] if quick else images:
         with tempfile.TemporaryDirectory(dir=folder) as name:
             rows = []
-            for step, found in steps(Path(name), count):
-                rate = f"{found.count / found.elapsed:,.0f}" if found.count > 1 else ""
-                figures = f"{found.elapsed:.2f} s", f"{found.cpu:.2f} s", f"{found.own:,.0f} MiB"
+            for step, cost in steps(Path(name), count):
+                rate = f"{cost.count / cost.elapsed:,.0f}" if cost.count > 1 else ""
+                figures = f"{cost.elapsed:.2f} s", f"{cost.cpu:.2f} s", f"{cost.own:,.0f} MiB"
                 rows.append([step, *figures, rate])
             size = sum(path.stat().st_size for path in Path(name).rglob("*") if path.is_file())
         print_table(

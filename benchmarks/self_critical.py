@@ -114,7 +114,7 @@ def a2_gradients(
     """Sample without a graph, then run one pass with gradients; return samples, (B, K, L)."""
     memory = captioner.encode(*regions)
     generator = torch.Generator().manual_seed(0)
-    found = generate_rollouts(
+    rollouts = generate_rollouts(
         captioner,
         memory,
         reward,
@@ -122,10 +122,10 @@ def a2_gradients(
         max_length=sizes.tokens,
         generator=generator,
     )
-    scored = captioner.score(memory, found.captions)
-    tokens = (found.captions != PAD).sum()
-    torch.autograd.backward(self_critical_loss(scored.log_probs, found.advantages) / tokens)
-    return found.captions
+    scored = captioner.score(memory, rollouts.captions)
+    tokens = (rollouts.captions != PAD).sum()
+    torch.autograd.backward(self_critical_loss(scored.log_probs, rollouts.advantages) / tokens)
+    return rollouts.captions
 
 
 def plain_gradients(

@@ -105,11 +105,11 @@ class SSDLite:
         name, read = f"BoxPredictor_{number}/{kind}Predictor", self._tensors
         states = _same(states, read[f"{name}_depthwise/depthwise_weights"].permute(2, 3, 0, 1))
         parts = ("moving_mean", "moving_variance", "gamma", "beta")
-        mean, variance, scale, shift = (read[f"{name}_depthwise/BatchNorm/{one}"] for one in parts)
+        mean, variance, scale, shift = (read[f"{name}_depthwise/BatchNorm/{p}"] for p in parts)
         states = F.relu6(F.batch_norm(states, mean, variance, scale, shift, eps=1e-3))
         kernel, bias = read[f"{name}/weights"].permute(3, 2, 0, 1), read[f"{name}/biases"]
-        found = _same(states, kernel, bias).float().permute(0, 2, 3, 1)
-        return found.reshape(len(found), -1, width)  # (B, h, w, a * width) -> (B, h * w * a, width)
+        cells = _same(states, kernel, bias).float().permute(0, 2, 3, 1)
+        return cells.reshape(len(cells), -1, width)  # (B, h, w, a * width) -> (B, h * w * a, width)
 
     def _decoded(self, encoded: Tensor) -> Tensor:
         y1, x1, y2, x2 = self._anchors.unbind(1)
@@ -140,9 +140,9 @@ def load(folder: Path) -> SSDLite:
         [group] = document["weightsManifest"]
         content, start = b"".join((folder / name).read_bytes() for name in group["paths"]), 0
         for entry in group["weights"]:
-            found = np.frombuffer(content, entry["dtype"], math.prod(entry["shape"]), start)
-            tensors[entry["name"]] = torch.from_numpy(found.reshape(entry["shape"]).copy())
-            start += found.nbytes
+            values = np.frombuffer(content, entry["dtype"], math.prod(entry["shape"]), start)
+            tensors[entry["name"]] = torch.from_numpy(values.reshape(entry["shape"]).copy())
+            start += values.nbytes
         return SSDLite(tensors)
     except (A2Error, OSError, LookupError, TypeError, ValueError) as error:
         raise InputError(
@@ -222,11 +222,11 @@ def main(weights: Path, images: Path, output: Path) -> None:
     """Detect COCO's categories in photographs and write their boxes."""
     try:
         files = [str(path) for path in list_images(images)]
-        found = instances(load(weights), images, files)
+        detections = instances(load(weights), images, files)
     except A2Error as error:
         raise click.ClickException(str(error)) from error
     with replacing(output) as partial:
-        partial.write_text(json.dumps(found), encoding="utf-8")
+        partial.write_text(json.dumps(detections), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -180,15 +180,15 @@ def gradient_difference(captioner: TransformerCaptioner, batch: Batch) -> float:
     Computed without dropout, which is random.
     """
     captioner.eval()
-    found = []
+    flattened = []
     for gradients in EXACT.values():
         captioner.zero_grad()
         gradients(captioner, batch)
-        found.append(
+        flattened.append(
             torch.cat([p.grad.flatten() for p in captioner.parameters() if p.grad is not None])
         )
     captioner.zero_grad()
-    ours, plain = found
+    ours, plain = flattened
     return float((ours - plain).abs().max() / plain.abs().max())
 
 
@@ -267,7 +267,7 @@ def price(config: TransformerConfig, sizes: Sizes, batch: Batch, *, rounds: int)
     parameters = {}
     for label, model in (("aligned", config), ("plain", plain)):
         trained, searched = (new_captioner(model, sizes) for _ in range(2))
-        parameters[label] = sum(one.numel() for one in trained.parameters())
+        parameters[label] = sum(parameter.numel() for parameter in trained.parameters())
         forms[f"step {label}"] = partial(training_step(trained.train(), a2_gradients), batch)
         forms[f"search {label}"] = partial(search, searched.eval(), batch)
     # the least CPU time of each: other programs only ever add to it

@@ -94,7 +94,7 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
     The captioners that they start from come first.
     """
     fusions = {fusion: _fusion(fusion) for fusion in extent.fusions}
-    weighed = {str(one): _gate(f"penalty_weight={one}") for one in extent.weights}
+    weighed = {str(weight): _gate(f"penalty_weight={weight}") for weight in extent.weights}
     variants: dict[str, tuple[str, int, Mapping[str, tuple[str, ...]]]] = {
         FUSED: (PLAIN, extent.seeds, fusions),
         DEVIATED: (PLANTED, extent.planted_seeds, {x: _fusion(x) for x in extent.planted_fusions}),
@@ -106,14 +106,14 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         LAYERED: (PLAIN, extent.other_seeds, {x: _gate(field) for x, field in LAYERS.items()}),
         RIVALLED: (PLAIN, extent.other_seeds, RIVALS),
     }
-    found = [
+    grid = [
         Trial(part, label, seed, world, fields, self_critical=part == FUSED)
-        for part, (world, seeds, labelled) in ((one, variants[one]) for one in PARTS)
+        for part, (world, seeds, labelled) in ((name, variants[name]) for name in PARTS)
         if part in parts
         for seed in range(seeds)
         for label, fields in labelled.items()
     ]
-    return [*dict.fromkeys(trial.start for trial in found), *found]
+    return [*dict.fromkeys(trial.start for trial in grid), *grid]
 
 
 def _gate(*fields: str) -> tuple[str, ...]:

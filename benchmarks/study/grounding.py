@@ -49,8 +49,8 @@ def grounded_words(
 def mass(attention: Floats, right: Bools) -> Floats:
     """Return the share of attention on the right regions: (..., R), (R,) -> (...), NaN for 0."""
     total = attention.sum(axis=-1, dtype=float)
-    found = attention[..., right].sum(axis=-1, dtype=float)
-    shares: Floats = np.divide(found, total, out=np.full_like(total, np.nan), where=total > 0)
+    right_mass = attention[..., right].sum(axis=-1, dtype=float)
+    shares: Floats = np.divide(right_mass, total, out=np.full_like(total, np.nan), where=total > 0)
     return shares
 
 
@@ -58,7 +58,7 @@ class GroundingMeter:
     """Mean grounding over the words of captions, by group and for all groups together."""
 
     def __init__(self) -> None:
-        self._found: dict[str, dict[str, list[float]]] = {}
+        self._measures: dict[str, dict[str, list[float]]] = {}
 
     def add(
         self, words: Iterable[GroundedWord | None], attention: Attention, overlapping: Bools
@@ -72,25 +72,25 @@ class GroundingMeter:
             for name, value in _measured(attention, position, right).items():
                 for group in (ALL, word.group):
                     if not np.isnan(value):
-                        self._found.setdefault(group, {}).setdefault(name, []).append(value)
+                        self._measures.setdefault(group, {}).setdefault(name, []).append(value)
 
     def results(self) -> dict[str, dict[str, float]]:
         """Return group -> measure -> mean; `words` is the number of counted words."""
         return {
-            group: {name: sum(values) / len(values) for name, values in found.items()}
-            | {"words": len(found["chance"])}
-            for group, found in self._found.items()
+            group: {name: sum(values) / len(values) for name, values in measures.items()}
+            | {"words": len(measures["chance"])}
+            for group, measures in self._measures.items()
         }
 
 
 def _measured(attention: Attention, position: int, right: Bools) -> dict[str, float]:
     """Return chance, and mass and pointing of each attention, averaged and by layer."""
-    found = {"chance": float(right.mean())}
+    measures = {"chance": float(right.mean())}
     for name, by_layer in attention.items():
         here = by_layer[:, position]  # -> (layers, R)
         averaged = here.mean(axis=0)
-        found[name] = share = float(mass(averaged, right))
-        found[f"{name} points"] = np.nan if np.isnan(share) else float(right[averaged.argmax()])
+        measures[name] = share = float(mass(averaged, right))
+        measures[f"{name} points"] = np.nan if np.isnan(share) else float(right[averaged.argmax()])
         for number, value in enumerate(mass(here, right), start=1):
-            found[f"{name} layer {number}"] = float(value)
-    return found
+            measures[f"{name} layer {number}"] = float(value)
+    return measures

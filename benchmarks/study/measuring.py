@@ -104,9 +104,8 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         "grounding": grounding,
         "companions": companions,
         **_errors(captions, subject.instances, subject.world),
-        "erasure": {one.order: asdict(one) for one in analysed.erasure},
-        "million parameters": sum(one.numel() for one in subject.saved.captioner.parameters())
-        / 1e6,
+        "erasure": {row.order: asdict(row) for row in analysed.erasure},
+        "million parameters": sum(p.numel() for p in subject.saved.captioner.parameters()) / 1e6,
         "mean mask": _mean([layer.keep for layer in analysed.layers]),
         "layers": [
             {
@@ -153,13 +152,13 @@ def ground(subject: Subject) -> tuple[dict[str, dict[str, float]], dict[str, flo
         layers = teacher_forced(subject.saved, batch, captions)
         for row, image_id in enumerate(batch.image_ids):
             regions = store[image_id].boxes
-            found = subject.instances[image_id]
-            overlapping = box_iou(regions, found.boxes) >= MIN_IOU
+            objects = subject.instances[image_id]
+            overlapping = box_iou(regions, objects.boxes) >= MIN_IOU
             for number, caption in enumerate(captions[row]):
                 cells = (slice(None), row, number, slice(None), slice(len(regions)))
                 attention = {name: values[cells] for name, values in layers.items()}
                 meter.add(grounded_words(caption[:_LONGEST], group_of), attention, overlapping)
-                paired = companion_words(caption[:_LONGEST], found, subject.world.companions)
+                paired = companion_words(caption[:_LONGEST], objects, subject.world.companions)
                 companions.add(paired, attention, overlapping)
     return meter.results(), companions.results().get(COMPANION, {})
 
@@ -175,11 +174,11 @@ def teacher_forced(
     memory = saved.captioner.encode(batch.features, batch.boxes, batch.region_mask)
     attention = saved.captioner.score(memory, tokens).attention
     shape = (*tokens.shape, batch.features.shape[1])
-    found = {ATTENTION: _stacked([layer.original for layer in attention], shape)}
+    attentions = {ATTENTION: _stacked([layer.original for layer in attention], shape)}
     if saved.captioner.has_masks:
-        found[ALIGNED] = _stacked([layer.used for layer in attention], shape)
-        found[EVIDENCE] = _stacked([_evidence(layer) for layer in attention], shape)
-    return found
+        attentions[ALIGNED] = _stacked([layer.used for layer in attention], shape)
+        attentions[EVIDENCE] = _stacked([_evidence(layer) for layer in attention], shape)
+    return attentions
 
 
 def _evidence(layer: AlignedAttention) -> Tensor:
@@ -206,10 +205,10 @@ def _encoded(
 
 def _stacked(layers: Sequence[Tensor], shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Stack (B, H, K * L, R) per layer to (layers, B, K, L, R), averaged over heads."""
-    found: NDArray[np.float64] = (
+    stacked: NDArray[np.float64] = (
         torch.stack([layer.double().mean(dim=1).reshape(shape) for layer in layers]).cpu().numpy()
     )
-    return found
+    return stacked
 
 
 def companion_words(
@@ -219,12 +218,12 @@ def companion_words(
 ) -> list[GroundedWord | None]:
     """Return the caption's words of paired categories, grounded in companions in the image."""
     categories = _category_of_forms(companions)
-    found: list[GroundedWord | None] = []
+    words: list[GroundedWord | None] = []
     for text, _ in caption:
         companion = companions[categories[text]] if text in categories else None
         objects = tuple(i for i, name in enumerate(instances.names) if name == companion)
-        found.append(GroundedWord(text, COMPANION, objects) if objects else None)
-    return found
+        words.append(GroundedWord(text, COMPANION, objects) if objects else None)
+    return words
 
 
 def companion_errors(
@@ -255,12 +254,12 @@ def companion_errors(
 
 def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean of the defined values."""
-    found = [value for value in values if value is not None]
-    return sum(found) / len(found) if found else None
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if defined else None
 
 
-def _share(found: Sequence[bool]) -> float | None:
-    return sum(found) / len(found) if found else None
+def _share(answers: Sequence[bool]) -> float | None:
+    return sum(answers) / len(answers) if answers else None
 
 
 def _category_of_forms(companions: Mapping[str, str]) -> dict[str, str]:

@@ -53,12 +53,12 @@ def _flat(value: object, name: str) -> Iterator[tuple[str, float]]:
 
 def _training(epochs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the first and last epoch of the values that training reports."""
-    found = {}
+    ends = {}
     for name in ("loss", "reward", "CIDEr"):
         if name in epochs[0]:
-            found[f"first epoch/{name}"] = epochs[0][name]
-            found[f"last epoch/{name}"] = epochs[-1][name]
-    return found
+            ends[f"first epoch/{name}"] = epochs[0][name]
+            ends[f"last epoch/{name}"] = epochs[-1][name]
+    return ends
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Results:
 
     def labels(self, part: str, phase: str) -> list[str]:
         """Return the rows of a table in the order of the trials."""
-        found = [row.label for row in self.rows if (row.part, row.phase) == (part, phase)]
-        return list(dict.fromkeys(found))
+        labels = [row.label for row in self.rows if (row.part, row.phase) == (part, phase)]
+        return list(dict.fromkeys(labels))
 
     def names(self) -> list[str]:
         """Return the names of all values."""
@@ -86,8 +86,8 @@ class Results:
 
     def mean(self, part: str, label: str, phase: str, name: str) -> Interval | None:
         """Return the mean over seeds; None if it is undefined for all."""
-        found = self.by_seed(part, label, phase, name)
-        return interval(list(found.values())) if found else None
+        means = self.by_seed(part, label, phase, name)
+        return interval(list(means.values())) if means else None
 
     def write(self, path: Path) -> None:
         """Write a CSV file with a column per name."""
@@ -95,9 +95,9 @@ class Results:
         names = self.names()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*_NAMED, *names])
-        for found in self.rows:
-            values = [_format(found.values.get(name)) for name in names]
-            writer.writerow([found.part, found.label, found.phase, found.seed, *values])
+        for row in self.rows:
+            values = [_format(row.values.get(name)) for name in names]
+            writer.writerow([row.part, row.label, row.phase, row.seed, *values])
         path.write_text(text.getvalue(), encoding="utf-8")
 
 

@@ -124,7 +124,7 @@ def jobs(study: Study, trials: Sequence[Trial]) -> list[Job]:
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(_config(study, trial).to_yaml(), []).append(trial)
-    found = []
+    listed = []
     for first, *others in groups.values():
         config = _config(study, first)
         if not any(trial.self_critical for trial in (first, *others)):
@@ -132,8 +132,8 @@ def jobs(study: Study, trials: Sequence[Trial]) -> list[Job]:
         start = None
         if first.part != STARTS:
             start = _without_self_critical(_config(study, first.start))
-        found.append(Job(study.world(first.world), config, start, (first, *others)))
-    return found
+        listed.append(Job(study.world(first.world), config, start, (first, *others)))
+    return listed
 
 
 def _config(study: Study, trial: Trial) -> Config:
@@ -170,7 +170,7 @@ def run_jobs(
 def run_job(study: Study, job: Job) -> list[Finding]:
     """Train a captioner and measure it after each training task."""
     logging.disable(logging.WARNING)
-    found = []
+    findings = []
     config = job.config
     if job.start is not None:
         with Experiment(job.start, study.artifacts) as started:
@@ -183,8 +183,8 @@ def run_job(study: Study, job: Job) -> list[Finding]:
         for stage, phase in zip(opened.training, (CROSS_ENTROPY, SELF_CRITICAL), strict=False):
             outcome = opened.run(stage)
             subject = Subject(outcome.directory, features, captions, job.world, study.analysed)
-            found.append(_finding(study, phase, outcome, subject))
-    return found
+            findings.append(_finding(study, phase, outcome, subject))
+    return findings
 
 
 def _finding(study: Study, phase: str, outcome: Outcome, subject: Subject) -> Finding:
@@ -212,5 +212,5 @@ def _measured_once(study: Study, subject: Subject) -> dict[str, Any]:
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, measure(subject, artifacts=study.artifacts))
-    found: Any = read_json(path)
-    return dict(found)
+    measures: Any = read_json(path)
+    return dict(measures)

@@ -156,20 +156,20 @@ def _groups(results: Results, part: str, phase: str) -> str:
     labels = results.labels(part, phase)
 
     def means(label: str, kind: str, groups: Iterable[str]) -> list[Interval | None]:
-        return [results.mean(part, label, phase, f"grounding/{one}/{kind}") for one in groups]
+        return [results.mean(part, label, phase, f"grounding/{group}/{kind}") for group in groups]
 
-    groups = [one for one in GROUPS if any(any(means(x, "words", [one])) for x in labels)]
+    groups = [group for group in GROUPS if any(any(means(x, "words", [group])) for x in labels)]
     rows = [
-        [f"{label}, {symbol}", *map(_cell, found)]
+        [f"{label}, {symbol}", *map(_cell, intervals)]
         for label in labels
         for kind, symbol in SYMBOLS.items()
-        if any(found := means(label, kind, groups))
+        if any(intervals := means(label, kind, groups))
     ]
     if rows:
         for kind, form in (("chance", "{:.3f}"), ("words", "{:,.0f}")):
-            found = means(labels[0], kind, groups)
+            intervals = means(labels[0], kind, groups)
             rows.append(
-                [kind, *(_EMPTY if one is None else form.format(one.mean) for one in found)]
+                [kind, *(_EMPTY if mean is None else form.format(mean.mean) for mean in intervals)]
             )
     return _table(f"{_title(part, phase)}: grounding by group of words", ["", *groups], rows)
 
@@ -238,14 +238,14 @@ def _title(part: str, phase: str) -> str:
     return f"{_TITLES[part]}, after {phase}"
 
 
-def _cell(found: Interval | None, *, sign: bool = False) -> str:
+def _cell(mean: Interval | None, *, sign: bool = False) -> str:
     """Format a mean with its interval; a difference that excludes 0 is bold."""
-    if found is None:
+    if mean is None:
         return _EMPTY
     if not sign:
-        return str(found)
-    text = f"+{found}" if found.mean >= 0 else f"−{str(found).lstrip('-')}"
-    return f"**{text}**" if found.excludes_zero else text
+        return str(mean)
+    text = f"+{mean}" if mean.mean >= 0 else f"−{str(mean).lstrip('-')}"
+    return f"**{text}**" if mean.excludes_zero else text
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -305,10 +305,10 @@ def _curves(
     positions: Sequence[float],
     value: Callable[[str, float], Interval | None],
 ) -> list[Curve]:
-    found = []
+    curves = []
     for label in labels:
         means = [(position, value(label, position)) for position in positions]
         points = [(float(position), mean.mean) for position, mean in means if mean is not None]
         if points:
-            found.append(Curve(label, points))
-    return found
+            curves.append(Curve(label, points))
+    return curves

@@ -64,20 +64,20 @@ class World:
     @cached_property
     def captions(self) -> dict[str, list[list[tuple[str, list[int]]]]]:
         """Image id -> captions as words with the indices of their objects."""
-        found: Any = read_json(self.folder / "grounding.json")
-        return dict(found)
+        captions: Any = read_json(self.folder / "grounding.json")
+        return dict(captions)
 
     @cached_property
     def word_groups(self) -> dict[str, list[str]]:
         """Group -> its words."""
-        found: Any = read_json(self.folder / "words.json")
-        return dict(found)
+        groups: Any = read_json(self.folder / "words.json")
+        return dict(groups)
 
     @cached_property
     def companions(self) -> dict[str, str]:
         """Category of objects -> category of clutter that a planted world puts beside it."""
-        found: Any = read_json(self.folder / "scenes.json")
-        return dict(found["companions"])
+        description: Any = read_json(self.folder / "scenes.json")
+        return dict(description["companions"])
 
 
 def draw_world(world: World, images: Images) -> None:
@@ -108,10 +108,10 @@ def chosen_images(images: Sequence[Mapping[str, Any]], counts: Images) -> list[d
         "val": (held_out, 0, counts.validate),
         "test": (held_out, counts.validate, counts.test),
     }
-    found = []
+    chosen = []
     for split, (source, first, count) in wanted.items():
         part = source[first : first + count]
         if len(part) < count:
             raise ValueError(f"too few images for {split}: {len(part)} of {count}; draw more")
-        found += [{**image, "split": split} for image in part]
-    return found
+        chosen += [{**image, "split": split} for image in part]
+    return chosen
