@@ -118,7 +118,7 @@ def _pool(meta: DetectorMeta) -> Pooling:
         boxes = _module("structures").Boxes
         for some in torch.split(rois, chunk):
             per_image = [some[some[:, 0] == index, 1:] for index in range(len(maps))]
-            yield pooler([maps], [boxes(found) for found in per_image])
+            yield pooler([maps], [boxes(corners) for corners in per_image])
 
     return pool
 

@@ -83,8 +83,8 @@ class _Block(nn.Module):
         states = F.relu6(self._bn0(self._expand_conv(given))) if self._expands else given
         states = F.relu6(self._bn1(self._depthwise_conv(states)))
         states = self._bn2(self._project_conv(states))
-        found: Tensor = given + states if self._adds else states
-        return found
+        output: Tensor = given + states if self._adds else states
+        return output
 
 
 class _SamePadding(nn.Conv2d):

@@ -101,20 +101,20 @@ class Extractor:
         Images of equal size with given boxes pass the network together. The results equal single
         ones to float32 rounding. Raises InputError as a single call does.
         """
-        found: dict[int, Regions] = {}
+        regions: dict[int, Regions] = {}
         with_boxes: dict[int, Pixels] = {}
         with torch.inference_mode():
             for index, (image, given) in enumerate(zip(images, boxes, strict=True)):
                 if given is None:
-                    found[index] = self._detect(image)
+                    regions[index] = self._detect(image)
                 else:
                     check_boxes(given, height=image.shape[0], width=image.shape[1])
                     with_boxes[index] = image
             for batch in batches_of_one_size(with_boxes):
                 given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
                 extracted = self._extract([images[index] for index in batch], given_boxes)
-                found.update(zip(batch, extracted, strict=True))
-        return [found[index] for index in range(len(images))]
+                regions.update(zip(batch, extracted, strict=True))
+        return [regions[index] for index in range(len(images))]
 
     def _detect(self, image: Pixels) -> Regions:
         if self.config.boxes == "given":
@@ -124,8 +124,8 @@ class Extractor:
             )
         scaled, (size,) = self._scaled([image])
         selection, precision = self._selection, self._precision
-        found = self._network(scaled, size=size, selection=selection, precision=precision)
-        return _regions(found.boxes, found, image)
+        detected = self._network(scaled, size=size, selection=selection, precision=precision)
+        return _regions(detected.boxes, detected, image)
 
     def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> list[Regions]:
         """Return the regions of given boxes of images that have one size."""
@@ -135,10 +135,10 @@ class Extractor:
         rois = batch_rois([torch.from_numpy(given * factors) for given in boxes]).to(self.device)
         features = network.backbone(scaled)
         predicted = network.predict(features, rois, roi_size=self.config.roi_size)
-        found = network.on_cpu(rois, predicted, size=sizes[0])
+        classified = network.on_cpu(rois, predicted, size=sizes[0])
         ends = np.cumsum([len(given) for given in boxes])
         return [
-            _regions(given, found.rows(np.arange(end - len(given), end)), image)
+            _regions(given, classified.rows(np.arange(end - len(given), end)), image)
             for given, end, image in zip(boxes, ends, images, strict=True)
         ]
 
@@ -189,15 +189,15 @@ def load_extractor(
     return Extractor(detector, config=config, device="cpu" if device == "mps" else device)
 
 
-def _regions(boxes: Boxes, found: DetectedRegions, image: Pixels) -> Regions:
-    has_attributes = found.attributes.shape[1] > 0
+def _regions(boxes: Boxes, classified: DetectedRegions, image: Pixels) -> Regions:
+    has_attributes = classified.attributes.shape[1] > 0
     return Regions(
         boxes=boxes,
-        features=found.features,
-        scores=found.probabilities.max(axis=1),
-        class_ids=found.probabilities.argmax(axis=1).astype(np.int32),
-        attribute_ids=found.attributes[:, 0].astype(np.int32) if has_attributes else None,
-        attribute_scores=found.attributes[:, 1] if has_attributes else None,
+        features=classified.features,
+        scores=classified.probabilities.max(axis=1),
+        class_ids=classified.probabilities.argmax(axis=1).astype(np.int32),
+        attribute_ids=classified.attributes[:, 0].astype(np.int32) if has_attributes else None,
+        attribute_scores=classified.attributes[:, 1] if has_attributes else None,
         width=image.shape[1],
         height=image.shape[0],
     )

@@ -103,11 +103,11 @@ class GridExtractor:
         mixed = torch.autocast(self.device.type, torch.bfloat16, enabled=is_mixed)
         with torch.inference_mode():
             with mixed:
-                found = self._map(rgb[None].to(self.device))["map"].float()
+                feature_map = self._map(rgb[None].to(self.device))["map"].float()
             if self.config.boxes == "grid":
-                pooled = F.adaptive_avg_pool2d(found, cells)[0].flatten(1).T  # -> (n * n, C)
+                pooled = F.adaptive_avg_pool2d(feature_map, cells)[0].flatten(1).T  # -> (n * n, C)
             else:
-                pooled = self._pooled(found, boxes, height=height, width=width)
+                pooled = self._pooled(feature_map, boxes, height=height, width=width)
         return Regions(
             boxes=boxes,
             features=pooled.contiguous().cpu().numpy(),
@@ -118,15 +118,15 @@ class GridExtractor:
             height=height,
         )
 
-    def _pooled(self, found: Tensor, boxes: Boxes, *, height: int, width: int) -> Tensor:
+    def _pooled(self, feature_map: Tensor, boxes: Boxes, *, height: int, width: int) -> Tensor:
         """Return the mean of the map in each box: (1, C, h, w), (R, 4) -> (R, C)."""
         network = cast(EfficientNetLite, self._map)
         factors = np.array([network.side / width, network.side / height] * 2, np.float32)
         # RoIAlign takes the first cell to be half a stride from the edge
         scaled = boxes * factors + np.float32(STRIDE / 2 - network.first_centre())
-        rois = batch_rois([torch.from_numpy(scaled)]).to(found)
+        rois = batch_rois([torch.from_numpy(scaled)]).to(feature_map)
         aligned = roi_align(
-            found, rois, size=self.config.grid_size, scale=1 / STRIDE, chunk=_TOGETHER
+            feature_map, rois, size=self.config.grid_size, scale=1 / STRIDE, chunk=_TOGETHER
         )
         return torch.cat([some.mean(dim=(2, 3)) for some in aligned])
 
@@ -234,13 +234,13 @@ def _channels(network: nn.Module, config: ExtractConfig) -> int:
     side = network.side if isinstance(network, _OF_ONE_SIDE) else _CROP
     device = next(network.parameters()).device
     with torch.inference_mode():
-        found: Tensor = network(torch.zeros(1, 3, side, side, device=device))["map"]
-    if found.ndim != 4:
+        feature_map: Tensor = network(torch.zeros(1, 3, side, side, device=device))["map"]
+    if feature_map.ndim != 4:
         raise ConfigError(
             f"extract.grid_layer has no spatial map: {config.grid_layer!r} of "
             f"{config.grid_backbone}; name a convolutional layer"
         )
-    return found.shape[1]
+    return feature_map.shape[1]
 
 
 def _backbone(name: GridBackbone) -> nn.Module:

@@ -121,8 +121,8 @@ def _orientation(image: Image.Image) -> object:
 def _is_complete(jpeg: bytes) -> bool:
     """Return whether the end marker of the first image of a JPEG is reached."""
     at = 2
-    while (found := _JPEG_MARKER.search(jpeg, at)) is not None:
-        at = found.end()
+    while (marker := _JPEG_MARKER.search(jpeg, at)) is not None:
+        at = marker.end()
         if jpeg[at - 1] == _END_OF_JPEG:
             return True
         at += int.from_bytes(jpeg[at : at + 2], "big")  # a thumbnail has an end marker too

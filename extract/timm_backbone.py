@@ -46,11 +46,11 @@ class TimmBackbone(nn.Module):
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Return the map, (B, C, h, w); images: (B, 3, side, side), red first, normalised."""
-        found: Tensor = cast(Any, self.network).forward_features(images)
-        if found.ndim == 3:  # the tokens of a vision transformer, class tokens first
-            patches = found[:, self._first_patch :].transpose(1, 2)
+        features: Tensor = cast(Any, self.network).forward_features(images)
+        if features.ndim == 3:  # the tokens of a vision transformer, class tokens first
+            patches = features[:, self._first_patch :].transpose(1, 2)
             rows = math.isqrt(patches.shape[2])
-            found = patches.reshape(*patches.shape[:2], rows, rows)
-        elif found.shape[1] != self.features:  # Swin's channels are last
-            found = found.permute(0, 3, 1, 2)
-        return {"map": found}
+            features = patches.reshape(*patches.shape[:2], rows, rows)
+        elif features.shape[1] != self.features:  # Swin's channels are last
+            features = features.permute(0, 3, 1, 2)
+        return {"map": features}

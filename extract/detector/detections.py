@@ -53,7 +53,7 @@ def detect_objects(
     roi_size: cells per side into which they are pooled, as in training.
     Raises InputError where an image is too thin.
     """
-    found: dict[int, Detections] = {}
+    detections: dict[int, Detections] = {}
     predictor = detector.roi_heads.box_predictor
     with torch.inference_mode():
         for indices, sizes, maps, proposed in _proposed(detector, images, count=proposals):
@@ -66,8 +66,8 @@ def detect_objects(
             counts = [len(boxes) for boxes in proposed]
             parts = zip(*(torch.split(part, counts) for part in outputs), strict=True)
             for index, size, boxes, own in zip(indices, sizes, proposed, parts, strict=True):
-                found[index] = _detections(detector, boxes, own, size=size)
-    return [found[index] for index in range(len(images))]
+                detections[index] = _detections(detector, boxes, own, size=size)
+    return [detections[index] for index in range(len(images))]
 
 
 def propose_regions(
@@ -77,12 +77,12 @@ def propose_regions(
 
     N is at most count.
     """
-    found: dict[int, NDArray[np.float32]] = {}
+    proposals: dict[int, NDArray[np.float32]] = {}
     with torch.inference_mode():
         for indices, sizes, _, proposed in _proposed(detector, images, count=count):
             for index, size, boxes in zip(indices, sizes, proposed, strict=True):
-                found[index] = size.unscaled(boxes.cpu().numpy())
-    return [found[index] for index in range(len(images))]
+                proposals[index] = size.unscaled(boxes.cpu().numpy())
+    return [proposals[index] for index in range(len(images))]
 
 
 def _proposed(

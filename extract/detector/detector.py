@@ -105,9 +105,9 @@ class Detector(nn.Module):
         # a convolution of few regions adds in another order, on a GPU too, where chunks are larger
         missing = -len(proposals) % CHUNK if features.device.type == "cpu" else 0
         rois = batch_rois([torch.cat([proposals, proposals[-1:].expand(missing, -1)])])
-        found = self.predict(features, rois, roi_size=selection.roi_size)
-        every = self.on_cpu(rois, found, size=size)
-        return every.rows(np.arange(len(proposals)))
+        predictions = self.predict(features, rois, roi_size=selection.roi_size)
+        regions = self.on_cpu(rois, predictions, size=size)
+        return regions.rows(np.arange(len(proposals)))
 
     def predict(self, features: Tensor, rois: Tensor, *, roi_size: int) -> RegionPredictions:
         """Return feature, class and attribute of each region, in order.
@@ -127,17 +127,17 @@ class Detector(nn.Module):
         return RegionPredictions(vectors, class_logits, attribute_logits)
 
     def on_cpu(
-        self, rois: Tensor, found: RegionPredictions, *, size: ScaledSize
+        self, rois: Tensor, predicted: RegionPredictions, *, size: ScaledSize
     ) -> DetectedRegions:
         """Copy predictions to the CPU at once, because each copy waits for a GPU; rois: (K, 5)."""
         attributes = rois[:, :0]
-        if (logits := found.attribute_logits) is not None:
+        if (logits := predicted.attribute_logits) is not None:
             # without "no attribute" the same attribute is first, with a higher probability
             is_foreground = self.meta.attribute_softmax == "foreground"
             each = logits[:, :-1].softmax(dim=1) if is_foreground else probabilities(logits)
             ids = logits[:, :-1].argmax(dim=1)
             attributes = torch.stack([ids.float(), each.amax(dim=1)], dim=1)
-        parts = [rois[:, 1:], found.features, probabilities(found.class_logits), attributes]
+        parts = [rois[:, 1:], predicted.features, probabilities(predicted.class_logits), attributes]
         columns = torch.cat(parts, dim=1).cpu().numpy()
         widths = np.cumsum([part.shape[1] for part in parts[:-1]])
         boxes, vectors, classes, attribute = np.split(columns, widths, axis=1)

@@ -122,11 +122,11 @@ def box_overlaps(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
     boxes: (N, 4) float32 x1 y1 x2 y2. Returns (N, N) float32.
     """
     # Not `a2cap.data.boxes`: caffe's cpu_nms.pyx counts the last pixel.
-    one = np.float32(1)
-    areas = (boxes[:, 2] - boxes[:, 0] + one) * (boxes[:, 3] - boxes[:, 1] + one)
+    pixel = np.float32(1)
+    areas = (boxes[:, 2] - boxes[:, 0] + pixel) * (boxes[:, 3] - boxes[:, 1] + pixel)
     top_left = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
     bottom_right = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
-    sides = np.maximum(bottom_right - top_left + one, 0)
+    sides = np.maximum(bottom_right - top_left + pixel, 0)
     shared = sides[:, :, 0] * sides[:, :, 1]
     return np.asarray(shared / (areas[:, None] + areas[None, :] - shared), dtype=np.float32)
 

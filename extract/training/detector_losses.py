@@ -123,10 +123,10 @@ class AttributeLoss:
     def _log_probabilities(self, logits: Tensor) -> Tensor:
         if self.target == "softmax":
             return logits.log_softmax(dim=1)
-        found = torch.zeros_like(logits)  # an attribute outside of all families adds no loss
+        log_probs = torch.zeros_like(logits)  # an attribute outside of all families adds no loss
         for ids in self.families:
-            found[:, ids] = logits[:, ids].log_softmax(dim=1)
-        return found
+            log_probs[:, ids] = logits[:, ids].log_softmax(dim=1)
+        return log_probs
 
 
 def mean_by_image(losses: Tensor, images: Tensor, *, count: int) -> Tensor:

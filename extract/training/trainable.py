@@ -124,16 +124,16 @@ class TrainableDetector(nn.Module):
         """Return the losses of objectness and boxes of the proposal network."""
         chosen, matches = [], []
         for boxes, crowds, size in zip(batch.boxes, batch.crowds, batch.sizes, strict=True):
-            found = match(boxes, scored.anchors, crowds=crowds, rule=ANCHOR_RULE)
-            found = found.masked_fill(_centred_outside(scored.anchors, size), IGNORED)
+            matched = match(boxes, scored.anchors, crowds=crowds, rule=ANCHOR_RULE)
+            matched = matched.masked_fill(_centred_outside(scored.anchors, size), IGNORED)
             taken = sample(
-                found,
+                matched,
                 count=sampling.anchors,
                 positive_fraction=sampling.anchor_positives,
                 generator=generator,
             )
             chosen.append(taken)
-            matches.append(found[taken])
+            matches.append(matched[taken])
         anchors = [scored.anchors[taken] for taken in chosen]
         sampled = self._targets(anchors, matches, batch, weights=(1.0, 1.0, 1.0, 1.0))
         rows = sampled.images, torch.cat(chosen)
@@ -161,8 +161,8 @@ class TrainableDetector(nn.Module):
         # a match of -1 finds the background, appended last
         class_ids = torch.cat(
             [
-                F.pad(ids, (0, 1), value=self.meta.background_index)[found]
-                for found, ids in zip(matches, batch.class_ids, strict=True)
+                F.pad(ids, (0, 1), value=self.meta.background_index)[matched]
+                for matched, ids in zip(matches, batch.class_ids, strict=True)
             ]
         )
         deltas = predictor.bbox_pred(vectors).float()
@@ -193,12 +193,12 @@ class TrainableDetector(nn.Module):
     ) -> Samples:
         """Return sampled boxes of all images with the deltas to their true boxes, times weights."""
         deltas = [torch.zeros_like(some) for some in boxes]  # 0 for background
-        for delta, some, found, true in zip(deltas, boxes, matches, batch.boxes, strict=True):
-            rows = found >= 0
-            encoded = encode_boxes(true[found[rows]], some[rows], plus1=self.meta.decode_plus1)
+        for delta, some, matched, true in zip(deltas, boxes, matches, batch.boxes, strict=True):
+            rows = matched >= 0
+            encoded = encode_boxes(true[matched[rows]], some[rows], plus1=self.meta.decode_plus1)
             delta[rows] = encoded * encoded.new_tensor(weights)
         foreground = torch.cat(matches) >= 0
-        counts = torch.tensor([len(found) for found in matches], device=foreground.device)
+        counts = torch.tensor([len(matched) for matched in matches], device=foreground.device)
         images = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
         return Samples(images, len(batch), torch.cat(boxes), torch.cat(deltas), foreground)
 
@@ -215,15 +215,15 @@ def _sampled_regions(
         candidates = torch.cat([boxes, proposed])
         if not len(candidates):
             candidates = boxes.new_tensor([[0, 0, size.width, size.height]])
-        found = match(boxes, candidates, crowds=crowds, rule=REGION_RULE)
+        matched = match(boxes, candidates, crowds=crowds, rule=REGION_RULE)
         taken = sample(
-            found,
+            matched,
             count=sampling.regions,
             positive_fraction=sampling.region_positives,
             generator=generator,
         )
         regions.append(candidates[taken])
-        matches.append(found[taken])
+        matches.append(matched[taken])
     return regions, matches
 
 
@@ -232,8 +232,8 @@ def _attribute_ids(matches: list[Tensor], batch: LabelledBatch) -> Tensor:
     widest = max(ids.shape[1] for ids in batch.attribute_ids)
     return torch.cat(
         [
-            F.pad(ids, (0, widest - ids.shape[1]), value=BACKGROUND)[found[found >= 0]]
-            for found, ids in zip(matches, batch.attribute_ids, strict=True)
+            F.pad(ids, (0, widest - ids.shape[1]), value=BACKGROUND)[matched[matched >= 0]]
+            for matched, ids in zip(matches, batch.attribute_ids, strict=True)
         ]
     )
 

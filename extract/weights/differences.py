@@ -42,11 +42,11 @@ def added(differences: Mapping[str, Tensor], base: str) -> dict[str, Tensor]:
             f"differences are from unknown weights: {base!r}; known: {', '.join(LITE)}; copy the "
             "file again"
         )
-    found = load_torch_file(wheel_file(base))
+    weights = load_torch_file(wheel_file(base))
     for name, difference in differences.items():
-        if name not in found or found[name].shape != difference.shape:
+        if name not in weights or weights[name].shape != difference.shape:
             raise WeightsError(
                 f"differences do not fit {base}: {name} is of another network; copy the file again"
             )
-        found[name] = found[name] + difference.float()
-    return found
+        weights[name] = weights[name] + difference.float()
+    return weights

@@ -112,10 +112,10 @@ def _renamed(key: str) -> str | None:
         return "backbone.stem.conv1.weight"
     if key.startswith("bn1."):
         return key.replace("bn1.", "backbone.stem.conv1.norm.")
-    found = _BLOCK.fullmatch(key)
-    if found is None:
+    match = _BLOCK.fullmatch(key)
+    if match is None:
         return None
-    layer, block, kind, number, part = found.groups()
+    layer, block, kind, number, part = match.groups()
     stage = int(layer) + 1
     prefix = f"{'roi_heads' if stage == 5 else 'backbone'}.res{stage}.{block}"
     if kind == "downsample.":

@@ -110,11 +110,11 @@ def assemble_detector(
     with torch.device("meta"), skip_init():
         detector = Detector(architecture, meta)
     expected = {key: tuple(tensor.shape) for key, tensor in detector.state_dict().items()}
-    found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
-    if expected != found:
+    shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    if expected != shapes:
         raise WeightsError(
             f"weights {name!r} do not fit a ResNet-{architecture.depth} detector: "
-            f"{_differences(expected, found)}; name a complete file of a known layout"
+            f"{_differences(expected, shapes)}; name a complete file of a known layout"
         )
     detector.load_state_dict({key: tensor.float() for key, tensor in tensors.items()}, assign=True)
     return detector.requires_grad_(False).eval()
@@ -122,8 +122,8 @@ def assemble_detector(
 
 def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture:
     """Read depth, widths and counts from keys and shapes; name: the file's, for messages."""
-    found = Counter(match[1] for key in tensors if (match := _BLOCK.fullmatch(key)))
-    blocks = tuple(found[stage] for stage in "2345")
+    block_counts = Counter(match[1] for key in tensors if (match := _BLOCK.fullmatch(key)))
+    blocks = tuple(block_counts[stage] for stage in "2345")
     bottlenecks = "backbone.res2.0.conv3.weight" in tensors
     depths = [d for d, b in BLOCKS.items() if b == blocks and (d >= 50) == bottlenecks]
     if not depths:
@@ -154,13 +154,13 @@ def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture
 
 
 def _differences(
-    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+    expected: Mapping[str, tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]
 ) -> str:
-    wrong = (key for key in expected.keys() & found.keys() if expected[key] != found[key])
+    wrong = (key for key in expected.keys() & shapes.keys() if expected[key] != shapes[key])
     named = {
-        "missing": sorted(expected.keys() - found.keys()),
-        "unexpected": sorted(found.keys() - expected.keys()),
-        "of another shape": [f"{k} {found[k]} instead of {expected[k]}" for k in sorted(wrong)],
+        "missing": sorted(expected.keys() - shapes.keys()),
+        "unexpected": sorted(shapes.keys() - expected.keys()),
+        "of another shape": [f"{k} {shapes[k]} instead of {expected[k]}" for k in sorted(wrong)],
     }
     return ", ".join(f"{word}: {' '.join(keys)}" for word, keys in named.items() if keys)
 

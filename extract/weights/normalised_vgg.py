@@ -30,13 +30,13 @@ def torchvision_tensors(
     normalised. The first layer, which is linear, is folded into the first convolution.
     """
     pairs = list(zip(_THEIRS, _TORCHVISION, strict=True))
-    found = {
+    renamed = {
         f"features.{ours}.{part}": tensors[f"{theirs}.{part}"]
         for theirs, ours in pairs
         for part in ("weight", "bias")
     }
     first, colours = tensors["2.weight"], tensors["0.weight"][:, :, 0, 0]
     shift = colours @ mean + tensors["0.bias"]  # their input where torchvision's is 0
-    found["features.0.weight"] = torch.einsum("ochw,ci->oihw", first, colours * deviation)
-    found["features.0.bias"] = tensors["2.bias"] + torch.einsum("ochw,c->o", first, shift)
-    return found
+    renamed["features.0.weight"] = torch.einsum("ochw,ci->oihw", first, colours * deviation)
+    renamed["features.0.bias"] = tensors["2.bias"] + torch.einsum("ochw,c->o", first, shift)
+    return renamed

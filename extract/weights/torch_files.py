@@ -72,7 +72,7 @@ class _Check(Interpreter):
         "torch Size": Name.TENSOR,
         "torch device": Name.TENSOR,
         **{f"torch._utils {name}": Name.TENSOR for name in _REBUILDERS},
-        **{f"{one.__module__} {one.__name__}": Name.UNUSED for one in _NUMPY},
+        **{f"{function.__module__} {function.__name__}": Name.UNUSED for function in _NUMPY},
         "torch.storage UntypedStorage": 1,
         **{f"torch {name}Storage": width for name, width in _WIDTHS.items()},
         **{
@@ -99,7 +99,7 @@ class _Check(Interpreter):
     def _reduce(self, called: object, arguments: object) -> object:
         if called not in (Name.TENSOR, Name.UNUSED):
             return super()._reduce(called, arguments)
-        sized = (one for one in expect(arguments, tuple) if isinstance(one, str | tuple | dict))
+        sized = (item for item in expect(arguments, tuple) if isinstance(item, str | tuple | dict))
         self._count_copy(sum(map(len, sized)))
         return None if called is Name.TENSOR else Name.UNUSED
 
@@ -144,7 +144,7 @@ def load_torch_arrays(path: Path) -> object:
     def converted(value: object) -> object:
         nonlocal left
         if isinstance(value, dict):
-            return {key: converted(one) for key, one in value.items()}
+            return {key: converted(item) for key, item in value.items()}
         if not isinstance(value, Tensor):
             return value
         left -= value.nbytes
@@ -188,7 +188,7 @@ def _check(path: Path, size: int) -> None:
             expanded = sum(member.file_size for member in members)
             if expanded > size:  # torch.save never packs
                 raise ValueError(f"it expands to {expanded:,} bytes from {size:,}")
-            sizes = {one.filename.partition("/")[2]: one.file_size for one in members}
+            sizes = {entry.filename.partition("/")[2]: entry.file_size for entry in members}
             if len(sizes) < len(members):  # whose reader would take which?
                 raise ValueError("it has two files of one name")
             # read as torch reads it

