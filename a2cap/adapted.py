@@ -96,12 +96,12 @@ class AdaptedCaptioner:
         name = type(self.model).__name__
         with track("caption", total=total, shown=progress) as work:
             while group := list(islice(rest, batch_size)):
-                pixels = [one for _, one in group]
+                pixels = [pixel_array for _, pixel_array in group]
                 captioned = self._adapted.caption(pixels, attention=attention, **generation)
                 work.advance(len(group))
-                for (path, image), one in zip(group, captioned, strict=True):
+                for (path, image), caption in zip(group, captioned, strict=True):
                     kept = image[:, :, ::-1] if path is None else None
-                    yield Caption(**vars(one), path=path, model=name, kept=kept)
+                    yield Caption(**vars(caption), path=path, model=name, kept=kept)
 
     def losses(self, *, step: int = 0, **batch: Any) -> TwoLosses:
         """Compute the caption loss (Eq. 11) and the mask loss (Eq. 4) of a batch.
@@ -153,8 +153,8 @@ class AdaptedCaptioner:
             shown=shown,
         )
         cards = (
-            (name, ImageCard.of_regions(files[name], one.regions, attention=one.attention))
-            for name, one in made.items()
+            (name, ImageCard.of_regions(files[name], c.regions, attention=c.attention))
+            for name, c in made.items()
         )
         write_evaluation(Path(directory), evaluation, cards)
         return dict(evaluation.scores.metrics)

@@ -129,7 +129,7 @@ class Captioner:
             return self._caption(images, shown, channels)
         if boxes is not None:
             raise InputError("boxes are of one image, but there are many; give them to `many`")
-        found = self.many(
+        captions = self.many(
             images,  # type: ignore[arg-type]
             batch_size=batch_size,
             on_error=on_error,
@@ -137,7 +137,7 @@ class Captioner:
             channels=channels,
         )
         is_folder = isinstance(images, str | PathLike)
-        return list(found) if isinstance(images, Sized) and not is_folder else found
+        return list(captions) if isinstance(images, Sized) and not is_folder else captions
 
     def many(
         self,
@@ -187,15 +187,15 @@ class Captioner:
         with track("caption", total=total, shown=bar) as progress:
             while group := list(islice(rest, size)):
                 works = [partial(self._open, *pair, channels) for _, pair in group]
-                found = self._captioner.caption_each(works, attention=True)
+                captioned = self._captioner.caption_each(works, attention=True)
                 progress.advance(len(group))
-                for (number, (image, _)), one in zip(group, found, strict=True):
-                    if not isinstance(one, A2Error):
-                        yield self._caption(image, one, channels)
+                for (number, (image, _)), image_result in zip(group, captioned, strict=True):
+                    if not isinstance(image_result, A2Error):
+                        yield self._caption(image, image_result, channels)
                         continue
-                    text = f"image {number}: {one}"
+                    text = f"image {number}: {image_result}"
                     if not skip:
-                        raise type(one)(text) from one
+                        raise type(image_result)(text) from image_result
                     logger.warning("skipped %s", text)
 
     def _open(self, image: AnyImage, boxes: ArrayLike | None, channels: Channels) -> OpenedImage:
@@ -203,10 +203,10 @@ class Captioner:
             pixels = as_pixels(image, channels=channels)
         return OpenedImage(pixels, as_boxes(boxes))
 
-    def _caption(self, image: AnyImage, found: CaptionedImage, channels: Channels) -> Caption:
+    def _caption(self, image: AnyImage, captioned: CaptionedImage, channels: Channels) -> Caption:
         path = path_of(image)
         kept = as_pixels(image, channels=channels)[:, :, ::-1] if path is None else None
-        return Caption(**vars(found), path=path, model=self.name, kept=kept)
+        return Caption(**vars(captioned), path=path, model=self.name, kept=kept)
 
 
 def _validation(folder: Path) -> str:
@@ -227,10 +227,10 @@ def _pairs(
     given = None if boxes is None else iter(boxes)
     end = object()
     for image in images:
-        found = None if given is None else next(given, end)
-        if found is end:
+        image_boxes = None if given is None else next(given, end)
+        if image_boxes is end:
             break
-        yield image, cast("ArrayLike | None", found)
+        yield image, cast("ArrayLike | None", image_boxes)
     else:
         if given is None or next(given, end) is end:
             return

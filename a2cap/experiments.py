@@ -135,16 +135,16 @@ def evaluate(
     with _opened(config, settings, artifacts) as experiment:
         done = _run(experiment, experiment.names[:-1], [EVALUATE], force=force)
     folder = done.directory
-    found = read_output(folder, METRICS)
+    content = read_output(folder, METRICS)
     return Evaluation(
         folder,
         done.manifest.skipped,
         done.ran,
-        metrics=found["metrics"],
-        confidence={name: tuple(ends) for name, ends in found.get("confidence", {}).items()},
-        not_run=found["not_run"],
+        metrics=content["metrics"],
+        confidence={name: tuple(ends) for name, ends in content.get("confidence", {}).items()},
+        not_run=content["not_run"],
         captions=read_results(folder / RESULTS),
-        n=found["n"],
+        n=content["n"],
     )
 
 
@@ -173,7 +173,7 @@ def configure(config: AnyConfig = None, settings: Mapping[str, object] | None = 
 
 def _overrides(settings: Mapping[str, object]) -> list[str]:
     """Format values as overrides of a configuration, on one line each."""
-    found = []
+    lines = []
     for name, value in settings.items():
         try:
             text = yaml.safe_dump([_plain(value)], default_flow_style=True, width=math.inf)
@@ -182,8 +182,8 @@ def _overrides(settings: Mapping[str, object]) -> list[str]:
             raise ConfigError(
                 f"{name}: not a value of a setting: {kind}; give a number, text, path or list"
             ) from error
-        found.append(f"{name}={text.strip()[1:-1]}")
-    return found
+        lines.append(f"{name}={text.strip()[1:-1]}")
+    return lines
 
 
 def _plain(value: object) -> object:

@@ -98,14 +98,14 @@ def _mapped(values: object, what: str) -> dict[Any, Any] | list[Any]:
     items = list(values) if isinstance(values, Iterable) else [values]
     if not items or not isinstance(items[0], Mapping):
         return items
-    found: dict[Any, Any] = {}
+    texts: dict[Any, Any] = {}
     for number, item in enumerate(items):
         try:
             image = raw_image(Record(f"item {number}", item), Fields())
         except BadItem as error:
             raise InputError(f"item {number} of {what}: {error}; fix or remove it") from error
-        found.setdefault(image.key, []).extend(image.captions)
-    return found
+        texts.setdefault(image.key, []).extend(image.captions)
+    return texts
 
 
 def _is_file(value: object) -> bool:

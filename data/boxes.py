@@ -11,10 +11,10 @@ def box_iou(boxes: NDArray[np.floating], others: NDArray[np.floating]) -> NDArra
     """
     # float64: float32 areas of large boxes are inexact. extract/detector/region_selection.py has
     # its own IoU, because caffe counts a box's last pixel.
-    one, other = boxes[:, None].astype(float), others[None].astype(float)
-    sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
+    a, b = boxes[:, None].astype(float), others[None].astype(float)
+    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     shared = sides.clip(min=0).prod(axis=-1)
-    areas = [(found[..., 2:] - found[..., :2]).prod(axis=-1) for found in (one, other)]
+    areas = [(corners[..., 2:] - corners[..., :2]).prod(axis=-1) for corners in (a, b)]
     union = areas[0] + areas[1] - shared
     shares: NDArray[np.float64] = np.divide(
         shared, union, out=np.zeros_like(shared), where=union > 0

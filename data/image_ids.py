@@ -95,10 +95,10 @@ def find_images(folder: Path, rule: IdRule = "number") -> dict[str, Path]:
 
     Raises InputError if files share an id, naming them, or if there is no image.
     """
-    found: dict[str, list[Path]] = {}
+    paths_of: dict[str, list[Path]] = {}
     for relative in list_images(folder):
-        found.setdefault(image_id(relative.as_posix(), rule), []).append(relative)
-    shared = [paths for paths in found.values() if len(paths) > 1]
+        paths_of.setdefault(image_id(relative.as_posix(), rule), []).append(relative)
+    shared = [paths for paths in paths_of.values() if len(paths) > 1]
     if shared:
         named = [" and ".join(repr(str(path)) for path in paths) for paths in shared]
         raise InputError(
@@ -106,7 +106,7 @@ def find_images(folder: Path, rule: IdRule = "number") -> dict[str, Path]:
             "all but one, rename them, for example to cats-001.jpg, or set data.ids=path: a number "
             "is the id alone"
         )
-    return {identity: folder / paths[0] for identity, paths in sorted(found.items())}
+    return {identity: folder / paths[0] for identity, paths in sorted(paths_of.items())}
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -116,13 +116,13 @@ def list_images(folder: Path) -> list[Path]:
     formats and folders that cannot be read too, so that reading reports each. Raises InputError if
     there is no image.
     """
-    found = [Path(relative) for relative in _relative_files(folder, PurePosixPath(), ())]
-    if not found:
+    paths = [Path(relative) for relative in _relative_files(folder, PurePosixPath(), ())]
+    if not paths:
         raise InputError(
             f"no images in {str(folder)!r} (searched for {' '.join(sorted(_READ_SUFFIXES))}); "
             "check the folder"
         )
-    return found
+    return paths
 
 
 def _relative_files(

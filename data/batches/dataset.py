@@ -100,8 +100,8 @@ class CaptionDataset:
     def lengths(self) -> NDArray[np.int64]:
         """Return the tokens of each caption of grouping "caption", <eos> included."""
         pairs = self._pairs or []
-        found = {image_id: _lengths(self._tokens(image_id)) for image_id in self.image_ids}
-        return np.array([found[self.image_ids[i]][k] for i, k in pairs], np.int64)
+        lengths = {image_id: _lengths(self._tokens(image_id)) for image_id in self.image_ids}
+        return np.array([lengths[self.image_ids[i]][k] for i, k in pairs], np.int64)
 
     def _tokens(self, image_id: str) -> NDArray[np.integer]:
         rows = self._captions.captions(image_id)

@@ -96,8 +96,8 @@ class Batches(Generic[Element, Collated]):
         def make(part: NDArray[np.int64]) -> Collated:
             return self.collate([self.dataset[epoch, int(index)] for index in part])
 
-        found = (part for batch in batches for part in batch)
-        loaded = _load(make, found, workers=self.workers)
+        parts = (part for batch in batches for part in batch)
+        loaded = _load(make, parts, workers=self.workers)
         return (list(islice(loaded, len(batch))) for batch in batches)
 
 
@@ -118,7 +118,7 @@ def image_batches(
 
     def make(first: int) -> Batch:
         ids = image_ids[first : first + batch_size]
-        return collate([Item(one, top_scoring(features[one], max_regions), None) for one in ids])
+        return collate([Item(i, top_scoring(features[i], max_regions), None) for i in ids])
 
     return _load(make, range(0, len(image_ids), batch_size), workers=workers)
 

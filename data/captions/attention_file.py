@@ -145,13 +145,13 @@ class AttentionFile:
         # opened per image: an open h5py file survives neither fork nor pickling
         with h5py.File(self._path, "r") as file:
             first = self._first_cell[position]
-            found = {name: _part(file, name, first, shape) for name in _PER_REGION}
+            parts = {name: _part(file, name, first, shape) for name in _PER_REGION}
             gate = _part(file, "gate", self._first_word[position], shape[:1])
-        original = found["original"]
+        original = parts["original"]
         if original is None:  # no image has a token
             original = np.zeros(shape, dtype=np.float32)
-        aligned = original if found["aligned"] is None else found["aligned"]
-        return CaptionAttention(original, aligned, found["keep"], gate)
+        aligned = original if parts["aligned"] is None else parts["aligned"]
+        return CaptionAttention(original, aligned, parts["keep"], gate)
 
     def _read_index(self, file: h5py.File) -> None:
         image_ids = own_dataset(file, "image_ids").asstr()[...].tolist()

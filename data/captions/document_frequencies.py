@@ -117,7 +117,7 @@ def count_ngrams(
     base = int(numbers.max(initial=0)) + 1
     starts = np.arange(len(numbers), dtype=np.int32)
     prefixes = np.zeros(len(numbers), dtype=np.int32)
-    found = []
+    table = []
     for length in range(1, LONGEST_NGRAM + 1):
         # n-grams that cross the end of a sentence are dropped
         inside = starts + length <= len(numbers)
@@ -128,8 +128,8 @@ def count_ngrams(
         ngrams = np.full((len(first), LONGEST_NGRAM), -1, dtype=np.int32)
         ngrams[:, :length] = numbers[starts[first][:, None] + np.arange(length, dtype=np.int32)]
         counts = (_count_documents(prefixes, of[starts]) for of in (image_of, sentence_of))
-        found.append((ngrams, *counts))
-    ngrams, in_images, in_sentences = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        table.append((ngrams, *counts))
+    ngrams, in_images, in_sentences = (np.concatenate(parts) for parts in zip(*table, strict=True))
     return ngrams, in_images, in_sentences
 
 

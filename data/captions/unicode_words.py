@@ -32,13 +32,13 @@ class _Classes(dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         if unicodedata.category(char).startswith("M"):
-            found = "M"
+            letter = "M"
         elif char.isalnum():
-            found = "C" if _WITHOUT_SPACES.match(char) else "L"
+            letter = "C" if _WITHOUT_SPACES.match(char) else "L"
         else:
-            found = "'" if char in _JOINERS else " "
-        self[code] = found
-        return found
+            letter = "'" if char in _JOINERS else " "
+        self[code] = letter
+        return letter
 
 
 _CLASSES = _Classes()

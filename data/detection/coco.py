@@ -68,11 +68,11 @@ def read_coco(
     wanted = None if only is None else _listed_ids(only, document, instances)
     if wanted is not None:
         entries = {identity: entry for identity, entry in entries.items() if identity in wanted}
-    found = resolve_files({of: entry.image.file for of, entry in entries.items()}, images)
+    files = resolve_files({of: entry.image.file for of, entry in entries.items()}, images)
     reasons = {
         identity: f"no file {entry.image.file!r}"
         for identity, entry in entries.items()
-        if identity not in found
+        if identity not in files
     }
     # an image with a bad box too: without the box, its object would be learnt as background
     reasons |= {
@@ -83,14 +83,14 @@ def read_coco(
     skipped = tuple(SkippedItem(identity, reason) for identity, reason in reasons.items())
     total = len(entries.keys() | reasons.keys())
     check_usable(skipped, total=total, annotations=instances, images=images)
-    usable = {of: entries[of] for of in sorted(found.keys() - reasons.keys())}
+    usable = {of: entries[of] for of in sorted(files.keys() - reasons.keys())}
     # an annotation that occurs twice counts once
     labels = {of: _labels(entry) for of, entry in usable.items()}
-    boxes = {of: np.array([one.box for one in labels[of]], np.float32) for of in usable}
+    boxes = {of: np.array([label.box for label in labels[of]], np.float32) for of in usable}
     sizes = {of: (entry.image.width, entry.image.height) for of, entry in usable.items()}
     require_convention(((of, boxes[of], sizes[of]) for of in usable), instances)
     labelled = tuple(
-        labelled_image(of, found[of], width=image.width, height=image.height, labels=labels[of])
+        labelled_image(of, files[of], width=image.width, height=image.height, labels=labels[of])
         for of, image in ((of, entry.image) for of, entry in usable.items())
     )
     read = sum(map(len, labels.values()))
@@ -133,18 +133,18 @@ def _labels(entry: Annotated[_Image, Label]) -> list[Label]:
 
 def _read_names(document: dict[str, object], key: str, *, path: Path) -> dict[int, str]:
     """Return the names of the items under `key` by id, ordered by id; none without the key."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
 
     def add(item: object) -> None:
         number, name = integer_member(item, "id"), text_member(item, "name")
-        if number in found:
+        if number in names:
             raise BadItem(f"duplicate id {number}")
-        if name in found.values():
+        if name in names.values():
             raise BadItem(f"duplicate name {name!r}")
-        found[number] = name
+        names[number] = name
 
     read_each(list_member(document, key) if key in document else (), add, path=path, key=key)
-    return dict(sorted(found.items()))
+    return dict(sorted(names.items()))
 
 
 def _read_image(item: object) -> _Image:

@@ -163,7 +163,7 @@ def _read_attributes(
 ) -> tuple[_Attributes, dict[str, str]]:
     """Return the attributes, and the reasons of bad items by image id or position."""
     # Read item by item: the file takes twice its size in memory as text, more as objects.
-    found: _Attributes = {}
+    attributes: _Attributes = {}
     bad: dict[str, str] = {}
     for index, item in enumerate(read_json_list(path)):
         owner = position = f"{path.name} images[{index}]"
@@ -172,7 +172,7 @@ def _read_attributes(
             owner = _identity(number)
             if wanted is not None and owner not in wanted:
                 continue
-            of_image = found.setdefault(number, {})
+            of_image = attributes.setdefault(number, {})
             for entry in list_member(item, "attributes"):
                 of, names = key_member(entry, "object_id"), _attribute_names(entry)
                 # an object may occur twice; millions of attributes have a few thousand names
@@ -180,7 +180,7 @@ def _read_attributes(
                     of_image.setdefault(of, []).extend(map(sys.intern, names))
         except (BadItem, InputError) as error:
             bad[owner] = str(error) if owner == position else f"{position}: {error}"
-    return found, bad
+    return attributes, bad
 
 
 def _attribute_names(entry: object) -> list[str]:

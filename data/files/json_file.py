@@ -157,8 +157,8 @@ def _json_errors(where: str) -> Iterator[None]:
 
 
 def _after_space(text: str, position: int) -> int:
-    found = _WHITE_SPACE.match(text, position)
-    return found.end() if found else position
+    space = _WHITE_SPACE.match(text, position)
+    return space.end() if space else position
 
 
 def _reject_constant(constant: str) -> NoReturn:

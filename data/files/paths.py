@@ -32,9 +32,9 @@ def require_folder(path: Path | None, field: str) -> Path:
 
 def did_you_mean(path: Path) -> str:
     """Return "; did you mean 'PATH'?" for a missing path with a near one beside it, else ""."""
-    found = _near(path)
+    near = _near(path)
     # the nearest name of a broken link is its own
-    return "" if found in (None, path) or path.exists() else f"; did you mean {str(found)!r}?"
+    return "" if near in (None, path) or path.exists() else f"; did you mean {str(near)!r}?"
 
 
 def _near(path: Path) -> Path | None:

@@ -211,22 +211,22 @@ def problems(
     digests: read every byte; without, only files and their sizes are checked. names: outputs to
     check, by default all. Raises A2Error if a manifest is unreadable.
     """
-    found = []
+    lines = []
     for name, expected in read_manifest(folder).outputs.items():
         path = folder / name
         if names is not None and name not in names:
             continue
         if path.is_dir():
             if digests and read_manifest(path).digest != expected.sha256:
-                found.append(f"{str(path)!r} differs from its digest in the manifest")
-            found += problems(path, digests=digests)
+                lines.append(f"{str(path)!r} differs from its digest in the manifest")
+            lines += problems(path, digests=digests)
         elif not path.is_file():
-            found.append(f"{str(path)!r} is missing")
+            lines.append(f"{str(path)!r} is missing")
         elif (size := path.stat().st_size) != expected.size:
-            found.append(f"{str(path)!r} has {size} bytes, {expected.size} in the manifest")
+            lines.append(f"{str(path)!r} has {size} bytes, {expected.size} in the manifest")
         elif digests and sha256_of(path) != expected.sha256:
-            found.append(f"{str(path)!r} differs from its sha256 in the manifest")
-    return found
+            lines.append(f"{str(path)!r} differs from its sha256 in the manifest")
+    return lines
 
 
 def require_intact(folder: Path, *names: str) -> None:
@@ -235,9 +235,9 @@ def require_intact(folder: Path, *names: str) -> None:
     A copy of the folder may lack the manifest, and files that its reader does not need.
     """
     present = [name for name in names if (folder / name).exists()]
-    if (folder / MANIFEST).is_file() and (found := problems(folder, names=present)):
+    if (folder / MANIFEST).is_file() and (lines := problems(folder, names=present)):
         raise InputError(
-            f'{found[0]}; run "a2 verify --data {folder}", which names the command that restores it'
+            f'{lines[0]}; run "a2 verify --data {folder}", which names the command that restores it'
         )
 
 
@@ -267,10 +267,10 @@ def digest_of(value: object) -> str:
 @cache
 def installed_versions() -> dict[str, str]:
     """Read the versions of python and the computing packages without importing them."""
-    found = {"python": python_version()}
+    versions = {"python": python_version()}
     for package in _RECORDED_PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -74,7 +74,7 @@ def _sentences(objects: Sequence[SceneObject], rng: np.random.Generator) -> list
         beside,
         beside if rng.random() < 0.5 else [],  # half of the images have a second relation
         [*_comparison_sentences(objects, groups), *_part_sentences(groups, categories)],
-        [one for category in categories for one in _with_patterns(grammar.ONE, category)]
+        [sentence for category in categories for sentence in _with_patterns(grammar.ONE, category)]
         + _with_patterns(grammar.THREE if len(groups) >= 3 else (), *groups[:3]),
     )
     chosen: list[_Sentence] = []  # an empty type is replaced by plain enumerations below
@@ -94,10 +94,10 @@ def _sample(
     """Sample up to `count` sentences whose patterns are not in `before`."""
     used = {sentence.pattern for sentence in before}
     new = [sentence for sentence in sentences if sentence.pattern not in used]
-    found: dict[str, _Sentence] = {}
+    sampled: dict[str, _Sentence] = {}
     for i in rng.permutation(len(new)):  # the first of each pattern, so none is used twice
-        found.setdefault(new[i].pattern, new[i])
-    return list(found.values())[:count]
+        sampled.setdefault(new[i].pattern, new[i])
+    return list(sampled.values())[:count]
 
 
 def _with_patterns(patterns: Iterable[str], *groups: _Group) -> list[_Sentence]:
@@ -149,8 +149,8 @@ def _part_sentences(groups: Sequence[_Group], categories: Sequence[_Group]) -> I
             extremes(whole.objects), (grammar.LARGEST_OF, grammar.SMALLEST_OF), strict=True
         ):
             if position is not None:
-                one = whole.objects[position]
-                group = _Group((whole.members[position],), (one,), one.colour)
+                extreme = whole.objects[position]
+                group = _Group((whole.members[position],), (extreme,), extreme.colour)
                 yield from _with_patterns(patterns, whole, group)
 
 
@@ -194,8 +194,8 @@ def _word(slot: str, named: dict[str, _Group]) -> Word:
     """Return a literal word of the pattern, or a verb that agrees with its group."""
     if slot.startswith("{"):
         name, _, forms = slot.strip("{}").rpartition(":")
-        one, many = forms.split("|")
-        return Word(one if len(named[name or "a"].members) == 1 else many, ())
+        singular, plural = forms.split("|")
+        return Word(singular if len(named[name or "a"].members) == 1 else plural, ())
     if slot.startswith("*"):
         return Word(slot[1:], tuple(i for group in named.values() for i in group.members))
     if slot.startswith("^"):

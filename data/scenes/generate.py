@@ -129,14 +129,14 @@ def _contains_scenes(folder: Path, description: dict[str, float]) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     try:
-        found = json.loads((folder / "scenes.json").read_text(encoding="utf-8"))
+        content = json.loads((folder / "scenes.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = "other files"
-    if isinstance(found, dict):
-        found.pop("companions", None)  # follow from the version
-    if found != description:
+        content = "other files"
+    if isinstance(content, dict):
+        content.pop("companions", None)  # follow from the version
+    if content != description:
         raise InputError(
-            f"{str(folder)!r} already contains {found}, not the scenes {description}; "
+            f"{str(folder)!r} already contains {content}, not the scenes {description}; "
             "delete it, or name another folder"
         )
     return True
@@ -210,14 +210,14 @@ def _coco_images(scenes: Sequence[Scene]) -> list[dict[str, object]]:
 
 def instances(scenes: Sequence[Scene]) -> dict[str, object]:
     """Return COCO instances: the objects of each image in their order, then its clutter."""
-    placed = [(scene, one) for scene in scenes for one in (*scene.objects, *scene.clutter)]
+    placed = [(scene, obj) for scene in scenes for obj in (*scene.objects, *scene.clutter)]
     return {
         "info": {"description": "generated scenes"},
         "licenses": [],
         "images": _coco_images(scenes),
         "annotations": [
-            _instance(one, number=number, image_id=int(scene.image_id))
-            for number, (scene, one) in enumerate(placed, start=1)
+            _instance(obj, number=number, image_id=int(scene.image_id))
+            for number, (scene, obj) in enumerate(placed, start=1)
         ],
         "categories": [
             {
@@ -233,18 +233,18 @@ def instances(scenes: Sequence[Scene]) -> dict[str, object]:
     }
 
 
-def _instance(one: SceneObject, *, number: int, image_id: int) -> dict[str, object]:
-    x1, y1, x2, y2 = one.box
+def _instance(obj: SceneObject, *, number: int, image_id: int) -> dict[str, object]:
+    x1, y1, x2, y2 = obj.box
     return {
         "id": number,
         "image_id": image_id,
-        "category_id": CATEGORIES.index(one.category) + 1,
+        "category_id": CATEGORIES.index(obj.category) + 1,
         # the corners have two decimals, but their difference is not exact
         "bbox": [x1, y1, round(x2 - x1, 2), round(y2 - y1, 2)],
-        "area": round(one.area, 2),
+        "area": round(obj.area, 2),
         "iscrowd": 0,
         "segmentation": [],
-        "attributes": [one.colour, one.texture, one.size],
+        "attributes": [obj.colour, obj.texture, obj.size],
     }
 
 

@@ -127,7 +127,7 @@ def _container_styles(rng: np.random.Generator) -> list[_Style]:
     # The outline of a small star in a ring of the same colour would be hard to see.
     content = replace(_group(1, [], rng)[0], size="small", priority=True, relative=True)
     if content.category == category or content.colour == container.colour:
-        others = [one for one in OBJECT_CATEGORIES if one not in CONTAINERS]
+        others = [name for name in OBJECT_CATEGORIES if name not in CONTAINERS]
         left = [colour for colour in COLOURS if colour != container.colour]
         content = replace(content, category=choose(others, rng), colour=choose(left, rng))
     styles = [container, content]

@@ -53,7 +53,7 @@ class Judgement:
     @property
     def false_words(self) -> list[int]:
         """Positions of the words of false statements."""
-        return sorted({i for one in self.statements if not one.is_true for i in one.words})
+        return sorted({i for s in self.statements if not s.is_true for i in s.words})
 
 
 def read_scenes(path: Path) -> dict[str, tuple[SceneObject, ...]]:
@@ -79,7 +79,7 @@ def read_scenes(path: Path) -> dict[str, tuple[SceneObject, ...]]:
                 return SceneObject(str(category), colour, size, texture, box)
         raise BadItem(f"no object of a scene: {category!r}, attributes {attributes!r:.60}")
 
-    found, bad = read_annotated(path, document, image=lambda _: None, box=read_object)
+    entries, bad = read_annotated(path, document, image=lambda _: None, box=read_object)
     if bad:
         raise InputError(
             f"not the objects of generated scenes: {str(path)!r} ({bad[0].reason}); "
@@ -87,7 +87,7 @@ def read_scenes(path: Path) -> dict[str, tuple[SceneObject, ...]]:
         )
     return {
         identity: tuple(obj for _, obj in sorted(entry.boxes, key=lambda box: box[0]))
-        for identity, entry in found.items()
+        for identity, entry in entries.items()
     }
 
 
@@ -98,7 +98,7 @@ def judge(words: Sequence[str], objects: Objects) -> Judgement:
         if match := pattern.fullmatch(text):
             return Judgement(tuple(_statements(kind, match, objects)), is_sentence=True)
     phrases = (_judge_phrase(match, 0, objects)[0] for match in re.finditer(_PHRASE, text))
-    return Judgement(tuple(one for phrase in phrases for one in phrase), is_sentence=False)
+    return Judgement(tuple(s for phrase in phrases for s in phrase), is_sentence=False)
 
 
 def judge_captions(captions: Mapping[str, str], scenes: Scenes) -> dict[str, Judgement]:
@@ -225,8 +225,8 @@ def _holds(kind: str, objects: Objects, a: Objects, b: Objects = (), c: Objects 
 
 def _extreme(kind: str, objects: Objects) -> list[SceneObject]:
     """Return the clearly largest or smallest object, none without one."""
-    found = extremes(objects)[kind == "smallest"]
-    return [] if found is None else [objects[found]]
+    position = extremes(objects)[kind == "smallest"]
+    return [] if position is None else [objects[position]]
 
 
 _MEANINGS = {"category": _CATEGORY, "colour": {colour: colour for colour in COLOURS}}
@@ -241,17 +241,17 @@ def _judge_phrase(
     A false adjective does not narrow the objects, so that what else it states of them is judged.
     """
     words = dict(zip(_positions(match, group), match[group].split(), strict=True))
-    judged, found = [], list(objects)
+    judged, meant = [], list(objects)
     for family, meanings in _MEANINGS.items():
         for position in (position for position, word in words.items() if word in meanings):
-            fitting = [obj for obj in found if getattr(obj, family) == meanings[words[position]]]
+            fitting = [obj for obj in meant if getattr(obj, family) == meanings[words[position]]]
             judged.append(Statement(family, (position,), bool(fitting)))
             if fitting or family == "category":
-                found = fitting
+                meant = fitting
     # the last: "a" before "pair" and "single" is no count
     position = [position for position, word in words.items() if word in _COUNT][-1]
     count = _COUNT[words[position]]
-    return [*judged, Statement("count", (position,), len(found) == count)], found
+    return [*judged, Statement("count", (position,), len(meant) == count)], meant
 
 
 def _positions(match: re.Match[str], group: str | int) -> tuple[int, ...]:

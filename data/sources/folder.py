@@ -71,13 +71,13 @@ class ImageList:
 
     def local_files(self) -> dict[str, Path]:
         """Map the ids of the images on this machine to their files."""
-        found = {}
+        files = {}
         for item in self.listing():
             with suppress(InputError):
                 _, place = place_of(item.member, self.name)
                 if not is_url(place):
-                    found[item.image_id] = Path(place)
-        return found
+                    files[item.image_id] = Path(place)
+        return files
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read each file."""

@@ -36,10 +36,10 @@ class HttpFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
     def content(self, url: str, *, limit: int) -> bytes:
         """Return a whole file; raise InputError if it has more than `limit` bytes."""
         with self._answer(url) as response:
-            found = _first_bytes(response, limit + 1)
-        if len(found) > limit:
+            content = _first_bytes(response, limit + 1)
+        if len(content) > limit:
             raise InputError(f"{url!r} has more than {limit >> 20} MiB; make it smaller")
-        return found
+        return content
 
     def info(self, path: str, **_options: object) -> dict[str, Any]:
         """Return the size and version that the server states."""
@@ -73,10 +73,10 @@ class HttpFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
         with self._answer(url, f"bytes={start}-{end - 1}") as response:
             if start and response.status_code != 206:
                 raise InputError(f"the server of {url!r} sends no parts; download the file")
-            found = _first_bytes(response, end - start)
-        if len(found) != end - start:
-            raise OSError(f"{len(found):,} of {end - start:,} bytes came")
-        return found
+            content = _first_bytes(response, end - start)
+        if len(content) != end - start:
+            raise OSError(f"{len(content):,} of {end - start:,} bytes came")
+        return content
 
     def _open(self, path: str, mode: str = "rb", **_options: object) -> "_HttpFile":
         size = self.info(path)["size"]
@@ -108,8 +108,8 @@ class HttpFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
 
 class _HttpFile(AbstractBufferedFile):  # type: ignore[misc]
     def _fetch_range(self, start: int, end: int) -> bytes:
-        found: bytes = self.fs.part(self.path, start, end)
-        return found
+        content: bytes = self.fs.part(self.path, start, end)
+        return content
 
 
 def _first_bytes(response: requests.Response, limit: int) -> bytes:

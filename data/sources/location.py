@@ -36,11 +36,11 @@ def expand(pattern: str) -> list[str]:
     texts, left = [pattern], _MOST_NAMES
     while texts:
         text = texts.pop()
-        found = _BRACES.search(text)
-        if found is None:
+        braces = _BRACES.search(text)
+        if braces is None:
             names.append(text)
             continue
-        first, last, words = found.groups()
+        first, last, words = braces.groups()
         count = words.count(",") + 1 if words else int(last) - int(first) + 1
         left -= count
         if left < 0:
@@ -48,7 +48,7 @@ def expand(pattern: str) -> list[str]:
                 f"{pattern!r} names more than {_MOST_NAMES:,} files; name fewer at once"
             )
         values = words.split(",") if words else _numbers(first, count)
-        before, after = text[: found.start()], text[found.end() :]
+        before, after = text[: braces.start()], text[braces.end() :]
         texts += [f"{before}{value}{after}" for value in reversed(values)]
     return names
 

@@ -109,19 +109,19 @@ class Table:
     def _paths(self) -> list[str]:
         """The column of the images' paths, as a list of one or none."""
         fields = {name: self.columns[name] for name in self.first_of(_IMAGE)}
-        found = [f"{name}.path" for name, inner in fields.items() if "path" in inner]
-        return found + [name for name in fields if str(self._kinds[name]).endswith("string")]
+        paths = [f"{name}.path" for name, inner in fields.items() if "path" in inner]
+        return paths + [name for name in fields if str(self._kinds[name]).endswith("string")]
 
     def identity(self, row: int, values: Mapping[str, object]) -> str:
         """Return the id of a row: its column of names, else its image's path, else its number.
 
         Raises InputError for a name that no image may have.
         """
-        found: object = next((values[name] for name in _NAME if name in values), None)
-        if found is None:
-            found = _path_of(values)
-        is_missing = found is None or found == "" or str(found) == "nan"  # NaN is pandas' None
-        return self._numbered(row) if is_missing else named_id(below(f"{found}", self.name))
+        label: object = next((values[name] for name in _NAME if name in values), None)
+        if label is None:
+            label = _path_of(values)
+        is_missing = label is None or label == "" or str(label) == "nan"  # NaN is pandas' None
+        return self._numbered(row) if is_missing else named_id(below(f"{label}", self.name))
 
     def _numbered(self, row: int) -> str:
         # a number alone would be the id in every file
@@ -130,13 +130,13 @@ class Table:
 
     def local_files(self) -> dict[str, Path]:
         """Map rows, by the ids that they have without a name, to the files that they name here."""
-        found = {}
+        files = {}
         for row, values in self.rows(self._paths) if self._paths else ():
             with suppress(InputError):
                 _, place = place_of(_path_of(values) or "", self.name)
                 if not is_url(place) and os.path.isfile(place):  # noqa: PTH113  (any name)
-                    found[self._numbered(row)] = Path(place)
-        return found
+                    files[self._numbered(row)] = Path(place)
+        return files
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read the images of the row groups that contain one of them."""
@@ -194,22 +194,22 @@ class Table:
         return InputError(f"cannot read {self.name!r}: {text}; copy the file again")
 
     def _image_column(self) -> str:
-        found = self.first_of(_IMAGE)
-        if not found:
+        columns = self.first_of(_IMAGE)
+        if not columns:
             raise InputError(
                 f"no column {' or '.join(_IMAGE)} in {self.name!r}, it has "
                 f"{', '.join(self.columns)}; rename the column of the images"
             )
-        return found[0]
+        return columns[0]
 
     def _image(self, row: int, values: Mapping[str, object]) -> bytes | A2Error:
         try:
             self.identity(row, values)
             value = next(values[name] for name in _IMAGE if name in values)
-            found = value.get("bytes") if isinstance(value, Mapping) else value
-            if isinstance(found, bytes):
-                is_small = len(found) <= LARGEST_FILE
-                return found if is_small else too_large(f"{self.name}/row-{row}")
+            content = value.get("bytes") if isinstance(value, Mapping) else value
+            if isinstance(content, bytes):
+                is_small = len(content) <= LARGEST_FILE
+                return content if is_small else too_large(f"{self.name}/row-{row}")
             if path := _path_of(values):
                 return read_file(place_of(path, self.name)[1])
         except InputError as error:
@@ -222,17 +222,17 @@ def table_files(folder: Path) -> list[Path]:
 
     Results of `Dataset.map`, which are in the same folder of the cache, are left out.
     """
-    found: list[Path] = []
+    tables: list[Path] = []
     for top, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         if any(PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES for name in files):
             return []  # metadata.parquet, or results in a folder of images
-        found += [
+        tables += [
             Path(top) / name
             for name in files
             if name.endswith(SUFFIXES) and not name.startswith((_RESULT_OF_MAP, "."))
         ]
-    return sorted(found)
+    return sorted(tables)
 
 
 def tables_of(folder: Path, files: Sequence[Path]) -> list[Table]:
@@ -259,16 +259,16 @@ def splits_of(places: Sequence[str]) -> list[str | None]:
     No file has a split unless two or more splits are named.
     """
     words = [_SPLIT.findall(place) for place in places]
-    found = [names[-1] if names else None for names in words]
-    found = ["val" if name in ("validation", "valid", "dev") else name for name in found]
-    return found if len(set(found) - {None}) > 1 else [None] * len(found)
+    splits = [names[-1] if names else None for names in words]
+    splits = ["val" if name in ("validation", "valid", "dev") else name for name in splits]
+    return splits if len(set(splits) - {None}) > 1 else [None] * len(splits)
 
 
 def _path_of(values: Mapping[str, object]) -> str | None:
     """Return the path of a row's image, None without one."""
     value = next((values[name] for name in _IMAGE if name in values), None)
-    found = value.get("path") if isinstance(value, Mapping) else value
-    return found if isinstance(found, str) else None
+    path = value.get("path") if isinstance(value, Mapping) else value
+    return path if isinstance(path, str) else None
 
 
 def _parquet_file(arrow: Any, file: BinaryIO, name: str) -> Contents:
@@ -276,8 +276,8 @@ def _parquet_file(arrow: Any, file: BinaryIO, name: str) -> Contents:
     details = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
 
     def batches(group: int, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-        found = parquet.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns)
-        return (batch.to_pylist() for batch in found)
+        batches_of_group = parquet.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns)
+        return (batch.to_pylist() for batch in batches_of_group)
 
     def groups(columns: Sequence[str]) -> Iterator[Group]:
         for number, group in enumerate(details):
@@ -303,9 +303,9 @@ def _arrow_stream(arrow: Any, file: BinaryIO, name: str) -> Contents:
         paths = [column.split(".") for column in columns]
         for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
             rows = batch.slice(first, _ROWS_AT_ONCE)
-            found = {p[0]: _values(rows.column(names.index(p[0])), p[1:]) for p in paths}
+            columns_of_rows = {p[0]: _values(rows.column(names.index(p[0])), p[1:]) for p in paths}
             count = range(rows.num_rows)
-            yield [{name: values[row] for name, values in found.items()} for row in count]
+            yield [{name: values[row] for name, values in columns_of_rows.items()} for row in count]
 
     def groups(columns: Sequence[str]) -> Iterator[Group]:
         for batch in stream:
