@@ -186,7 +186,7 @@ def layer_rows(analysed: RunAnalysis) -> list[Row]:
 def erasure_rows(analysed: RunAnalysis) -> list[Row]:
     """Return a row for each order of the regions, in nats per word."""
     head = {"run": analysed.run.name, "fusion": analysed.alignment.fusion}
-    return [{**head, "images": analysed.erased, **asdict(one)} for one in analysed.erasure]
+    return [{**head, "images": analysed.erased, **asdict(erasure)} for erasure in analysed.erasure]
 
 
 def _note(layer: LayerFaithfulness, analysed: RunAnalysis) -> str:
@@ -247,10 +247,10 @@ def _varied_rows(groups: Sequence[Sequence[RunAnalysis]], field: str) -> list[Ro
 
 def _groups(runs: Sequence[RunAnalysis], free: tuple[str, ...]) -> list[list[RunAnalysis]]:
     """Return runs with equal settings except for the alignment fields `free` and the seed."""
-    found: dict[str, list[RunAnalysis]] = {}
+    groups: dict[str, list[RunAnalysis]] = {}
     for run in runs:
-        found.setdefault(_setting(run, free), []).append(run)
-    return list(found.values())
+        groups.setdefault(_setting(run, free), []).append(run)
+    return list(groups.values())
 
 
 def _setting(analysed: RunAnalysis, free: tuple[str, ...] | None) -> str:
@@ -267,7 +267,7 @@ def _setting(analysed: RunAnalysis, free: tuple[str, ...] | None) -> str:
 
 
 def _curves(runs: Sequence[RunAnalysis], name: str) -> list[Curve]:
-    found = []
+    curves = []
     for run in runs:
         points = [
             (float(layer.layer), float(value))
@@ -275,8 +275,8 @@ def _curves(runs: Sequence[RunAnalysis], name: str) -> list[Curve]:
             if (value := getattr(layer, name)) is not None
         ]
         if points:
-            found.append(Curve(run.run.name, points))
-    return found
+            curves.append(Curve(run.run.name, points))
+    return curves
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> Path:

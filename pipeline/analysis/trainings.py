@@ -57,14 +57,14 @@ def trainings_in(path: Path) -> list[Path]:
         raise InputError(f"no such folder or file: {str(path)!r}; {_NAMES}")
     inside = (*sorted(path.iterdir()), *sorted(path.glob("train-*/*")))
     candidates = [path, *(folder for folder in inside if not folder.suffix)]
-    found = [
+    trainings = [
         folder
         for folder in candidates
         if all((folder / name).is_file() for name in (MANIFEST, "model.safetensors"))
     ]
-    if not found:
+    if not trainings:
         raise InputError(f"no finished training in {str(path)!r}; {_NAMES}")
-    return found
+    return trainings
 
 
 def _find(folders: Sequence[Path], stage: str, digest: str, *, run: Path) -> Path:
@@ -80,16 +80,16 @@ def _find(folders: Sequence[Path], stage: str, digest: str, *, run: Path) -> Pat
 
 def _evaluation(folders: Sequence[Path], digest: str, split: str) -> tuple[dict[str, float], str]:
     """Return metrics and split of the preferred evaluation of a training."""
-    found = [
+    evaluations = [
         (_split_of(manifest) == split, manifest.finished, directory, _split_of(manifest))
         for folder in folders
         for directory, manifest in finished_results(folder / EVALUATE).items()
         if manifest.origin.inputs.get("model") == digest
     ]
-    if not found:
+    if not evaluations:
         return {}, ""
     # by preferred split, then by the time it finished
-    _, _, directory, evaluated = max(found)
+    _, _, directory, evaluated = max(evaluations)
     return dict(read_output(directory, METRICS)["metrics"]), evaluated
 
 

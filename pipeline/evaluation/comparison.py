@@ -57,12 +57,12 @@ def compare_runs(
     Raises InputError if a folder contains no evaluation, or none with captions if `captions` is set
     (those of earlier versions have none), or the runs have different images or no common metric.
     """
-    one, other = read_run(first), read_run(second)
-    _require_same_images(one, other, first, second)
-    for run, folder in ((one, first), (other, second)):
+    run_a, run_b = read_run(first), read_run(second)
+    _require_same_images(run_a, run_b, first, second)
+    for run, folder in ((run_a, first), (run_b, second)):
         if captions and len(run.captions) < len(run.images):
             raise InputError(f"no captions in {str(folder)!r}; evaluate again with --force")
-    shared = sorted(one.statistics.keys() & other.statistics.keys())
+    shared = sorted(run_a.statistics.keys() & run_b.statistics.keys())
     if not shared:
         raise InputError(
             f"no metric is in both {str(first)!r} and {str(second)!r}; "
@@ -73,25 +73,25 @@ def compare_runs(
     # Both runs get the same resamples, which depend only on the number of images.
     drawn, redrawn = (
         resample({family: run.statistics[family] for family in shared}, families)
-        for run in (one, other)
+        for run in (run_a, run_b)
     )
     settings = {
-        name: (one.provenance.get(name, "–"), other.provenance.get(name, "–"))
-        for name in {**one.provenance, **other.provenance}
+        name: (run_a.provenance.get(name, "–"), run_b.provenance.get(name, "–"))
+        for name in {**run_a.provenance, **run_b.provenance}
     }
     titles = names or (first.resolve().name, second.resolve().name)
     return Comparison(
         names=(f"A {titles[0]}", f"B {titles[1]}"),
-        metrics=_differences(one.metrics, other.metrics, drawn, redrawn),
+        metrics=_differences(run_a.metrics, run_b.metrics, drawn, redrawn),
         images=[
             ImageComparison(
                 image_id,
-                captions=(one.captions[image_id], other.captions[image_id]),
-                references=one.references[image_id],
-                scores=(scores, other.images[image_id]),
+                captions=(run_a.captions[image_id], run_b.captions[image_id]),
+                references=run_a.references[image_id],
+                scores=(scores, run_b.images[image_id]),
             )
-            for image_id, scores in one.images.items()
-            if image_id in one.captions.keys() & other.captions.keys()
+            for image_id, scores in run_a.images.items()
+            if image_id in run_a.captions.keys() & run_b.captions.keys()
         ],
         settings={name: pair for name, pair in settings.items() if pair[0] != pair[1]},
     )
@@ -105,9 +105,9 @@ def compare_scores(first: Scores, second: Scores) -> list[Difference]:
         )
     drawn, redrawn = (
         resample(
-            _statistics(found.metrics, {i: image_scores(found, i) for i in sorted(first.per_image)})
+            _statistics(side.metrics, {i: image_scores(side, i) for i in sorted(first.per_image)})
         )
-        for found in (first, second)
+        for side in (first, second)
     )
     return _differences(first.metrics, second.metrics, drawn, redrawn)
 
@@ -168,16 +168,16 @@ def _group_counts(groups: Mapping[str, Any], rows: Rows) -> dict[str, Floats]:
 
 def _group_metrics(groups: Mapping[str, Any]) -> dict[str, float]:
     """Return F1 of each group of words that has it."""
-    found = {group + _F1: WordScore(**content).f1 for group, content in groups.items()}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    scores = {group + _F1: WordScore(**content).f1 for group, content in groups.items()}
+    return {name: float(value) for name, value in scores.items() if value is not None}
 
 
-def _require_same_images(one: ScoredRun, other: ScoredRun, first: Path, second: Path) -> None:
-    odd = sorted(one.images.keys() ^ other.images.keys())
+def _require_same_images(run_a: ScoredRun, run_b: ScoredRun, first: Path, second: Path) -> None:
+    odd = sorted(run_a.images.keys() ^ run_b.images.keys())
     if odd:
         raise InputError(
-            f"{str(first)!r} has {len(one.images):,} images and {str(second)!r} "
-            f"{len(other.images):,}, {len(odd):,} are in only one of them, such as {odd[0]!r}; "
+            f"{str(first)!r} has {len(run_a.images):,} images and {str(second)!r} "
+            f"{len(run_b.images):,}, {len(odd):,} are in only one of them, such as {odd[0]!r}; "
             "compare runs over the same images"
         )
 

@@ -143,8 +143,8 @@ class _Captioning:
         """Write the attention at each token of these images' captions, one batch at a time."""
         # The captions are teacher-forced, because beam search does not return attention.
         with track("attend", total=len(image_ids), events=self.events) as progress:
-            found = self.model.attend(self.batches(image_ids), captions)
-            write_attention(path, advance_after_each(found, progress.advance))
+            attention = self.model.attend(self.batches(image_ids), captions)
+            write_attention(path, advance_after_each(attention, progress.advance))
         return AttentionFile(path)
 
     def layers(
@@ -156,13 +156,13 @@ class _Captioning:
         """
         count = len(image_ids)
         ends = [image_ids[n // 2 if n % 2 == 0 else count - 1 - n // 2] for n in range(count)]
-        found, left = {}, MAX_LAYER_BYTES
+        attention_layers, left = {}, MAX_LAYER_BYTES
         for image_id, attention in self.model.attend(self.batches(ends), captions, layers=True):
             left -= sum(embedded_bytes(layer) for layer in attention.layers)
             if left < 0:
                 break
-            found[image_id] = attention.layers
-        return found
+            attention_layers[image_id] = attention.layers
+        return attention_layers
 
     def certify(
         self, captions: Mapping[str, str], attention: AttentionFile, image_ids: Sequence[str]
@@ -266,7 +266,7 @@ def evaluate_captioner(
     """
     config = with_existing_split(config, inputs)
     device = prepare_device(runtime)
-    further = [found.path for name, found in inputs.items() if name.startswith(FURTHER_MODEL)]
+    further = [saved.path for name, saved in inputs.items() if name.startswith(FURTHER_MODEL)]
     models = [inputs["model"].path, *further]
     model = load_captioner(models, device=device, average=config.ensemble_average)
     store = FeatureStore(inputs["features"].path / FEATURES)
@@ -276,7 +276,7 @@ def evaluate_captioner(
     scoring = SplitScoring.read(config, inputs, no_spice)
 
     beams = captioning.decode(list(references))
-    captions = {image_id: found[0].caption for image_id, found in beams.items()}
+    captions = {image_id: image_beams[0].caption for image_id, image_beams in beams.items()}
     named = CaptionFile(inputs["captions"].path / CAPTIONS)
     write_results(directory / RESULTS, captions, named.identities, named.files)
     evaluation = scoring.score(captions, beams, references, model.vocabulary.tokenizer)
@@ -320,12 +320,12 @@ def read_boxes(
 ) -> dict[str, Instances]:
     """Read the annotated boxes of images; list and leave out those for another size."""
     boxes = {}
-    for image_id, found in read_instances(path).items():
+    for image_id, annotated in read_instances(path).items():
         if image_id in image_ids:
             regions = store[image_id]
             try:
-                found.require_usable(regions.width, regions.height)
-                boxes[image_id] = found
+                annotated.require_usable(regions.width, regions.height)
+                boxes[image_id] = annotated
             except InputError as error:
                 logger.warning("the boxes of image %s are not used: %s", image_id, error)
     return boxes
@@ -367,7 +367,7 @@ def _statistics(
     references: Mapping[str, Sequence[str]],
 ) -> dict[str, float]:
     """Return the statistics of the captions; with several beams also their mean self-CIDEr."""
-    found = caption_statistics(captions)
+    statistics = caption_statistics(captions)
     texts = {image_id: [beam.caption for beam in group] for image_id, group in beams.items()}
     diversity = beam_diversity(texts, references)
-    return found | {"beam_diversity": fmean(diversity.values())} if diversity else found
+    return statistics | {"beam_diversity": fmean(diversity.values())} if diversity else statistics

@@ -79,8 +79,8 @@ def write_sheet(
     folder exists, ConfigError without `images`.
     """
     names, every = tuple(captions), list(captions.values())
-    shared = set.intersection(*(set(one) for one in every))
-    different = sorted(i for i in shared if len({one[i] for one in every}) == len(every))
+    shared = set.intersection(*(set(run) for run in every))
+    different = sorted(i for i in shared if len({run[i] for run in every}) == len(every))
     if len(different) < count:
         raise InputError(
             f"{len(different):,} images have different captions in all files, fewer than "
@@ -162,14 +162,14 @@ def tally(key: Key, sheets: Sequence[Path]) -> list[Tally]:
             f"a judge would count twice: {repeated[0]!r}; name one file for each judge"
         )
     answers = [_read_answers(sheet, len(key.items)) for sheet in sheets]
-    counts = {name: _counts(key, [found[name] for found in answers]) for name in CRITERIA}
+    counts = {name: _counts(key, [sheet[name] for sheet in answers]) for name in CRITERIA}
     of_pair: dict[tuple[int, int], list[int]] = {}
     for row, item in enumerate(key.items):
         of_pair.setdefault(item.pair, []).append(row)
     return [
-        replace(_tally(name, found[rows]), pair=pair)
+        replace(_tally(name, rows_of_sheets[rows]), pair=pair)
         for pair, rows in sorted(of_pair.items())
-        for name, found in counts.items()
+        for name, rows_of_sheets in counts.items()
     ]
 
 
@@ -197,18 +197,18 @@ def _read_answers(path: Path, count: int) -> dict[str, list[str]]:
         raise InputError(
             f"items of {str(path)!r} are not 1 to {count}, each once; use the sheet of this key"
         )
-    found = {
+    answers = {
         name: [(by_item[item][name] or "").strip().lower() for item in expected]
         for name in CRITERIA
     }
-    _check_answers(path, found)
-    return found
+    _check_answers(path, answers)
+    return answers
 
 
-def _check_answers(path: Path, found: dict[str, list[str]]) -> None:
+def _check_answers(path: Path, answers_by_criterion: dict[str, list[str]]) -> None:
     missing = [
         f"{name} of item {number}"
-        for name, answers in found.items()
+        for name, answers in answers_by_criterion.items()
         for number, answer in enumerate(answers, 1)
         if not answer
     ]
@@ -219,7 +219,7 @@ def _check_answers(path: Path, found: dict[str, list[str]]) -> None:
             f"{len(missing):,} {are} missing in {str(path)!r}: {listed}; "
             f"answer {', '.join(ANSWERS)}"
         )
-    for name, answers in found.items():
+    for name, answers in answers_by_criterion.items():
         wrong = [answer for answer in answers if answer not in ANSWERS]
         if wrong:
             raise InputError(

@@ -38,7 +38,7 @@ def write_scores(directory: Path, evaluation: Evaluation) -> None:
     if grounding := evaluation.mean_grounding:
         content["grounding"] = asdict(grounding)
     if word_groups:
-        content["word_groups"] = {n: asdict(found) for n, found in word_groups.groups.items()}
+        content["word_groups"] = {n: asdict(score) for n, score in word_groups.groups.items()}
     write_json(directory / METRICS, content)
 
     images = {image_id: _image_content(evaluation, image_id) for image_id in evaluation.captions}
@@ -66,7 +66,7 @@ def _image_content(evaluation: Evaluation, image_id: str) -> dict[str, object]:
         content["false_words"] = evaluation.judged[image_id].false_words
     if groups:
         counts = groups.per_image[image_id]
-        content["word_groups"] = {name: found._asdict() for name, found in counts.items()}
+        content["word_groups"] = {name: values._asdict() for name, values in counts.items()}
     return content
 
 
@@ -79,7 +79,7 @@ def read_baseline(path: Path) -> Baseline:
         groups = content.get("word_groups", {}).items()
         return Baseline(
             metrics={str(name): float(value) for name, value in content["metrics"].items()},
-            word_groups={str(name): WordScore(**found) for name, found in groups},
+            word_groups={str(name): WordScore(**score) for name, score in groups},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(

@@ -38,18 +38,18 @@ def provenance_of(
     trained = inputs["model"].path
     extractor = ExtractorRecord.read(trained / EXTRACTOR)
     weights = f"weights {extractor.weights_sha256[:12]}"
-    found = {"split": config.split, "decoding": _decoding(config)}
+    protocol = {"split": config.split, "decoding": _decoding(config)}
     if config.ensemble:
         average = config.ensemble_average.replace("_", "-")
-        found["ensemble"] = f"{len(config.ensemble) + 1} captioners, mean of {average}"
+        protocol["ensemble"] = f"{len(config.ensemble) + 1} captioners, mean of {average}"
     if config.attention != "none":
         over = "layers, heads and captioners" if config.ensemble else "layers and heads"
-        found["attention"] = f"mean over {over}"
+        protocol["attention"] = f"mean over {over}"
     if identities:
         file, own = next(iter(identities.own.items()))
-        found["image ids"] = f"of the annotations in {RESULTS}, as {own!r} for the file {file!r}"
+        protocol["image ids"] = f"of the annotations in {RESULTS}, as {own!r} for the file {file!r}"
     return {
-        **found,
+        **protocol,
         "extractor": f"{extractor.summary}, {extractor.source or weights}",
         "vocabulary": f"{len(model.vocabulary)} entries, preset {model.vocabulary.preset}, "
         f"{model.vocabulary.digest[:12]}",
@@ -95,9 +95,9 @@ def _training(model: Path) -> dict[str, str]:
             before = {"train": read_yaml(model / RESOLVED_CONFIG).get("train")}
     fields: dict[str, str] = {
         f"{section}.{name}": str(value)
-        for section, found in {**before, **made.fields}.items()
-        if section != "model" and isinstance(found, Mapping)
-        for name, value in found.items()
+        for section, values in {**before, **made.fields}.items()
+        if section != "model" and isinstance(values, Mapping)
+        for name, value in values.items()
         if name != "start"  # a path
     }
     if "start" in made.inputs:

@@ -149,8 +149,8 @@ def score_evaluation(
     metrics: further ones, `module:function`.
     The others: as for `score` and `Evaluation`.
     """
-    found = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
-    tokens = {image_id: texts[0] for image_id, texts in found.items()}
+    tokenized = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
+    tokens = {image_id: texts[0] for image_id, texts in tokenized.items()}
     options: dict[str, Any] = {"no_spice": no_spice, "tokenizer": tokenizer, "idf": idf}
     judged = None if scenes is None else judge_captions(tokens, scenes)
     return Evaluation(

@@ -198,7 +198,7 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> Ca
     if not candidates:
         raise InputError("nothing to score: 0 captions; caption at least one image")
     if candidates.keys() != references.keys():
-        one, other = (
+        extra, missing = (
             sample_ids(sorted(map(str, ids)), 2) or "none"
             for ids in (
                 candidates.keys() - references.keys(),
@@ -206,8 +206,8 @@ def _paired(candidates: Mapping[str, str | list[str]], references: Tokens) -> Ca
             )
         )
         raise InputError(
-            f"captions and references are of different images: only captions have {one}, only "
-            f"references have {other}; give both for the same images"
+            f"captions and references are of different images: only captions have {extra}, only "
+            f"references have {missing}; give both for the same images"
         )
     groups = {k: [v] if isinstance(v, str) else list(v) for k, v in candidates.items()}
     for image_id, captions in groups.items():
@@ -229,10 +229,10 @@ def _measure(captions: Captions, families: Collection[str]) -> dict[str, Floats]
     total = {"METEOR": count, "SPICE": count + sum(map(len, captions.references))}
     scorers = {name: scorer for name, scorer in SCORERS.items() if name in families}
     with track("score", total=sum(total.get(name, 0) for name in scorers)) as progress:
-        found = {name: scorer(captions, progress.advance) for name, scorer in scorers.items()}
-    if "SPIDEr" in families and {"CIDEr", "SPICE"} <= found.keys():
-        found["SPIDEr"] = np.mean([found[name][:, :1] for name in ("CIDEr", "SPICE")], axis=0)
-    return found
+        columns = {name: scorer(captions, progress.advance) for name, scorer in scorers.items()}
+    if "SPIDEr" in families and {"CIDEr", "SPICE"} <= columns.keys():
+        columns["SPIDEr"] = np.mean([columns[name][:, :1] for name in ("CIDEr", "SPICE")], axis=0)
+    return columns
 
 
 def _values(statistics: Mapping[str, Floats]) -> tuple[dict[str, float], dict[str, Floats]]:
@@ -301,8 +301,8 @@ def _parts(rows: Floats) -> list[dict[str, float | None]]:
 
 def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
     """Return each category's mean over the images that have it, as SPICE's own program does."""
-    found = {n: [value for row in parts if (value := row[n]) is not None] for n in PARTS}
-    return {name: fmean(column) for name, column in found.items() if column}
+    columns = {n: [value for row in parts if (value := row[n]) is not None] for n in PARTS}
+    return {name: fmean(column) for name, column in columns.items() if column}
 
 
 def _outside(path: str, captions: Captions) -> Floats:

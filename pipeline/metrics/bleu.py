@@ -24,14 +24,14 @@ _SMALL, _TINY = 1e-9, 1e-15
 
 def bleu_statistics(pairs: Pairs) -> Floats:
     """Return (N, 10), the COLUMNS of each image; sums over images give corpus values."""
-    found = np.empty((pairs.captions, len(COLUMNS)))
+    statistics = np.empty((pairs.captions, len(COLUMNS)))
     for part in pairs.parts:
         guessed = [np.maximum(part.lengths - n, 0) for n in range(MAX_N)]
         closest = closest_lengths(np, part.lengths, part.reference_lengths)
         # thirds of three occurrences do not add up to one
         correct = map(np.rint, part.counts.correct(np))
-        found[part.rows] = np.hstack([part.lengths, closest, *guessed, *correct])
-    return found
+        statistics[part.rows] = np.hstack([part.lengths, closest, *guessed, *correct])
+    return statistics
 
 
 def bleu_values(statistics: NDArray[np.floating], *, penalised: bool = True) -> Floats:

@@ -41,18 +41,18 @@ def resample(statistics: Mapping[str, Floats], families: Families = SUMMED) -> d
     value is the mean. N is the same for all, and at least 1.
     """
     [images] = {len(rows) for rows in statistics.values()}
-    found: dict[str, list[Floats]] = {}
+    resampled: dict[str, list[Floats]] = {}
     for weights in _weights(images):
         for family, rows in statistics.items():
             # Weighted sums of all resamples in one product, instead of gathering rows.
             sums = weights @ rows
             if family not in families:
-                found.setdefault(family, []).append(sums[:, 0] / images)
+                resampled.setdefault(family, []).append(sums[:, 0] / images)
                 continue
             names, values = families[family]
             for name, column in zip(names, values(sums).T, strict=True):
-                found.setdefault(name, []).append(column)
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+                resampled.setdefault(name, []).append(column)
+    return {name: np.concatenate(parts) for name, parts in resampled.items()}
 
 
 def interval(values: Floats) -> tuple[float, float]:

@@ -30,8 +30,8 @@ def caption_statistics(captions: Mapping[str, str]) -> dict[str, float]:
     """
     sentences = list(captions.values())
     counted = {n: [list(_ngrams(text, n)) for text in sentences] for n in (1, 2, 3)}
-    total = {n: sum(map(len, found)) for n, found in counted.items()}
-    distinct = {n: len(set(chain.from_iterable(found))) for n, found in counted.items()}
+    total = {n: sum(map(len, ngrams)) for n, ngrams in counted.items()}
+    distinct = {n: len(set(chain.from_iterable(ngrams))) for n, ngrams in counted.items()}
     words = np.array(list(map(len, counted[1])))
     repeated = total[2] - sum(len(set(pairs)) for pairs in counted[2])
     return {
@@ -64,13 +64,13 @@ def beam_diversity(
     images = len(references) + 1
     idf = {gram: float(np.log(images / count)) for gram, count in frequency.items()}
     rare = float(np.log(images))
-    found = {}
+    diversity = {}
     for image_id in references:
         if len(texts := beams[image_id]) > 1:
             counted = [[Counter(_ngrams(text, n)) for text in texts] for n in _ORDERS]
-            kernel = np.sum([_cosines(one, idf, rare) for one in counted], axis=0)
-            found[image_id] = _self_cider(kernel)
-    return found
+            kernel = np.sum([_cosines(counts, idf, rare) for counts in counted], axis=0)
+            diversity[image_id] = _self_cider(kernel)
+    return diversity
 
 
 def _cosines(

@@ -58,9 +58,10 @@ class CorpusFrequencies:
         numbers = [number.setdefault(word, len(number)) for words in split for word in words]
         sentence = np.repeat(np.arange(len(split), dtype=np.int32), [len(words) for words in split])
         image = np.repeat(np.arange(len(captions), dtype=np.int32), [len(g) for g in captions])
-        found = count_ngrams(np.array(numbers, dtype=np.int32), sentence, image[sentence])
+        tokens = np.array(numbers, dtype=np.int32)
+        ngrams, in_images, _ = count_ngrams(tokens, sentence, image[sentence])
         # without the others, which count as 1 anyway, the table is a fraction of the size
-        ngrams, frequency = (part[found[1] >= 2] for part in found[:2])
+        ngrams, frequency = ngrams[in_images >= 2], in_images[in_images >= 2]
         sizes = (ngrams >= 0).sum(axis=1)
         known = ngrams[sizes == 1, 0]
         renumbered = np.searchsorted(known, ngrams)
@@ -112,9 +113,9 @@ def coco_frequencies() -> CorpusFrequencies:
         return CorpusFrequencies.from_bytes(content)
     logger.info("CIDEr: counting the n-grams of COCO's training captions, once")
     captions = tokenize({str(i): texts for i, texts in coco_captions("train").items()})
-    found = CorpusFrequencies.count(captions.values())
-    write_entry(name, found.to_bytes())
-    return found
+    frequencies = CorpusFrequencies.count(captions.values())
+    write_entry(name, frequencies.to_bytes())
+    return frequencies
 
 
 def frequencies_of(idf: Idf, references: Collection[Sequence[str]]) -> CorpusFrequencies:
@@ -127,7 +128,7 @@ def cider_values(pairs: Pairs, frequencies: CorpusFrequencies) -> Floats:
     number = {word: rank for rank, word in enumerate(frequencies.words)}
     # the last two are the ends of captions and of references
     known = np.array([*(number.get(word, -1) for word in pairs.words), -1, -1], dtype=np.int64)
-    found = np.empty(pairs.captions)
+    values = np.empty(pairs.captions)
     for part in pairs.parts:
         norms = vector_norms(
             np,
@@ -135,7 +136,7 @@ def cider_values(pairs: Pairs, frequencies: CorpusFrequencies) -> Floats:
             count_occurrences(np, part.references, part.references),
             ngram_exists(part.references),
         )
-        found[part.rows] = cider_d(
+        values[part.rows] = cider_d(
             np,
             part.counts,
             frequencies.weights(known[part.tokens]),
@@ -143,4 +144,4 @@ def cider_values(pairs: Pairs, frequencies: CorpusFrequencies) -> Floats:
             lengths=part.lengths,
             reference_lengths=part.reference_lengths,
         )[:, 0]
-    return found
+    return values

@@ -34,12 +34,12 @@ def metric_file(name: str) -> Path:
 
 def coco_captions(part: str) -> dict[int, list[str]]:
     """Return the captions of COCO 2014 by image; part: train or val."""
-    found: dict[int, list[str]] = {}
+    captions: dict[int, list[str]] = {}
     with zipfile.ZipFile(metric_file(CAPTIONS)) as archive:
         document = json.loads(archive.read(f"coco/annotations/captions_{part}2014.json"))
     for item in document["annotations"]:
-        found.setdefault(item["image_id"], []).append(item["caption"])
-    return found
+        captions.setdefault(item["image_id"], []).append(item["caption"])
+    return captions
 
 
 def require_metric_files() -> str:

@@ -25,7 +25,7 @@ def _rouge(candidate: list[str], references: list[list[str]]) -> float:
     common = [longest_common_subsequence(positions, len(candidate), words) for words in references]
     # Not of one reference: precision and recall may be those of two different ones.
     precision = max(common) / len(candidate)
-    recall = max(found / len(words) for found, words in zip(common, references, strict=True))
+    recall = max(length / len(words) for length, words in zip(common, references, strict=True))
     if precision == 0 or recall == 0:
         return 0.0
     return (1 + _BETA**2) * precision * recall / (recall + _BETA**2 * precision)

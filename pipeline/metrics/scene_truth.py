@@ -27,12 +27,10 @@ def truth_counts(judged: Iterable["Judgement"]) -> Floats:
     F: number of FAMILIES, in whose order the statements are counted.
     """
     rows = []
-    for one in judged:
-        verdicts = {
-            family: [s.is_true for s in one.statements if s.family == family] for family in FAMILIES
-        }
+    for judgement in judged:
+        verdicts = {f: [s.is_true for s in judgement.statements if s.family == f] for f in FAMILIES}
         stated, held = map(len, verdicts.values()), map(sum, verdicts.values())
-        rows.append([1, one.is_true, not all(verdicts["category"]), *stated, *held])
+        rows.append([1, judgement.is_true, not all(verdicts["category"]), *stated, *held])
     return np.array(rows, dtype=np.float64)
 
 

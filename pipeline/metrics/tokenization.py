@@ -46,10 +46,10 @@ def tokenize(
     """
     sentences = list(chain.from_iterable(captions.values()))
     if metric_tokens(tokenizer) == "PTB":
-        found = list(map(ptb_tokens, sentences, [*sentences[1:], ""]))
+        tokenized = list(map(ptb_tokens, sentences, [*sentences[1:], ""]))
     else:
-        found = [" ".join(unicode_words(sentence)) for sentence in sentences]
-    lines = iter(found)
+        tokenized = [" ".join(unicode_words(sentence)) for sentence in sentences]
+    lines = iter(tokenized)
     return {name: list(islice(lines, len(group))) for name, group in captions.items()}
 
 
@@ -60,9 +60,9 @@ def ptb_tokens(caption: str, following: str = "") -> str:
     which "K." at the end of a caption keeps its point only if the next one begins in lower case.
     """
     # White space of other kinds joins the blanks around it, and is not printable.
-    found = _word_by_word(caption.split(" ")) if caption.isprintable() else [None]
-    if None not in found:
-        return " ".join(filter(None, found))
+    tokens = _word_by_word(caption.split(" ")) if caption.isprintable() else [None]
+    if None not in tokens:
+        return " ".join(filter(None, tokens))
     return _line_tokens(*(LINE_BREAKS.sub(" ", text) for text in (caption, following)))
 
 
@@ -78,13 +78,13 @@ def _line_tokens(line: str, after: str) -> str:
 def _word_by_word(words: list[str]) -> list[str | None]:
     """Return the tokens of each word, None if more than two characters after it decide."""
     *inner, last = words
-    found = [*map(_inner.__getitem__, inner), _last[last]]
-    if None in found[:-1]:
-        found[:-1] = [
+    tokens = [*map(_inner.__getitem__, inner), _last[last]]
+    if None in tokens[:-1]:
+        tokens[:-1] = [
             _wider[(after or " ")[0]][word] if texts is None else texts
-            for word, texts, after in zip(inner, found, words[1:], strict=False)
+            for word, texts, after in zip(inner, tokens, words[1:], strict=False)
         ]
-    return found
+    return tokens
 
 
 class _Words(dict[str, str | None]):
@@ -99,8 +99,8 @@ class _Words(dict[str, str | None]):
     def __missing__(self, word: str) -> str | None:
         if len(self) == _MOST_WORDS:
             self.clear()
-        self[word] = found = self._tokens(word)
-        return found
+        self[word] = tokens = self._tokens(word)
+        return tokens
 
     def _tokens(self, word: str) -> str | None:
         codes, end = code_units(word + self._following), len(code_units(word))

@@ -62,7 +62,7 @@ def score_word_groups(
     per_image = {
         image_id: {
             group: _count(
-                _words(caption, words), [_words(one, words) for one in references[image_id]]
+                _words(caption, words), [_words(text, words) for text in references[image_id]]
             )
             for group, words in groups.items()
         }
@@ -72,7 +72,7 @@ def score_word_groups(
         group: GroupCounts(*map(sum, zip(*(row[group] for row in per_image.values()), strict=True)))
         for group in groups
     }
-    return WordGroupScores({group: _score(found) for group, found in sums.items()}, per_image)
+    return WordGroupScores({group: _score(counts) for group, counts in sums.items()}, per_image)
 
 
 def _words(text: str, words: Set[str]) -> Counter[str]:

@@ -124,7 +124,7 @@ def write_comparison(
     Images whose captions differ most in CIDEr are embedded.
     """
     # From the images: a run may have metrics that the other lacks.
-    metrics = in_order(name for image in comparison.images for one in image.scores for name in one)
+    metrics = in_order(name for image in comparison.images for run in image.scores for name in run)
     differing = [image for image in comparison.images if image.change != "same"]
     differing.sort(key=lambda image: (-abs(image.difference), image.image_id))
     embedded = [dict(read_cards(report)) for report in reports or ()]
@@ -162,11 +162,11 @@ def _sides(
 ) -> Iterator[tuple[str, list[object]]]:
     """Yield the cards of both runs as JSON for each image that has one, None for a missing one."""
     for image_id in image_ids:
-        found = [report.get(image_id) for report in reports]
-        if not any(found):
-            found = [card.as_json("") for _, card in plain_cards([image_id], files)]
-        if found:
-            yield image_id, found
+        cards = [report.get(image_id) for report in reports]
+        if not any(cards):
+            cards = [card.as_json("") for _, card in plain_cards([image_id], files)]
+        if cards:
+            yield image_id, cards
 
 
 def _as_json(image: ImageComparison, metrics: Sequence[str]) -> dict[str, object]:
@@ -177,7 +177,7 @@ def _as_json(image: ImageComparison, metrics: Sequence[str]) -> dict[str, object
         "captions": image.captions,
         "references": list(image.references),
         "scores": [
-            [None if name not in one else round(one[name], 4) for name in metrics]
-            for one in image.scores
+            [None if name not in scores else round(scores[name], 4) for name in metrics]
+            for scores in image.scores
         ],
     }

@@ -58,8 +58,8 @@ def read_cards(report: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """
     with suppress(OSError, ValueError):
         for line in report.read_text(encoding="utf-8").split("\n"):
-            if found := _CARD.fullmatch(line):
-                yield unescape(found[1]), json.loads(found[2])
+            if card := _CARD.fullmatch(line):
+                yield unescape(card[1]), json.loads(card[2])
 
 
 def _finite(value: object) -> object:

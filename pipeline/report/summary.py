@@ -45,7 +45,7 @@ def headline(
         parts.append(f"{_times(scores.metrics[main] / baseline[main])} times that of the {name}")
     text = ", ".join(parts)
     if judged:
-        true = sum(one.is_true for one in judged)
+        true = sum(judgement.is_true for judgement in judged)
         return f"{text}; {true:,} of {len(judged):,} captions are true"
     return f"{text} on {len(scores.per_image):,} images" if len(parts) == 1 else text
 
@@ -95,9 +95,9 @@ def group_table(
     """Return the table of the groups of words, in the order of `scores`, with the baseline's."""
     heads = ["group", "words", "precision", "recall", "F1", *[f"{name}, F1"] * bool(baseline)]
     rows: list[list[Cell]] = []
-    for group, found in scores.items():
-        row: list[Cell] = [group, f"{found.predicted:,}"]
-        row += [_share(value, found.reason) for value in (found.precision, found.recall, found.f1)]
+    for group, score in scores.items():
+        row: list[Cell] = [group, f"{score.predicted:,}"]
+        row += [_share(value, score.reason) for value in (score.precision, score.recall, score.f1)]
         if baseline:
             row.append(_share(baseline[group].f1 if group in baseline else None, ""))
         rows.append(row)

@@ -127,9 +127,9 @@ def _read(texts: Sequence[str], candidates: int) -> tuple[list[_Sentence], _Pair
     vocabulary = words()
     split = [normalized_words(text, vocabulary.prefixes) for text in texts]
     table = paraphrases_of(split)
-    found = table.occurrences(split)
-    is_candidate = found.sentence < candidates
-    rows, sources, targets = table.pairs(found.phrase[is_candidate], found.phrase[~is_candidate])
+    spans = table.occurrences(split)
+    is_candidate = spans.sentence < candidates
+    rows, sources, targets = table.pairs(spans.phrase[is_candidate], spans.phrase[~is_candidate])
     forward: dict[int, dict[int, int]] = defaultdict(dict)
     backward: dict[int, dict[int, int]] = defaultdict(dict)
     for row, source, target in zip(rows.tolist(), sources.tolist(), targets.tolist(), strict=True):
@@ -137,12 +137,12 @@ def _read(texts: Sequence[str], candidates: int) -> tuple[list[_Sentence], _Pair
         backward[target][source] = row
     used = np.zeros(len(table.keys) + 1, dtype=np.bool_)
     used[sources] = used[targets] = True
-    chosen = used[found.phrase]
+    chosen = used[spans.phrase]
     phrases: list[dict[int, list[Occurrence]]] = [{} for _ in texts]
     for sentence, start, length, phrase in zip(
         *(
             column[chosen].tolist()
-            for column in (found.sentence, found.start, found.length, found.phrase)
+            for column in (spans.sentence, spans.start, spans.length, spans.phrase)
         ),
         strict=True,
     ):
@@ -182,12 +182,12 @@ class _Matcher:
     def matches(self, reference: _Sentence) -> list[list[Match]]:
         """Return the matches that start at each word of a reference, in METEOR's order."""
         is_equal = self._keys == [word.key for word in reference.words]
-        found: list[list[Match]] = []
+        matches: list[list[Match]] = []
         for position, word in enumerate(reference.words):
             here = self._of_word.get(word.text)
             if here is None:
                 here = self._of_word[word.text] = self._single(word)
-            found.append(
+            matches.append(
                 [
                     new_match(stage, start, 1, position, 1)
                     for stage, start in here
@@ -195,7 +195,7 @@ class _Matcher:
                 ]
             )
         if is_equal:
-            return found
+            return matches
         ordered = []
         for occurrences, other, row, is_forward in self._paraphrases:
             for start, length in occurrences:
@@ -205,8 +205,8 @@ class _Matcher:
                     ordered.append((is_forward, *order, start, length, position, size))
         ordered.sort()
         for *_, start, length, position, size in ordered:
-            found[position].append(new_match(PARAPHRASE, start, length, position, size))
-        return found
+            matches[position].append(new_match(PARAPHRASE, start, length, position, size))
+        return matches
 
     def _single(self, word: Word) -> list[tuple[int, int]]:
         """Return the stage and position of each word of the candidate that matches."""

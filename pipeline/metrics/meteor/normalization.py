@@ -56,7 +56,7 @@ def normalized_words(text: str, prefixes: dict[str, bool]) -> list[str]:
     words = [word for word in _WORD_BREAK.split(spaced) if word]
     following = [*words[1:], ""]
     line = " ".join(_point(w, after, prefixes) for w, after in zip(words, following, strict=True))
-    line = re.sub("(?:DOT)+MULTI", lambda found: "." * (len(found[0]) // 3 - 1), line)
+    line = re.sub("(?:DOT)+MULTI", lambda points: "." * (len(points[0]) // 3 - 1), line)
     return [
         word for word in _WORD_BREAK.split(_SPACES.sub(" ", line).strip(_CONTROL).lower()) if word
     ]
@@ -66,7 +66,7 @@ def _apart(text: str) -> str:
     """Separate punctuation by blanks, except for points."""
     line = _OTHER.sub(r" \1 ", f" {text} ")
     # Several points become one word, which `_point` leaves alone.
-    line = _POINTS.sub(lambda found: " " + "DOT" * len(found[0]) + "MULTI ", line)
+    line = _POINTS.sub(lambda points: " " + "DOT" * len(points[0]) + "MULTI ", line)
     for comma in _COMMAS:
         line = comma.sub(r"\1 , \2", line)
     line = _DOUBLE_QUOTE.sub(' " ', _SINGLE_QUOTE.sub("'", line))

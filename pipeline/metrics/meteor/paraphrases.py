@@ -128,8 +128,8 @@ class ParaphraseTable:
     def _children(self, node: Ints, word: Ints) -> Ints:
         """Return the nodes one word further, 0 for none."""
         wanted = node * len(self.numbers) + word
-        found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        return np.where((word >= 0) & (self.keys[found] == wanted), found + 1, 0)
+        index = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        return np.where((word >= 0) & (self.keys[index] == wanted), index + 1, 0)
 
     def pairs(self, phrases: Ints, others: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the pairs of a phrase of one list with one of the other, in either order.
@@ -155,8 +155,8 @@ class ParaphraseFile:
     """Text of the table, in blocks; words: number of those that were asked for."""
 
     def __init__(self, text: bytes) -> None:
-        found = (_ROW.search(text, start) for start in range(0, len(text), _BLOCK))
-        blocks = {row.start(): row[1] for row in found if row}
+        rows = (_ROW.search(text, start) for start in range(0, len(text), _BLOCK))
+        blocks = {row.start(): row[1] for row in rows if row}
         self._text, self.words = text, 0
         self._bounds, self._first = list(pairwise([*blocks, len(text)])), list(blocks.values())
 
@@ -228,9 +228,9 @@ def table_of(parts: Iterable[tuple[list[bytes], list[bytes]]]) -> ParaphraseTabl
     numbers: dict[bytes, int] = {_SEPARATOR: 0}
     columns: tuple[list[int], list[int]] = ([], [])
     for part in parts:
-        for phrases, found in zip(part, columns, strict=True):
+        for phrases, ids in zip(part, columns, strict=True):
             # the number of a new phrase is that of the phrases before it
-            found += [numbers.setdefault(phrase, len(numbers)) for phrase in phrases]
+            ids += [numbers.setdefault(phrase, len(numbers)) for phrase in phrases]
     words, keys, nodes = _trie(b"\n".join(numbers))
     source, target = (nodes[np.array(column, dtype=np.int32)] for column in columns)
     # paraphrases of a phrase are on consecutive lines

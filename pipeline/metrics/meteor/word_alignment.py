@@ -76,9 +76,9 @@ def align(matches: Sequence[Sequence[Match]]) -> list[Match]:
         if len(paths) > 1:
             paths.sort(key=_rank)
             del paths[BEAM:]
-        found = fixed.get(position)
+        fixed_match = fixed.get(position)
         # METEOR goes on with the best path if none is left.
-        paths = _advanced(paths, position, found, () if found else here) or paths[:1]
+        paths = _advanced(paths, position, fixed_match, () if fixed_match else here) or paths[:1]
     paths.sort(key=_rank)
     best = min(paths[:BEAM], key=lambda path: path[0] + (0 if path[4] == -1 else _CHUNK))
     chosen, trail = list(fixed.values()), best[5]

@@ -54,11 +54,11 @@ class Words(dict[str, Word]):
             self.prefixes = read_prefixes("\n".join(_lines(jar, "nonbreaking/english.prefixes")))
 
     def __missing__(self, text: str) -> Word:
-        found = Word(
+        word = Word(
             text, java_hash(text), java_hash(stem(text)), self._ids(text), text in self._function
         )
-        self[text] = found
-        return found
+        self[text] = word
+        return word
 
     def _ids(self, word: str) -> frozenset[str]:
         """Return the synonym sets of a word and of its base forms."""
