@@ -90,8 +90,8 @@ def certify_captions(
                 kept.to(device),
                 tokens,
             ).cpu()
-            found = torch.cat((log_probs[-1:], log_probs[index, torch.arange(len(tokens))]))
-            yield image_id, found.exp().T.float().numpy()
+            evidence = torch.cat((log_probs[-1:], log_probs[index, torch.arange(len(tokens))]))
+            yield image_id, evidence.exp().T.float().numpy()
 
 
 def ground_captions(
@@ -106,7 +106,7 @@ def ground_captions(
     """
     images = [image_id for image_id in attention if image_id in instances]
     names = CategoryNames.of_images(instances[image_id] for image_id in images)
-    found = {
+    measured = {
         image_id: ground(
             captions[image_id].split(),
             attention[image_id],
@@ -116,7 +116,7 @@ def ground_captions(
         )
         for image_id in images
     }
-    return {image_id: one for image_id, one in found.items() if one is not None}
+    return {image_id: g for image_id, g in measured.items() if g is not None}
 
 
 def join_steps(steps: Sequence[StepAttention], *, layers: bool) -> CaptionAttention:
@@ -130,8 +130,8 @@ def join_steps(steps: Sequence[StepAttention], *, layers: bool) -> CaptionAttent
 def _stack(steps: Sequence[AlignedAttention]) -> CaptionAttention:
     """Stack L steps of (B, ..., R) to (B, ..., L, R)."""
 
-    def join(found: Sequence[Tensor]) -> NDArray[np.float32]:
-        joined: NDArray[np.float32] = torch.stack(list(found), dim=-2).float().cpu().numpy()
+    def join(tensors: Sequence[Tensor]) -> NDArray[np.float32]:
+        joined: NDArray[np.float32] = torch.stack(list(tensors), dim=-2).float().cpu().numpy()
         return joined
 
     keep = [step.keep for step in steps if step.keep is not None]

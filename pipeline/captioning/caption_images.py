@@ -200,10 +200,10 @@ class ImageCaptioner:
                 if boxes is None
                 else "the captioner was not trained on given boxes; leave boxes out"
             )
-        found = self._extractor(pixels, boxes)
-        found = found if labels is None else labels.labelled(found)
+        regions = self._extractor(pixels, boxes)
+        regions = regions if labels is None else labels.labelled(regions)
         # round and select as in training, whose regions came from a store of this dtype
-        stored = replace(found, features=found.features.astype(self.extract_config.dtype))
+        stored = replace(regions, features=regions.features.astype(self.extract_config.dtype))
         return top_scoring(stored, self._loaded.description.max_regions)
 
     def caption_each(
@@ -223,9 +223,9 @@ class ImageCaptioner:
         self, images: Sequence[Callable[[], OpenedImage]], *, attention: bool
     ) -> list[CaptionedImage | A2Error]:
         extracted = list(map(self._extracted, images))
-        decoded = self.caption([one for one in extracted if isinstance(one, Regions)])
+        decoded = self.caption([regions for regions in extracted if isinstance(regions, Regions)])
         captioned = iter(self.with_attention(decoded) if attention else decoded)
-        return [one if isinstance(one, A2Error) else next(captioned) for one in extracted]
+        return [item if isinstance(item, A2Error) else next(captioned) for item in extracted]
 
     def _extracted(self, read: Callable[[], OpenedImage]) -> Regions | A2Error:
         try:
@@ -249,12 +249,12 @@ class ImageCaptioner:
         """Add the attention at each word of the top-scoring captions, by layer and head too."""
         if not captioned:
             return []
-        batch = _batch([one.regions for one in captioned])
-        captions = {str(number): one.beams[0].caption for number, one in enumerate(captioned)}
+        batch = _batch([image.regions for image in captioned])
+        captions = {str(number): image.beams[0].caption for number, image in enumerate(captioned)}
         with self._alone():
             # empty for a captioner without attention
-            found = dict(self._loaded.attend([batch], captions, layers=True))
-        return [replace(one, attention=found.get(str(n))) for n, one in enumerate(captioned)]
+            maps = dict(self._loaded.attend([batch], captions, layers=True))
+        return [replace(image, attention=maps.get(str(n))) for n, image in enumerate(captioned)]
 
     def _alone(self) -> AbstractContextManager[object]:
         return _replacing if self._is_mixed else nullcontext()
@@ -263,7 +263,7 @@ class ImageCaptioner:
         """Raise InputError for a caption with words that the captioner does not know."""
         words = caption.split()
         ids = self._loaded.vocabulary.encode(words)
-        if unknown := [word for word, one in zip(words, ids, strict=True) if one == UNK]:
+        if unknown := [word for word, token_id in zip(words, ids, strict=True) if token_id == UNK]:
             raise InputError(
                 f"the captioner has no word {unknown[0]!r} of {caption!r}; name one whose "
                 "vocabulary has the words of the caption"
@@ -274,7 +274,7 @@ def _own_decoding(models: Sequence[Path], decoding: CaptioningConfig) -> Mapping
     """Return the settings of a bundled captioner, unless `decoding` states the beams."""
     if decoding.model_fields_set & {"beam_size", "consensus"}:
         return {}
-    return next((one.decoding for one in BUNDLED.values() if [one.folder] == list(models)), {})
+    return next((b.decoding for b in BUNDLED.values() if [b.folder] == list(models)), {})
 
 
 def attention_by(

@@ -56,12 +56,12 @@ def caption_batches(
         with forward_precision(precision, device, network):
             memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
             if config.method == "sampling":
-                found = sampled_hypotheses(captioner, memory, config, generator=generator)
+                searched = sampled_hypotheses(captioner, memory, config, generator=generator)
             else:
-                found = beam_search(captioner, memory, config)
+                searched = beam_search(captioner, memory, config)
         if config.consensus:
-            found = [by_consensus(one, eos=captioner.special.eos) for one in found]
-        for image_id, hypotheses in zip(batch.image_ids, found, strict=True):
+            searched = [by_consensus(group, eos=captioner.special.eos) for group in searched]
+        for image_id, hypotheses in zip(batch.image_ids, searched, strict=True):
             captions = [vocabulary.decode(hypothesis.tokens) for hypothesis in hypotheses]
             if config.collapse_repeats:
                 captions = list(map(collapse_repeats, captions))

@@ -65,21 +65,21 @@ class CategoryNames:
     @classmethod
     def of_images(cls, images: Iterable[Instances]) -> "CategoryNames":
         """Collect the categories that these images have boxes of."""
-        return cls(sorted({name for found in images for name in found.names if name}))
+        return cls(sorted({name for boxes in images for name in boxes.names if name}))
 
     def find(self, words: Sequence[str]) -> list[tuple[range, str]]:
         """Return positions and category of each name in a caption; the longest match wins.
 
         A "hot dog" is not a dog.
         """
-        found: list[tuple[range, str]] = []
+        spans: list[tuple[range, str]] = []
         position = 0
         while position < len(words):
             name = self._longest_match(words, position)
             if name:
-                found.append((range(position, position + len(name)), self._categories[name]))
+                spans.append((range(position, position + len(name)), self._categories[name]))
             position += len(name) or 1
-        return found
+        return spans
 
     def _longest_match(self, words: Sequence[str], position: int) -> tuple[str, ...]:
         for length in range(self._longest, 0, -1):
@@ -141,8 +141,8 @@ def mean_grounding(found: Iterable[Grounding]) -> Grounding | None:
     every = list(found)
     if not every:
         return None
-    words = np.array([one.words for one in every], dtype=float)
-    shares = np.array([[one.original, one.aligned, one.uniform] for one in every])
+    words = np.array([g.words for g in every], dtype=float)
+    shares = np.array([[g.original, g.aligned, g.uniform] for g in every])
     original, aligned, uniform = (words @ shares / words.sum()).tolist()
     return Grounding(original, aligned, uniform, int(words.sum()))
 

@@ -66,10 +66,10 @@ def load_description(directory: Path) -> tuple[ModelDescription, Vocabulary]:
     except ValidationError as error:
         _require_known_kind(directory, error)
         has_manifest = (directory / MANIFEST).is_file()
-        found = read_manifest(directory).versions.get("a2cap") if has_manifest else None
+        version = read_manifest(directory).versions.get("a2cap") if has_manifest else None
         raise A2Error(
             f"model.json cannot be used: {str(directory)!r} ({error.error_count()} wrong fields), "
-            f"written by a2cap {found or 'of unknown version'}, this is "
+            f"written by a2cap {version or 'of unknown version'}, this is "
             f"{installed_versions().get('a2cap', 'another')}; upgrade with pip install -U a2cap, "
             "or retrain with this version"
         ) from error
@@ -86,15 +86,15 @@ def load_description(directory: Path) -> tuple[ModelDescription, Vocabulary]:
 def _require_known_kind(directory: Path, error: ValidationError) -> None:
     """Raise A2Error where the code of another package is missing, or not trusted."""
     content = read_json(directory / DESCRIPTION)
-    found = next((str(one["msg"]) for one in error.errors() if one["type"] == KIND_ERROR), None)
-    if found is None or not isinstance(content, dict) or not content.get("plug_in"):
+    message = next((str(e["msg"]) for e in error.errors() if e["type"] == KIND_ERROR), None)
+    if message is None or not isinstance(content, dict) or not content.get("plug_in"):
         return
     try:
         plug_in = TypeAdapter(PlugIn).validate_python(content["plug_in"])
     except ValidationError:
         return
     if plug_in.is_installed:
-        raise A2Error(f"captioner {str(directory)!r} cannot be used: {found}") from error
+        raise A2Error(f"captioner {str(directory)!r} cannot be used: {message}") from error
     raise A2Error(
         f"captioner {str(directory)!r} needs {plug_in.requirement!r}, which is not installed; if "
         f"you trust its author: pip install {plug_in.requirement}"
@@ -135,16 +135,16 @@ def require_compatible(models: Sequence[Path]) -> None:
 
 def require_vocabulary(directory: Path, first: Path) -> None:
     """Raise A2Error if two folders, of captioners or preprocessing, have different vocabularies."""
-    found, expected = (Vocabulary.load(path / VOCABULARY) for path in (directory, first))
-    _require_equal("vocabulary", found.digest[:12], expected.digest[:12], directory, first)
+    actual, expected = (Vocabulary.load(path / VOCABULARY) for path in (directory, first))
+    _require_equal("vocabulary", actual.digest[:12], expected.digest[:12], directory, first)
 
 
 def _require_equal(
-    name: str, found: object, expected: object, directory: Path, first: Path
+    name: str, actual: object, expected: object, directory: Path, first: Path
 ) -> None:
-    if found != expected:
+    if actual != expected:
         raise InputError(
-            f"{name} of {str(directory)!r} is {found}, that of {str(first)!r} is {expected}; "
+            f"{name} of {str(directory)!r} is {actual}, that of {str(first)!r} is {expected}; "
             f"{_ADVICE}"
         )
 

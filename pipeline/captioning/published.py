@@ -148,7 +148,7 @@ def import_captioner(file: Path, vocabulary: Path, config: ExtractConfig, direct
     """
     if directory.exists():
         raise InputError(f"output {str(directory)!r} exists; name a path that does not exist")
-    found = convert_captioner(load_torch_file(file), vocabulary)
+    captioner = convert_captioner(load_torch_file(file), vocabulary)
     weights = weights_file(config)
     extractor = load_extractor(weights, config=config, strict=True)
     partial = directory.with_name(f".{directory.name}.partial")
@@ -156,20 +156,20 @@ def import_captioner(file: Path, vocabulary: Path, config: ExtractConfig, direct
     partial.mkdir(parents=True)
     extractor.save(partial / EXTRACTOR_WEIGHTS)
     record = extractor.record(partial / EXTRACTOR_WEIGHTS)
-    if record.feature_width != found.region_width:
+    if record.feature_width != captioner.region_width:
         raise InputError(
             f"detector gives {record.feature_width} numbers per region, the captioner reads "
-            f"{found.region_width}; name the detector of its training with extract.weights"
+            f"{captioner.region_width}; name the detector of its training with extract.weights"
         )
     record.write(partial / EXTRACTOR)
     description = ModelDescription(
-        model=found.model,
-        region_width=found.region_width,
-        vocabulary_size=len(found.vocabulary),
-        vocabulary_digest=found.vocabulary.digest,
+        model=captioner.model,
+        region_width=captioner.region_width,
+        vocabulary_size=len(captioner.vocabulary),
+        vocabulary_digest=captioner.vocabulary.digest,
         max_regions=None,
     )
-    tensors = {**found.tensors, "schedule_step": torch.zeros((), dtype=torch.int64)}
+    tensors = {**captioner.tensors, "schedule_step": torch.zeros((), dtype=torch.int64)}
     try:
         new_captioner(description).load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
@@ -177,7 +177,7 @@ def import_captioner(file: Path, vocabulary: Path, config: ExtractConfig, direct
         raise WeightsError(
             f"captioner {file.name!r} does not fit: {problem}; name a complete checkpoint"
         ) from error
-    save_model(partial, tensors=tensors, description=description, vocabulary=found.vocabulary)
+    save_model(partial, tensors=tensors, description=description, vocabulary=captioner.vocabulary)
     rename_durably(partial, directory)
 
 
@@ -205,29 +205,29 @@ def _m2(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
     if not isinstance(words, list) or not set(SPECIALS) <= set(map(str, words)):
         raise _vocabulary_error(vocabulary, "M2's vocab.pkl")
     order = [*SPECIALS, *(word for word in words if word not in SPECIALS)]
-    found = _renamed(tensors, M2)
+    renamed = _renamed(tensors, M2)
     ids = {word: number for number, word in enumerate(words)}
     rows = [ids[word] for word in order]
     for name in ("decoder.embedding.weight", "decoder.output.weight"):
-        found[name] = _rows(found, name, rows, size=len(words))
-    memory = found["encoder.layers.0.memory_keys"]
+        renamed[name] = _rows(renamed, name, rows, size=len(words))
+    memory = renamed["encoder.layers.0.memory_keys"]
     # row 0 belongs to padding; positions beyond the table use sinusoids, as the authors intended
-    table = found["decoder.positions"]
+    table = renamed["decoder.positions"]
     sinusoids = sinusoidal_positions(MAX_POSITIONS + 1, table.shape[1])
-    found["decoder.positions"] = torch.cat((table[1:], sinusoids[len(table) :]))
+    renamed["decoder.positions"] = torch.cat((table[1:], sinusoids[len(table) :]))
     model = M2Config(
-        width=found["encoder.embedding.weight"].shape[0],
-        feed_forward=found["encoder.layers.0.feed_forward.inner.weight"].shape[0],
-        encoder_layers=_layers(found, "encoder"),
-        decoder_layers=_layers(found, "decoder"),
+        width=renamed["encoder.embedding.weight"].shape[0],
+        feed_forward=renamed["encoder.layers.0.feed_forward.inner.weight"].shape[0],
+        encoder_layers=_layers(renamed, "encoder"),
+        decoder_layers=_layers(renamed, "decoder"),
         memory_slots=memory.shape[-2],
         positions="table",
         alignment=AlignmentConfig(fusion="none"),
     )
-    for name in [name for name in found if ".memory_" in name]:
-        found[name] = found[name].squeeze(0)
-    region_width = found["encoder.embedding.weight"].shape[1]
-    return PublishedCaptioner(model, region_width, Vocabulary(tuple(order), "m2"), found)
+    for name in [name for name in renamed if ".memory_" in name]:
+        renamed[name] = renamed[name].squeeze(0)
+    region_width = renamed["encoder.embedding.weight"].shape[1]
+    return PublishedCaptioner(model, region_width, Vocabulary(tuple(order), "m2"), renamed)
 
 
 def _transformer(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
@@ -241,17 +241,17 @@ def _transformer(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCa
     rows: list[int | None] = [None, 0, 0, ids.pop("UNK", None)]
     rows += sorted(ids.values())
     order = [*SPECIALS, *sorted(ids, key=ids.__getitem__)]
-    found = _renamed(_without_batch_norm(tensors), TRANSFORMER)
+    renamed = _renamed(_without_batch_norm(tensors), TRANSFORMER)
     size = len(words) + 1
     for name in ("decoder.embedding.words.weight", "decoder.output.weight"):
-        found[name] = _rows(found, name, rows, size=size)
-    found["decoder.output.bias"] = _rows(found, "decoder.output.bias", rows, size=size)
-    found["decoder.output.bias"][[0, 1]] = -1e4
-    found["decoder.output.weight"][1] = 0
-    width = found["encoder.embedding.feature.weight"].shape[0]
-    for name in [name for name in found if name.endswith("norm.weight")]:
+        renamed[name] = _rows(renamed, name, rows, size=size)
+    renamed["decoder.output.bias"] = _rows(renamed, "decoder.output.bias", rows, size=size)
+    renamed["decoder.output.bias"][[0, 1]] = -1e4
+    renamed["decoder.output.weight"][1] = 0
+    width = renamed["encoder.embedding.feature.weight"].shape[0]
+    for name in [name for name in renamed if name.endswith("norm.weight")]:
         # their deviation is that of a sample: divided by n - 1
-        found[name] = found[name] * math.sqrt((width - 1) / width)
+        renamed[name] = renamed[name] * math.sqrt((width - 1) / width)
     options = fields.get("opt")
     if not isinstance(options, dict):
         raise WeightsError(
@@ -262,29 +262,29 @@ def _transformer(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCa
     model = TransformerConfig(
         width=width,
         heads=heads,
-        feed_forward=found["encoder.layers.0.feed_forward.inner.weight"].shape[0],
-        encoder_layers=_layers(found, "encoder"),
-        decoder_layers=_layers(found, "decoder"),
+        feed_forward=renamed["encoder.layers.0.feed_forward.inner.weight"].shape[0],
+        encoder_layers=_layers(renamed, "encoder"),
+        decoder_layers=_layers(renamed, "decoder"),
         norm="pre",
         alignment=AlignmentConfig(fusion="none"),
     )
-    region_width = found["encoder.embedding.feature.weight"].shape[1]
-    return PublishedCaptioner(model, region_width, Vocabulary(tuple(order), "neuraltalk2"), found)
+    region_width = renamed["encoder.embedding.feature.weight"].shape[1]
+    return PublishedCaptioner(model, region_width, Vocabulary(tuple(order), "neuraltalk2"), renamed)
 
 
 def _without_batch_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Fold a batch norm of the features into the layer after it (`use_bn: 1`)."""
-    found = dict(tensors)
-    if "att_embed.0.running_mean" not in found:
-        return found
-    found.pop("att_embed.0.num_batches_tracked", None)
-    shift, scale = found.pop("att_embed.0.bias"), found.pop("att_embed.0.weight")
-    scale = scale / (found.pop("att_embed.0.running_var") + 1e-5).sqrt()
-    shift = shift - scale * found.pop("att_embed.0.running_mean")
-    weight = found.pop("att_embed.1.weight")
-    found["att_embed.0.bias"] = found.pop("att_embed.1.bias") + weight @ shift
-    found["att_embed.0.weight"] = weight * scale
-    return found
+    folded = dict(tensors)
+    if "att_embed.0.running_mean" not in folded:
+        return folded
+    folded.pop("att_embed.0.num_batches_tracked", None)
+    shift, scale = folded.pop("att_embed.0.bias"), folded.pop("att_embed.0.weight")
+    scale = scale / (folded.pop("att_embed.0.running_var") + 1e-5).sqrt()
+    shift = shift - scale * folded.pop("att_embed.0.running_mean")
+    weight = folded.pop("att_embed.1.weight")
+    folded["att_embed.0.bias"] = folded.pop("att_embed.1.bias") + weight @ shift
+    folded["att_embed.0.weight"] = weight * scale
+    return folded
 
 
 def _renamed(tensors: Mapping[str, Tensor], rules: Rules) -> dict[str, Tensor]:
@@ -301,7 +301,7 @@ def _renamed(tensors: Mapping[str, Tensor], rules: Rules) -> dict[str, Tensor]:
             new, _, part = match.expand(replacement).partition("@")
             parts.setdefault(new, {})[part] = tensor
     return {
-        name: torch.cat([found[part] for part in sorted(found)]) for name, found in parts.items()
+        name: torch.cat([pieces[part] for part in sorted(pieces)]) for name, pieces in parts.items()
     }
 
 
@@ -314,9 +314,9 @@ def _rows(
             f"vocabulary has {size:,} tokens, but {name!r} has {len(tensors[name]):,} rows; name "
             "the vocabulary of this checkpoint"
         )
-    found = torch.stack([tensors[name][row or 0] for row in rows])
-    found[[number for number, row in enumerate(rows) if row is None]] = 0
-    return found
+    selected = torch.stack([tensors[name][row or 0] for row in rows])
+    selected[[number for number, row in enumerate(rows) if row is None]] = 0
+    return selected
 
 
 def _layers(tensors: Mapping[str, Tensor], side: str) -> int:

@@ -28,9 +28,9 @@ def merge_tokens(tokenizer: Any, tokens: Sequence[int]) -> tuple[list[str], NDAr
         words = tokenizer.decode(list(tokens[: position + 1]), skip_special_tokens=True).split()
         if words != before:
             newest = range(max(0, min(len(before), len(words) - 1)), len(words))
-            pairs += [(word, one) for word in newest for one in waiting]
+            pairs += [(word, at) for word in newest for at in waiting]
             waiting = []
-    pairs += [(len(words) - 1, one) for one in waiting if words]
+    pairs += [(len(words) - 1, at) for at in waiting if words]
     shares = np.zeros((len(words), len(tokens)), np.float32)
     for word, position in pairs:
         shares[min(word, len(words) - 1), position] = 1

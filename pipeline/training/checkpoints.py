@@ -126,10 +126,10 @@ def checkpoint_problem(directory: Path) -> str | None:
     if not (directory / MANIFEST).is_file():
         return f"checkpoint is incomplete: {str(directory)!r}"
     try:
-        found = problems(directory)
+        defects = problems(directory)
     except A2Error as error:
         return f"checkpoint is damaged: {str(error).partition('; ')[0]}"
-    return f"checkpoint is damaged: {found[0]}" if found else None
+    return f"checkpoint is damaged: {defects[0]}" if defects else None
 
 
 def _save_state(path: Path, state: Mapping[str, object]) -> None:
@@ -235,13 +235,13 @@ class SavedTraining:
         if not ranks.is_main:  # otherwise all ranks would draw the same dropout
             torch.manual_seed(derived_seed(self.seed, ranks.rank, 0))
         # the main rank chooses, and all ranks read its choice from one disk
-        found = self.checkpoints.latest() if ranks.is_main else None
-        step = ranks.all_gather(None if found is None else found.step)[0]
+        checkpoint = self.checkpoints.latest() if ranks.is_main else None
+        step = ranks.all_gather(None if checkpoint is None else checkpoint.step)[0]
         if step is None:
             return Position()
-        found = found or self.checkpoints.load(step)
-        state: dict[str, Any] = found.state
-        self.network.load_state_dict(found.tensors)
+        checkpoint = checkpoint or self.checkpoints.load(step)
+        state: dict[str, Any] = checkpoint.state
+        self.network.load_state_dict(checkpoint.tensors)
         self.optimizer.load_state_dict(state["optimizer"])
         position = Position.restored(state["position"])
         if ranks.rank < len(state["random"]):
@@ -249,7 +249,7 @@ class SavedTraining:
         else:  # the checkpoint was written by fewer ranks
             torch.manual_seed(derived_seed(self.seed, ranks.rank, position.step))
         if ranks.is_main:
-            self._report(found.step, position, state["environment"])
+            self._report(checkpoint.step, position, state["environment"])
         return position
 
     def _report(self, step: int, position: Position, before: dict[str, str]) -> None:

@@ -43,7 +43,7 @@ def continued(
     after = stage.made_from
     if (folder / after.key).is_dir():
         return stage
-    found = {0: stage}  # by epochs done
+    stages = {0: stage}  # by epochs done
     for directory, manifest in finished_results(folder).items():
         before = manifest.origin
         if _without(LENGTH_FIELDS, before) != _without(LENGTH_FIELDS, after):
@@ -52,18 +52,18 @@ def continued(
         is_whole = all(score in line and "epoch" in line for line in lines)
         selection, end = select(lines, config, score=score) if is_whole else (Selection(), None)
         if not is_whole or select(lines, _of_length(before, config), score=score)[1] != len(lines):
-            found[0] = replace(stage, note=f"starts over: {EPOCHS} of {directory.name} is damaged")
+            stages[0] = replace(stage, note=f"starts over: {EPOCHS} of {directory.name} is damaged")
         elif rate_falls and _without(_LENGTH, before) != _without(_LENGTH, after):
             note = f"starts over: the rate of {directory.name} fell over other epochs"
-            found[0] = replace(stage, note=note)
+            stages[0] = replace(stage, note=note)
         elif end == len(lines):
             return replace(stage, fields=before.fields)
         elif end is None and not _has_checkpoints(directory, lines, selection):
-            found[0] = replace(stage, note=f"starts over: {directory.name} lacks its checkpoints")
+            stages[0] = replace(stage, note=f"starts over: {directory.name} lacks its checkpoints")
         elif end is None:
             note = f"continues from epoch {len(lines)} of {directory.name}"
-            found[len(lines)] = replace(stage, note=note, begin=partial(copy_training, directory))
-    return found[max(found)]
+            stages[len(lines)] = replace(stage, note=note, begin=partial(copy_training, directory))
+    return stages[max(stages)]
 
 
 def _has_checkpoints(

@@ -142,10 +142,10 @@ class Optimizer(ABC, Generic[Part]):
         return ()
 
     def report(
-        self, found: dict[str, float], amount: int
+        self, measured: dict[str, float], amount: int
     ) -> tuple[int, dict[str, float], dict[str, float]]:
         """Return `amount`, `means` and `scalars` of an Update from its measurements."""
-        return amount, found, found
+        return amount, measured, measured
 
     def flush(self) -> list[Update]:
         """Read the measurements of the updates that have not been read yet."""
@@ -155,9 +155,9 @@ class Optimizer(ABC, Generic[Part]):
         values = self.ranks.sum(torch.stack([update.values for update in unread])).tolist()
         norms = torch.stack([update.gradient_norm for update in unread]).tolist()
         updates = []
-        for update, measured, norm in zip(unread, values, norms, strict=True):
-            found = dict(zip(self.names, measured, strict=True))
-            amount, means, scalars = self.report(found, update.amount)
+        for update, numbers, norm in zip(unread, values, norms, strict=True):
+            measured = dict(zip(self.names, numbers, strict=True))
+            amount, means, scalars = self.report(measured, update.amount)
             scalars = {**scalars, "lr": update.lr}
             updates.append(Update(update.number, update.image_ids, amount, means, scalars, norm))
         return updates

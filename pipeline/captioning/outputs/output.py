@@ -78,7 +78,7 @@ class Origin:
 
 def caption_line(
     image: str | None,
-    found: CaptionedImage,
+    captioned: CaptionedImage,
     model: str,
     beams: int | None = None,
     settings: str = "",
@@ -88,7 +88,7 @@ def caption_line(
     beams: how many of them, None for all.
     settings: those that the user set, as text.
     """
-    shown = found.beams[:beams]
+    shown = captioned.beams[:beams]
     return {
         "image": image,
         "model": model,
@@ -96,9 +96,9 @@ def caption_line(
         "caption": one_line(shown[0].caption),
         "score": shown[0].score,
         "beams": [{"caption": one_line(beam.caption), "score": beam.score} for beam in shown],
-        "width": found.regions.width,
-        "height": found.regions.height,
-        "boxes": found.regions.boxes.astype(float).round(1).tolist(),
+        "width": captioned.regions.width,
+        "height": captioned.regions.height,
+        "boxes": captioned.regions.boxes.astype(float).round(1).tolist(),
     }
 
 

@@ -202,8 +202,8 @@ class CaptionValidation:
         tokens = pad_sequence(captions, batch_first=True, padding_value=PAD).to(self.device)
         images = batch.to(self.device)
         memory = self.captioner.encode(images.features, images.boxes, images.region_mask)
-        found = divergence_by_layer(self.captioner, memory, tokens)
-        return {f"JSD/layer_{number}": value for number, value in enumerate(found, start=1)}
+        divergences = divergence_by_layer(self.captioner, memory, tokens)
+        return {f"JSD/layer_{number}": value for number, value in enumerate(divergences, start=1)}
 
     def warn(self, line: Mapping[str, float]) -> None:
         """Log a warning if the score fell, or the masks hide almost nothing or most of an image."""

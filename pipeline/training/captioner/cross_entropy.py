@@ -182,12 +182,12 @@ class CrossEntropyOptimizer(Optimizer[Batch]):
             average.copy_(self.ranks.sum(average.clone()) / self.ranks.count)
 
     def report(
-        self, found: dict[str, float], amount: int
+        self, measured: dict[str, float], amount: int
     ) -> tuple[int, dict[str, float], dict[str, float]]:
         """Return the tokens, the losses and all measurements."""
-        means = {"loss": found["caption_loss"], "mask_loss": found.get("mask_loss", 0.0)}
-        others = ("mean_mask", *self._penalties)
-        return amount, means | {name: found[name] for name in others if name in found}, found
+        means = {"loss": measured["caption_loss"], "mask_loss": measured.get("mask_loss", 0.0)}
+        means |= {n: measured[n] for n in ("mean_mask", *self._penalties) if n in measured}
+        return amount, means, measured
 
 
 def _optimiser(config: TrainConfig, side: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -202,13 +202,13 @@ def _optimiser(config: TrainConfig, side: list[nn.Parameter]) -> torch.optim.Opt
 
 def _measurements(losses: TwoLosses) -> list[Tensor]:
     """Return the measurements in the order of `CrossEntropyOptimizer.names`, detached."""
-    found = [losses.caption.detach(), *(one.detach() for one in losses.penalties.values())]
+    measured = [losses.caption.detach(), *(p.detach() for p in losses.penalties.values())]
     if losses.mask is not None and losses.statistics is not None:
         masks = losses.statistics
-        found += [losses.mask.detach(), masks.keep, masks.penalty, masks.harm]
+        measured += [losses.mask.detach(), masks.keep, masks.penalty, masks.harm]
         if masks.gate is not None:
-            found.append(masks.gate)
-    return found
+            measured.append(masks.gate)
+    return measured
 
 
 def learning_rate(config: TrainConfig, step: int, *, width: int, steps_per_epoch: int = 1) -> float:
@@ -256,7 +256,7 @@ def start_from(
     InputError naming the first setting or tensor that does not fit.
     """
     for name in ("kind", *type(model).model_fields):
-        old, new = (getattr(one, name) for one in (start.description.model, model))
+        old, new = (getattr(settings, name) for settings in (start.description.model, model))
         if old != new and name not in _FREE and "dropout" not in name:
             raise InputError(
                 f"train.start does not fit: its {name} is {old!r}, model.{name} is {new!r}; "

@@ -118,10 +118,10 @@ class _OwnReward:
         texts = [self.vocabulary.decode(row) for row in captions.flatten(0, 1).tolist()]
         groups = [self.references[i] for i in images.tolist() for _ in range(captions.shape[1])]
         try:
-            found = torch.tensor(call_function(self.name, texts, groups), dtype=torch.float64)
+            rewards = torch.tensor(call_function(self.name, texts, groups), dtype=torch.float64)
         except KindError as error:
             raise A2Error(f"scst.reward {error}") from error
-        return found.view(captions.shape[:2]).to(self.device)
+        return rewards.view(captions.shape[:2]).to(self.device)
 
 
 class ImageRewards:
@@ -243,26 +243,26 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
 
     def divisors(self, values: Tensor) -> Sequence[Tensor]:
         """Return the sampled tokens of all ranks, and those of the ground truth."""
-        found = dict(zip(self.names, self.ranks.sum(values.clone()), strict=True))
-        return [found[name].clamp(min=1) for name in ("tokens", "true_tokens")]
+        totals = dict(zip(self.names, self.ranks.sum(values.clone()), strict=True))
+        return [totals[name].clamp(min=1) for name in ("tokens", "true_tokens")]
 
     def lr(self, number: int) -> float:
         """Return the constant rate."""
         return self._config.lr
 
     def report(
-        self, found: dict[str, float], amount: int
+        self, measured: dict[str, float], amount: int
     ) -> tuple[int, dict[str, float], dict[str, float]]:
         """Return the sampled tokens, the loss per token, rewards, and the length of captions."""
-        tokens, samples = max(found["tokens"], 1.0), max(found["samples"], 1.0)
+        tokens, samples = max(measured["tokens"], 1.0), max(measured["samples"], 1.0)
         means = {
-            "loss": found["loss"] / tokens,  # Eq. 12 per token
-            "reward": found["reward"] / samples,
-            "baseline": found["baseline"] / samples,
+            "loss": measured["loss"] / tokens,  # Eq. 12 per token
+            "reward": measured["reward"] / samples,
+            "baseline": measured["baseline"] / samples,
         }
         if self._trains_masks:
-            means["mask_loss"] = found["mask_loss"] / max(found["true_tokens"], 1.0)
-        return int(found["tokens"]), means, {**means, "length": found["tokens"] / samples}
+            means["mask_loss"] = measured["mask_loss"] / max(measured["true_tokens"], 1.0)
+        return int(measured["tokens"]), means, {**means, "length": measured["tokens"] / samples}
 
     def _sample(self, memory: Memory, batch: Batch, generator: torch.Generator) -> Rollouts:
         return generate_rollouts(

@@ -79,10 +79,10 @@ def shared_images(store: FeatureStore, captions: CaptionFile) -> str | None:
     if not pairs:
         return None
     splits = {image_id: split for split, ids in captions.splits.items() for image_id in ids}
-    named = [f"{one!r} ({splits[one]}) is {other!r} ({splits[other]})" for one, other in pairs]
+    twins = [f"{a!r} ({splits[a]}) is {b!r} ({splits[b]})" for a, b in pairs]
     return (
         f"{len(pairs):,} images have the features of an image of another split: "
-        f"{sample_ids(named, 3)}; scores on them are too high, keep each photograph in one split"
+        f"{sample_ids(twins, 3)}; scores on them are too high, keep each photograph in one split"
     )
 
 
@@ -128,19 +128,19 @@ class NamedRegions:
     @classmethod
     def read(cls, path: Path, vocabulary: Vocabulary) -> "NamedRegions":
         """Read COCO instances; raise InputError if an image has boxes without its size."""
-        found = read_instances(path)
-        if unsized := [name for name, one in found.items() if len(one) and one.size is None]:
+        boxes = read_instances(path)
+        if unsized := [name for name, image in boxes.items() if len(image) and image.size is None]:
             raise InputError(
                 f"image {unsized[0]!r} has boxes, but no width and height in {str(path)!r}; "
                 "add them for train.supervision, or set it to 0"
             )
-        return cls(found, vocabulary)
+        return cls(boxes, vocabulary)
 
     def targets(self, batch: Batch) -> Tensor:
         """Return beta, (B, K * L, R) float32: uniform over a named category's regions, or 0."""
         assert batch.tokens is not None  # a training batch
         count, rows, length = batch.tokens.shape
-        found = torch.zeros(count, rows, length, batch.region_mask.shape[1])
+        targets = torch.zeros(count, rows, length, batch.region_mask.shape[1])
         for image, image_id in enumerate(batch.image_ids):
             instances = self._instances.get(image_id)
             if instances is None or instances.size is None or not len(instances):
@@ -151,5 +151,5 @@ class NamedRegions:
                 words = [self._words[token] for token in tokens if token not in (PAD, EOS)]
                 for span, right in named_regions(words, boxes, instances, self._names):
                     share = torch.from_numpy(right / right.sum())
-                    found[image, row, span.start : span.stop, : len(right)] = share.float()
-        return found.flatten(1, 2)
+                    targets[image, row, span.start : span.stop, : len(right)] = share.float()
+        return targets.flatten(1, 2)

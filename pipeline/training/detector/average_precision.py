@@ -42,13 +42,13 @@ class DetectionMetrics:
     per_class: Mapping[str, float]  # AP at 0.5 by class name
 
 
-def detection_metrics(truth: DetectionData, found: Mapping[str, Detections]) -> DetectionMetrics:
-    """Score the detections in the images of `truth`; ignore other images in `found`.
+def detection_metrics(truth: DetectionData, detected: Mapping[str, Detections]) -> DetectionMetrics:
+    """Score the detections in the images of `truth`; ignore other images in `detected`.
 
     A detection inside a crowd of its class counts neither way. Raises InputError for images
     without a box to find.
     """
-    scored = _scored(truth, found)
+    scored = _scored(truth, detected)
     precision = np.stack(list(scored.values()))  # (C, 10, 101, 4)
     return DetectionMetrics(
         ap=float(precision[..., _ALL].mean()),
@@ -92,21 +92,21 @@ def _first_matches(image: LabelledImage, proposals: NDArray[np.float32], overlap
     return first
 
 
-def _scored(truth: DetectionData, found: Mapping[str, Detections]) -> dict[int, _Table]:
+def _scored(truth: DetectionData, detected: Mapping[str, Detections]) -> dict[int, _Table]:
     """Return the precision of each class that has a box to find, ordered by class id."""
     curves = {
         class_id: _precision(boxes, detections)
-        for class_id, (boxes, detections) in sorted(_by_class(truth, found).items())
+        for class_id, (boxes, detections) in sorted(_by_class(truth, detected).items())
         if boxes
     }
-    scored = {class_id: one for class_id, one in curves.items() if one[..., _ALL].min() >= 0}
+    scored = {class_id: curve for class_id, curve in curves.items() if curve[..., _ALL].min() >= 0}
     if not scored:
         raise _nothing_to_find(truth)
     return scored
 
 
 def _by_class(
-    truth: DetectionData, found: Mapping[str, Detections]
+    truth: DetectionData, detected: Mapping[str, Detections]
 ) -> dict[int, tuple[_Annotations, _Annotations]]:
     """Return the boxes to find and the detections of each class."""
     classes: dict[int, tuple[_Annotations, _Annotations]] = defaultdict(lambda: ([], []))
@@ -116,7 +116,7 @@ def _by_class(
         labels = zip(image.boxes, image.class_ids, image.crowd, strict=True)
         for box, class_id, crowd in labels:
             _add(classes[int(class_id)][0], number, box, iscrowd=int(crowd))
-        seen = found[image.image_id]
+        seen = detected[image.image_id]
         for box, class_id, score in zip(seen.boxes, seen.class_ids, seen.scores, strict=True):
             _add(classes[int(class_id)][1], number, box, score=float(score), iscrowd=0)
     return classes
@@ -137,14 +137,14 @@ def _add(annotations: _Annotations, image: int, box: NDArray[np.float32], **valu
     )
 
 
-def _precision(truth: _Annotations, found: _Annotations) -> _Table:
+def _precision(truth: _Annotations, detected: _Annotations) -> _Table:
     """Return the precision of one class, (10 overlaps, 101 recalls, 4 areas)."""
     # All classes at once give the same numbers, but pycocotools then keeps an entry for each class
     # in each image, with 1,600 classes nearly all empty: so only images with the class, class by
     # class.
-    images = list({item["image_id"]: None for item in (*truth, *found)})
+    images = list({item["image_id"]: None for item in (*truth, *detected)})
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = COCOeval(_indexed(truth, images), _indexed(found, images), "bbox")
+        evaluation = COCOeval(_indexed(truth, images), _indexed(detected, images), "bbox")
         evaluation.params.maxDets = [_MOST_DETECTIONS]
         evaluation.evaluate()
         evaluation.accumulate()

@@ -167,7 +167,7 @@ def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
     lists = {"images": ["ids"]}
     validation = "images" if config.validation_images is None else "validation_images"
     lists.setdefault(validation, []).append("validation_ids")
-    found = {}
+    files = {}
     for field, listed_by in lists.items():
         images = find_images(require_folder(getattr(config, field), f"detector.{field}"))
         wanted: set[str] = set()
@@ -175,8 +175,8 @@ def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
             listed = listed_names(config, name)
             # no list: all images
             wanted.update(images if listed is None else map(named_id, listed))
-        found[field] = {name: path for name, path in images.items() if name in wanted}
-    return found
+        files[field] = {name: path for name, path in images.items() if name in wanted}
+    return files
 
 
 def listed_names(config: DetectorConfig, field: str) -> list[str] | None:

@@ -254,8 +254,8 @@ class DetectorOptimizer(Optimizer[DetectorPart]):
             )
         total = losses.total(attribute_weight=self._config.attribute_weight)
         named = losses.named()
-        found = torch.stack([total, *(named[name] for name in self.names[1:])])
-        return total, found.detach().float()
+        measurements = torch.stack([total, *(named[name] for name in self.names[1:])])
+        return total, measurements.detach().float()
 
     def count(self, part: DetectorPart) -> int:
         """Return the images of a part."""

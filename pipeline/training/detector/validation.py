@@ -45,7 +45,7 @@ def family_ids(config: DetectorConfig, attributes: Sequence[str]) -> dict[str, l
         raise ConfigError(
             f"detector.attribute_families has {min(repeated)!r} twice; name each attribute once"
         )
-    found = {}
+    ids = {}
     for names in config.attribute_families:
         unknown = [name for name in names if name not in attributes]
         if unknown:
@@ -53,12 +53,12 @@ def family_ids(config: DetectorConfig, attributes: Sequence[str]) -> dict[str, l
                 f"detector.attribute_families has an attribute that the labels lack: "
                 f"{unknown[0]!r}; they have {', '.join(attributes) or 'none'}"
             )
-        found["/".join(names)] = [attributes.index(name) for name in names]
-    return found
+        ids["/".join(names)] = [attributes.index(name) for name in names]
+    return ids
 
 
 def attribute_accuracy(
-    truth: DetectionData, found: Mapping[str, Detections], families: Mapping[str, Sequence[int]]
+    truth: DetectionData, detected: Mapping[str, Detections], families: Mapping[str, Sequence[int]]
 ) -> dict[str, float | None]:
     """Return the share of found objects whose most likely attribute of a family is right.
 
@@ -67,7 +67,7 @@ def attribute_accuracy(
     """
     right: dict[str, list[bool]] = {family: [] for family in families}
     for image in truth.images:
-        detections = found[image.image_id]
+        detections = detected[image.image_id]
         for index, row in _found_objects(image, detections).items():
             for family, ids in families.items():
                 given = set(image.attribute_ids[index]) & set(ids)
@@ -115,8 +115,8 @@ class DetectorValidation:
         """Return AP, AP50 and AP75: each rank detects in its images, the main rank scores all."""
         ranks = self.ranks
         share = self.data.images[ranks.rank :: ranks.count]
-        found = detections_of(self.detector.frozen(), share, self.config, shown=ranks.is_main)
-        shares = ranks.all_gather([(name, _to_tensors(objects)) for name, objects in found.items()])
+        by_id = detections_of(self.detector.frozen(), share, self.config, shown=ranks.is_main)
+        shares = ranks.all_gather([(name, _to_tensors(objects)) for name, objects in by_id.items()])
         if not ranks.is_main:
             return ranks.all_gather({})[0]  # waits for the figures of the main rank
         everything = {name: _from_tensors(tensors) for share in shares for name, tensors in share}
@@ -140,8 +140,8 @@ def detector_figures(
     detector: Detector, data: DetectionData, config: DetectorConfig
 ) -> dict[str, object]:
     """Return all figures of a detector as JSON, with the settings they were measured with."""
-    found = detections_of(detector, data.images, config)
-    metrics = detection_metrics(data, found)
+    by_id = detections_of(detector, data.images, config)
+    metrics = detection_metrics(data, by_id)
     propose = partial(propose_regions, detector, count=max(RECALL_AT))
     proposals = _apply_to_images("propose", data.images, propose)
     recall = proposal_recall(data, proposals, counts=RECALL_AT)
@@ -153,7 +153,7 @@ def detector_figures(
         "AP_medium": metrics.ap_medium,
         "AP_large": metrics.ap_large,
         "AP50_of_class": dict(metrics.per_class),
-        "attribute_accuracy": attribute_accuracy(data, found, family_ids(config, data.attributes)),
+        "attribute_accuracy": attribute_accuracy(data, by_id, family_ids(config, data.attributes)),
         "proposal_recall": {str(count): share for count, share in recall.items()},
         "images": len(data.images),
         "proposals": config.validation_proposals,
@@ -186,19 +186,19 @@ def _apply_to_images(
     shown: bool = True,
 ) -> dict[str, Found]:
     """Return the results of `find` on the pixels of a few images at once, by image id."""
-    found: dict[str, Found] = {}
+    by_id: dict[str, Found] = {}
     with track(title, total=len(images), shown=shown) as progress:
         for start in range(0, len(images), BATCH):
             some = images[start : start + BATCH]
             results = find([read_image(image.file) for image in some])
-            found.update(zip([image.image_id for image in some], results, strict=True))
+            by_id.update(zip([image.image_id for image in some], results, strict=True))
             progress.advance(len(some))
-    return found
+    return by_id
 
 
-def _to_tensors(found: Detections) -> list[torch.Tensor]:
+def _to_tensors(objects: Detections) -> list[torch.Tensor]:
     """Return detections as tensors, which ranks can exchange, without attributes."""
-    return [torch.from_numpy(part) for part in (found.boxes, found.scores, found.class_ids)]
+    return [torch.from_numpy(part) for part in (objects.boxes, objects.scores, objects.class_ids)]
 
 
 def _from_tensors(tensors: Sequence[torch.Tensor]) -> Detections:
@@ -230,8 +230,8 @@ def evaluate_detector(
 def _require_same_names(path: Path, data: DetectionData) -> None:
     """Raise ConfigError if the class names beside the weights differ from the labels'."""
     names = path.with_name(DETECTOR_NAMES)
-    found = read_json(names) if names.is_file() else None  # published weights have no such file
-    known = found.get("classes") if isinstance(found, dict) else None
+    content = read_json(names) if names.is_file() else None  # published weights have no such file
+    known = content.get("classes") if isinstance(content, dict) else None
     if not isinstance(known, list) or len(known) != len(data.classes):
         return
     for theirs, ours in zip(known, data.classes, strict=True):
