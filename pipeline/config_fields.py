@@ -122,7 +122,7 @@ def _nearest_choice(value: object, path: str, root: type[BaseModel]) -> str | No
     model, name = _field_at(path, root)
     schema = model.model_json_schema(by_alias=False)["properties"][name]
     members = schema.get("anyOf", [schema])
-    listed = [text for one in members for text in (*one.get("enum", ()), one.get("const"))]
+    listed = [text for member in members for text in (*member.get("enum", ()), member.get("const"))]
     choices = {text.lower(): text for text in listed if isinstance(text, str)}
     nearest = get_close_matches(value[:_LONGEST].lower(), choices, n=1)
     return choices[nearest[0]] if nearest else None
@@ -202,14 +202,14 @@ def _model_at(section: Sequence[str], model: type[BaseModel]) -> type[BaseModel]
 
 def _field_at(path: str, model: type[BaseModel]) -> tuple[type[BaseModel], str]:
     """Return the innermost field on a dotted path, as its model and its name."""
-    found: tuple[type[BaseModel], str] = (model, path.partition(".")[0])
+    innermost: tuple[type[BaseModel], str] = (model, path.partition(".")[0])
     for part in path.split("."):
         if part in model.model_fields:
-            found = model, part
+            innermost = model, part
         else:  # an item of a tuple
             break
         model = _model_at([part], model)
-    return found
+    return innermost
 
 
 def is_section(field: FieldInfo) -> bool:

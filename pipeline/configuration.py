@@ -106,13 +106,13 @@ class Config(Section):
     @model_validator(mode="after")
     def _resolve_precision(self) -> Self:
         sections = {name: getattr(self, name) for name in ("train", "scst", "detector", "evaluate")}
-        chosen = {name: one for name, one in sections.items() if one.precision == "auto"}
-        if not chosen:
+        automatic = {name: s for name, s in sections.items() if s.precision == "auto"}
+        if not automatic:
             return self
         from a2cap.pipeline.runtime.training_precision import resolve_precision  # imports torch
 
         precision = resolve_precision("auto", self.runtime.device)
-        for name, section in chosen.items():
+        for name, section in automatic.items():
             # the model is frozen for its users, who never see `auto`
             vars(self)[name] = section.model_copy(update={"precision": precision})
         return self
@@ -132,13 +132,13 @@ def load_config(
     Raises ConfigError, which lists every unknown field, wrong value and malformed override.
     """
     if path is not None and not (path.exists() or path.suffix or len(path.parts) > 1):
-        found = {file.stem: file for file in Path(str(files("a2cap.configs"))).glob("*.yaml")}
-        if path.name not in found:
-            near = get_close_matches(path.name, found, n=1)
+        bundled = {file.stem: file for file in Path(str(files("a2cap.configs"))).glob("*.yaml")}
+        if path.name not in bundled:
+            near = get_close_matches(path.name, bundled, n=1)
             meant = f"did you mean {near[0]!r}? Name" if near else "name"
-            named = ", ".join(sorted(found))
+            named = ", ".join(sorted(bundled))
             raise ConfigError(f"config not found: {path.name!r}; {meant} a file, or one of {named}")
-        path = found[path.name]
+        path = bundled[path.name]
     content = {} if path is None else read_yaml(path)
     problems = []
     for override in overrides:

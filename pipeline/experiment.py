@@ -116,7 +116,7 @@ class Experiment:
         """Return the stage, whose work the other ranks enter too."""
 
         def work(folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
-            group.announce(stage.name, folder, {name: one.path for name, one in inputs.items()})
+            group.announce(stage.name, folder, {name: file.path for name, file in inputs.items()})
             return stage.work(folder, inputs, events)
 
         return replace(stage, work=work)
@@ -149,10 +149,10 @@ class Experiment:
         return outcomes
 
     def _follow(self, group: RankGroup) -> None:
-        for found in group.announced():
-            inputs = Inputs({name: Input(Path(path), "") for name, path in found.inputs.items()})
-            folder = Path(found.folder)
-            self.declared[found.stage].work(folder, inputs, EventLog(folder))
+        for task in group.announced():
+            inputs = Inputs({name: Input(Path(path), "") for name, path in task.inputs.items()})
+            folder = Path(task.folder)
+            self.declared[task.stage].work(folder, inputs, EventLog(folder))
 
     def run_stripe(self, stripe: Stripe, *, output: Path | None = None) -> StripeOutcome:
         """Run a stripe of extraction; the process that finds all shards done publishes it."""

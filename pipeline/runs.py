@@ -169,8 +169,8 @@ def find_result(named: Path, part: Part) -> Path:
         run
         for run in read_runs(folder.parent if in_stage else folder)
         if run.state != _UNREADABLE
-        and (found := getattr(run, part))
-        and (found / _FILES[part]).is_file()
+        and (output := getattr(run, part))
+        and (output / _FILES[part]).is_file()
     ]
     if not runs:
         if named.name == LATEST and not named.exists():
@@ -188,10 +188,10 @@ def find_result(named: Path, part: Part) -> Path:
         fitting = runs[:1]
     else:
         fitting = [run for run in runs if run.is_named(name)]
-    found = list(dict.fromkeys(getattr(run, part) for run in fitting))
-    if len(found) == 1:
-        return Path(found[0])
-    count = f"{len(found)} {part}s fit" if found else f"no {part} fits"
+    folders = list(dict.fromkeys(getattr(run, part) for run in fitting))
+    if len(folders) == 1:
+        return Path(folders[0])
+    count = f"{len(folders)} {part}s fit" if folders else f"no {part} fits"
     lines = _candidates(fitting or runs, part)
     raise InputError(f"{count} {str(named)!r}; name the key of one:{lines}")
 

@@ -96,11 +96,11 @@ class Interval:
 
 def interval(values: Sequence[float]) -> Interval:
     """Return the mean of one or more independent values with its t-interval."""
-    found = np.asarray(values, dtype=float)
-    if len(found) < 2:
-        return Interval(float(found.mean()), math.nan, len(found))
-    error = float(found.std(ddof=1)) / math.sqrt(len(found))
-    return Interval(float(found.mean()), t_quantile(len(found) - 1) * error, len(found))
+    sample = np.asarray(values, dtype=float)
+    if len(sample) < 2:
+        return Interval(float(sample.mean()), math.nan, len(sample))
+    error = float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    return Interval(float(sample.mean()), t_quantile(len(sample) - 1) * error, len(sample))
 
 
 def t_quantile(degrees: int) -> float:

@@ -222,7 +222,7 @@ def problems(opened: Experiment, *names: str, **options: Any) -> list[str]:
     """List the problems of the stages, by default of all, each text once."""
     with opened:
         checks = check_stages(opened, names or opened.names, **options)
-    return list(dict.fromkeys(check.found for check in checks if check.problem))
+    return list(dict.fromkeys(check.text for check in checks if check.problem))
 
 
 def found(opened: Experiment, stage: str, need: str, **options: Any) -> Checked:

@@ -62,9 +62,9 @@ class CaptionLines:
         around = {"prefix": self.prefix, "suffix": self.suffix}
         return " ".join([*chosen, *(f"{name}={text!r}" for name, text in around.items() if text)])
 
-    def of(self, image: NamedImage, found: CaptionedImage) -> tuple[Path, dict[str, Any]]:
+    def of(self, image: NamedImage, captioned: CaptionedImage) -> tuple[Path, dict[str, Any]]:
         """Return the path and the captions of an image as JSON values."""
-        line = caption_line(str(image.path), found, self.model, self.beams, self.settings)
+        line = caption_line(str(image.path), captioned, self.model, self.beams, self.settings)
         return image.path, {**line, "caption": f"{self.prefix}{line['caption']}{self.suffix}"}
 
 

@@ -47,21 +47,21 @@ def print_status(
     stop: raise the error of a stage whose input is missing; otherwise it is shown as blocked, and
         the command exits with 1 after the last line.
     """
-    found = []
+    statuses = []
     for name in names:
         try:
-            found.append(experiment.status(name))
+            statuses.append(experiment.status(name))
         except A2Error as error:
             if stop:
                 raise
-            found.append(Status(name, "blocked", None, [str(error)]))
+            statuses.append(Status(name, "blocked", None, [str(error)]))
     if as_json:
-        click.echo(json.dumps([asdict(status) for status in found], indent=1, default=str))
-    for status in [] if as_json else found:
+        click.echo(json.dumps([asdict(status) for status in statuses], indent=1, default=str))
+    for status in [] if as_json else statuses:
         click.echo(f"{status.stage:<12} {status.state:<8} {status.directory or ''}".rstrip())
         if (explain or status.state == "blocked") and status.why:
             click.echo(f"{'':<12} {'; '.join(status.why)}")
-    if any(status.state == "blocked" for status in found):
+    if any(status.state == "blocked" for status in statuses):
         raise click.exceptions.Exit(1)
 
 

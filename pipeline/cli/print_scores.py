@@ -61,7 +61,7 @@ def print_table(table: ScoreTable) -> None:
     for name, rows in table.differences.items():
         click.echo()
         print_differences((f"A {table.first}", f"B {name}"), list(rows.values()))
-    for text in dict.fromkeys(text for found in table.scores.values() for text in found.warnings):
+    for text in dict.fromkeys(text for scores in table.scores.values() for text in scores.warnings):
         click.echo(f"warning: {text}")
 
 

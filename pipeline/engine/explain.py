@@ -16,7 +16,7 @@ def difference(before: MadeFrom, after: MadeFrom) -> list[str]:
     old, new = dict(leaves(before.fields)), dict(leaves(after.fields))
     for path in sorted(old.keys() | new.keys()):
         # compared as text, because the key distinguishes 1 from 1.0
-        was, now = (repr(one[path]) if path in one else "absent" for one in (old, new))
+        was, now = (repr(fields[path]) if path in fields else "absent" for fields in (old, new))
         if was != now:
             lines.append(f"{path} {was} -> {now}")
     changed = before.inputs.keys() | after.inputs.keys()
@@ -29,13 +29,13 @@ def difference(before: MadeFrom, after: MadeFrom) -> list[str]:
 
 def finished_results(folder: Path) -> dict[Path, Manifest]:
     """Map the finished results of a stage in `folder` to their manifests, the newest first."""
-    found = {}
+    manifests = {}
     for path in folder.glob(f"*/{MANIFEST}"):
         # .partial, .replaced and .removed are no results; `a2 verify` lists unreadable manifests
         with suppress(A2Error):
             if not path.parent.suffix:
-                found[path.parent] = read_manifest(path.parent)
-    return dict(sorted(found.items(), key=lambda item: item[1].finished, reverse=True))
+                manifests[path.parent] = read_manifest(path.parent)
+    return dict(sorted(manifests.items(), key=lambda item: item[1].finished, reverse=True))
 
 
 def nearest_difference(folder: Path, after: MadeFrom) -> list[str] | None:

@@ -69,9 +69,9 @@ class HashCache:
         """
         if not path.is_file():
             raise InputError(f"{what} not found: {str(path)!r}; check the path")
-        found = self._digest(path)
+        promised = self._digest(path)
         self._commit()
-        return Input(path, found[0], {path: found})
+        return Input(path, promised[0], {path: promised})
 
     def _digest(self, path: Path) -> tuple[str, FileState]:
         """Return the digest and state of a file; raise OSError if it cannot be read."""
@@ -89,19 +89,19 @@ class HashCache:
 
     def images(self, folder: Path, files: Mapping[str, Path | None]) -> Input:
         """Return images with one digest over ids and contents, and the files that can be read."""
-        combined, found = hashlib.sha256(), {}
+        combined, promised = hashlib.sha256(), {}
         for number, (image_id, path) in enumerate(sorted(files.items()), start=1):
             content = "missing"
             # a file that can be read later, also behind a broken link, must change the digest
             with suppress(OSError):
                 if path is not None and path.is_file():
-                    found[path] = self._digest(path)
-                    content = found[path][0]
+                    promised[path] = self._digest(path)
+                    content = promised[path][0]
             combined.update(f"{image_id}\0{content}\n".encode())
             if number % _COMMITTED_TOGETHER == 0:
                 self._commit()
         self._commit()
-        return Input(folder, combined.hexdigest(), found)
+        return Input(folder, combined.hexdigest(), promised)
 
     def names(
         self, files: Sequence[Path], rules: str, read: Callable[[], dict[str, T]]
@@ -113,9 +113,9 @@ class HashCache:
         row = [str(files[0].absolute()), self._key(files, rules)]
         # damaged rows cost only time too
         with suppress(sqlite3.Error, ValueError, TypeError):
-            [found] = self._database.execute(_FIND_NAMES, row).fetchone() or [None]
-            if found is not None:
-                return dict(json.loads(found))
+            [stored] = self._database.execute(_FIND_NAMES, row).fetchone() or [None]
+            if stored is not None:
+                return dict(json.loads(stored))
         names = read()
         if self._key(files, rules) == row[1]:  # no file was replaced while it was read
             with suppress(sqlite3.Error):

@@ -22,9 +22,9 @@ _NAMED = 5
 
 def file_state(path: Path) -> FileState:
     """Return a file's size, modification time, change time and inode."""
-    found = path.stat()
+    status = path.stat()
     # the change time also shows an edit whose modification time was set back
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Input:
 class Inputs(dict[str, Input]):
     """The inputs of a stage's work by name."""
 
-    def __init__(self, found: Mapping[str, Input]) -> None:
-        super().__init__(found)
+    def __init__(self, inputs: Mapping[str, Input]) -> None:
+        super().__init__(inputs)
         self._promised = {
-            path: known for one in found.values() for path, known in one.files.items()
+            path: state for source in inputs.values() for path, state in source.files.items()
         }
 
     def check(self, paths: Iterable[Path | None] | None = None) -> None:

@@ -66,8 +66,8 @@ def is_locked(path: Path) -> bool:
 def lock_holder(path: Path) -> str:
     """Describe the holder of a lock: process, host and start."""
     try:
-        found = json.loads(path.with_suffix(HOLDER).read_text())
-        return f"process {found['pid']} on {found['host']} since {found['since']}"
+        holder = json.loads(path.with_suffix(HOLDER).read_text())
+        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "a process that has just started"
 

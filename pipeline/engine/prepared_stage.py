@@ -41,7 +41,7 @@ class PreparedStage:
     @property
     def made_from(self) -> MadeFrom:
         """The content of the stage's key."""
-        inputs = {name: found.digest for name, found in self.inputs.items()}
+        inputs = {name: source.digest for name, source in self.inputs.items()}
         return MadeFrom(stage=self.name, version=self.version, fields=self.fields, inputs=inputs)
 
 

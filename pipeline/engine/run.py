@@ -55,9 +55,9 @@ class Outcome:
 
     def as_input(self) -> Input:
         """Return the result as the input of another stage."""
-        found, own = self.manifest.outputs, self.directory / MANIFEST
+        outputs, own = self.manifest.outputs, self.directory / MANIFEST
         files: dict[Path, Promised] = {
-            self.directory / name: (output.sha256, None) for name, output in found.items()
+            self.directory / name: (output.sha256, None) for name, output in outputs.items()
         }
         # its list of skipped items is read too
         files[own] = (sha256_of(own), file_state(own))
@@ -91,13 +91,13 @@ def run_stage(
     """
     # before the lock, which needs the right to write
     chosen = resumed(stage, paths, force=force)
-    if (found := finished(stage, chosen)) is not None:
-        return found
+    if (published := finished(stage, chosen)) is not None:
+        return published
     with name_in_disk_errors(paths.partial), stage_lock(paths.lock, what=stage.name):
         # again, because another process may have finished the stage since
         chosen = resumed(stage, paths, force=force)
-        if (found := finished(stage, chosen)) is not None:
-            return found
+        if (published := finished(stage, chosen)) is not None:
+            return published
         if chosen.forced:
             require_unread(chosen.final)
             _make_room(stage, chosen)
@@ -118,14 +118,14 @@ def resumed(stage: PreparedStage, paths: StagePaths, *, force: bool = False) -> 
 def _make_room(stage: PreparedStage, paths: StagePaths) -> None:
     """Make room for a run with --force; raise LockedError if a part of the stage is running."""
     plain = replace(paths, forced=False)
-    for found in [plain] if resumed(stage, plain).forced else [plain, paths]:
-        for lock in filter(is_locked, found.part_locks()):
+    for unfinished in [plain] if resumed(stage, plain).forced else [plain, paths]:
+        for lock in filter(is_locked, unfinished.part_locks()):
             raise LockedError(
                 f"a part of {stage.name} is already running: {lock_holder(lock)}; "
                 "wait for it, or stop it"
             )
-        if found.partial.exists():
-            discard(found.partial)
+        if unfinished.partial.exists():
+            discard(unfinished.partial)
     # a run may have been killed between the two renames of _publish
     if paths.replaced.exists() and not paths.final.exists():
         rename_durably(paths.replaced, paths.final)
@@ -139,7 +139,7 @@ def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -
     if not (partial / MANIFEST).exists():
         events, inputs = EventLog(partial), Inputs(stage.inputs)
         write_durably(partial / RESOLVED_CONFIG, resolved_config.encode())
-        read = reading(*(found.path for found in stage.inputs.values()))
+        read = reading(*(source.path for source in stage.inputs.values()))
         with read, events.running(stage=stage.name, key=stage.made_from.key) as end:
             started = time.monotonic()
             inputs.check()
@@ -253,24 +253,24 @@ def run_stripe(
         raise A2Error(f"stage {stage.name} cannot run in shards; run it without --shard")
     with name_in_disk_errors(paths.partial):
         with _one_at_a_time(paths):
-            found = finished(stage, paths)
-            if found is None:
+            published = finished(stage, paths)
+            if published is None:
                 with stage_lock(paths.lock, what=stage.name):
                     # with a manifest, an earlier run died just before the rename
                     if (paths.partial / MANIFEST).exists():
-                        found = complete(stage, paths, resolved_config=resolved_config)
+                        published = complete(stage, paths, resolved_config=resolved_config)
                     else:
                         prepare(stage, paths)
-            if found is not None:
-                return StripeOutcome(stripe, 0, found)
+            if published is not None:
+                return StripeOutcome(stripe, 0, published)
         try:
             missing = _share(stage, paths, stripe)
         except (OSError, A2Error):
             # another stripe has seen that all parts are done, and has published the folder
-            found = finished(stage, paths)
-            if found is None:
+            published = finished(stage, paths)
+            if published is None:
                 raise
-            return StripeOutcome(stripe, 0, found)
+            return StripeOutcome(stripe, 0, published)
         if missing:
             return StripeOutcome(stripe, missing, None)
         with _one_at_a_time(paths):
@@ -284,7 +284,7 @@ def _share(stage: PreparedStage, paths: StagePaths, stripe: Stripe) -> int:
     folder = paths.partial / f"stripe-{stripe.number}-of-{stripe.count}"
     folder.mkdir(exist_ok=True)
     events, inputs = EventLog(folder), Inputs(stage.inputs)
-    read = reading(*(one.path for one in stage.inputs.values()))
+    read = reading(*(source.path for source in stage.inputs.values()))
     log = events.running(stage=stage.name, key=stage.made_from.key, shard=str(stripe))
     with read, log:
         inputs.check()

@@ -29,8 +29,8 @@ class Stripe:
         """
         # read only with "auto", so that a variable left behind in a shell has no effect
         text = _started_as(environment) if text == "auto" else text
-        found = _TEXT.fullmatch(text)
-        stripe = cls(*map(int, found.groups())) if found else None
+        match = _TEXT.fullmatch(text)
+        stripe = cls(*map(int, match.groups())) if match else None
         if stripe is None or stripe.number >= stripe.count:
             raise ConfigError(f"shard is {text!r}; write i/N with i from 0 to N - 1, such as 0/4")
         return stripe
@@ -47,10 +47,10 @@ def _started_as(environment: Mapping[str, str]) -> str:
     """Return i/N of a Slurm job array or of torchrun."""
     named = [names for names in (_SLURM, _TORCHRUN) if all(name in environment for name in names)]
     if len(named) != 1:
-        found = "none" if not named else "both"
+        launchers = "none" if not named else "both"
         raise ConfigError(
             "--shard auto needs a Slurm job array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
-            f"or torchrun (RANK, WORLD_SIZE), found {found}; write --shard i/N"
+            f"or torchrun (RANK, WORLD_SIZE), found {launchers}; write --shard i/N"
         )
     number, count = (environment[name] for name in named[0])
     # ids of an array that starts at 1 or names single tasks are not numbers of stripes

@@ -61,7 +61,7 @@ class Ranks:
         saved: list[bytes] = [b""] * self.count
         with self.reporting_lost_ranks():
             dist.all_gather_object(saved, _saved(value))
-        return [torch.load(io.BytesIO(one), weights_only=True) for one in saved]
+        return [torch.load(io.BytesIO(content), weights_only=True) for content in saved]
 
     def broadcast_tensors(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors with the tensors of rank 0."""

@@ -75,8 +75,8 @@ class GradientSum:
     @torch.no_grad()
     def _send_next(self) -> None:
         bucket = self._buckets[len(self._sent)]
-        found = (torch.zeros_like(p) if p.grad is None else p.grad for p in bucket)
-        numbers = torch.cat([gradient.flatten() for gradient in found])
+        gradients = (torch.zeros_like(p) if p.grad is None else p.grad for p in bucket)
+        numbers = torch.cat([gradient.flatten() for gradient in gradients])
         with self._ranks.reporting_lost_ranks():
             self._sent.append((dist.all_reduce(numbers, async_op=True), numbers))
 

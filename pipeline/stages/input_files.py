@@ -50,9 +50,9 @@ class ExperimentFiles:
         """Return the trained captioner that a config field names."""
         named = captioner_folder(folder, field)
         # without the manifest, so that a captioner may be copied to another folder
-        found = {name: self.hashes.file(named / name, what=name) for name in CAPTIONER}
-        digest = captioner_digest({name: file.digest for name, file in found.items()})
-        files = {path: known for file in found.values() for path, known in file.files.items()}
+        parts = {name: self.hashes.file(named / name, what=name) for name in CAPTIONER}
+        digest = captioner_digest({name: file.digest for name, file in parts.items()})
+        files = {path: state for file in parts.values() for path, state in file.files.items()}
         return Input(named, digest, files)
 
     def pretrained(self, named: Path, field: str) -> Input:
@@ -142,24 +142,24 @@ class ExperimentFiles:
         source = image_source(named)
         if source is None:
             return self.hashes.images(require_folder(named, "data.images"), self.images)
-        found = self.source(Path(source))
+        container = self.source(Path(source))
         lists = [
-            one for one in open_source(source).containers if isinstance(one, ImageList | Table)
+            part for part in open_source(source).containers if isinstance(part, ImageList | Table)
         ]
-        files = {name: file for one in lists for name, file in one.local_files().items()}
+        files = {name: file for part in lists for name, file in part.local_files().items()}
         listed = self.hashes.images(Path(source), files)
         wanted = "\n".join(sorted(self.annotated or ()))
-        content = f"{found.digest}\n{listed.digest}\n{wanted}"
+        content = f"{container.digest}\n{listed.digest}\n{wanted}"
         digest = hashlib.sha256(content.encode()).hexdigest()
-        return Input(Path(source), digest, {**found.files, **listed.files})
+        return Input(Path(source), digest, {**container.files, **listed.files})
 
-    def listed(self, found: Input) -> UnlistedImages:
+    def listed(self, images: Input) -> UnlistedImages:
         """Return the images that `extracted` has found."""
         source = image_source(self._config.data.images)
         if source is not None:
             return Source(source, self.annotated)
         paths = self.images
-        unreadable = {path for path in paths.values() if path and path not in found.files}
+        unreadable = {path for path in paths.values() if path and path not in images.files}
         return ImageFiles(paths, unreadable)
 
     @cached_property

@@ -53,13 +53,13 @@ class Checked:
     """A checked requirement of a stage.
 
     state: "ok", "warning", "problem", or "unknown" if another problem has to be fixed first.
-    found: what was found, or the text of the problem, which ends in its remedy.
+    text: what was found, or the text of the problem, which ends in its remedy.
     """
 
     stage: str
     need: str
     state: str
-    found: str
+    text: str
     problem: A2Error | None = None
 
 
@@ -259,7 +259,7 @@ class Plan:
         except A2Error:
             return 0  # its key is not known yet, so no run of it can be unfinished
         # a run with --force resumes its own work and deletes the other
-        return sum(size_of(one.partial) for one in (paths, replace(paths, forced=True)))
+        return sum(size_of(p.partial) for p in (paths, replace(paths, forced=True)))
 
     def folder(self, stage: str) -> Path:
         """Return the nearest existing folder above a stage's result."""
@@ -286,7 +286,7 @@ def check_stages(
 ) -> list[Checked]:
     """Check every requirement of these stages, in the order in which they run."""
     plan = Plan(stages, force=force, output=output)
-    found = []
+    checked = []
     for name in names:
         stage, is_pending = stages.declared[name], plan.is_pending(name)
         checks: dict[str, Check] = {
@@ -298,17 +298,17 @@ def check_stages(
             try:
                 text = check() if is_needed else "the result exists"
                 state = "warning" if isinstance(text, Doubt) else "ok"
-                found.append(Checked(name, need, state, text))
+                checked.append(Checked(name, need, state, text))
             except UnknownRequirement as error:
-                found.append(Checked(name, need, "unknown", str(error)))
+                checked.append(Checked(name, need, "unknown", str(error)))
             except A2Error as error:
-                found.append(Checked(name, need, "problem", str(error), error))
+                checked.append(Checked(name, need, "problem", str(error), error))
             except OSError as error:
                 reason, file = error.strerror, str(error.filename)
                 problem = InputError(f"{reason}: {file!r}; check the path and its permissions")
-                found.append(Checked(name, need, "problem", str(problem), problem))
-    texts = {check.found for check in found if check.problem}
-    return [check for check in found if check.problem or check.found not in texts]
+                checked.append(Checked(name, need, "problem", str(problem), problem))
+    texts = {check.text for check in checked if check.problem}
+    return [check for check in checked if check.problem or check.text not in texts]
 
 
 def require_runnable(
@@ -320,7 +320,7 @@ def require_runnable(
     one A2Error.
     """
     checks = check_stages(stages, names, force=force, output=output)
-    doubts = [check.found for check in checks if check.state == "warning"]
+    doubts = [check.text for check in checks if check.state == "warning"]
     for doubt in dict.fromkeys(doubts):
         if not isinstance(doubt, StatedDoubt):
             logger.warning("%s", doubt)

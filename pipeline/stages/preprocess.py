@@ -53,23 +53,23 @@ class Preprocess(Stage):
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with the annotations, and the list of the split if it is set."""
         path, split, hashes = self.data.annotations, self.data.split_list, self.files.hashes
-        found = {}
+        inputs = {}
         if is_source(path):
-            found["annotations"] = self.files.source(path)
+            inputs["annotations"] = self.files.source(path)
         elif path is not None and path.is_dir():
-            found["annotations"] = hashes.images(path, caption_files(path))
+            inputs["annotations"] = hashes.images(path, caption_files(path))
         else:
-            found["annotations"] = self.files.file(path, "data.annotations")
+            inputs["annotations"] = self.files.file(path, "data.annotations")
         if split is not None and split.is_dir():
             lists = {file.name: file for file in sorted(split.glob("*.txt"))}
-            found["split_list"] = hashes.images(split, lists)
+            inputs["split_list"] = hashes.images(split, lists)
         elif split is not None:
-            found["split_list"] = self.files.file(split, "data.split_list")
+            inputs["split_list"] = self.files.file(split, "data.split_list")
         # with the rules by which annotations are read
         rules = self.data.model_dump(mode="json", include={"split", "ids", "fields"})
         fields = {"preprocess": self.preprocess.model_dump(mode="json"), "data": rules}
         outputs = (VOCABULARY, CAPTIONS, REFERENCES, DOCUMENT_FREQUENCIES)
-        return PreparedStage(self.name, self.version, fields, found, outputs, self.work)
+        return PreparedStage(self.name, self.version, fields, inputs, outputs, self.work)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
         """Check the annotations and the files of the tokenizer."""
@@ -91,15 +91,15 @@ class Preprocess(Stage):
         path = require_annotations(self.data.annotations)
         if self.data.split_list is not None and not self.data.split_list.is_dir():
             require_file(self.data.split_list, "data.split_list")
-        found = self.files.annotations
-        require_usable(found, path)
-        if self.preprocess.tokenizer != "unicode" and needs_unicode(found):
+        annotations = self.files.annotations
+        require_usable(annotations, path)
+        if self.preprocess.tokenizer != "unicode" and needs_unicode(annotations):
             raise InputError(
                 f"the captions {str(path)!r} are of a script without spaces between words, of "
                 f"which preprocess.tokenizer={self.preprocess.tokenizer} makes one word a "
                 "sentence; set preprocess.tokenizer=unicode"
             )
-        return summarize(found)
+        return summarize(annotations)
 
     def _captions(self) -> str:
         """Look for captions that may not be meant; nothing is changed unless it is set."""
@@ -131,8 +131,8 @@ class Preprocess(Stage):
 
 def preprocess(
     config: PreprocessConfig,
-    found: Annotations,
-    annotations: Path,
+    annotations: Annotations,
+    path: Path,
     directory: Path,
     events: EventLog,
 ) -> Sequence[SkippedItem]:
@@ -140,57 +140,59 @@ def preprocess(
     from a2cap.data.captions.caption_file import CaptionFile, write_captions  # imports h5py
     from a2cap.data.captions.document_frequencies import count_document_frequencies
 
-    unusable = require_usable(found, annotations)
-    logger.info("%s", summarize(found))
-    kept = (replace(p, captions=p.captions[: config.references]) for p in found.images)
-    found = replace(found, images=tuple(kept))
+    unusable = require_usable(annotations, path)
+    logger.info("%s", summarize(annotations))
+    kept = (replace(p, captions=p.captions[: config.references]) for p in annotations.images)
+    annotations = replace(annotations, images=tuple(kept))
     # of all images: training and evaluation read them
-    raw = {p.image_id: [c.raw for c in p.captions] for p in found.images}
+    raw = {p.image_id: [c.raw for c in p.captions] for p in annotations.images}
     references = tokenize(raw, config.tokenizer)
     if config.tokenizer != "karpathy":
-        found = _with_words(found, references)
-    vocabulary = make_vocabulary(found.images, config)
+        annotations = _with_words(annotations, references)
+    vocabulary = make_vocabulary(annotations.images, config)
     vocabulary.save(directory / VOCABULARY)
     write_captions(
         directory / CAPTIONS,
-        found.images,
+        annotations.images,
         vocabulary,
         preset=config.vocabulary,
         max_length=config.max_length,
         eos_after_cut=config.eos_after_cut,
-        dataset=found.dataset,
+        dataset=annotations.dataset,
     )
     if cut := str(CaptionFile(directory / CAPTIONS).cut):
         logger.info("preprocess: %s", cut)
     events.write("vocabulary", words=len(vocabulary))
     write_json(directory / REFERENCES, references)
-    training = {p.image_id: references[p.image_id] for p in found.images if p.split == "train"}
+    training = {
+        p.image_id: references[p.image_id] for p in annotations.images if p.split == "train"
+    }
     count_document_frequencies(training, vocabulary).save(directory / DOCUMENT_FREQUENCIES)
     return unusable
 
 
-def _with_words(found: Annotations, references: Mapping[str, Sequence[str]]) -> Annotations:
+def _with_words(annotations: Annotations, references: Mapping[str, Sequence[str]]) -> Annotations:
     """Return the annotations with these tokens as words."""
     images = []
-    for image in found.images:
+    for image in annotations.images:
         pairs = zip(image.captions, references[image.image_id], strict=True)
         captions = tuple(Caption(caption.raw, tuple(text.split())) for caption, text in pairs)
         images.append(replace(image, captions=captions))
-    return replace(found, images=tuple(images))
+    return replace(annotations, images=tuple(images))
 
 
-def require_usable(found: Annotations, annotations: Path) -> list[SkippedItem]:
+def require_usable(annotations: Annotations, path: Path) -> list[SkippedItem]:
     """Return the unusable items; raise InputError for too many, or for a split without images."""
-    unusable = [item for item in found.skipped if item.reason != IN_NO_SPLIT]
-    kept = {image.image_id: len(image.captions) for image in found.images}
+    unusable = [item for item in annotations.skipped if item.reason != IN_NO_SPLIT]
+    kept = {image.image_id: len(image.captions) for image in annotations.images}
     captions = [item for item in unusable if item.image_id in kept]
     images = [item for item in unusable if item.image_id not in kept]
     check_skip_limit(images, len(kept) + len(images), "images of data.annotations")
     check_skip_limit(captions, sum(kept.values()) + len(captions), "captions")
     for split in ("train", "val"):  # without a test split, validation is evaluated
-        if not any(image.split == split for image in found.images):
+        if not any(image.split == split for image in annotations.images):
             raise InputError(
-                f"no image of split {split!r} in {str(annotations)!r}; "
+                f"no image of split {split!r} in {str(path)!r}; "
                 "give each of train and val at least one"
             )
     return unusable

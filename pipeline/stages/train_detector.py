@@ -66,12 +66,12 @@ class TrainDetector(Stage):
         It is the finished one that would end at the same epoch, if there is one.
         """
         named = {**dict(input_files(self.detector)), "start": self.detector.start}
-        found = self.files.optional("detector", **named)
+        inputs = self.files.optional("detector", **named)
         for field, images in image_files(self.detector).items():
-            found[field] = self.files.hashes.images(getattr(self.detector, field), images)
+            inputs[field] = self.files.hashes.images(getattr(self.detector, field), images)
         fields = {"detector": self.detector.model_dump(mode="json", exclude={*_PATHS, NO_EFFECT})}
         outputs = (DETECTOR, DETECTOR_FIGURES, DETECTOR_NAMES)
-        stage = PreparedStage(self.name, self.version, fields, found, outputs, self.work)
+        stage = PreparedStage(self.name, self.version, fields, inputs, outputs, self.work)
         return continued(stage, folder, self.detector, score="AP50", rate_falls=True)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:

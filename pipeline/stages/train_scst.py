@@ -39,7 +39,7 @@ class TrainScst(Stage):
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
-        found = {
+        inputs = {
             "features": result(EXTRACT).as_input(),
             "captions": result(PREPROCESS).as_input(),
             "model": result(TRAIN_XE).as_input(),
@@ -48,8 +48,8 @@ class TrainScst(Stage):
         plug_in = plug_in_of(self.scst.reward or "")
         if plug_in is not None:  # the code of the reward
             fields["plug_in"] = asdict(plug_in)
-        outputs = captioner_outputs(found["features"].path)
-        stage = PreparedStage(self.name, self.version, fields, found, outputs, self.work)
+        outputs = captioner_outputs(inputs["features"].path)
+        stage = PreparedStage(self.name, self.version, fields, inputs, outputs, self.work)
         return continued(stage, folder, self.scst, score=self.scst.selected)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:

@@ -44,15 +44,15 @@ class TrainXe(Stage):
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with what finished trainings have done of it."""
-        found = {
+        inputs = {
             "features": result(EXTRACT).as_input(),
             "captions": result(PREPROCESS).as_input(),
         }
         start = self.train.start
         if start is not None:
-            found["start"] = self.files.captioner(start, "train.start")
+            inputs["start"] = self.files.captioner(start, "train.start")
         if self.train.supervision:
-            found["instances"] = self.files.file(self.instances, "data.instances")
+            inputs["instances"] = self.files.file(self.instances, "data.instances")
         # without the path of the captioner to start from, which is an input, and without the name
         # of a recipe, whose settings are those of the other fields
         without = {"start", "optim", NO_EFFECT}
@@ -63,8 +63,8 @@ class TrainXe(Stage):
         plug_in = plug_in_of(self.model.kind)  # a2's own code is in the version of the stage
         if plug_in is not None:
             fields["plug_in"] = asdict(plug_in)
-        outputs = captioner_outputs(found["features"].path)
-        stage = PreparedStage(self.name, self.version, fields, found, outputs, self.work)
+        outputs = captioner_outputs(inputs["features"].path)
+        stage = PreparedStage(self.name, self.version, fields, inputs, outputs, self.work)
         rate_falls = self.train.rate_depends_on_epochs
         return continued(
             stage, folder, self.train, score=self.train.selected, rate_falls=rate_falls
@@ -90,14 +90,14 @@ class TrainXe(Stage):
         if not warmup:
             return "no warm-up"
         images = known(lambda: self.files.annotations.images)
-        counts = [len(one.captions[:references]) for one in images if one.split == "train"]
+        counts = [len(image.captions[:references]) for image in images if image.split == "train"]
         items = len(counts) if train.grouping == "image" else sum(counts)
         updates = train.epochs * math.ceil(items / train.batch_size)
-        found = f"{warmup:,} of at most {updates:,} updates are warm-up"
+        sentence = f"{warmup:,} of at most {updates:,} updates are warm-up"
         if 2 * warmup <= updates:
-            return found
+            return sentence
         return Doubt(
-            f"{found}, so that the learning rate stays low in most of the training; set "
+            f"{sentence}, so that the learning rate stays low in most of the training; set "
             f"train.warmup to {max(updates // 10, 1):,}, or train.schedule to constant"
         )
 

@@ -61,7 +61,7 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
     """Find the artifacts that the experiment does not need; `keep`: further files that it reads."""
     kept = [path.resolve() for path in (*_inputs(experiment.config), *keep)]
     readers, needed = _readers(experiment.artifacts)
-    found = []
+    items = []
     for name in STAGES:
         folder = experiment.artifacts / name
         if not _is_below(folder, experiment.artifacts):
@@ -78,8 +78,8 @@ def find_removable(experiment: Experiment, *, keep: Collection[Path] = ()) -> li
             users = [reader for digest in own for reader in readers.get(digest, ())]
             if users:
                 item = replace(item, reader=users[0])
-            found.append(item)
-    return found
+            items.append(item)
+    return items
 
 
 def select_items(
@@ -250,8 +250,8 @@ def _of_key(final: Path) -> list[Path]:
 
 
 def _locks(final: Path) -> list[Path]:
-    found = sorted(StagePaths(final, shared=True).lock.parent.glob(f"{final.name}.*"))
-    return [path for path in found if path.name.endswith((".lock", HOLDER))]
+    locks = sorted(StagePaths(final, shared=True).lock.parent.glob(f"{final.name}.*"))
+    return [path for path in locks if path.name.endswith((".lock", HOLDER))]
 
 
 def _is_below(path: Path, artifacts: Path) -> bool:

@@ -193,18 +193,18 @@ def _captioner_damages(path: Path, data: bool) -> Iterator[str]:
 
 def _fingerprint(path: Path) -> tuple[str, ...]:
     """Format the extractor that made a folder's features, or those of a captioner's training."""
-    found = _extractor(path)
-    if found is None:
+    extractor = _extractor(path)
+    if extractor is None:
         return ()
-    if found.source is not None:
-        return (f"extractor: {found.summary} of {found.source!r}",)
-    meta = "none" if found.meta is None else _format_section(found.meta)
+    if extractor.source is not None:
+        return (f"extractor: {extractor.summary} of {extractor.source!r}",)
+    meta = "none" if extractor.meta is None else _format_section(extractor.meta)
     return (
-        f"extractor: {found.summary}",
-        f"extractor's weights: sha256 {found.weights_sha256}",
+        f"extractor: {extractor.summary}",
+        f"extractor's weights: sha256 {extractor.weights_sha256}",
         f"extractor's meta: {meta}",
-        f"extractor's code version: {found.code_version}; "
-        f"libraries: {_format_section(found.libraries)}",
+        f"extractor's code version: {extractor.code_version}; "
+        f"libraries: {_format_section(extractor.libraries)}",
     )
 
 

@@ -35,9 +35,9 @@ def download_detector(name: str, *, pause: float = 1.0) -> Path:
     pause: seconds before a URL is tried again. Raises DownloadError, with the answer of every URL,
     when none of them works.
     """
-    found = downloaded_detector(name)
-    if found is not None:
-        return found
+    weights = downloaded_detector(name)
+    if weights is not None:
+        return weights
     failures = []
     for number, url in enumerate(PUBLISHED[name].urls):
         # a dead link may answer with a web page, which must not pass for the next URL's file
@@ -93,16 +93,16 @@ def describe_weights(name: str) -> dict[str, str]:
 def _keep(name: str, file: Path, url: str) -> Path:
     """Check a download against the recorded sha256 and convert it to canonical weights."""
     target, record = weights_folder(name) / DETECTOR, weights_folder(name) / _RECORD
-    found = {"address": url, "size": file.stat().st_size, "sha256": weights_sha256(file)}
+    entry = {"address": url, "size": file.stat().st_size, "sha256": weights_sha256(file)}
     if record.is_file():  # trust on first use: no README states a digest
         first = cast("dict[str, object]", read_json(record))
-        if first["sha256"] != found["sha256"]:
+        if first["sha256"] != entry["sha256"]:
             raise DownloadError(
-                f"the file at {url} has changed: sha256 {found['sha256']}, at the first download "
+                f"the file at {url} has changed: sha256 {entry['sha256']}, at the first download "
                 f"{first['sha256']}; if it was replaced on purpose, remove {str(record)!r}"
             )
     _convert(file, target)
-    write_json(record, found)
+    write_json(record, entry)
     file.unlink()  # canonical weights are enough, and the download has hundreds of MB
     return target
 

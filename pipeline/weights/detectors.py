@@ -149,8 +149,8 @@ def resolve_weights(name: str) -> Path:
         )
     if name not in PUBLISHED:
         return Path(name)
-    if (found := downloaded_detector(name)) is not None:
-        return found
+    if (file := downloaded_detector(name)) is not None:
+        return file
     raise WeightsError(f'weights {name!r} have not been downloaded; run "a2 weights fetch {name}"')
 
 
@@ -179,10 +179,10 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
         path = resolve_weights(name)
         own = BUNDLED_SETTINGS.get(path, {})
         with safe_open(path, framework="np") as file:
-            found = stated_settings(json.loads(file.metadata()[META_KEY]))
+            stated = stated_settings(json.loads(file.metadata()[META_KEY]))
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
-        found = {}  # reported when the weights are loaded; an image encoder states no conventions
-    return {**found, **own}
+        stated = {}  # reported when the weights are loaded; an image encoder states no conventions
+    return {**stated, **own}
 
 
 def weights_sha256(path: Path) -> str:

@@ -54,15 +54,15 @@ def _download_file(file: RemoteFile, target: Path, sources: list[_Source]) -> No
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         for source in sources:
             try:
-                found = source(file, Path(name))
-                if problem := _problem(found, file):
+                download = source(file, Path(name))
+                if problem := _problem(download, file):
                     raise DownloadError(problem)
             except A2Error as error:
                 logger.info("%s", error)
                 failures.append(str(error))
             else:
                 # copied, not moved: a named source folder stays as it is
-                shutil.copyfile(found, Path(name) / "complete").replace(target)
+                shutil.copyfile(download, Path(name) / "complete").replace(target)
                 return
     raise DownloadError("; ".join(failures))
 
@@ -102,16 +102,16 @@ def _from_archive(file: RemoteFile, temporary: Path) -> Path:
             member = opened.getinfo(f"{_RELEASE}/{file.name}")
             if member.file_size != file.size:  # before it can fill the disk
                 raise zipfile.BadZipFile(f"{member.file_size:,} bytes, expected {file.size:,}")
-            found = Path(opened.extract(member, temporary))
+            extracted = Path(opened.extract(member, temporary))
     except (zipfile.BadZipFile, KeyError) as error:
         _archive().unlink()
         raise DownloadError(
             f"{ARCHIVE} is not an archive that contains {file.name} ({error}); "
             "name a folder that contains the files with --from"
         ) from error
-    if _problem(found, file):
+    if _problem(extracted, file):
         _archive().unlink()  # else every further try would find the same wrong archive
-    return found
+    return extracted
 
 
 def _archive() -> Path:

@@ -396,7 +396,7 @@ def test_one_photograph_in_two_splits_is_named_and_counted(experiment, original,
     )
     assert caplog.messages.count(warning) == 1
     check = found(opened, "train-xe", "splits", force=True)
-    assert (check.state, check.found) == ("warning", warning)
+    assert (check.state, check.text) == ("warning", warning)
     caplog.clear()
     opened.run_all(["train-xe"], lambda *_: None, force=True)
     assert caplog.messages.count(warning) == 1
@@ -404,9 +404,9 @@ def test_one_photograph_in_two_splits_is_named_and_counted(experiment, original,
 
 def test_splits_without_a_common_photograph_pass(experiment):
     check = found(experiment.open(), "train-xe", "splits", force=True)
-    assert (check.state, check.found) == ("ok", "no image is in two")
+    assert (check.state, check.text) == ("ok", "no image is in two")
     unfinished = experiment.open("extract.roi_size=9")
-    assert found(unfinished, "train-xe", "splits").found == "compared when the training begins"
+    assert found(unfinished, "train-xe", "splits").text == "compared when the training begins"
 
 
 class Scored:

@@ -49,17 +49,17 @@ def annotations(
     log(verbose)
     names = FieldNames(image=image_field, caption=caption_field, turn=turn)
     path = require_annotations(source)
-    found = read_annotations(path, split_list=split_list, split=split, fields=names)
-    click.echo(summarize(found))
-    for line in doubts(found):
+    read = read_annotations(path, split_list=split_list, split=split, fields=names)
+    click.echo(summarize(read))
+    for line in doubts(read):
         click.echo(f"warning: {line}")
     if output is not None:
         with replacing(output) as temporary:
-            temporary.write_text("".join(_lines(found)), encoding="utf-8", newline="\n")
-        click.echo(f"{output}: {len(found.images):,} images")
-    for item in found.skipped[:_SHOWN]:
+            temporary.write_text("".join(_lines(read)), encoding="utf-8", newline="\n")
+        click.echo(f"{output}: {len(read.images):,} images")
+    for item in read.skipped[:_SHOWN]:
         click.echo(f"skipped {item.image_id}: {item.reason}", err=True)
-    if found.skipped:
+    if read.skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 

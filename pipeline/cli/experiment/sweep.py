@@ -46,9 +46,9 @@ def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> No
                --set model.alignment.fusion=gate,decay
     """
     points = grid(options.overrides)
-    chosen = [replace(options, overrides=point.overrides) for point in points]
-    for one in chosen:
-        one.config()  # a wrong value is an error before hours of training
+    variants = [replace(options, overrides=point.overrides) for point in points]
+    for variant in variants:
+        variant.config()  # a wrong value is an error before hours of training
     if with_ensembles and len(points) == len({point.setting for point in points}):
         raise click.UsageError(
             "--ensemble joins the seeds of a setting, and each setting has one; give several, as "
@@ -57,19 +57,19 @@ def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> No
     scores: list[tuple[Point, dict[str, float]]] = []
     trained: dict[str, list[tuple[ExperimentOptions, Path]]] = {}
     failed, skipped = list[str](), False
-    for number, (point, one) in enumerate(zip(points, chosen, strict=True), 1):
-        with one.open() as experiment:
+    for number, (point, variant) in enumerate(zip(points, variants, strict=True), 1):
+        with variant.open() as experiment:
             if dry_run:
                 click.echo(f"{point.varied}: {_state(experiment)}")
                 continue
             click.echo(f"[{number}/{len(points)}] {point.varied}")
             with _reported(point.varied, failed):
-                found, incomplete = _run(experiment)
+                run_scores, incomplete = _run(experiment)
                 skipped = skipped or incomplete
-                scores.append((point, found))
+                scores.append((point, run_scores))
                 if with_ensembles:
                     last = experiment.result(experiment.training[-1], needed_by="evaluate")
-                    trained.setdefault(point.setting, []).append((one, last.directory))
+                    trained.setdefault(point.setting, []).append((variant, last.directory))
     joinable = [members for members in trained.items() if len(members[1]) > 1]
     for setting, members in joinable:
         joined = f"{setting}, ensemble of {len(members)}"
@@ -79,9 +79,9 @@ def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> No
             members[0][0].open(override("evaluate.ensemble", folders)) as experiment,
             _reported(joined, failed),
         ):
-            found, incomplete = _run(experiment)
+            run_scores, incomplete = _run(experiment)
             skipped = skipped or incomplete
-            scores.append((Point((), joined, joined), found))
+            scores.append((Point((), joined, joined), run_scores))
     if scores:
         _print_means(scores)
     if failed:
@@ -103,8 +103,8 @@ def _reported(name: str, failed: list[str]) -> Iterator[None]:
 
 def _state(experiment: Experiment) -> str:
     """Return the first stage that is not done, with its state, or "done"."""
-    found = (experiment.status(name) for name in experiment.names)
-    unfinished = (f"{one.stage} {one.state}" for one in found if one.state != "done")
+    statuses = (experiment.status(name) for name in experiment.names)
+    unfinished = (f"{status.stage} {status.state}" for status in statuses if status.state != "done")
     return next(unfinished, "done")
 
 
@@ -118,9 +118,9 @@ def _run(experiment: Experiment) -> tuple[dict[str, float], bool]:
 def _print_means(scores: list[tuple[Point, dict[str, float]]]) -> None:
     """Print a row for each setting: the number of seeds, and the mean of each score."""
     of_setting: dict[str, list[dict[str, float]]] = {}
-    for point, found in scores:
-        of_setting.setdefault(point.setting, []).append(found)
-    shown = [name for name in _SCORES if all(name in found for _, found in scores)]
+    for point, run_scores in scores:
+        of_setting.setdefault(point.setting, []).append(run_scores)
+    shown = [name for name in _SCORES if all(name in run_scores for _, run_scores in scores)]
     width = max(7, *map(len, of_setting))
     click.echo(f"{'setting':<{width}}  runs{''.join(f'  {name:<13}' for name in shown)}".rstrip())
     for setting, rows in of_setting.items():

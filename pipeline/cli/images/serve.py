@@ -32,9 +32,9 @@ def serve(models: tuple[Path, ...], port: int, config: Config) -> None:
     Example:
       a2 serve --model artifacts/train-xe/0123456789ab
     """
-    found = find_trainings(models)
-    captioner = open_captioner(found, decoding=config.evaluate, runtime=config.runtime)
-    server = CaptionServer(captioner, name=captioner_name(found), port=port)
+    folders = find_trainings(models)
+    captioner = open_captioner(folders, decoding=config.evaluate, runtime=config.runtime)
+    server = CaptionServer(captioner, name=captioner_name(folders), port=port)
     with server, stop_between_steps() as stop:
         click.echo(f"{server.url} captions the images dropped on it; Ctrl-C stops")
         while not stop.pending:

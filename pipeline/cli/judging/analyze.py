@@ -76,15 +76,15 @@ def analyze(
         )
     with options.open() as experiment:
         runtime = experiment.config.runtime
-    found = _runs(options, runs, split)
-    with reading(*(path for run in found for path in (run.model, run.features, run.captions))):
+    trainings = _runs(options, runs, split)
+    with reading(*(path for run in trainings for path in (run.model, run.features, run.captions))):
         analysed = [
             analyse(run, split=split, images=images, runtime=runtime, erased=erasure)
-            for run in found
+            for run in trainings
         ]
-    for one in analysed:
-        _print_layers(one)
-        _print_erasure(one)
+    for analysis in analysed:
+        _print_layers(analysis)
+        _print_erasure(analysis)
     for path in write_analysis(output, analysed):
         click.echo(f"written: {path}")
 
@@ -96,8 +96,8 @@ def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> li
         if path.is_file():  # a configuration
             models[_trained(replace(options, config_file=path))] = path.stem
         else:
-            found = path if path.is_dir() else find_result(path, "training")
-            models |= {model: title_of(model) for model in trainings_in(found)}
+            folder = path if path.is_dir() else find_result(path, "training")
+            models |= {model: title_of(model) for model in trainings_in(folder)}
     if not named:
         file = options.config_file
         models[_trained(options)] = "experiment" if file is None else file.stem
@@ -136,8 +136,8 @@ def _print_erasure(analysed: RunAnalysis) -> None:
     if analysed.erasure:
         click.echo(f"erasure, {analysed.erased:,} images, nats per word")
         click.echo("order       comprehensiveness  sufficiency  tau(Shapley)")
-    for one in analysed.erasure:
-        figures = (one.comprehensiveness, one.sufficiency, one.shapley)
+    for erasure in analysed.erasure:
+        figures = (erasure.comprehensiveness, erasure.sufficiency, erasure.shapley)
         widths = (19, 13, 14)
         row = "".join(_number(f).rjust(width) for f, width in zip(figures, widths, strict=True))
-        click.echo(f"{one.order:<10}{row}")
+        click.echo(f"{erasure.order:<10}{row}")

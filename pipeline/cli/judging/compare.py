@@ -46,13 +46,13 @@ def compare(
     files = find_images(require_folder(images, "--images")) if images else {}
     first, second = (find_result(path, "evaluation") for path in (first, second))
     names = title_of(first), title_of(second)
-    found = compare_runs(first, second, captions=report is not None, names=names)
+    comparison = compare_runs(first, second, captions=report is not None, names=names)
     if report is not None:
-        found = replace(found, curves=(curve_of(first), curve_of(second)))
-        write_comparison(report, found, files, (first / REPORT, second / REPORT))
+        comparison = replace(comparison, curves=(curve_of(first), curve_of(second)))
+        write_comparison(report, comparison, files, (first / REPORT, second / REPORT))
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in found.metrics], indent=1))
+        click.echo(json.dumps([asdict(row) for row in comparison.metrics], indent=1))
         return
-    print_differences(found.names, found.metrics)
+    print_differences(comparison.names, comparison.metrics)
     if report is not None:
         click.echo(f"report: {report}")

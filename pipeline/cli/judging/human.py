@@ -80,12 +80,12 @@ def sheet(
     if references is not None:
         require_existing({"--references": [references]})
         compared = read_references(references)
-    found = read_together(files, compared)
-    captions = {str(path): one for path, one in zip((first, second), found, strict=True)}
+    read = read_together(files, compared)
+    captions = {str(path): texts for path, texts in zip((first, second), read, strict=True)}
     if compared is not None:
         draw = Random(seed)
         tokens = sorted(compared.tokens().items())
-        captions[_HUMAN] = {image_id: draw.choice(found) for image_id, found in tokens}
+        captions[_HUMAN] = {image_id: draw.choice(tokenized) for image_id, tokenized in tokens}
     key = write_sheet(output, captions, images, count=count, seed=seed)
     pairs = f" and {len(key.items)} pairs" if references else ""
     click.echo(f"{output}: {count} images{pairs}; send sheet.html, keep key.json")

@@ -159,10 +159,10 @@ def _row(run: RunResult) -> dict[str, object]:
     }
 
 
-def _write_csv(found: list[RunResult]) -> None:
+def _write_csv(runs: list[RunResult]) -> None:
     """Print a column for each metric, each end of its interval, and each setting."""
     rows = []
-    for run in found:
+    for run in runs:
         nested = ("metrics", "confidence", "settings", "epochs")
         row = {name: value for name, value in _row(run).items() if name not in nested}
         for name, value in run.scores.get("metrics", {}).items():
@@ -220,11 +220,11 @@ def _date(run: RunResult) -> str:
     return datetime.fromtimestamp(run.date).astimezone().isoformat(" ", "minutes")[:16]
 
 
-def _link_curves(folder: Path, found: list[RunResult]) -> None:
+def _link_curves(folder: Path, runs: list[RunResult]) -> None:
     """Link the TensorBoard files of each training; raise InputError if the folder exists."""
     if folder.exists():
         raise InputError(f"{str(folder)!r} exists; name a new folder")
-    for run in found:
+    for run in runs:
         if run.training and (run.training / "tensorboard").is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             name = run.title.replace("/", "-")

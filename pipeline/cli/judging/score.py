@@ -168,7 +168,7 @@ def _names(paths: Sequence[Path]) -> dict[str, Path]:
 
 def _print(evaluations: Mapping[str, Evaluation], form: str | None) -> None:
     first, *others = evaluations.values()
-    table = ScoreTable({name: found.scores for name, found in evaluations.items()})
+    table = ScoreTable({name: evaluation.scores for name, evaluation in evaluations.items()})
     if form is not None:
         click.echo(FORMS[form](table))
     elif others:
@@ -179,9 +179,9 @@ def _print(evaluations: Mapping[str, Evaluation], form: str | None) -> None:
 
 def _end(evaluations: Mapping[str, Evaluation], *, spice: bool) -> None:
     """Report missing captions and a missing SPICE, which is exit code 3."""
-    skipped = {name: found for name, found in evaluations.items() if found.skipped}
-    for name, found in skipped.items():
-        text = missing_captions([found.keys[i] for i in found.skipped], found.total)
+    skipped = {name: evaluation for name, evaluation in evaluations.items() if evaluation.skipped}
+    for name, evaluation in skipped.items():
+        text = missing_captions([evaluation.keys[i] for i in evaluation.skipped], evaluation.total)
         where = f"{name}: " if len(evaluations) > 1 else ""
         click.echo(f"a2: {where}{text}; scored without them", err=True)
     not_run = next(iter(evaluations.values())).scores.not_run

@@ -41,21 +41,21 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
                 f"folder of artifacts not found: {str(experiment.artifacts)!r}; "
                 "check --artifacts, or the folder that you are in"
             )
-        found = find_removable(experiment, keep=[config_file] if config_file else [])
-        chosen = select_items(found, names, experiment.artifacts)
+        removable = find_removable(experiment, keep=[config_file] if config_file else [])
+        chosen = select_items(removable, names, experiment.artifacts)
     if yes and not names:
-        chosen = [item for item in found if item.kind == LEFTOVER]
+        chosen = [item for item in removable if item.kind == LEFTOVER]
     if not names and not yes:
-        _print_removable(found)
+        _print_removable(removable)
     for item in chosen:
         remove_item(item)
         click.echo(f"deleted {item.path}: {format_bytes(item.size)}")
 
 
-def _print_removable(found: list[RemovableItem]) -> None:
+def _print_removable(removable: list[RemovableItem]) -> None:
     # a missing setting leaves the results of most stages unknown: said once
-    unknown = Counter(item.reason for item in found if item.reason.startswith(UNKNOWN))
-    for item in found:
+    unknown = Counter(item.reason for item in removable if item.reason.startswith(UNKNOWN))
+    for item in removable:
         is_repeated = unknown[item.reason] > 1
         why = f"read by {item.reader}" * bool(item.reader) if is_repeated else item.why
         click.echo(f"{item.kind:<10} {format_bytes(item.size):>9}  {item.path}")
@@ -64,10 +64,10 @@ def _print_removable(found: list[RemovableItem]) -> None:
     for reason, count in unknown.items():
         if count > 1:
             click.echo(f"{count} results: {reason}; or name the experiment with -c FILE")
-    if found:
-        total = format_bytes(sum(item.size for item in found))
-        left = [item.size for item in found if item.kind == LEFTOVER]
+    if removable:
+        total = format_bytes(sum(item.size for item in removable))
+        left = [item.size for item in removable if item.kind == LEFTOVER]
         yes = f", or use --yes for {len(left)}, {format_bytes(sum(left))}" if left else ""
-        click.echo(f"{len(found)} removable, {total}; name paths to delete{yes}")
+        click.echo(f"{len(removable)} removable, {total}; name paths to delete{yes}")
     else:
         click.echo("nothing is removable")

@@ -28,17 +28,17 @@ def doctor(options: ExperimentOptions) -> None:
         machine = describe_machine(experiment.config.runtime, experiment.artifacts)
         checks = check_stages(experiment, experiment.shown)
     marks = _marks(sys.stdout)
-    others = [f"{name:<11} {found}" for name, found in machine.items()]
+    machine_lines = [f"{name:<11} {value}" for name, value in machine.items()]
     # by text: two stages may share one
     listed: dict[str, dict[str, str]] = {"problem": {}, "warning": {}}
     for check in checks:
-        line = f"{check.stage:<11} {marks[check.state]} {check.need}: {check.found}"
+        line = f"{check.stage:<11} {marks[check.state]} {check.need}: {check.text}"
         if check.state in listed:
-            listed[check.state].setdefault(check.found, line)
+            listed[check.state].setdefault(check.text, line)
         else:
-            others.append(line)
+            machine_lines.append(line)
     problems, warnings = listed.values()
-    click.echo("\n".join([*problems.values(), *warnings.values(), *others]))
+    click.echo("\n".join([*problems.values(), *warnings.values(), *machine_lines]))
     click.echo(
         _counted(problems, "problem") + (f", {_counted(warnings, 'warning')}" if warnings else "")
     )
@@ -46,8 +46,8 @@ def doctor(options: ExperimentOptions) -> None:
         raise click.exceptions.Exit(EXIT_ERROR)
 
 
-def _counted(found: Sized, name: str) -> str:
-    return f"1 {name}" if len(found) == 1 else f"{len(found) or 'no'} {name}s"
+def _counted(items: Sized, name: str) -> str:
+    return f"1 {name}" if len(items) == 1 else f"{len(items) or 'no'} {name}s"
 
 
 def _marks(stream: TextIO) -> dict[str, str]:

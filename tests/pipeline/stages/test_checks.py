@@ -39,9 +39,9 @@ def test_tars_and_lists_are_images_too(new, tmp_path, name):
     (tmp_path / "s.tar").write_bytes(tar_bytes({"1.jpg": b""}))
     (tmp_path / "list.txt").write_text("1.jpg\n")
     check = found(new(override("data.images", tmp_path / name)), "extract", "images")
-    assert (check.problem, check.found) == (None, f"those of {tmp_path / name}")
+    assert (check.problem, check.text) == (None, f"those of {tmp_path / name}")
     missing = found(new(override("data.images", tmp_path / "none.tar")), "extract", "images")
-    assert missing.problem and "1 of 1 files" in missing.found
+    assert missing.problem and "1 of 1 files" in missing.text
 
 
 def test_all_problems_are_reported_at_once_and_each_once(tmp_path):
@@ -99,7 +99,7 @@ def test_a_missing_file_is_reported(new, tmp_path, field, stage, need):
     opened = new(override(field, tmp_path / "none"), "extract.boxes=detect")
     check = found(opened, stage, need)
     missing = f"file of {field} not found: {str(tmp_path / 'none')!r}; check the path"
-    assert (check.state, check.found) == ("problem", missing)
+    assert (check.state, check.text) == ("problem", missing)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_the_report_reads_last_is_read_before_any_work(new, tmp_path, field
     path.write_text("{}")
     check = found(new(override(field, path), "extract.boxes=detect"), "evaluate", need)
     assert check.state == "problem"
-    assert check.found.startswith(message.format(repr(str(path))))
+    assert check.text.startswith(message.format(repr(str(path))))
 
 
 def test_a_missing_file_of_meteor_is_a_problem(new, tmp_path, monkeypatch):
@@ -157,7 +157,7 @@ def test_a_member_of_an_ensemble_with_another_vocabulary_is_a_problem(
     changed = "train.seed=0" if trained else "train.seed=5"
     opened = experiment.open(override("evaluate.ensemble", (member,)), changed)
     check = found(opened, "evaluate", "ensemble")
-    assert (check.state, check.found) == (
+    assert (check.state, check.text) == (
         "problem",
         f"vocabulary of {str(member)!r} is {other[:12]}, that of "
         f"{str(experiment.directory(first))!r} is {expected[:12]}; an ensemble needs captioners "
@@ -170,7 +170,7 @@ def test_instances_are_needed_only_if_attention_is_compared(new, tmp_path):
     gone = override("data.instances", tmp_path / "none.json")
     for unread in ("data.instances=null", "evaluate.attention=none"):
         opened = new(gone, "extract.boxes=detect", unread)
-        assert found(opened, "evaluate", "instances").found == "none"
+        assert found(opened, "evaluate", "instances").text == "none"
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_a_stage_has_only_its_own_needs(new, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_problem_that_follows_from_another_is_not_reported_twice(new):
     check = found(new("extract.weights=null"), "extract", "disk")
-    assert (check.state, check.found) == ("unknown", "unknown until the other problems are fixed")
+    assert (check.state, check.text) == ("unknown", "unknown until the other problems are fixed")
     assert len(problems(new("extract.weights=null"))) == 1
     assert len(problems(new("data.images=null"))) == 1
 
@@ -217,7 +217,7 @@ def test_images_without_a_file_are_counted_with_an_example_before_any_work(
     )
     for stage in ("extract", "preprocess", "evaluate"):
         check = found(new(*overrides), stage, "images")
-        assert (check.state, check.found, check.problem) == ("warning", doubt, None)
+        assert (check.state, check.text, check.problem) == ("warning", doubt, None)
     with new(*overrides) as opened:
         require_runnable(opened, ["preprocess"])  # which reads no image
     assert caplog.messages == [doubt]
@@ -233,7 +233,7 @@ def test_captions_are_preprocessed_without_images(new, copied_scenes, tmp_path):
         path.unlink()
     [problem] = problems(new(*overrides), "extract")
     with new(*overrides) as opened:
-        assert [c.found for c in check_stages(opened, ["preprocess"]) if c.state == "warning"] == [
+        assert [c.text for c in check_stages(opened, ["preprocess"]) if c.state == "warning"] == [
             problem
         ]
     for images in ("null", tmp_path / "none"):
@@ -348,9 +348,9 @@ def test_warnings_are_listed_after_problems_and_logged_before_a_run(new, tmp_pat
         ("train-xe", "schedule", schedule),
     ):
         check = found(new(*overrides), stage, need)
-        assert (check.state, check.found, check.problem) == ("warning", text, None)
+        assert (check.state, check.text, check.problem) == ("warning", text, None)
     open_ended = found(new(*overrides, "preprocess.eos_after_cut=false"), "preprocess", "length")
-    assert open_ended.found.endswith("and are cut; raise preprocess.max_length")
+    assert open_ended.text.endswith("and are cut; raise preprocess.max_length")
     with new(*overrides) as opened:
         require_runnable(opened, ["preprocess", "train-xe"])
     assert caplog.messages == [length, schedule]
@@ -366,7 +366,7 @@ def test_warnings_are_listed_after_problems_and_logged_before_a_run(new, tmp_pat
 )
 def test_a_warm_up_of_at_most_half_of_all_updates_is_right(new, overrides, found_text):
     check = found(new(*overrides), "train-xe", "schedule")
-    assert (check.state, check.found) == ("ok", found_text)
+    assert (check.state, check.text) == ("ok", found_text)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
@@ -389,12 +389,12 @@ def test_the_doctor_reports_if_spice_will_run_and_its_absence_is_not_a_problem(n
         'run "a2 weights fetch spice" first'
     )
     left_out = found(new("evaluate.spice=auto"), "evaluate", "spice")
-    assert (left_out.state, left_out.found.partition(": ")[0]) == ("ok", "left out")
+    assert (left_out.state, left_out.text.partition(": ")[0]) == ("ok", "left out")
     check = found(new("evaluate.spice=true"), "evaluate", "spice")
-    assert (check.state, check.found) == ("ok", needs)
-    assert found(new(), "evaluate", "spice").found == "not requested"
+    assert (check.state, check.text) == ("ok", needs)
+    assert found(new(), "evaluate", "spice").text == "not requested"
     monkeypatch.setattr("a2cap.pipeline.metrics.spice.spice_jars", list)
-    assert found(new("evaluate.spice=true"), "evaluate", "spice").found == "ready"
+    assert found(new("evaluate.spice=true"), "evaluate", "spice").text == "ready"
 
 
 # --- a detector's training ----------------------------------------------------------------------
@@ -409,7 +409,7 @@ def detector_plan(labelled, artifacts, **changes):
 def of_detector(opened, **options):
     with opened:
         checks = check_stages(opened, ["train-detector"], **options)
-    return {check.need: check.found for check in checks}
+    return {check.need: check.text for check in checks}
 
 
 @pytest.mark.slow

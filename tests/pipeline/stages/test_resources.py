@@ -38,7 +38,7 @@ def test_features_take_images_times_regions_times_width(new, monkeypatch):
 def test_an_existing_result_needs_no_disk_space(experiment, monkeypatch):
     free(monkeypatch, 0)
     assert problems(experiment.open()) == []
-    assert found(experiment.open(), "extract", "disk").found == "the result exists"
+    assert found(experiment.open(), "extract", "disk").text == "the result exists"
     [problem] = problems(experiment.open(), "extract", force=True)
     assert problem.startswith("disk too small for features: ")
 
@@ -110,14 +110,14 @@ def test_models_that_exceed_the_memory_are_rejected(new, memory):
     ]
     memory(10**9)
     assert problems(new()) == []
-    assert found(new(), "train-xe", "memory").found == ("training takes about 11.9 MB, 1.0 GB free")
+    assert found(new(), "train-xe", "memory").text == ("training takes about 11.9 MB, 1.0 GB free")
 
 
 @pytest.mark.slow
 def test_unknown_memory_rejects_nothing(new, memory):
     memory(None)
     assert problems(new()) == []
-    assert found(new(), "extract", "memory").found == (
+    assert found(new(), "extract", "memory").text == (
         "the detector takes about 19.4 MB; the system hides its free memory"
     )
 
@@ -166,4 +166,4 @@ def test_the_folder_of_a_result_must_be_writable(new, monkeypatch):
 @pytest.mark.slow
 def test_the_folder_of_a_named_output_is_checked(new, tmp_path):
     check = found(new(), "extract", "folder", output=tmp_path / "some" / "store")
-    assert check.found == str(tmp_path)
+    assert check.text == str(tmp_path)
