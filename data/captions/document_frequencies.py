@@ -114,22 +114,27 @@ def count_ngrams(
 
     The counts are those of images and those of sentences that contain the n-gram.
     """
+    # An n-gram is its prefix and a word, and the round before has numbered the prefixes. So each
+    # round sorts one integer per position and hashes no tuple of words. Shapes: T tokens,
+    # S positions where an n-gram fits into its sentence, G different n-grams.
     base = int(numbers.max(initial=0)) + 1
     starts = np.arange(len(numbers), dtype=np.int32)
     prefixes = np.zeros(len(numbers), dtype=np.int32)
-    table = []
+    by_length = []
     for length in range(1, LONGEST_NGRAM + 1):
         # n-grams that cross the end of a sentence are dropped
         inside = starts + length <= len(numbers)
         inside[inside] = sentence_of[starts[inside]] == sentence_of[starts[inside] + length - 1]
-        starts = starts[inside]
+        starts = starts[inside]  # -> (S,)
         # the number of its prefix and its last word identify an n-gram and keep the order
-        first, prefixes = _unique(prefixes[inside] * np.int64(base) + numbers[starts + length - 1])
+        keys = prefixes[inside] * np.int64(base) + numbers[starts + length - 1]
+        first, prefixes = _unique(keys)  # (S,) -> (G,), (S,)
         ngrams = np.full((len(first), LONGEST_NGRAM), -1, dtype=np.int32)
+        # (G, 1) + (length,) -> (G, length)
         ngrams[:, :length] = numbers[starts[first][:, None] + np.arange(length, dtype=np.int32)]
         counts = (_count_documents(prefixes, of[starts]) for of in (image_of, sentence_of))
-        table.append((ngrams, *counts))
-    ngrams, in_images, in_sentences = (np.concatenate(parts) for parts in zip(*table, strict=True))
+        by_length.append((ngrams, *counts))
+    ngrams, in_images, in_sentences = map(np.concatenate, zip(*by_length, strict=True))
     return ngrams, in_images, in_sentences
 
 

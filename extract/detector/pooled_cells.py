@@ -40,9 +40,9 @@ class PooledCells:
         """Yield (k, C, size, size), channels last in memory, k at most chunk."""
         # lazily: memory for all regions at once is new to the process and takes longer than the
         # gather
-        for some in torch.split(self.index, chunk):
-            chosen = self.values.index_select(0, some.flatten())
-            yield chosen.view(*some.shape, -1).permute(0, 3, 1, 2)
+        for rows in torch.split(self.index, chunk):
+            cells = self.values.index_select(0, rows.flatten())  # -> (k * size * size, C)
+            yield cells.view(*rows.shape, -1).permute(0, 3, 1, 2)  # -> (k, C, size, size)
 
     def mapped(self, function: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple["PooledCells", ...]:
         """Apply 1x1 convolutions to each distinct cell once.
@@ -50,11 +50,15 @@ class PooledCells:
         function: takes (1, C, SIDE, SIDE), any cells, and returns tensors of that shape with other
         channels.
         """
-        rows, index = torch.unique(self.index, return_inverse=True)
+        # A 1x1 convolution sees one cell at a time, so cells of many regions may pass it side by
+        # side, as an image that shows nothing. There is at least one cell of padding, whose row
+        # becomes the 0 beyond the map.
+        rows, index = torch.unique(self.index, return_inverse=True)  # (U,), (K, size, size)
         images = F.pad(rows, (0, SIDE**2 - len(rows) % SIDE**2)).view(-1, SIDE, SIDE)
         tables: list[Tensor] = []
-        for number, some in enumerate(PooledCells(self.values, images).regions(1)):
-            parts = [part.permute(0, 2, 3, 1).flatten(0, 2) for part in function(some)]
+        for number, image in enumerate(PooledCells(self.values, images).regions(1)):
+            # (1, C', SIDE, SIDE) -> (SIDE * SIDE, C')
+            parts = [part.permute(0, 2, 3, 1).flatten(0, 2) for part in function(image)]
             tables = tables or [part.new_empty(images.numel(), part.shape[1]) for part in parts]
             for table, part in zip(tables, parts, strict=True):
                 table[number * SIDE**2 : (number + 1) * SIDE**2] = part
@@ -68,16 +72,21 @@ class PooledCells:
         The values are (N, TAPS * C). Yields (k, C, size, size), channels last in memory, k at most
         chunk.
         """
+        # A 3x3 convolution is the sum of nine 1x1 convolutions, each shifted by its tap. `mapped`
+        # has computed the nine products of each distinct cell; here each position of a region adds
+        # up nine rows of that table, one of each neighbour, which is a bag of embeddings.
         size = self.index.shape[-1]
         edge = TAPS * (len(self.values) - 1)
         padded = F.pad(self.index * TAPS, (dilation,) * 4, value=edge)
         starts = range(0, 3 * dilation, dilation)
         windows = (padded[:, y : y + size, x : x + size] for y in starts for x in starts)
+        # nine of (K, size, size) -> (K, size, size, TAPS)
         bags = torch.stack([window + tap for tap, window in enumerate(windows)], dim=-1)
-        products = self.values.view(TAPS * len(self.values), -1)
-        for some in torch.split(bags, chunk):
-            summed = F.embedding_bag(some.flatten(0, 2), products, mode="sum")
-            yield summed.view(*some.shape[:3], -1).permute(0, 3, 1, 2)
+        products = self.values.view(TAPS * len(self.values), -1)  # (N, TAPS * C) -> (TAPS * N, C)
+        for rows in torch.split(bags, chunk):
+            # (k * size * size, TAPS) -> (k * size * size, C)
+            summed = F.embedding_bag(rows.flatten(0, 2), products, mode="sum")
+            yield summed.view(*rows.shape[:3], -1).permute(0, 3, 1, 2)  # -> (k, C, size, size)
 
 
 def pool_from_tables(cells: Tensor, rois: Tensor, *, size: int, scale: float) -> PooledCells:
@@ -87,6 +96,9 @@ def pool_from_tables(cells: Tensor, rois: Tensor, *, size: int, scale: float) ->
     rois: (K, 4) float32 x1 y1 x2 y2 in pixels.
     scale: cells per pixel.
     """
+    # tables[r, c, y, x] is the maximum of the r + 1 rows and c + 1 columns of cells that begin at
+    # (y, x), made of two rectangles that are one smaller. Every bin of a region is such a
+    # rectangle, so pooling a region looks up its bins and computes nothing.
     channels, height, width = cells.shape
     limits = torch.tensor([width, height], dtype=torch.float32)
     first, lengths = _bins(rois * scale, size=size, limits=limits)
@@ -94,7 +106,7 @@ def pool_from_tables(cells: Tensor, rois: Tensor, *, size: int, scale: float) ->
     flat = cells.new_empty(rows * columns * height * width + 1, channels)
     flat[-1] = 0  # the value of a cell beyond the map
     tables = flat[:-1].view(rows, columns, height, width, channels)
-    tables[0, 0] = cells.permute(1, 2, 0)
+    tables[0, 0] = cells.permute(1, 2, 0)  # (C, h, w) -> (h, w, C)
     for row in range(rows):
         # rows and columns at the end of a table, where a rectangle would not fit, stay unused
         high = height - row
@@ -106,8 +118,8 @@ def pool_from_tables(cells: Tensor, rois: Tensor, *, size: int, scale: float) ->
             left, right = tables[row, column - 1, :high, :wide], tables[row, 0, :high, column:]
             torch.maximum(left, right, out=tables[row, column, :high, :wide])
     (x, y), (across, down) = first.unbind(dim=2), lengths.unbind(dim=2)  # (K, size) each
-    lines = ((down - 1) * columns * height + y)[:, :, None] * width
-    index = lines + ((across - 1) * height * width + x)[:, None, :]
+    lines = ((down - 1) * columns * height + y)[:, :, None] * width  # -> (K, size, 1)
+    index = lines + ((across - 1) * height * width + x)[:, None, :]  # -> (K, size, size)
     is_empty = (down < 1)[:, :, None] | (across < 1)[:, None, :]
     return PooledCells(flat, index.masked_fill_(is_empty, len(flat) - 1))
 
@@ -118,9 +130,10 @@ def _bins(rois: Tensor, *, size: int, limits: Tensor) -> tuple[Tensor, Tensor]:
     # torchvision: another order of operations moves some edges by a cell
     whole = rois.trunc()
     edges = whole + ((rois - whole).abs() >= 0.5) * rois.sign()
-    start, end = edges[:, None, :2], edges[:, None, 2:]
+    start, end = edges[:, None, :2], edges[:, None, 2:]  # (K, 4) -> (K, 1, 2) each
     side = (end - start + 1).clamp(min=1) / size
     steps = torch.arange(size + 1, dtype=torch.float32)[None, :, None]
+    # (1, size, 1) and (K, 1, 2) -> (K, size, 2)
     first = ((steps[:, :-1] * side).floor() + start).clamp(min=0).minimum(limits)
     last = ((steps[:, 1:] * side).ceil() + start).clamp(min=0).minimum(limits)
     return first.long(), (last - first).long()

@@ -53,21 +53,25 @@ class CorpusFrequencies:
     @classmethod
     def count(cls, captions: Collection[Sequence[str]]) -> "CorpusFrequencies":
         """Count the n-grams of the tokens of each image's captions."""
+        # The tables of the four lengths are a trie in sorted arrays: an n-gram is found by the row
+        # of its prefix and its last word, one search per length, without hashing words. Rows change
+        # when rare n-grams are left out, so keys are built length by length from the rest.
         number: dict[str, int] = {}
         split = [text.split() for group in captions for text in group]
         numbers = [number.setdefault(word, len(number)) for words in split for word in words]
+        # (S,) sentences -> (T,) tokens
         sentence = np.repeat(np.arange(len(split), dtype=np.int32), [len(words) for words in split])
         image = np.repeat(np.arange(len(captions), dtype=np.int32), [len(g) for g in captions])
-        tokens = np.array(numbers, dtype=np.int32)
-        ngrams, in_images, _ = count_ngrams(tokens, sentence, image[sentence])
+        token_ids = np.array(numbers, dtype=np.int32)
+        ngrams, frequency, _ = count_ngrams(token_ids, sentence, image[sentence])  # (M, 4), (M,)
         # without the others, which count as 1 anyway, the table is a fraction of the size
-        ngrams, frequency = ngrams[in_images >= 2], in_images[in_images >= 2]
-        sizes = (ngrams >= 0).sum(axis=1)
-        known = ngrams[sizes == 1, 0]
+        ngrams, frequency = ngrams[frequency >= 2], frequency[frequency >= 2]
+        sizes = (ngrams >= 0).sum(axis=1)  # (M, 4) -> (M,)
+        known = ngrams[sizes == 1, 0]  # -> (W,)
         renumbered = np.searchsorted(known, ngrams)
         keys: list[Ints] = []
         for size in range(1, MAX_N + 1):
-            *first, last = renumbered[sizes == size, :size].T
+            *first, last = renumbered[sizes == size, :size].T  # (G, n) -> n of (G,)
             rows = np.zeros(len(last), dtype=np.int64)
             for table, column in zip(keys, first, strict=False):
                 rows = find_rows(np, table, ngram_keys(np, rows, column, words=len(known)))
@@ -143,5 +147,5 @@ def cider_values(pairs: Pairs, frequencies: CorpusFrequencies) -> Floats:
             norms,
             lengths=part.lengths,
             reference_lengths=part.reference_lengths,
-        )[:, 0]
+        )[:, 0]  # (n, 1) -> (n,)
     return values

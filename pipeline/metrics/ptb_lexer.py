@@ -166,35 +166,38 @@ def _always(token: str) -> Callable[[str], str]:
     return lambda text: token
 
 
+# JFlex numbers the rules of PTBLexer.flex and drops their names. Beside a rule is a text that it
+# matches, with | before the context that goes back to the text.
+
 _SKIPPED = frozenset((1, 7, 23))
 """Rules without a token: white space, and characters that are not tokenizable."""
 
 _CONTEXT = {
-    24: (13, 14),
-    30: (3, 4),
-    40: (5, 6),
+    24: (13, 14),  # y|\n
+    30: (3, 4),  # it|'s
+    40: (5, 6),  # do|n't
     41: (16, 17),
     43: (15, 14),
-    44: (9, 10),
-    47: (7, 8),
-    49: (11, 12),
+    44: (9, 10),  # Fig.| 5
+    47: (7, 8),  # p.m.| The
+    49: (11, 12),  # Inc.| The
 }
 """Rules whose token is followed by a context of variable length: forward and backward states."""
 
 _PUSHED_BACK = {25: 1, 26: 1, 32: 1, 34: 1, 36: 1, 42: 2, 46: 1, 48: 2, 50: 3, 51: 1, 53: 4}
-"""Rules that end with a context of fixed length."""
+"""Rules that end with a context of fixed length: "|h, e.g.|, 's|_ gon|na Jan.|_5 can|not."""
 
 _REPEATED = frozenset((33, 47, 49))
 """Rules of abbreviations whose last point is a token once more: it ends the sentence too."""
 
 _TEXT: dict[int, Callable[[str], str]] = {
-    2: _always("<"),
+    2: _always("<"),  # &lt;
     4: _dash,
-    6: _without_soft_hyphens,
+    6: _without_soft_hyphens,  # a word
     8: _closing,
     10: _always(">"),
-    11: _always("--"),
-    12: _without_soft_hyphens,
+    11: _always("--"),  # one dash of Unicode
+    12: _without_soft_hyphens,  # a number
     13: _always("..."),
     14: lambda text: text.translate(_FRACTIONS),
     15: lambda text: text.translate(_CURRENCIES),
@@ -205,21 +208,21 @@ _TEXT: dict[int, Callable[[str], str]] = {
     21: _always("-RSB-"),
     22: _always("-LSB-"),
     26: _opening,
-    27: _unbroken,
+    27: _unbroken,  # a tag: <b>
     28: _with_brackets,
-    29: _without_soft_hyphens,
+    29: _without_soft_hyphens,  # well-known
     30: _without_soft_hyphens,
     32: _without_soft_hyphens,
-    34: _with_brackets,
+    34: _with_brackets,  # :-)
     35: _opening,
     36: _closing,
-    37: _ampersand,
+    37: _ampersand,  # AT&T
     38: _unbroken,
-    39: _unbroken,
+    39: _unbroken,  # 3 1/2
     40: _without_soft_hyphens,
     46: _without_soft_hyphens,
     51: _ampersand,
-    54: lambda text: _with_brackets(_unbroken(text)),
+    54: lambda text: _with_brackets(_unbroken(text)),  # (800) 555-1234
 }
 """Rules whose token is not the matched text."""
 
@@ -243,6 +246,9 @@ def code_units(text: str) -> Sequence[int]:
 
 def tokens(automaton: Automaton, codes: Sequence[int]) -> Iterator[Token]:
     """Yield the tokens of a text; a skipped match has the text ""."""
+    # The automaton matches a token together with the context that decides its rule. The actions of
+    # PTBLexer.flex give the context back to the text, so the next match begins at the token's end,
+    # and this loop moves `end` in the order in which those actions do.
     start = 0
     while start < len(codes):
         rule, end, read = automaton.match(codes, start)
@@ -251,7 +257,7 @@ def tokens(automaton: Automaton, codes: Sequence[int]) -> Iterator[Token]:
         if rule in (44, 47) and end > start and codes[end - 1] in _WHITE_SPACE:
             end -= 1
         end -= _PUSHED_BACK.get(rule, 0)
-        if rule == 35:
+        if rule == 35:  # of 'no, the quote alone
             end = start + 1
         stop = end
         if rule in _REPEATED:

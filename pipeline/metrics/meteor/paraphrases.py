@@ -102,6 +102,9 @@ class ParaphraseTable:
 
     def occurrences(self, sentences: Sequence[Sequence[str]]) -> PhraseOccurrences:
         """Return where phrases of the table occur in sentences of words."""
+        # All positions of all sentences walk down the trie together, a word each round; those that
+        # leave it drop out, and each one left is an occurrence. The text "", which has no number,
+        # ends each sentence, so that no phrase crosses it.
         number = self.numbers.get
         ids = [number(word, _NO_WORD) for words in sentences for word in (*words, "")]
         ends = np.cumsum([len(words) + 1 for words in sentences])
@@ -127,9 +130,9 @@ class ParaphraseTable:
 
     def _children(self, node: Ints, word: Ints) -> Ints:
         """Return the nodes one word further, 0 for none."""
-        wanted = node * len(self.numbers) + word
-        index = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        return np.where((word >= 0) & (self.keys[index] == wanted), index + 1, 0)
+        key = node * len(self.numbers) + word
+        rows = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
+        return np.where((word >= 0) & (self.keys[rows] == key), rows + 1, 0)
 
     def pairs(self, phrases: Ints, others: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the pairs of a phrase of one list with one of the other, in either order.
@@ -137,10 +140,10 @@ class ParaphraseTable:
         Returns their rows, sources and targets.
         """
         of_first, of_second = (self._mask(nodes) for nodes in (phrases, others))
-        groups = np.flatnonzero((of_first | of_second)[self.sources])
+        groups = np.flatnonzero((of_first | of_second)[self.sources])  # (G,) -> (g,)
         first, sizes = self.starts[groups], np.diff(self.starts)[groups]
         offsets = np.cumsum(sizes) - sizes
-        rows = np.repeat(first - offsets, sizes) + np.arange(sizes.sum())
+        rows = np.repeat(first - offsets, sizes) + np.arange(sizes.sum())  # (g,) -> (r,)
         source, target = np.repeat(self.sources[groups], sizes), self.targets[rows]
         chosen = (of_first[source] & of_second[target]) | (of_second[source] & of_first[target])
         return rows[chosen], source[chosen], target[chosen]
@@ -152,11 +155,14 @@ class ParaphraseTable:
 
 
 class ParaphraseFile:
-    """Text of the table, in blocks; words: number of those that were asked for."""
+    """Text of the table, in blocks of rows, found by the first phrase of each.
+
+    words: number of words of captions whose paraphrases were asked for so far.
+    """
 
     def __init__(self, text: bytes) -> None:
-        rows = (_ROW.search(text, start) for start in range(0, len(text), _BLOCK))
-        blocks = {row.start(): row[1] for row in rows if row}
+        matches = (_ROW.search(text, start) for start in range(0, len(text), _BLOCK))
+        blocks = {row.start(): row[1] for row in matches if row}
         self._text, self.words = text, 0
         self._bounds, self._first = list(pairwise([*blocks, len(text)])), list(blocks.values())
 
@@ -206,6 +212,9 @@ def _whole_table() -> ParaphraseTable:
 
 def paraphrases_of(sentences: Sequence[Sequence[str]]) -> ParaphraseTable:
     """Return the pairs of phrases that occur in sentences of words, or the whole table."""
+    # For few captions it is quicker to read some blocks than to prepare the whole table, for many
+    # the other way round. The words of all calls count, so that a program that scores a few
+    # captions again and again gets the table too.
     if (cache_folder() / _cached_name()).is_file():
         return _whole_table()
     file = paraphrase_file()
@@ -228,9 +237,9 @@ def table_of(parts: Iterable[tuple[list[bytes], list[bytes]]]) -> ParaphraseTabl
     numbers: dict[bytes, int] = {_SEPARATOR: 0}
     columns: tuple[list[int], list[int]] = ([], [])
     for part in parts:
-        for phrases, ids in zip(part, columns, strict=True):
+        for phrases, column in zip(part, columns, strict=True):
             # the number of a new phrase is that of the phrases before it
-            ids += [numbers.setdefault(phrase, len(numbers)) for phrase in phrases]
+            column += [numbers.setdefault(phrase, len(numbers)) for phrase in phrases]
     words, keys, nodes = _trie(b"\n".join(numbers))
     source, target = (nodes[np.array(column, dtype=np.int32)] for column in columns)
     # paraphrases of a phrase are on consecutive lines
@@ -249,18 +258,21 @@ def _trie(phrases: bytes) -> tuple[dict[str, int], NDArray[np.int64], NDArray[np
 
     phrases: one on each line, words separated by blanks.
     """
+    # Every phrase is a path from the root. Depth by depth, the distinct pairs of a parent and a
+    # word are the nodes; np.unique sorts them, so that `_children` can search them, and tells each
+    # phrase its node. Shapes: P phrases of T words in total, Q phrases longer than the depth.
     tokens = phrases.split()
     numbers = {word: number for number, word in enumerate(dict.fromkeys(tokens))}
     ids = np.fromiter(map(numbers.__getitem__, tokens), dtype=np.int64, count=len(tokens))
     gaps = np.frombuffer(phrases, dtype=np.uint8)
     is_first = np.append(True, gaps[(gaps == ord(" ")) | (gaps == ord("\n"))] == ord("\n"))
-    starts = np.flatnonzero(is_first)
+    starts = np.flatnonzero(is_first)  # (T,) -> (P,)
     sizes = np.diff(starts, append=len(ids))
     node, keys, nodes = np.zeros(len(starts), dtype=np.int64), [], 0
-    for place in range(int(sizes.max())):
-        inside = np.flatnonzero(sizes > place)
-        wanted = node[inside] * len(numbers) + ids[starts[inside] + place]
-        level, ranks = np.unique(wanted, return_inverse=True)
+    for depth in range(int(sizes.max())):
+        inside = np.flatnonzero(sizes > depth)  # (P,) -> (Q,)
+        pairs = node[inside] * len(numbers) + ids[starts[inside] + depth]
+        level, ranks = np.unique(pairs, return_inverse=True)  # (nodes of this depth,), (Q,)
         node[inside] = nodes + 1 + ranks
         nodes += len(level)
         keys.append(level)
