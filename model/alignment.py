@@ -58,11 +58,11 @@ def scaled_product(queries: Tensor, keys: Tensor, *, scale: float, bias: Tensor)
     bias: (B, 1 or H, 1 or Q, R).
     """
     batch, heads = keys.shape[:2]
-    bias = bias.to(queries.dtype).expand(-1, heads, -1, -1).flatten(0, 1)
-    columns = keys.transpose(-1, -2).flatten(0, 1)
-    rows = queries.expand(batch, -1, -1, -1).flatten(0, 1)
+    bias = bias.to(queries.dtype).expand(-1, heads, -1, -1).flatten(0, 1)  # -> (B * H, 1 or Q, R)
+    columns = keys.transpose(-1, -2).flatten(0, 1)  # (B, H, R, d) -> (B * H, d, R)
+    rows = queries.expand(batch, -1, -1, -1).flatten(0, 1)  # -> (B * H, Q, d)
     scores = torch.baddbmm(bias, rows, columns, alpha=scale)
-    return scores.view(batch, heads, *scores.shape[1:])
+    return scores.view(batch, heads, *scores.shape[1:])  # -> (B, H, Q, R)
 
 
 def softmax_of_rows(scores: Tensor) -> Tensor:
@@ -113,6 +113,7 @@ class BilinearMask(nn.Module):
 
         hidden: (B or 1, Q, D); keys: (B, H, R, d); padding: (B, 1 or H, 1, R), of `padding_bias`.
         """
+        # (B, Q, D) -> (B, H, Q, d)
         query = at_least_float32(self.query(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2))
         with torch.autocast(hidden.device.type, enabled=False):
             bias = at_least_float32(self.bias)[:, None, None] - padding
@@ -147,6 +148,7 @@ class LinearMask(nn.Module):
     def forward(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Return keep probabilities m (B, H, Q, R), 1 on padding; keys: of `project`."""
         batch, length, _ = hidden.shape
+        # (B, Q, D) -> (B, H, Q, slots)
         logits = self.score(hidden).reshape(batch, length, self.heads, -1).transpose(1, 2)
         return torch.sigmoid(at_least_float32(logits[..., : keys.shape[2]]) - padding)
 
@@ -167,8 +169,8 @@ class Gate(nn.Module):
         by_head = at_least_float32(queries).transpose(0, 1)  # -> (H, B, Q, d)
         with torch.autocast(queries.device.type, enabled=False):
             weight, bias = at_least_float32(self.weight), at_least_float32(self.bias)
-            gates = torch.baddbmm(bias, by_head.flatten(1, 2), weight).sigmoid()
-        return gates.view(*by_head.shape[:3], 1).transpose(0, 1)
+            gates = torch.baddbmm(bias, by_head.flatten(1, 2), weight).sigmoid()  # (H, B * Q, 1)
+        return gates.view(*by_head.shape[:3], 1).transpose(0, 1)  # -> (B, H, Q, 1)
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class AlignedAttention:
         """Stack attentions with the same fields along a new axis."""
         names = [name for name, values in vars(attentions[0]).items() if values is not None]
         stacked = {
-            name: torch.stack([getattr(one, name) for one in attentions], dim) for name in names
+            name: torch.stack([getattr(layer, name) for layer in attentions], dim) for name in names
         }
         return cls(**stacked)
 

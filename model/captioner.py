@@ -49,7 +49,7 @@ class Memory:
         return Memory(
             self.states[images],
             self.region_mask[images],
-            tuple(one.select(images) for one in self.projections),
+            tuple(layer.select(images) for layer in self.projections),
             tuple(member.select(images) for member in self.members),
         )
 

@@ -76,8 +76,10 @@ def kept_log_probs(
     parts = [part for group in groups for part in group.split(at_once)]
     # of a captioner that is known: one of a user may keep a state
     is_threaded = on_cpu and is_set
-    found = map_in_threads(log_probs_of, parts) if is_threaded else list(map(log_probs_of, parts))
-    return torch.cat(found)[torch.cat(groups).argsort()]
+    log_probs = (
+        map_in_threads(log_probs_of, parts) if is_threaded else list(map(log_probs_of, parts))
+    )
+    return torch.cat(log_probs)[torch.cat(groups).argsort()]
 
 
 def subsets(regions: int) -> Tensor:
@@ -138,7 +140,7 @@ class ErasureMeter:
         self._captioner = captioner
         self._limit = images
         self._noise = torch.Generator().manual_seed(0)
-        self._found: dict[str, list[Tensor]] = {}
+        self._measured: dict[str, list[Tensor]] = {}
         self.erased = 0
 
     def add(
@@ -159,7 +161,7 @@ class ErasureMeter:
             if self.erased == self._limit or exists.sum() < 2:
                 continue
             self.erased += 1
-            own = {name: found[owners == number][:, exists] for name, found in scores.items()}
+            own = {name: values[owners == number][:, exists] for name, values in scores.items()}
             caption = captions[number][is_token[number]]
             noise = torch.rand(len(caption), int(exists.sum()), generator=self._noise)
             self._erase(
@@ -175,8 +177,10 @@ class ErasureMeter:
         """Measure an image; arguments as for `kept_log_probs`, scores: (L, R)."""
         regions, words = len(features), len(caption)
         steps = torch.linspace(1, regions - 1, min(regions - 1, _SIZES)).round().long()
-        first = torch.stack([first_regions(one, steps) for one in scores.values()])
-        kept, index = _distinct(torch.stack((~first, first), dim=-2))  # -> (orders, L, K, 2)
+        # (L, R) of each order -> (orders, L, K, R)
+        first = torch.stack([first_regions(values, steps) for values in scores.values()])
+        # (orders, L, K, 2, R) -> (S, R), (orders, L, K, 2)
+        kept, index = _distinct(torch.stack((~first, first), dim=-2))
         is_set = self._captioner.regions_are_a_set
         log_probs = kept_log_probs(
             self._captioner, features, boxes, kept, caption, is_set=is_set
@@ -185,22 +189,23 @@ class ErasureMeter:
         losses = (log_probs[-1][:, None, None] - log_probs[index, position]).mean(dim=2)
         exact = losses.new_full((len(scores), words), torch.nan)
         if regions <= EXACT_REGIONS:
-            values = shapley_values(log_probs)
-            every = torch.ones_like(values, dtype=torch.bool)
-            taus = [kendall_tau(one.double(), values, every) for one in scores.values()]
+            shapley = shapley_values(log_probs)  # (S, L) -> (L, R)
+            valid = torch.ones_like(shapley, dtype=torch.bool)
+            taus = [kendall_tau(values.double(), shapley, valid) for values in scores.values()]
             exact = torch.stack(taus)
         for name, measured in zip(scores, torch.cat((losses, exact[..., None]), -1), strict=True):
-            self._found.setdefault(name, []).append(measured.cpu())
+            self._measured.setdefault(name, []).append(measured.cpu())
 
     def results(self) -> list[Erasure]:
         """Return the means of each order so far."""
-        found = []
-        for name, parts in self._found.items():
+        erasures = []
+        for name, parts in self._measured.items():
             words = torch.cat(parts)
             exact = int((~words[:, 2].isnan()).sum())
             removed, alone, tau = words.nanmean(dim=0).tolist()
-            found.append(Erasure(name, len(words), exact, removed, alone, tau if exact else None))
-        return found
+            shapley = tau if exact else None
+            erasures.append(Erasure(name, len(words), exact, removed, alone, shapley))
+        return erasures
 
 
 def _distinct(wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,12 +26,12 @@ def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
     """
     # all R^2 pairs at once: an image has at most a few hundred regions
     pairs = (valid[:, :, None] & valid[:, None, :]).float()  # -> (N, R, R), each pair twice
-    one, other = (
+    signs, other_signs = (
         (values[:, :, None] - values[:, None, :]).sign().float() * pairs
         for values in (first, second)
     )
-    agreement = (one * other).sum(dim=(1, 2)).double()
-    untied = one.abs().sum(dim=(1, 2)).double() * other.abs().sum(dim=(1, 2)).double()
+    agreement = (signs * other_signs).sum(dim=(1, 2)).double()
+    untied = signs.abs().sum(dim=(1, 2)).double() * other_signs.abs().sum(dim=(1, 2)).double()
     return agreement / untied.sqrt()
 
 
@@ -148,8 +148,8 @@ class _LayerMeans:
             self.constant += int(values["evidence"].isnan().sum())
         if weights.gate is not None:
             values["gate"] = weights.gate
-        for name, found in values.items():
-            defined = found[~found.isnan()].double()
+        for name, tensor in values.items():
+            defined = tensor[~tensor.isnan()].double()
             self._totals[name] += defined.sum().item()
             self._counts[name] += len(defined)
 
@@ -203,24 +203,24 @@ class FaithfulnessMeter:
         importance = gradients.importance[is_token]
         for means, weights in zip(self._layers, layers, strict=True):
             means.add(weights, importance, region_mask[is_token.nonzero()[:, 0]])
-        scores = {"attention": _over_layers([one.original for one in layers])}
-        keeps = [1 - one.keep.double() for one in layers if one.keep is not None]
+        scores = {"attention": _over_layers([layer.original for layer in layers])}
+        keeps = [1 - layer.keep.double() for layer in layers if layer.keep is not None]
         if keeps:
-            scores["aligned"] = _over_layers([one.used for one in layers])
+            scores["aligned"] = _over_layers([layer.used for layer in layers])
             scores["evidence"] = _over_layers(keeps)
         return {**scores, "gradient": gradients.product[is_token]}
 
     def layers(self) -> list[LayerFaithfulness]:
         """Return the means of all batches so far, the lowest layer first."""
         return [
-            LayerFaithfulness(number, words=one.words, constant=one.constant, **one.means())
-            for number, one in enumerate(self._layers, start=1)
+            LayerFaithfulness(number, words=sums.words, constant=sums.constant, **sums.means())
+            for number, sums in enumerate(self._layers, start=1)
         ]
 
 
 def _over_layers(layers: list[Tensor]) -> Tensor:
     """Average (T, H, R) of each layer over heads and layers."""
-    return torch.stack([one.mean(dim=1) for one in layers]).mean(dim=0)
+    return torch.stack([layer.mean(dim=1) for layer in layers]).mean(dim=0)  # -> (T, R)
 
 
 def _trace_layers(captioner: Captioner, memory: Memory, captions: Tensor) -> list[AlignedAttention]:
@@ -233,4 +233,4 @@ def _trace_layers(captioner: Captioner, memory: Memory, captions: Tensor) -> lis
     is_token = captions != captioner.special.pad
     layers = zip(*(step.layers for step in steps), strict=True)
     joined = (AlignedAttention.stacked(of_layer, dim=1) for of_layer in layers)
-    return [one.each(lambda values: values[is_token]) for one in joined]
+    return [layer.each(lambda values: values[is_token]) for layer in joined]

@@ -54,8 +54,8 @@ class PlugIn:
     @property
     def requirement(self) -> str:
         """What pip installs, "" for modules that are not installed."""
-        found = "" if self.package is None else f"{self.package}=={self.version}"
-        return found if _REQUIREMENT.fullmatch(found) else ""
+        text = "" if self.package is None else f"{self.package}=={self.version}"
+        return text if _REQUIREMENT.fullmatch(text) else ""
 
     @property
     def is_installed(self) -> bool:
@@ -88,10 +88,10 @@ def _package_of(module: ModuleType) -> str | None:
 
 
 def _find_function(path: str) -> Callable[..., Any]:
-    found = find_object(path, may_import=True)
-    if not callable(found):
+    function = find_object(path, may_import=True)
+    if not callable(function):
         raise KindError(f"{path!r} is not a function; name one")
-    return found
+    return function
 
 
 def names_a_function(path: str, info: ValidationInfo) -> str:
@@ -186,7 +186,7 @@ def find_object(path: str, *, may_import: bool, group: str = "") -> object:
         )
     try:
         # without `getattr`, which may call the module's own function
-        found = vars(import_module(module)).get(name)
+        content = vars(import_module(module)).get(name)
     except (Exception, SystemExit) as error:
         raise KindError(
             f"cannot import {module!r} ({type(error).__name__}: {_short(error)}); install its "
@@ -196,7 +196,7 @@ def find_object(path: str, *, may_import: bool, group: str = "") -> object:
         raise KindError(f"{path!r} has no file that others can import; move it into a module")
     if not module.startswith("a2cap.") and path not in _used:
         _used.append(path)
-    return found
+    return content
 
 
 def _short(error: BaseException) -> str:
@@ -205,7 +205,7 @@ def _short(error: BaseException) -> str:
 
 def _is_trusted(path: str, group: str) -> bool:
     """Return True if the environment or an entry point of an installed package names the path."""
-    named = [one.strip() for one in os.environ.get(TRUST, "").split(",")]
-    return path in named or any(
+    trusted = [path.strip() for path in os.environ.get(TRUST, "").split(",")]
+    return path in trusted or any(
         point.value.replace(" ", "") == path for point in entry_points(group=group)
     )

@@ -16,18 +16,18 @@ def replaced(
     replacement: from a module and a parameter of its own to the tensor in its place, None to keep
     the parameter.
     """
-    found = []
+    replacements = []
     for module in network.modules():
         for name, parameter in module._parameters.items():
-            other = None if parameter is None else replacement(module, parameter)
-            if other is not None:
-                found.append((module._parameters, name, parameter, other))
+            tensor = None if parameter is None else replacement(module, parameter)
+            if tensor is not None:
+                replacements.append((module._parameters, name, parameter, tensor))
     try:
-        for parameters, name, _, other in found:
-            parameters[name] = other  # type: ignore[assignment]
+        for parameters, name, _, tensor in replacements:
+            parameters[name] = tensor  # type: ignore[assignment]
         yield
     finally:
-        for parameters, name, parameter, _ in found:
+        for parameters, name, parameter, _ in replacements:
             parameters[name] = parameter
 
 

@@ -47,8 +47,8 @@ def supervision_penalty(
     """
     # attention may underflow to 0, and 0 log 0 is 0
     tiny = torch.finfo(torch.float32).tiny
-    found = mean_attention(layers).clamp(min=tiny).log()
-    return -(targets * found).sum() / tokens.clamp(min=1)
+    log_attention = mean_attention(layers).clamp(min=tiny).log()
+    return -(targets * log_attention).sum() / tokens.clamp(min=1)
 
 
 class ProphetAttention(nn.Module):
@@ -85,12 +85,12 @@ class ProphetAttention(nn.Module):
         words = captions.flatten(1)  # -> (B, Q)
         is_token = words != pad
         tokens = is_token.sum().clamp(min=1)
-        scores = self.query(words) @ self.key(states).transpose(-1, -2)
+        scores = self.query(words) @ self.key(states).transpose(-1, -2)  # -> (B, Q, R)
         scores = scores / states.shape[-1] ** 0.5
         bias = padding_bias(region_mask, heads=1)[:, 0]
-        ideal = (at_least_float32(scores) + bias).softmax(dim=-1)  # (B, Q, R)
-        attended = ideal.to(states.dtype) @ states
-        logits = at_least_float32(self.output(attended)).transpose(1, 2)
+        ideal = (at_least_float32(scores) + bias).softmax(dim=-1)
+        attended = ideal.to(states.dtype) @ states  # -> (B, Q, D)
+        logits = at_least_float32(self.output(attended)).transpose(1, 2)  # -> (B, V, Q)
         predicted = functional.cross_entropy(logits, words, reduction="none", ignore_index=pad)
         distance = (mean_attention(layers) - ideal.detach()).abs().sum(dim=-1)
         losses = (predicted.sum(), self.weight * (distance * is_token).sum())

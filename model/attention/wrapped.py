@@ -105,17 +105,19 @@ def alignment_pass(
     updates so far, for the exponential decay (Eq. 8).
     """
     # of this module and of model/adapting
-    wrapped: list[Any] = [one for one in captioner.modules() if hasattr(one, "decoder_pass")]
-    before = [one.decoder_pass for one in wrapped]
-    for one in wrapped:
-        one.decoder_pass = DecoderPass(torch.tensor(step), perturbed=perturbed)
+    wrapped: list[Any] = [
+        attention for attention in captioner.modules() if hasattr(attention, "decoder_pass")
+    ]
+    before = [attention.decoder_pass for attention in wrapped]
+    for attention in wrapped:
+        attention.decoder_pass = DecoderPass(torch.tensor(step), perturbed=perturbed)
     others = caption_parameters(captioner) if perturbed else mask_parameters(captioner)
     try:
         with frozen(captioner, others):
             yield
     finally:
-        for one, decoder_pass in zip(wrapped, before, strict=True):
-            one.decoder_pass = decoder_pass
+        for attention, decoder_pass in zip(wrapped, before, strict=True):
+            attention.decoder_pass = decoder_pass
 
 
 def _check(attention: nn.MultiheadAttention) -> None:
@@ -127,9 +129,9 @@ def _check(attention: nn.MultiheadAttention) -> None:
         "add_bias_kv is True": attention.bias_k is not None,
         "add_zero_attn is True": attention.add_zero_attn,
     }
-    found = [name for name, is_so in obstacles.items() if is_so]
-    if found:
+    names = [name for name, is_so in obstacles.items() if is_so]
+    if names:
         raise ModelError(
-            f"cannot align this attention: {', '.join(found)}; build it with batch_first=True and "
+            f"cannot align this attention: {', '.join(names)}; build it with batch_first=True and "
             "otherwise default arguments"
         )

@@ -244,7 +244,7 @@ class EncoderDecoder(nn.Module):
         self._check_tokens(tokens, (len(memory), *tokens.shape[1:]))
         with frozen(self, mask_parameters(self)):
             decoded = self.decoder(tokens.flatten(0, 1), memory, self._pass(memory))
-        return self.log_probs(decoded.states).reshape(*tokens.shape, -1)
+        return self.log_probs(decoded.states).reshape(*tokens.shape, -1)  # -> (B, K, L, V)
 
     def log_probs(self, states: Tensor) -> Tensor:
         """Return log-probabilities of the next token, at least float32; (..., D) -> (..., V)."""
@@ -269,27 +269,32 @@ class EncoderDecoder(nn.Module):
         the aligned pass gives them none.
         """
         self._check_tokens(captions, (len(memory), *captions.shape[1:]))
+        # Each pass gives a gradient to one side's parameters only: the other side is detached while
+        # the graph is built, so that one backward pass of the sum serves both losses. Penalties
+        # are of the aligned pass alone.
         decoder_pass = self._pass(memory, perturbed=perturbed, expected=expected)
         pad, inputs, positions = self.special.pad, teaching.inputs, teaching.positions
         if inputs is None:
             inputs = decoder_input(captions, bos=self.special.bos)
         if positions is None:
-            positions = (captions != pad).flatten().nonzero().squeeze(1)
+            positions = (captions != pad).flatten().nonzero().squeeze(1)  # (B, K, L) -> (T,)
         with frozen(self, caption_parameters(self) if perturbed else mask_parameters(self)):
             if perturbed:
                 memory = self._detach(memory)
+            # (B, K, L) -> (B * K, L) -> states (B * K, L, D)
             decoded = self.decoder(inputs.flatten(0, 1), memory, decoder_pass)
             # the output layer is the largest product: skip it on padding
-            states = decoded.states.flatten(0, 1).index_select(0, positions)
-            logits = self.decoder.output(states)
+            states = decoded.states.flatten(0, 1).index_select(0, positions)  # -> (T, D)
+            logits = self.decoder.output(states)  # -> (T, V)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         targets = captions.flatten().index_select(0, positions)
         log_probs = -functional.cross_entropy(logits, targets, reduction="none", ignore_index=pad)
+        # (T,) -> (B * K * L,), 0 on padding
         scattered = log_probs.new_zeros(captions.numel()).index_copy(0, positions, log_probs)
-        found = ScoredCaptions(scattered.view_as(captions), decoded.attention)
+        scored = ScoredCaptions(scattered.view_as(captions), decoded.attention)
         if perturbed or expected:
-            return found
-        penalties = self.penalties(found, memory, captions)
+            return scored
+        penalties = self.penalties(scored, memory, captions)
         if self.prophet is not None:
             regions = (memory.states, memory.region_mask)
             penalties |= self.prophet(decoded.attention, *regions, captions, pad=pad)
@@ -302,7 +307,7 @@ class EncoderDecoder(nn.Module):
             counted = targets != pad
             total = ((log_probs - uniform) * counted).sum() / counted.sum().clamp(min=1)
             penalties["label_smoothing"] = teaching.label_smoothing * total
-        return replace(found, penalties=penalties)
+        return replace(scored, penalties=penalties)
 
     def _pass(
         self, memory: Memory, *, perturbed: bool = False, expected: bool = False
@@ -326,8 +331,8 @@ class EncoderDecoder(nn.Module):
         states = memory.states.detach()
         mask_keys = self.decoder.project_mask_keys(states)
         projections = tuple(
-            replace(one, keys=one.keys.detach(), values=one.values.detach(), mask_keys=keys)
-            for one, keys in zip(memory.projections, mask_keys, strict=True)
+            replace(layer, keys=layer.keys.detach(), values=layer.values.detach(), mask_keys=keys)
+            for layer, keys in zip(memory.projections, mask_keys, strict=True)
         )
         return Memory(states, memory.region_mask, projections)
 

@@ -83,9 +83,9 @@ def make_captioner(
     Raises KindError for a class of a user that fails.
     """
     path = KINDS[config.kind].path if config.kind in KINDS else config.kind
-    found = _find_class(path, may_import=True)
+    captioner = _find_class(path, may_import=True)
     try:
-        return found(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
+        return captioner(config, feature_width=feature_width, vocabulary_size=vocabulary_size)
     except (Exception, SystemExit) as error:
         if config.kind in KINDS:
             raise
@@ -109,11 +109,13 @@ def _path_of(kind: str) -> str:
 
 def _find_class(path: str, *, may_import: bool) -> Callable[..., "EncoderDecoder"]:
     """Return a class by `module:Class`, imported only where that is allowed."""
-    found = find_object(path, may_import=may_import, group=ENTRY_POINTS)
+    captioner = find_object(path, may_import=may_import, group=ENTRY_POINTS)
     base = sys.modules.get(f"{_HERE}.encoder_decoder")  # which its subclasses have imported
-    if base is None or not (isinstance(found, type) and issubclass(found, base.EncoderDecoder)):
+    if base is None or not (
+        isinstance(captioner, type) and issubclass(captioner, base.EncoderDecoder)
+    ):
         raise KindError(
             f"{path!r} is not a captioner: it must be a subclass of "
             "a2cap.model.captioners.encoder_decoder.EncoderDecoder"
         )
-    return found
+    return captioner

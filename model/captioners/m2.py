@@ -135,8 +135,8 @@ class MeshedLayer(nn.Module):
 
     def alignment(self, level: int) -> Alignment | None:
         """Return the alignment of the attention to an encoder layer, None if it is not aligned."""
-        found: Alignment | None = self.alignments[level] if len(self.alignments) else None  # type: ignore[assignment]
-        return found
+        alignment: Alignment | None = self.alignments[level] if len(self.alignments) else None  # type: ignore[assignment]
+        return alignment
 
     def add_self_attended(self, states: Tensor, attended: Tensor) -> Tensor:
         """Finish the self-attention block; (N, L, D) each."""
@@ -198,7 +198,7 @@ class MeshedDecoder(nn.Module):
 
     def project(self, states: Tensor, region_mask: Tensor) -> tuple[RegionProjection, ...]:
         """Project every encoder layer's output for every decoder layer, decoder layer by layer."""
-        found = []
+        projections = []
         mask_keys = iter(self.project_mask_keys(states))
         for layer in self.layers:
             for level in states.chunk(self.levels, dim=-1):
@@ -206,17 +206,17 @@ class MeshedDecoder(nn.Module):
                     split_heads(part, layer.heads).contiguous()
                     for part in layer.key_value(level).chunk(2, dim=-1)
                 )
-                found.append(RegionProjection(keys, values, region_mask, next(mask_keys)))
-        return tuple(found)
+                projections.append(RegionProjection(keys, values, region_mask, next(mask_keys)))
+        return tuple(projections)
 
     def project_mask_keys(self, states: Tensor) -> tuple[Tensor | None, ...]:
         """Project for every mask network, None without one, in the order of `project`."""
-        found: list[Tensor | None] = []
+        keys: list[Tensor | None] = []
         for layer in self.layers:
             for number, level in enumerate(states.chunk(self.levels, dim=-1)):
                 alignment = layer.alignment(number)
-                found.append(None if alignment is None else alignment.mask_network.project(level))
-        return tuple(found)
+                keys.append(None if alignment is None else alignment.mask_network.project(level))
+        return tuple(keys)
 
     def start(self, memory: Memory) -> Tensors:
         """Return the empty KV caches before the first token."""

@@ -21,12 +21,12 @@ def _of_its_kind(settings: object, info: ValidationInfo) -> object:
         return settings
     kind = settings.get("kind", "transformer")
     try:
-        found, model = find_settings(str(kind), may_import=info.context == MAY_IMPORT)
+        name, model = find_settings(str(kind), may_import=info.context == MAY_IMPORT)
     except KindError as error:
         problem = PydanticCustomError(KIND_ERROR, "{error}", {"error": str(error)})
         details = InitErrorDetails(type=problem, loc=("kind",), input=kind)
         raise ValidationError.from_exception_data("model", [details]) from error
-    return model.model_validate({**settings, "kind": found})
+    return model.model_validate({**settings, "kind": name})
 
 
 ModelConfig = Annotated[SerializeAsAny[CaptionerSettings], BeforeValidator(_of_its_kind)]

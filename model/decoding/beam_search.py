@@ -89,7 +89,7 @@ def beam_search(
     # all beams of an image begin with the same row
     state = captioner.start(memory, 1)
     last = torch.full_like(beams.lengths[:, :1], special.bos)
-    images, found = list(range(len(memory))), dict[int, list[Hypothesis]]()
+    images, hypotheses = list(range(len(memory))), dict[int, list[Hypothesis]]()
     for number in range(1, config.max_length + 1):
         output = captioner.step(last.flatten(), state)
         log_probs = output.log_probs.reshape(*last.shape, -1).expand(-1, beam_size, -1)
@@ -104,12 +104,12 @@ def beam_search(
         # to know of them would wait for a GPU
         if device.type == "cpu" and is_open.sum() <= _OPEN * len(images):
             ended = compress(images, (~is_open).tolist())
-            found |= _hypotheses(ended, beams.select(~is_open), config.length_penalty)
+            hypotheses |= _hypotheses(ended, beams.select(~is_open), config.length_penalty)
             images, beams = list(compress(images, is_open.tolist())), beams.select(is_open)
             state = state.select(is_open.nonzero().flatten())
         last = beams.tokens[..., -1]
-    found |= _hypotheses(images, beams, config.length_penalty)
-    return [found[image] for image in range(len(memory))]
+    hypotheses |= _hypotheses(images, beams, config.length_penalty)
+    return [hypotheses[image] for image in range(len(memory))]
 
 
 def have_all_ended(ended: Tensor, steps: int) -> bool:
@@ -244,7 +244,7 @@ def _hypotheses(
     """Return the captions of each image, best first, by its number."""
     scores = _scores(beams.log_probs, beams.lengths, length_penalty)
     columns = (beams.tokens, beams.lengths, beams.log_probs, scores)
-    found = [
+    captions = [
         [
             Hypothesis(tuple(tokens[:length]), log_prob, score)
             for tokens, length, log_prob, score in zip(*image, strict=True)
@@ -252,5 +252,5 @@ def _hypotheses(
         ]
         for image in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    ranked = (sorted(image, key=lambda hypothesis: -hypothesis.score) for image in found)
+    ranked = (sorted(image, key=lambda hypothesis: -hypothesis.score) for image in captions)
     return dict(zip(images, ranked, strict=True))

@@ -110,9 +110,10 @@ def sampled_hypotheses(
     )
     is_token = tokens != special.pad
     log_probs = captioner.forward(memory, decoder_input(tokens, bos=special.bos))
-    found = (log_probs.gather(-1, tokens[..., None]).squeeze(-1) * is_token).sum(dim=-1)
+    # (B, K, L, V) -> (B, K, L) -> (B, K)
+    sums = (log_probs.gather(-1, tokens[..., None]).squeeze(-1) * is_token).sum(dim=-1)
     images: list[list[Hypothesis]] = []
-    for rows, totals in zip(tokens.tolist(), found.tolist(), strict=True):
+    for rows, totals in zip(tokens.tolist(), sums.tolist(), strict=True):
         captions = [tuple(token for token in row if token != special.pad) for row in rows]
         hypotheses = [
             Hypothesis(caption, total, total / len(caption) ** config.length_penalty)

@@ -53,17 +53,20 @@ def cider_d(
     weights = list(weights)
     norms = vector_norms(xp, weights, counts.own, counts.valid)
     similarity: Any = 0
-    for weight, own, found, valid, norm, others in zip(
-        weights, counts.own, counts.found, counts.valid, norms, reference_norms, strict=True
+    for weight, own, in_references, valid, norm, others in zip(
+        *(weights, counts.own, counts.in_references, counts.valid, norms, reference_norms),
+        strict=True,
     ):
         # the caption's count is clipped at the reference's (section 5)
-        clipped = xp.minimum(own[..., None], found) * found
-        shared = xp.sum(clipped * (weight**2 * valid / own)[..., None], axis=0)
-        product = norm[..., None] * others[:, None]
+        # (L', B, K, 1), (L', B, K, G) -> (L', B, K, G)
+        clipped = xp.minimum(own[..., None], in_references) * in_references
+        shared = xp.sum(clipped * (weight**2 * valid / own)[..., None], axis=0)  # -> (B, K, G)
+        product = norm[..., None] * others[:, None]  # (B, K, 1) * (B, 1, G)
         similarity = similarity + shared / xp.where(product > 0, product, 1)
     # not in the paper: coco-caption measures lengths in 2-grams
     own_pairs, other_pairs = (xp.clip(n - 1, 0, None) for n in (lengths, reference_lengths))
     difference = xp.asarray(own_pairs[..., None] - other_pairs[:, None], dtype=xp.float64)
     penalised = similarity * xp.exp(-(difference**2) / (2 * _SIGMA**2)) * exists
+    # (B, K, G) -> (B, K)
     scores: Array = 10 / MAX_N * xp.sum(penalised, axis=-1) / xp.sum(exists, axis=-1)
     return scores

@@ -29,9 +29,11 @@ def by_consensus(hypotheses: Sequence[Hypothesis], *, eos: int) -> list[Hypothes
     """
     if len(hypotheses) < 3:
         return list(hypotheses)
-    words = [[token for token in one.tokens if token != eos] for one in hypotheses]
+    words = [[token for token in caption.tokens if token != eos] for caption in hypotheses]
     gains = mean_similarities(words).tolist()
-    return [one for _, one in sorted(zip(gains, hypotheses, strict=True), key=lambda p: -p[0])]
+    return [
+        caption for _, caption in sorted(zip(gains, hypotheses, strict=True), key=lambda p: -p[0])
+    ]
 
 
 def mean_similarities(captions: Sequence[Sequence[int]]) -> Tensor:

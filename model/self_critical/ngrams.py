@@ -33,11 +33,11 @@ def count_occurrences(xp: ModuleType, tokens: Array, others: Array) -> Iterator[
     `ngram_exists`).
     """
     # n-grams are equal if their first tokens and the (n-1)-grams after these are equal
-    equal: Any = others[:, None] == tokens  # (M, L, ...)
+    equal: Any = others[:, None] == tokens  # (M, 1, ...) == (L, ...) -> (M, L, ...)
     longer = equal
-    yield xp.sum(longer, axis=0, dtype=xp.int32)
+    yield xp.sum(longer, axis=0, dtype=xp.int32)  # -> (L, ...)
     for size in range(2, MAX_N + 1):
-        longer = equal[: 1 - size, : 1 - size] & longer[1:, 1:]
+        longer = equal[: 1 - size, : 1 - size] & longer[1:, 1:]  # -> (M - n + 1, L - n + 1, ...)
         yield xp.sum(longer, axis=0, dtype=xp.int32)
 
 
@@ -55,12 +55,12 @@ def ngram_exists(tokens: Array) -> Iterator[Array]:
 class NgramCounts(Generic[Array]):
     """Counts of the n-gram at each position of captions, one array for each n = 1 to 4.
 
-    own: (L', B, K), in the caption itself; found: (L', B, K, G), in each reference;
+    own: (L', B, K), in the caption itself; in_references: (L', B, K, G);
     valid: (L', B, K) bool, True where an n-gram exists.
     """
 
     own: list[Array]
-    found: list[Array]
+    in_references: list[Array]
     valid: list[Array]
 
     @classmethod
@@ -74,8 +74,8 @@ class NgramCounts(Generic[Array]):
 
     def correct(self, xp: ModuleType) -> Iterator[Array]:
         """Yield BLEU's matches, clipped at the largest count in one reference, (B, K) float64."""
-        for own, found, valid in zip(self.own, self.found, self.valid, strict=True):
-            most = xp.asarray(xp.minimum(xp.amax(found, axis=-1), own), dtype=xp.float64)
+        for own, others, valid in zip(self.own, self.in_references, self.valid, strict=True):
+            most = xp.asarray(xp.minimum(xp.amax(others, axis=-1), own), dtype=xp.float64)
             # each of two occurrences of an n-gram contributes half
             yield xp.sum(most / own * valid, axis=0)
 
@@ -85,10 +85,10 @@ def closest_lengths(xp: ModuleType, lengths: Array, references: Array) -> Array:
 
     lengths: (B, K) integers; references: (B, G), negative for none. Returns (B, K).
     """
-    others = references[:, None]
+    others = references[:, None]  # (B, G) -> (B, 1, G)
     # one integer orders by distance, then length
     span = references.max() + 1
-    ranks = xp.abs(lengths[..., None] - others) * span + others
+    ranks = xp.abs(lengths[..., None] - others) * span + others  # -> (B, K, G)
     ranks = xp.where(others < 0, xp.iinfo(xp.int64).max, ranks)
     closest: Array = xp.amin(ranks, axis=-1) % span
     return closest
@@ -108,8 +108,8 @@ def ngram_keys(xp: ModuleType, prefixes: Array, last: Array, *, words: int) -> A
 def find_rows(xp: ModuleType, table: Array, keys: Array) -> Array:
     """Return the rows of keys in a sorted table, -1 if missing; its last key matches nothing."""
     rows = xp.searchsorted(table, keys.reshape(-1)).reshape(keys.shape)
-    found: Array = xp.where(table[rows] == keys, rows, -1)
-    return found
+    matched: Array = xp.where(table[rows] == keys, rows, -1)
+    return matched
 
 
 def look_up(

@@ -100,11 +100,11 @@ def self_critical_loss(log_probs: Tensor, advantages: Tensor) -> Tensor:
 
 def _beams(captioner: Captioner, memory: Memory, config: DecodingConfig) -> Tensor:
     """Return the beams as padded captions, (B, K, L) int64."""
-    found = beam_search(captioner, memory, config)
-    longest = max(len(hypothesis.tokens) for beams in found for hypothesis in beams)
+    images = beam_search(captioner, memory, config)
+    longest = max(len(hypothesis.tokens) for beams in images for hypothesis in beams)
     shape = (len(memory), config.beam_size, longest)
     captions = torch.full(shape, captioner.special.pad, dtype=torch.int64)
-    for image, beams in enumerate(found):
+    for image, beams in enumerate(images):
         for rank, hypothesis in enumerate(beams):
             captions[image, rank, : len(hypothesis.tokens)] = torch.tensor(hypothesis.tokens)
     return captions.to(memory.states.device)

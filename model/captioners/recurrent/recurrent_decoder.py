@@ -67,7 +67,9 @@ class RecurrentDecoder(nn.Module):
         states = torch.stack([output.states for output in outputs], dim=1)
         layers = zip(*(output.attention for output in outputs), strict=True)
         joined = (AlignedAttention.stacked(steps, dim=3) for steps in layers)  # (B, H, K, L, R)
-        return DecoderOutput(states, tuple(one.each(lambda v: v.flatten(2, 3)) for one in joined))
+        return DecoderOutput(
+            states, tuple(layer.each(lambda v: v.flatten(2, 3)) for layer in joined)
+        )
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embed tokens of any shape."""

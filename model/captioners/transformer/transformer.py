@@ -213,9 +213,9 @@ class DecoderLayer(nn.Module):
         pre, norm, shape = self.pre, self.cross_attention_norm, states.shape
         read = norm(states) if pre else states
         if len(states) > 1:
-            read = read.reshape(len(regions.region_mask), -1, shape[-1])
+            read = read.reshape(len(regions.region_mask), -1, shape[-1])  # -> (B, K * L, D)
         attended, attention = self.cross_attention(read, regions, decoder_pass)
-        attended = attended.view(-1, *shape[1:])
+        attended = attended.view(-1, *shape[1:])  # (B, K * L, D) -> (N, L, D)
         states = add_block(states, self.dropout(attended), norm, pre=pre)
         norm = self.feed_forward_norm
         transformed = self.feed_forward(norm(states) if pre else states)
@@ -267,7 +267,7 @@ class CaptionDecoder(nn.Module):
     ) -> tuple[DecoderOutput, Tensors]:
         """Decode the next token of each row; tensors: the KV cache of each layer in turn."""
         position = tensors[0].shape[3] if tensors else 0
-        states: Tensor = self.embedding(tokens[:, None], first_position=position)
+        states: Tensor = self.embedding(tokens[:, None], first_position=position)  # -> (N, 1, D)
         extended: list[Tensor] = []
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self.layers):
