@@ -29,24 +29,32 @@ _EXAMINED, _FEWEST_PROBLEMS = 1000, 3
 _FEWEST, _DEVIATIONS = 10, 2
 """Square images, and standard errors of their mean, from which swapped axes are no accident."""
 _WORDS = {"xyxy": "x1 y1 x2 y2", "xywh": "x y w h", "cxcywh": "cx cy w h", "yxyx": "y1 x1 y2 x2"}
+_CORNERS: dict[str, list[list[float]]] = {
+    "xywh": [[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]],
+    "cxcywh": [[1, 0, 1, 0], [0, 1, 0, 1], [-0.5, 0, 0.5, 0], [0, -0.5, 0, 0.5]],
+    "yxyx": [[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]],
+}
+"""What each number of an order adds to x1 y1 x2 y2."""
 
 Size = tuple[int, int]
+"""Width and height in pixels."""
 
 
 class ConventionError(InputError):
     """Raised for values that are whole, but of another convention than the one they are read in."""
 
 
-def corners(boxes: NDArray[np.float32], order: BoxOrder) -> NDArray[np.float32]:
-    """Return boxes (R, 4) of an order as x1 y1 x2 y2."""
-    if order == "yxyx":
-        return boxes[:, [1, 0, 3, 2]]
+def corners(
+    boxes: NDArray[np.float32], order: BoxOrder, *, inverse: bool = False
+) -> NDArray[np.float32]:
+    """Return boxes (R, 4) of an order as x1 y1 x2 y2; the inverse returns them in that order."""
     if order == "xyxy":
         return boxes
-    start, sides = boxes[:, :2], boxes[:, 2:]
-    if order == "cxcywh":
-        start = start - sides / np.float32(2)
-    return np.concatenate([start, start + sides], axis=1)
+    matrix = np.array(_CORNERS[order], np.float32)
+    if inverse:
+        matrix = np.linalg.inv(matrix).astype(np.float32)
+    with np.errstate(invalid="ignore"):  # of infinite numbers, which fit no image
+        return boxes @ matrix
 
 
 def are_relative(boxes: NDArray[np.float32], size: Size) -> bool:
@@ -61,32 +69,26 @@ def require_boxes(
 ) -> None:
     """Raise ConventionError unless x1 y1 x2 y2 boxes are ordered and inside an image.
 
-    boxes: (R, 4).
-    size: width and height in pixels.
-    order: in which the file has them.
-    option: the one that names another order, empty if there is none.
+    boxes: (R, 4); size: width and height in pixels; order: in which the file has them; option: the
+    one that names another order, empty if there is none.
     """
-    if not len(boxes):
+    early, outside = _misfits(boxes, size)
+    misfits = early if early.any() else outside
+    is_relative = are_relative(boxes, size)
+    if not misfits.any() and not is_relative:
         return
-    if are_relative(boxes, size):
-        raise ConventionError(
-            f"all boxes are within 0 to 1 in an image of {size[0]} x {size[1]} pixels: "
-            f"{_shown(boxes, order, 0)}; multiply them by its width and height"
-        )
-    ends_early = _ends_early(boxes)
-    if ends_early.any():
-        index = int(ends_early.argmax())
-        raise ConventionError(
-            f"box {index} ends before it begins: {_shown(boxes, order, index)} read as "
-            f"{_WORDS[order]}; {_advice(boxes, size, order, option)}"
-        )
-    outside = _outside(boxes, size)
-    if outside.any():
-        index = int(outside.argmax())
-        raise ConventionError(
-            f"box {index} is outside the image of {size[0]} x {size[1]} pixels: "
-            f"{_shown(boxes, order, index)}; {_advice(boxes, size, order, option)}"
-        )
+    index = 0 if is_relative else int(misfits.argmax())
+    stored = corners(boxes, order, inverse=True)
+    shown = stored[index].astype(float).round(3).tolist()
+    image = f"image of {size[0]} x {size[1]} pixels: {shown}"
+    if is_relative:
+        remedy = "multiply them by its width and height"
+        raise ConventionError(f"all boxes are within 0 to 1 in an {image}; {remedy}")
+    if early.any():
+        problem = f"ends before it begins: {shown} read as {_WORDS[order]}"
+    else:
+        problem = f"is outside the {image}"
+    raise ConventionError(f"box {index} {problem}; {_advice(stored, size, order, option)}")
 
 
 def require_convention(images: Iterable[tuple[str, NDArray[np.float32], Size]], path: Path) -> None:
@@ -109,47 +111,27 @@ def require_convention(images: Iterable[tuple[str, NDArray[np.float32], Size]], 
         )
 
 
-def _ends_early(boxes: NDArray[np.float32]) -> NDArray[np.bool_]:
-    early: NDArray[np.bool_] = np.any(boxes[:, 2:] < boxes[:, :2] - ROUNDING, axis=1)
-    return early
-
-
-def _outside(boxes: NDArray[np.float32], size: Size) -> NDArray[np.bool_]:
+def _misfits(boxes: NDArray[np.float32], size: Size) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which boxes end before they begin, and which are not inside an image."""
     limits = np.array([*size, *size], np.float32) + ROUNDING
-    outside: NDArray[np.bool_] = ~np.all((boxes >= -ROUNDING) & (boxes <= limits), axis=1)
-    return outside
+    early = np.any(boxes[:, 2:] < boxes[:, :2] - ROUNDING, axis=1)
+    return early, ~np.all((boxes >= -ROUNDING) & (boxes <= limits), axis=1)
 
 
-def _advice(boxes: NDArray[np.float32], size: Size, order: BoxOrder, option: str) -> str:
+def _advice(stored: NDArray[np.float32], size: Size, order: BoxOrder, option: str) -> str:
     """Propose the orders in which all boxes of the image would be boxes."""
-    stored = _as_stored(boxes, order)
-    fitting: list[BoxOrder] = []
-    for other in ORDERS:
-        read = corners(stored, other)
-        if other != order and not (_ends_early(read) | _outside(read, size)).any():
-            fitting.append(other)
+    fitting = [
+        other
+        for other in ORDERS
+        if other != order and not np.any(_misfits(corners(stored, other), size))
+    ]
     if not fitting:
         return "check the sizes of the images"
     names = " or ".join(_WORDS[other] for other in fitting)
     sizes = ", or the size height before width" if "yxyx" in fitting else ""
-    remedy = f"write {_WORDS[order]}"
-    if option:
-        remedy = f"name the order with {' or '.join(f'{option} {other}' for other in fitting)}"
-    return f"are the boxes {names}{sizes}? {remedy[0].upper()}{remedy[1:]}"
-
-
-def _as_stored(boxes: NDArray[np.float32], order: BoxOrder) -> NDArray[np.float32]:
-    """Return x1 y1 x2 y2 boxes in the order of their file."""
-    if order in ("xyxy", "yxyx"):
-        return corners(boxes, order)  # its own inverse
-    sides = boxes[:, 2:] - boxes[:, :2]
-    start = boxes[:, :2] + sides / 2 if order == "cxcywh" else boxes[:, :2]
-    return np.concatenate([start, sides], axis=1)
-
-
-def _shown(boxes: NDArray[np.float32], order: BoxOrder, index: int) -> list[float]:
-    shown: list[float] = _as_stored(boxes, order)[index].astype(float).round(3).tolist()
-    return shown
+    options = " or ".join(f"{option} {other}" for other in fitting)
+    remedy = f"Name the order with {options}" if option else f"Write {_WORDS[order]}"
+    return f"are the boxes {names}{sizes}? {remedy}"
 
 
 class SwappedAxes:

@@ -6,17 +6,14 @@ from pathlib import Path
 
 def source_files(path: Path) -> dict[str, Path]:
     """Return the files that are read for a path, by name: of a file, a folder or a glob."""
-    found = [path] if path.exists() else matches(path)
     files = {}
-    for number, one in enumerate(found):
-        start = path if found == [path] else one.parent
-        below = [one, *sorted(one.rglob("*"))]
-        index = index_file(one)
-        below += [] if index is None else [index]
-        for file in below:
+    for number, source in enumerate([path] if path.exists() else matches(path)):
+        start, prefix = (path, "") if source == path else (source.parent, f"{number}/")
+        index = index_file(source)
+        for file in (source, *sorted(source.rglob("*")), *([] if index is None else [index])):
             if file.is_file():
                 name = file.name if file == index else file.relative_to(start).as_posix()
-                files[name if one == path else f"{number}/{name}"] = file
+                files[f"{prefix}{name}"] = file
     return files
 
 

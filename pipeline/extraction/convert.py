@@ -3,28 +3,19 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
+
+import numpy as np
 
 from a2cap.data.annotations.read import SkippedItem, check_skip_limit
 from a2cap.data.box_check import BoxOrder
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.feature_record import FeatureType, Record, decode_regions
-from a2cap.data.features.formats.feature_format import (
-    ContentChecksum,
-    Ids,
-    ImageFeatures,
-    Reading,
-)
-from a2cap.data.features.formats.hdf5 import write_m2
-from a2cap.data.features.formats.layouts import CAFFE, LXMERT, M2, Layout
-from a2cap.data.features.formats.number_types import NumberType
-from a2cap.data.features.formats.numpy_files import att_box_files, milvlg_files, write_npz
-from a2cap.data.features.formats.parquet import write_parquet
-from a2cap.data.features.formats.tar import write_tar
-from a2cap.data.features.formats.tsv import write_tsv
+from a2cap.data.features.feature_record import FeatureType, decode_regions
+from a2cap.data.features.formats.array_values import NumberType
+from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
+from a2cap.data.features.formats.writers import WRITERS, Format
 from a2cap.data.features.source_files import source_files
 from a2cap.data.features.store_manifest import DATA_FILE
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
@@ -35,15 +26,6 @@ from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.extraction.open_features import open_features, reading_by_sizes
-
-Format = Literal["a2", "caffe", "lxmert", "att-box", "milvlg", "m2", "tar", "parquet"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-
-_HALF: tuple[Format, ...] = ("a2", "tar", "parquet")
-"""Formats that can have float16."""
-_NUMBERED: tuple[Format, ...] = ("caffe", "att-box", "m2")
-"""Formats whose ids are numbers."""
-_TSV: dict[str, Layout] = {"caffe": CAFFE, "lxmert": LXMERT}
 
 
 @dataclass(frozen=True)
@@ -68,67 +50,35 @@ def convert(
     prefix: str = "",
     order: BoxOrder = "xyxy",
     number_type: NumberType = "float32",
-    ids: Ids | None = None,
+    ids: Callable[[str], str] | None = None,
     rule: IdRule = "number",
 ) -> Conversion:
     """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
-    sizes: folder of the images or a COCO file, for formats without image sizes.
-    prefix: of LXMERT's names.
-    order: of the numbers of a box in the source.
-    number_type: of its features in base64.
-    ids: image id of a name in the source, by default that of the file.
-    rule: of the ids of files with sizes.
-    Raises InputError if the target exists, the format of the source is unknown, too many of its
-    images are unusable or most are of another convention, and StoreError if the result differs from
-    the source.
+    sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
+    names; order: of the numbers of a box in the source; number_type: of its features in base64;
+    ids: image id of a name in the source, by default that of the file; rule: of the ids of files
+    with sizes. Raises InputError if the target exists, the format of the source is unknown, too
+    many of its images are unusable or most are of another convention, and StoreError if the result
+    differs from the source.
     """
     arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
     arguments |= {"order": order, "number_type": number_type}
     record = {"arguments": arguments, "source": _state_of(source)}
-    earlier = _earlier_run(target, record)
-    if earlier is not None:
+    if earlier := _earlier_run(target, record):
         return earlier
-    _require_new(target)
+    # an unsealed store is an interrupted conversion, which can be resumed
+    if (target / MANIFEST).exists() or (target.exists() and not (target / DATA_FILE).exists()):
+        raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
     if form == "parquet":
         load_pyarrow(target.name)
     way = Reading(order=order, number_type=number_type, ids=ids)
     opened = open_features(source, reading_by_sizes(sizes, source, way, rule))
-    stored: FeatureType = dtype if form in _HALF else "float32"
-    done = _ConvertedImages(target, form, stored)
-    count = len(opened)  # of a TSV, this reads the whole file
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # a file is written from a store, which resumes
-    store = target if form == "a2" else target.with_name(f"{target.name}.partial")
-    with FeatureWriter(store, dtype=stored) as writer:
-        with track("convert", total=count) as progress:
-            for item in opened:
-                if isinstance(item, SkippedItem):
-                    done.skipped.append(item)
-                else:
-                    done.add(item, writer)
-                check_skip_limit(done.skipped, count, "images")
-                progress.advance(1)
-        if not done.counts:
-            first = "".join(f", first {one.image_id!r}: {one.reason}" for one in done.skipped[:1])
-            raise InputError(f"no image of {str(source)!r} can be read{first}")
-        if form == "a2":
-            writer.seal()
-        else:
-            writer.flush()
-            with replacing(target) as temporary:
-                # not what a stopped conversion of another source left
-                records = (one for one in writer.records() if _id(one) in done.sizes)
-                _write_file(temporary, records, form, (stored, writer.width), prefix=prefix)
-    if form != "a2":
-        shutil.rmtree(store)
-    done.mark_read_images()
-    _write_skipped(target, done.skipped)
-    _require_equal(target, done)
-    counts = min(done.counts), max(done.counts)
-    made = Conversion(
-        done.checksum.count, counts, done.width, done.checksum.hexdigest(), done.skipped
-    )
+    has_half = form == "a2" or WRITERS[form].has_half
+    images = _ConvertedImages(target, form, dtype if has_half else "float32")
+    images.write(opened, source, prefix)
+    images.require_equal()
+    made = images.conversion()
     record |= {"result": asdict(made), "target": _state_of(target)}
     write_durably(_record_file(target), json.dumps(record).encode())
     return made
@@ -158,9 +108,29 @@ def _record_file(target: Path) -> Path:
     return target.with_name(f"{target.name}.conversion.json")
 
 
+class ContentChecksum:
+    """A checksum of ids, boxes and features that is equal in any format and any order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum = 0
+
+    def add(self, image_id: str, regions: Regions) -> None:
+        """Add one image."""
+        digest = hashlib.sha256(image_id.encode())
+        digest.update(np.ascontiguousarray(regions.boxes, "<f4").tobytes())
+        digest.update(np.ascontiguousarray(regions.features, "<f4").tobytes())
+        self._sum += int.from_bytes(digest.digest(), "big")
+        self.count += 1
+
+    def hexdigest(self) -> str:
+        """Return the sum of the sha256 of all images, which does not depend on their order."""
+        return f"{self._sum % (1 << 256):064x}"
+
+
 @dataclass
 class _ConvertedImages:
-    """The images read so far, for the summary and the comparison."""
+    """The images that are read, written and compared."""
 
     target: Path
     form: Format
@@ -171,11 +141,48 @@ class _ConvertedImages:
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     width: int = 0
 
-    def add(self, item: ImageFeatures, writer: FeatureWriter) -> None:
+    def write(self, opened: FeatureSource, source: Path, prefix: str) -> None:
+        """Write images into a store, which resumes, and from that into another format."""
+        is_store = self.form == "a2"
+        store = self.target if is_store else self.target.with_name(f"{self.target.name}.partial")
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with FeatureWriter(store, dtype=self.dtype) as writer:
+            self._read(opened, writer)
+            if not self.counts:
+                raise nothing_readable(source, self.skipped)
+            if is_store:
+                writer.seal()
+            else:
+                writer.flush()
+                with replacing(self.target) as temporary:
+                    WRITERS[self.form].write(temporary, self._stored(writer, prefix))
+        if not is_store:
+            shutil.rmtree(store)
+        self._list_skipped()
+
+    def _read(self, opened: FeatureSource, writer: FeatureWriter) -> None:
+        total = len(opened)  # of a TSV, this reads the whole file
+        with track("convert", total=total) as progress:
+            for item in opened:
+                if isinstance(item, SkippedItem):
+                    self.skipped.append(item)
+                else:
+                    self._add(item, writer)
+                check_skip_limit(self.skipped, total, "images")
+                progress.advance(1)
+
+    def _add(self, item: ImageFeatures, writer: FeatureWriter) -> None:
         """Add an image to the store, or skip it."""
         image_id, regions = item.image_id, item.regions
+        width = regions.features.shape[1]
+        self.width = self.width or width
         try:
-            self._check(image_id, regions)
+            if image_id in self.sizes:
+                raise InputError(f"duplicate of image {image_id!r}; keep one")
+            if width != self.width:
+                raise InputError(f"{width} features per region, not {self.width}")
+            if self.form != "a2":
+                WRITERS[self.form].check_id(image_id, self.target)
             if image_id not in writer:  # else from an interrupted run
                 writer.add(image_id, regions)
         except StoreWriteError:
@@ -189,75 +196,41 @@ class _ConvertedImages:
         self.counts.append(len(regions))
         self.sizes[image_id] = regions.width, regions.height
 
-    def mark_read_images(self) -> None:
-        """State of skipped records that another record of the same image was read."""
+    def _stored(self, writer: FeatureWriter, prefix: str) -> Iterator[ImageFeatures]:
+        """Yield the images of the store, not what a stopped conversion of another source left."""
+        for key, value in writer.records():
+            image_id = bytes(key).decode()
+            if image_id in self.sizes:
+                name = f"{prefix}{image_id}" if self.form == "lxmert" else image_id
+                yield ImageFeatures(name, decode_regions(bytes(value), image_id))
+
+    def _list_skipped(self) -> None:
+        """Write the list of skipped records, which states if another one of the image was read."""
         for number, item in enumerate(self.skipped):
             if item.image_id in self.sizes and not item.reason.startswith("duplicate "):
                 reason = f"{item.reason}; another record of the image was read"
                 self.skipped[number] = SkippedItem(item.image_id, reason)
+        if self.skipped:
+            lines = ({"id": item.image_id, "reason": item.reason} for item in self.skipped)
+            text = "".join(f"{json.dumps(line)}\n" for line in lines)
+            write_durably(skipped_file(self.target), text.encode())
 
-    def _check(self, image_id: str, regions: Regions) -> None:
-        found = regions.features.shape[1]
-        self.width = self.width or found
-        if image_id in self.sizes:
-            raise InputError(f"duplicate of image {image_id!r}; keep one")
-        if found != self.width:
-            raise InputError(f"{found} features per region, not {self.width}")
-        if self.form in _NUMBERED and not (image_id.isascii() and image_id.isdigit()):
-            raise InputError(
-                f"image id {image_id!r} is not a number, which {self.target.name!r} needs; "
-                "convert to another format"
-            )
-        if self.form == "milvlg" and "/" in image_id:
-            raise InputError(
-                f"image {image_id!r} is in a subfolder, which {self.target.name!r} cannot "
-                "contain; convert to another format"
+    def require_equal(self) -> None:
+        """Read the result; raise StoreError if its checksum differs."""
+        checksum = ContentChecksum()
+        for item in open_features(self.target, Reading(self.sizes.get)):
+            if isinstance(item, ImageFeatures):
+                checksum.add(item.image_id, item.regions)
+        if checksum.hexdigest() != self.checksum.hexdigest():
+            raise StoreError(
+                f"{str(self.target)!r} differs from the source: {checksum.count} images of "
+                f"{self.checksum.count}; remove it and convert again"
             )
 
-
-def _require_new(target: Path) -> None:
-    # an unsealed store is an interrupted conversion, which can be resumed
-    if (target / MANIFEST).exists() or (target.exists() and not (target / DATA_FILE).exists()):
-        raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
-
-
-def _write_file(
-    path: Path,
-    records: Iterable[Record],
-    form: Format,
-    features: tuple[FeatureType, int],
-    *,
-    prefix: str,
-) -> None:
-    """Write the records of a store into a file or folder; features: their type and F."""
-    images = map(_decoded, records)
-    if form == "tar":
-        write_tar(path, records)
-    elif form == "parquet":
-        write_parquet(path, records, *features)
-    elif form == "att-box":
-        write_npz(path, images, att_box_files)
-    elif form == "milvlg":
-        write_npz(path, images, milvlg_files)
-    elif form == "m2":
-        write_m2(path, images, M2)
-    elif form != "a2":
-        write_tsv(path, images, layout=_TSV[form], prefix=prefix)
-
-
-def _decoded(record: Record) -> ImageFeatures:
-    return ImageFeatures(_id(record), decode_regions(bytes(record[1]), _id(record)))
-
-
-def _id(record: Record) -> str:
-    return bytes(record[0]).decode()
-
-
-def _write_skipped(target: Path, skipped: list[SkippedItem]) -> None:
-    if skipped:
-        lines = (json.dumps({"id": item.image_id, "reason": item.reason}) for item in skipped)
-        text = "".join(f"{line}\n" for line in lines)
-        write_durably(skipped_file(target), text.encode())
+    def conversion(self) -> Conversion:
+        """Return the summary."""
+        counts, checksum = (min(self.counts), max(self.counts)), self.checksum.hexdigest()
+        return Conversion(self.checksum.count, counts, self.width, checksum, self.skipped)
 
 
 def skipped_file(target: Path) -> Path:
@@ -265,14 +238,7 @@ def skipped_file(target: Path) -> Path:
     return target.with_name(f"{target.name}.skipped.jsonl")
 
 
-def _require_equal(target: Path, done: _ConvertedImages) -> None:
-    """Read the result and compare its checksum."""
-    found = ContentChecksum()
-    for item in open_features(target, Reading(done.sizes)):
-        if isinstance(item, ImageFeatures):
-            found.add(item.image_id, item.regions)
-    if found.hexdigest() != done.checksum.hexdigest():
-        raise StoreError(
-            f"{str(target)!r} differs from the source: {found.count} images of "
-            f"{done.checksum.count}; remove it and convert again"
-        )
+def nothing_readable(source: Path, skipped: Sequence[SkippedItem]) -> InputError:
+    """Return the error of a source without an image that can be read."""
+    first = "".join(f", first {item.image_id!r}: {item.reason}" for item in skipped[:1])
+    return InputError(f"no image of {str(source)!r} can be read{first}")

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import ImageFeatures, Reading
+from a2cap.data.features.formats.feature_source import ImageFeatures, Reading
 from a2cap.data.features.source_files import source_files
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import is_store

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import ImageFeatures, Reading, Source
+from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.image_ids import find_images, named_id
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
+from a2cap.pipeline.extraction.convert import nothing_readable
 from a2cap.pipeline.extraction.open_features import open_features
 
 _SUMMARISED = 100
@@ -33,8 +34,7 @@ def look(path: Path, reading: Reading) -> list[str]:
     images = [item for item in items if isinstance(item, ImageFeatures)]
     skipped = [item for item in items if isinstance(item, SkippedItem)]
     if not images:
-        first = "".join(f", first {item.image_id!r}: {item.reason}" for item in skipped[:1])
-        raise InputError(f"no image of {str(path)!r} can be read{first}")
+        raise nothing_readable(path, skipped)
     count = len(source)
     lines = [f"layout: {source.title}", f"images: {count:,}"]
     if count > len(items):
@@ -99,7 +99,7 @@ def draw_boxes(path: Path, reading: Reading, photograph: Path, target: Path) -> 
     return note
 
 
-def _image_of(source: Source, photograph: Path) -> ImageFeatures:
+def _image_of(source: FeatureSource, photograph: Path) -> ImageFeatures:
     wanted = {*find_images(photograph)} if photograph.is_dir() else {named_id(photograph.name)}
     first = ""
     for item in source:

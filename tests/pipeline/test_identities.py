@@ -15,9 +15,9 @@ from pycocotools.coco import COCO
 
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import Vocabulary
-from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.feature_source import ImageFeatures
 from a2cap.data.features.formats.layouts import CAFFE, LXMERT
-from a2cap.data.features.formats.tsv import write_tsv
+from a2cap.data.features.formats.writers import write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.identities import normal_key
 from a2cap.data.image_ids import image_id

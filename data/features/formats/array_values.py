@@ -1,20 +1,38 @@
-"""Values of third-party files as arrays, numbers and text: numpy's, or base64 as in TSV."""
+"""Values of third-party files as arrays, numbers and text: numpy's, or base64 as in TSV.
+
+Base64 does not state the type of its numbers. Bytes of float16 read as float32 are half as many
+numbers, of a magnitude that their exponents make up. Of the features of caffe, the base-2 logarithm
+of the magnitude deviates by 3.2; read in the wrong type by 34 or more, or some are not finite.
+"""
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from a2cap.data.box_check import ConventionError
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.feature_format import Arrays, ImageFeatures
-from a2cap.data.features.formats.layouts import KNOWN_NAMES, Layout
-from a2cap.data.features.formats.number_types import NumberType
+from a2cap.data.features.formats.layouts import KNOWN_NAMES
 
-MATRICES = ("features", "boxes", "probabilities")
-"""Fields with a row per region; the others have a number per region."""
-_NUMBERS = {"scores": 1, "class_ids": 1, "boxes": 4}
-"""Numbers of a region in fields whose type is certain."""
+Arrays = Mapping[str, object]
+"""What a file has of an image, by name: arrays, numbers, texts, and arrays in base64."""
+NumberType = Literal["float32", "float16", "float64"]
+NUMBER_TYPES: tuple[NumberType, ...] = get_args(NumberType)
+
+NUMBERS = {"scores": 1, "class_ids": 1, "attribute_ids": 1, "attribute_scores": 1} | {
+    **{"boxes": 4, "probabilities": 0, "features": 0}
+}
+"""Numbers of a region in each field of a layout; 0 for those of any width."""
+
+_SAMPLE = 1 << 15
+"""Bytes of an image that are examined."""
+_FEWEST = 64
+"""Numbers that are not zero, without which nothing is concluded."""
+_RATIO, _LARGEST = 4, 8
+"""Factor by which the deviation in another type has to be smaller, and its limit: 1.6 is that of
+normally distributed numbers."""
 
 
 def as_text(value: object) -> str:
@@ -42,50 +60,63 @@ def known_arrays(names: Iterable[str], load: Callable[[str], object]) -> Arrays:
     return {name: load(name) if name in KNOWN_NAMES else None for name in names}
 
 
-def encoded_bytes(value: bytes | str) -> bytes:
-    """Return the content of base64; raise ValueError if it is damaged."""
-    data = value.encode() if isinstance(value, str) else value
-    if data[:2] in (b"b'", b'b"'):
-        data = data[2:-1]
-    return base64.b64decode(data, validate=True)
-
-
 def as_array(
     value: object, name: str, field: str, count: int | None, number_type: NumberType
 ) -> NDArray[np.generic]:
     """Return the array of a field, (R, N) or (R,); raise ValueError if its bytes do not fit.
 
-    count: R, which base64 needs.
-    number_type: of features in base64.
+    count: R, which base64 needs; number_type: of features in base64.
     """
-    axes = 2 if field in MATRICES else 1
+    numbers = NUMBERS[field]
     if not isinstance(value, bytes | str):
         values = np.asarray(value)
-        while values.ndim > axes and values.shape[0] == 1:
+        while values.ndim > (1 if numbers == 1 else 2) and values.shape[0] == 1:
             values = values[0]
         return values
     if count is None:
         raise InputError(f"{name} is text without a number of boxes; store it as an array")
-    data = encoded_bytes(value)
-    dtype = _dtype(field, number_type, len(data) / max(count, 1))
-    size = dtype.itemsize * count
-    if (
-        count < 1
-        or not data
-        or len(data) % size
-        or len(data) != size * _NUMBERS.get(field, len(data) // size)
-    ):
-        raise ValueError(f"{name} has {len(data)} bytes, which do not fit {count} boxes")
-    array: NDArray[np.generic] = np.frombuffer(data, dtype).reshape(count, -1)
-    return array if axes == 2 else array[:, 0]
-
-
-def _dtype(field: str, number_type: NumberType, bytes_per_region: float) -> np.dtype[np.generic]:
+    data = base64.b64decode(as_text(value), validate=True)
+    dtype = np.dtype("<i8" if field.endswith("_ids") else "<f4")
     if field == "features":
-        return np.dtype(number_type).newbyteorder("<")
-    if field == "boxes" and bytes_per_region in (8, 32):  # four of float16 or float64
-        return np.dtype(f"<f{int(bytes_per_region) // 4}")
-    return np.dtype("<i8" if field.endswith("_ids") else "<f4")
+        dtype = np.dtype(number_type).newbyteorder("<")
+    elif field == "boxes" and len(data) in (8 * count, 32 * count):  # of float16 or float64
+        dtype = np.dtype(f"<f{len(data) // count // 4}")
+    columns, rest = divmod(len(data), dtype.itemsize * max(count, 1))
+    if count < 1 or not columns or rest or columns != (numbers or columns):
+        raise ValueError(f"{name} has {len(data)} bytes, which do not fit {count} boxes")
+    array: NDArray[np.generic] = np.frombuffer(data, dtype).reshape(count, columns)
+    return array[:, 0] if numbers == 1 else array
+
+
+def require_type(features: NDArray[np.generic], number_type: NumberType) -> None:
+    """Raise ConventionError if features (R, F) from bytes are numbers of another type."""
+    bytes_per_region = features.nbytes // len(features)
+    sample = features.tobytes()[: min(_SAMPLE, features.nbytes // 8 * 8)]
+    deviation = _deviation(sample, number_type)
+    widths = {one: bytes_per_region / np.dtype(one).itemsize for one in NUMBER_TYPES}
+    for other, width in widths.items():
+        if deviation is None or other == number_type or width % 1:
+            continue
+        likely = _deviation(sample, other)
+        if likely is not None and likely < min(_LARGEST, deviation / _RATIO):
+            raise ConventionError(
+                f"its features are {len(features)} regions of {width:,.0f} numbers in {other}, not "
+                f"of {widths[number_type]:,.0f} in {number_type}; convert with --source-dtype "
+                f"{other}"
+            )
+
+
+def _deviation(data: bytes, number_type: NumberType) -> float | None:
+    """Return the deviation of log2 of the magnitudes; None if there are few.
+
+    It is infinite if a number is not finite.
+    """
+    dtype = np.dtype(number_type).newbyteorder("<")
+    values: NDArray[np.floating] = np.abs(np.frombuffer(data, dtype))
+    if not np.isfinite(values).all():
+        return np.inf
+    values = values[values > 0].astype(np.float64)
+    return float(np.log2(values).std()) if len(values) >= _FEWEST else None
 
 
 def without_padding(
@@ -98,14 +129,12 @@ def without_padding(
     """
     features, boxes = values["features"], values.get("boxes")
     rows = len(features)
-    if count is not None and count > rows:
-        raise InputError(f"{name} is {count}, but there are {rows} regions; create the file again")
-    if count is not None and features[count:].any():
-        raise InputError(
-            f"{name} is {count}, but {rows} regions have features; create the file again"
-        )
-    kept = np.arange(rows) < (rows if count is None else count)
-    if boxes is not None and boxes.ndim == 2 and len(boxes) == rows and features.ndim == 2:
+    count = rows if count is None else count
+    if count > rows or features[count:].any():
+        problem = f"there are {rows} regions" if count > rows else f"{rows} regions have features"
+        raise InputError(f"{name} is {count}, but {problem}; create the file again")
+    kept = np.arange(rows) < count
+    if boxes is not None and boxes.ndim == features.ndim == 2 and len(boxes) == rows:
         is_empty = ~features.any(axis=1)
         if is_empty.any():
             kept &= ~(is_empty & (boxes[:, :2] == boxes[:, 2:4]).all(axis=1))
@@ -114,32 +143,3 @@ def without_padding(
     if not kept.any():
         raise InputError("all its regions are zeros in boxes without area; extract it again")
     return {field: array[kept] if len(array) == rows else array for field, array in values.items()}
-
-
-def arrays_of(image: ImageFeatures, layout: Layout, prefix: str = "") -> dict[str, object]:
-    """Return ids, numbers and little-endian arrays by the names of the layout.
-
-    prefix: text before the id. Of class probabilities, only those that are known: a region's own.
-    """
-    regions = image.regions
-    count, attributes = len(regions), regions.attribute_ids
-    confidence = regions.attribute_scores
-    probabilities = np.zeros((count, max(1, regions.class_ids.max() + 1)), "<f4")
-    known = regions.class_ids >= 0
-    probabilities[np.flatnonzero(known), regions.class_ids[known]] = regions.scores[known]
-    fields = {
-        "image_id": f"{prefix}{image.image_id}",
-        "width": regions.width,
-        "height": regions.height,
-        "count": count,
-        "features": regions.features.astype("<f4"),
-        "boxes": regions.boxes.astype("<f4"),
-        "scores": regions.scores.astype("<f4"),
-        "class_ids": regions.class_ids.astype("<i8"),
-        "attribute_ids": (np.full(count, -1) if attributes is None else attributes).astype("<i8"),
-        "attribute_scores": (np.zeros(count) if confidence is None else confidence).astype("<f4"),
-        "probabilities": probabilities,
-    }
-    return {
-        getattr(layout, field): value for field, value in fields.items() if getattr(layout, field)
-    }

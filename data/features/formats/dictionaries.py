@@ -1,9 +1,11 @@
 """Dictionaries of region features in one file: a pickle, safetensors, or a file of torch.
 
-By image and then by array, by array and then by image, or with names such as ID_features.
+By image and then by array, by array and then by image, or with names such as ID_features. Pickles
+are read without running them; an array of objects, as NumPy saves a dictionary, becomes these.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,49 +14,50 @@ from safetensors.numpy import load_file
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.array_values import named_arrays
-from a2cap.data.features.formats.feature_format import Entries, Entry
+from a2cap.data.features.formats.feature_source import Container, Entry, damaged
 from a2cap.data.features.formats.layouts import FEATURE_NAMES, layout_of
-from a2cap.data.features.formats.pickled import read_pickle
+from a2cap.data.files.pickles import Interpreter, Name, UnsafeError
 
 Load = Callable[[Path], object]
 """Return the content of a file, with NumPy's arrays."""
 
+_OBJECTS = object()
+"""The dtype of an array of objects; numpy's is never made from a pickle."""
 
-def dictionary_container(path: Path, load: Load) -> Entries:
+
+def dictionary_container(load: Load, path: Path, name: str) -> Container:
     """Load a dictionary as a whole; raise InputError if the file has something else."""
     content = load(path)
     if not isinstance(content, Mapping):
         raise InputError(
-            f"{path.name!r} has a {type(content).__name__} in place of a dictionary of images; "
-            "name another file"
+            f"{name!r} has a {type(content).__name__} in place of a dictionary of images; name "
+            "another file"
         )
     images = _by_image({str(key): value for key, value in content.items()}, path.stem)
-    entries = [Entry(name, partial(named_arrays, arrays)) for name, arrays in images.items()]
-    return Entries(f"{path.name!r} (dictionary)", entries)
+    entries = [Entry(image, partial(named_arrays, arrays)) for image, arrays in images.items()]
+    return Container.of(f"{name!r} (dictionary)", entries)
 
 
 def _by_image(content: Mapping[str, object], name: str) -> Mapping[str, object]:
     layout = layout_of(content)
-    if layout is not None:
-        if not isinstance(content[layout.features], Mapping):
-            return {name: content}  # of one image
-        parts = {key: value for key, value in content.items() if isinstance(value, Mapping)}
-        images: dict[str, dict[str, object]] = {}
-        for key, values in parts.items():
-            for image, value in values.items():
-                images.setdefault(str(image), {})[key] = value
-        return images
-    return _split_names(content) or content
+    if layout is None:
+        return _split_names(content) or content
+    if not isinstance(content[layout.features], Mapping):
+        return {name: content}  # of one image
+    images: dict[str, dict[str, object]] = {}
+    for key, values in content.items():
+        for image, value in values.items() if isinstance(values, Mapping) else ():
+            images.setdefault(str(image), {})[key] = value
+    return images
 
 
 def _split_names(content: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """Return arrays with names such as ID_features by image, nothing without such names."""
     endings = [f"{mark}{name}" for name in FEATURE_NAMES for mark in "_./"]
-    images: dict[str, dict[str, object]] = {}
     ending = next((one for one in endings for key in content if key.endswith(one)), "")
-    for key in content:
-        if ending and key.endswith(ending):
-            images[key.removesuffix(ending)] = {}
+    images: dict[str, dict[str, object]] = {
+        key.removesuffix(ending): {} for key in content if ending and key.endswith(ending)
+    }
     for key, value in content.items():
         for end in (position for position, mark in enumerate(key) if mark == ending[:1]):
             if key[:end] in images:
@@ -75,4 +78,39 @@ def load_safetensors(path: Path) -> object:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise InputError(f"{path.name!r} is damaged: {error}; download it again") from error
+        raise damaged(repr(path.name), error) from error
+
+
+@dataclass
+class _FeaturePickle(Interpreter):
+    def _reduce(self, called: object, arguments: object) -> object:
+        if called is Name.DTYPE and arguments in (("O8", 0, 1), ("O", 0, 1)):
+            return _OBJECTS
+        return super()._reduce(called, arguments)
+
+    def _build(self, built: object, state: object) -> object:
+        if built is _OBJECTS:
+            return built
+        match state:
+            case (1, (), dtype, _, [value]) if dtype is _OBJECTS:
+                return value
+            case (1, (_,), dtype, _, list(values)) if dtype is _OBJECTS:
+                return values
+        return super()._build(built, state)
+
+    def _key(self, key: object) -> object:
+        # larger numbers could all have one hash
+        is_small = isinstance(key, int) and key.bit_length() < 61
+        return key if is_small or isinstance(key, bytes) else super()._key(key)
+
+
+def read_pickle(content: bytes) -> object:
+    """Return the content; raise ValueError if it has anything but containers, numbers and text."""
+    try:
+        return _FeaturePickle().run(content)
+    except UnsafeError as error:
+        raise ValueError(
+            f"unsafe pickle: it refers to {str(error)!r}, and nothing of it was run"
+        ) from error
+    except Exception as error:  # damaged opcodes raise any built-in error
+        raise ValueError(f"damaged pickle: {error}") from error

@@ -7,13 +7,14 @@ from typing import Any
 import click
 
 from a2cap.data.box_check import ORDERS
-from a2cap.data.features.formats.feature_format import Reading
-from a2cap.data.features.formats.number_types import NUMBER_TYPES
+from a2cap.data.features.formats.array_values import NUMBER_TYPES
+from a2cap.data.features.formats.feature_source import Reading
+from a2cap.data.features.formats.writers import FORMATS
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import PATH, log, verbose_option
 from a2cap.pipeline.engine.lock import reading
-from a2cap.pipeline.extraction.convert import FORMATS, skipped_file
 from a2cap.pipeline.extraction.convert import convert as converted
+from a2cap.pipeline.extraction.convert import skipped_file
 from a2cap.pipeline.extraction.look import draw_boxes, look
 from a2cap.pipeline.extraction.open_features import reading_by_sizes
 

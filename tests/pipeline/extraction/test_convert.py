@@ -19,16 +19,16 @@ from PIL import Image
 from safetensors.numpy import load
 
 from a2cap.data.errors import InputError, StoreError
-from a2cap.data.features.formats.feature_format import ImageFeatures, Reading
-from a2cap.data.features.formats.tsv import write_tsv
+from a2cap.data.features.formats import writers
+from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
+from a2cap.data.features.formats.writers import FORMATS, write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files import expansion
 from a2cap.data.regions import Regions
 from a2cap.pipeline.cli.main import cli
-from a2cap.pipeline.extraction import convert as conversion
 from a2cap.pipeline.extraction import open_features as opening
-from a2cap.pipeline.extraction.convert import FORMATS, convert
+from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.extraction.open_features import open_features
 from tests.data.messages import message_of, written
 from tests.data.sources.samples import write_parquet
@@ -126,7 +126,7 @@ def test_the_checksum_of_half_precision_is_that_of_the_rounded_features(store, t
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch):
     expected = convert(store, tmp_path / "at once", form=form, dtype="float32")
-    whole = opening.StoreSource.__iter__
+    whole = FeatureSource.__iter__
 
     def interrupted(self):
         for number, item in enumerate(whole(self)):
@@ -134,10 +134,10 @@ def test_an_interrupted_conversion_is_resumed(store, form, tmp_path, monkeypatch
                 raise KeyboardInterrupt
             yield item
 
-    monkeypatch.setattr(opening.StoreSource, "__iter__", interrupted)
+    monkeypatch.setattr(FeatureSource, "__iter__", interrupted)
     with pytest.raises(KeyboardInterrupt):
         convert(store, tmp_path / "target", form=form, dtype="float32")
-    monkeypatch.setattr(opening.StoreSource, "__iter__", whole)
+    monkeypatch.setattr(FeatureSource, "__iter__", whole)
     assert convert(store, tmp_path / "target", form=form, dtype="float32") == expected
 
 
@@ -397,7 +397,7 @@ def test_sizes_of_a_folder_are_those_of_upright_images(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (8, 6)).save(tmp_path / "1.jpg", exif=exif)
-    assert opening.reading_by_sizes(tmp_path, tmp_path, Reading()).sizes["000000000001"] == (6, 8)
+    assert opening.reading_by_sizes(tmp_path, tmp_path, Reading()).sizes("000000000001") == (6, 8)
 
 
 def test_a_table_without_features_is_refused(tmp_path):
@@ -471,7 +471,7 @@ def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):
         moved = (replace(one.regions, boxes=one.regions.boxes + 1) for one in images)
         write_tsv(path, map(ImageFeatures, IDS, moved), **options)
 
-    monkeypatch.setattr(conversion, "write_tsv", write_moved)
+    monkeypatch.setattr(writers, "write_tsv", write_moved)
     assert message_of(convert, store, tmp_path / "a.tsv", form="caffe", error=StoreError) == (
         f"{str(tmp_path / 'a.tsv')!r} differs from the source: 3 images of 3; "
         "remove it and convert again"

@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from a2cap.data.features.formats.feature_format import ImageFeatures
+from a2cap.data.features.formats.feature_source import ImageFeatures
 from a2cap.data.features.formats.layouts import CAFFE
-from a2cap.data.features.formats.tsv import write_tsv
+from a2cap.data.features.formats.writers import write_tsv
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.configuration import override

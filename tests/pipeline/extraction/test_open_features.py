@@ -16,9 +16,9 @@ import torch
 from safetensors.numpy import save_file
 
 from a2cap.data.errors import A2Error
-from a2cap.data.features.formats.feature_format import ContentChecksum, Reading
+from a2cap.data.features.formats.feature_source import Reading
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.pipeline.extraction.convert import convert
+from a2cap.pipeline.extraction.convert import ContentChecksum, convert
 from a2cap.pipeline.extraction.open_features import open_features
 from tests.data.messages import message_of
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("tolerant")
 
 IDS = ("000000000009", "000000000025", "000000132417")
 SIZE = (120, 90)
-SIZES = Reading(dict.fromkeys(IDS, SIZE))
+SIZES = Reading(dict.fromkeys(IDS, SIZE).get)
 
 
 def features_of(image_id):
@@ -352,13 +352,21 @@ def test_lmdb_of_every_encoding_is_read(tmp_path, value):
     assert_read(path, atol=1e-4)
 
 
-def test_lmdb_that_is_damaged_or_packed_is_refused_by_name(tmp_path, monkeypatch):
-    path = write_lmdb(tmp_path / "x", {"9": b"\x04\x22\x4d\x18", "25": b"\x81\xa1a\x01"})
+def reasons(path, values):
+    write_lmdb(path, {str(number): value for number, value in enumerate(values)})
+    return [item.reason for item in open_features(path)]
+
+
+def test_values_of_lmdb_that_cannot_be_unpacked_are_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "msgpack", None)
-    assert [item.reason for item in open_features(path)] == [
-        "it is not a pickle; if it is msgpack, pip install msgpack",
+    assert reasons(tmp_path / "x", [b"\x04\x22\x4d\x18", b"\x81\xa1a\x01"]) == [
         "it is packed with LZ4, which a2 does not read; write it unpacked",
+        "it is not a pickle; if it is msgpack, pip install msgpack",
     ]
+
+
+def test_a_damaged_lmdb_is_refused(tmp_path):
+    path = write_lmdb(tmp_path / "x", {"9": b"x" * 9999})
     whole = (path / "data.mdb").read_bytes()
     (path / "data.mdb").write_bytes(whole[: len(whole) // 2])
     assert message_of(open_features, path).startswith(f"{str(path)!r} is damaged: ")

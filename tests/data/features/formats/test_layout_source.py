@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.box_check import corners
-from a2cap.data.features.formats.feature_format import Reading
+from a2cap.data.features.formats.feature_source import Reading
 from a2cap.data.features.store import FeatureStore
 from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.extraction.open_features import open_features
