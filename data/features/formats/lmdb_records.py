@@ -1,6 +1,7 @@
 """LMDB of region features: a pickle (ViLBERT, mmf), an npz or msgpack (UNITER) per image.
 
 LMDB maps the file, and a damaged one could kill the process: its pages of keys are checked before.
+Values may be packed with LZ4, as a frame or as a block after its size.
 """
 
 import io
@@ -20,10 +21,14 @@ from a2cap.data.features.formats.feature_source import Container, Entry, damaged
 from a2cap.data.features.formats.numpy_files import SUFFIXES, read_npz
 from a2cap.data.features.lmdb_check import find_damage
 from a2cap.data.features.store_manifest import DATA_FILE
+from a2cap.data.files.expansion import expansion_limit
 
 _LISTS = (b"keys", b"__keys__", b"__len__", b"num_samples", b"image_ids")
 """Keys of what is not an image."""
-_NOT_READ = {b"\x04\x22\x4d\x18": "LZ4"}
+_LZ4 = b"\x04\x22\x4d\x18"
+_NOT_READ = {b"\x28\xb5\x2f\xfd": "Zstandard", b"\x1f\x8b": "gzip"} | {
+    **dict.fromkeys((b"x\x01", b"x^", b"x\x9c", b"x\xda"), "zlib")
+}
 """First bytes of values that a2 does not unpack."""
 _NUMBERS = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 
@@ -58,7 +63,7 @@ def lmdb_container(path: Path, name: str) -> Container:
     return Container(f"{name!r} (LMDB)", entries, count)
 
 
-def _record(value: bytes) -> Arrays:
+def _record(value: bytes, *, may_be_packed: bool = True) -> Arrays:
     """Read a record by its first bytes; raise ValueError if they are unknown."""
     if value.startswith(b"PK"):
         return read_npz(partial(io.BytesIO, value))
@@ -67,8 +72,44 @@ def _record(value: bytes) -> Arrays:
             raise ValueError(
                 f"it is packed with {packer}, which a2 does not read; write it unpacked"
             )
-    # a pickle begins with 0x80 and its protocol, msgpack with a dictionary of up to 15
-    return named_arrays(read_pickle(value) if value[:1] == b"\x80" else _unpacked(value))
+    try:
+        content = _frame(value) if may_be_packed and value.startswith(_LZ4) else None
+        if content is None:
+            # a pickle begins with 0x80 and its protocol, msgpack with a dictionary of up to 15
+            return named_arrays(read_pickle(value) if value[:1] == b"\x80" else _unpacked(value))
+    except Exception as error:  # msgpack raises types of its own
+        content = _block(value, error) if may_be_packed else None
+        if content is None:
+            raise
+    return _record(content, may_be_packed=False)
+
+
+def _frame(value: bytes) -> bytes:
+    try:
+        frame = import_module("lz4.frame").LZ4FrameDecompressor()
+    except ImportError:
+        raise InputError("it is packed with LZ4; pip install lz4") from None
+    content: bytes = frame.decompress(value, expansion_limit(len(value)))
+    if not frame.eof:
+        raise ValueError("its LZ4 frame is cut, or expands too much")
+    return content
+
+
+def _block(value: bytes, error: Exception) -> bytes | None:
+    """Return the content of a block of LZ4 after its size; None for anything else."""
+    size, length = int.from_bytes(value[:4], "little"), len(value)
+    # numbers shrink at most 255-fold, and hardly grow
+    if not 0.99 * length - 32 < size < min(255 * length, expansion_limit(length)):
+        return None
+    try:
+        block = import_module("lz4.block")
+    except ImportError:
+        raise InputError(f"{error}; if it is packed with LZ4, pip install lz4") from None
+    try:
+        content: bytes = block.decompress(value)
+    except block.LZ4BlockError:
+        return None
+    return content
 
 
 def _unpacked(value: bytes) -> object:

@@ -5,6 +5,7 @@ import gzip
 import io
 import pickle
 import sys
+import zlib
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -16,6 +17,7 @@ import torch
 from safetensors.numpy import save_file
 
 from a2cap.data.errors import A2Error
+from a2cap.data.features.formats import lmdb_records
 from a2cap.data.features.formats.feature_source import Reading
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.extraction.convert import ContentChecksum, convert
@@ -331,6 +333,17 @@ def encoded(image_id):
     return {**record(image_id), "boxes": boxes.encode(), "features": features.encode()}
 
 
+def lz4_block(value):
+    return pytest.importorskip("lz4.block").compress(value)
+
+
+def of_length(content, length):
+    """Pickle a dictionary with padding, so that its length begins with these two bytes."""
+    content["padding"] = b"x" * 300
+    content["padding"] += b"x" * ((length - len(pickle.dumps(content))) % (1 << 16))
+    return pickle.dumps(content)
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -339,8 +352,14 @@ def encoded(image_id):
         lambda one: pickle.dumps({**mmf(one), "features": features_of(one)}, protocol=4),
         npz_bytes,
         packed,
+        lambda one: pytest.importorskip("lz4.frame").compress(packed(one)),
+        lambda one: lz4_block(pickle.dumps(record(one))),
+        lambda one: lz4_block(of_length(record(one), 0x480)),
     ],
-    ids=["vilbert", "base64", "mmf", "npz", "msgpack"],
+    ids=[
+        *("vilbert", "base64", "mmf", "npz", "msgpack"),
+        *("LZ4 frame", "LZ4 block", "LZ4 block that begins as a pickle"),
+    ],
 )
 def test_lmdb_of_every_encoding_is_read(tmp_path, value):
     names = {f"train2014/COCO_train2014_{one}": one for one in IDS}
@@ -358,10 +377,22 @@ def reasons(path, values):
 
 
 def test_values_of_lmdb_that_cannot_be_unpacked_are_refused_by_name(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "msgpack", None)
-    assert reasons(tmp_path / "x", [b"\x04\x22\x4d\x18", b"\x81\xa1a\x01"]) == [
-        "it is packed with LZ4, which a2 does not read; write it unpacked",
+    frame = pytest.importorskip("lz4.frame").compress(npz_bytes(IDS[0]))
+    is_packed = "it is packed with {}, which a2 does not read; write it unpacked"
+    cut = "its LZ4 frame is cut, or expands too much"
+    values = [frame[:-9], b"\x28\xb5\x2f\xfd", zlib.compress(b"x")]
+    expected = [cut, is_packed.format("Zstandard"), is_packed.format("zlib")]
+    assert reasons(tmp_path / "x", values) == expected
+    monkeypatch.setattr(lmdb_records, "expansion_limit", lambda stored: 99)
+    assert reasons(tmp_path / "y", [frame]) == [cut]
+    monkeypatch.undo()
+    for module in ("msgpack", "lz4.frame", "lz4.block"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert reasons(tmp_path / "z", [frame, b"\x81\xa1a\x01", b"\x63\0\0\0" + b"\x1f" * 9]) == [
+        "it is packed with LZ4; pip install lz4",
         "it is not a pickle; if it is msgpack, pip install msgpack",
+        "it is not a pickle; if it is msgpack, pip install msgpack; if it is packed with LZ4, pip "
+        "install lz4",
     ]
 
 
