@@ -32,11 +32,11 @@ from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.runtime.runtime_config import Precision
 from a2cap.pipeline.runtime.training_precision import matrix_precision
-from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
-from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
+from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalUpdater
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
-from a2cap.pipeline.training.loop import Optimizer
+from a2cap.pipeline.training.updates import Updater
 from benchmarks import extract, self_critical, train
 from benchmarks.measure import machine, print_machine
 
@@ -118,7 +118,7 @@ def make_batch(sizes: self_critical.Sizes, *, pinned: bool) -> Batch:
     return batch.pin_memory() if pinned else batch
 
 
-def make_optimisation(task: str, precision: Precision, setting: Setting) -> Optimizer[Batch]:
+def make_optimisation(task: str, precision: Precision, setting: Setting) -> Updater[Batch]:
     """Create a captioner and its updates."""
     torch.manual_seed(0)
     sizes = setting.sizes
@@ -126,15 +126,15 @@ def make_optimisation(task: str, precision: Precision, setting: Setting) -> Opti
         setting.model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     ).to(setting.device)
     if task == "cross-entropy":
-        return CrossEntropyOptimizer(captioner, TrainConfig(precision=precision))
+        return CrossEntropyUpdater(captioner, TrainConfig(precision=precision))
     image_ids = list(map(str, range(sizes.corpus)))
     rewards = ImageRewards(setting.corpus.a2.to(setting.device), image_ids)
     config = ScstConfig(precision=precision, samples=sizes.samples, max_length=sizes.tokens)
-    return SelfCriticalOptimizer(captioner, config, rewards)
+    return SelfCriticalUpdater(captioner, config, rewards)
 
 
 def updates(
-    optimisation: Optimizer[Batch],
+    optimisation: Updater[Batch],
     precision: Precision,
     batch: Batch,
     *,
@@ -261,7 +261,7 @@ def check_resume(setting: Setting) -> Findings:
     return findings
 
 
-def _parameters(optimisation: Optimizer[Batch]) -> list[Tensor]:
+def _parameters(optimisation: Updater[Batch]) -> list[Tensor]:
     return [parameter.detach() for side, _ in optimisation.sides for parameter in side]
 
 

@@ -8,10 +8,9 @@ import logging
 import random
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +21,9 @@ from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import MANIFEST, problems, publish, seal
 from a2cap.data.files.tensors import save_tensors
 from a2cap.pipeline.engine.artifact_names import checkpoint_name
-from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.selection import Selection
 from a2cap.pipeline.training.training_run import TrainingRun
+from a2cap.pipeline.training.updates import Updater
 
 logger = logging.getLogger(__name__)
 
@@ -200,27 +199,12 @@ class Position:
         return cls(**{**saved, "selection": Selection(**saved["selection"])})
 
 
-class Stateful(Protocol):
-    """An optimizer with a state, and with averaged weights to save in place of the current ones."""
-
-    ranks: Ranks
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """Put the averaged weights into the network."""
-
-
 @dataclass(frozen=True)
 class SavedTraining:
     """The checkpoints of one training, read by all ranks and written by the main rank."""
 
     network: nn.Module
-    optimizer: Stateful
+    updater: Updater[Any]
     seed: int
     device: torch.device
     run: TrainingRun
@@ -231,7 +215,7 @@ class SavedTraining:
         # these would start from the clock; a2 draws from neither, but their states are saved
         random.seed(self.seed)
         np.random.seed(np.random.SeedSequence(self.seed).generate_state(4))
-        ranks = self.optimizer.ranks
+        ranks = self.updater.ranks
         if not ranks.is_main:  # otherwise all ranks would draw the same dropout
             torch.manual_seed(derived_seed(self.seed, ranks.rank, 0))
         # the main rank chooses, and all ranks read its choice from one disk
@@ -242,7 +226,7 @@ class SavedTraining:
         checkpoint = checkpoint or self.checkpoints.load(step)
         state: dict[str, Any] = checkpoint.state
         self.network.load_state_dict(checkpoint.tensors)
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.updater.load_state_dict(state["optimizer"])
         position = Position.restored(state["position"])
         if ranks.rank < len(state["random"]):
             restore_rng_states(state["random"][ranks.rank])
@@ -257,7 +241,7 @@ class SavedTraining:
         self.checkpoints.drop_old(position.selection.step)
         self.run.events.write("resume", step=step)
         logger.info("train: resuming at step %d, epoch %d", step, position.epoch + 1)
-        now = environment(self.device, ranks=self.optimizer.ranks.count)
+        now = environment(self.device, ranks=self.updater.ranks.count)
         changes = [f"{k} {before.get(k)} -> {now[k]}" for k in now if before.get(k) != now[k]]
         if changes:
             logger.warning(
@@ -268,16 +252,16 @@ class SavedTraining:
 
     def save(self, position: Position) -> None:
         """Write a checkpoint; all ranks wait until it is on disk."""
-        ranks = self.optimizer.ranks
+        ranks = self.updater.ranks
         random = ranks.all_gather(rng_states())  # each rank has its own dropout
         if ranks.is_main:
             self.run.inputs.check()  # a resumed run trusts that its checkpoint is of these inputs
-            with self.optimizer.averaged():
+            with self.updater.averaged():
                 self.checkpoints.save(
                     position.step,
                     tensors=self.network.state_dict(),
                     state={
-                        "optimizer": self.optimizer.state_dict(),
+                        "optimizer": self.updater.state_dict(),
                         "position": asdict(position),
                         "random": random,
                         "environment": environment(self.device, ranks=ranks.count),

@@ -1,20 +1,28 @@
 """Training in epochs, validated and resumable, for any training task.
 
-An update is `Optimizer.step`; a training gives its losses. Resume is exact: the order of images,
-the choice of captions and dropout depend only on the seed and on the checkpoint, so an interrupted
-run ends with the same tensors, bit for bit, as an uninterrupted one.
+    load the newest checkpoint: network, optimisers, RNG states, position
+    for epoch, while epochs are left and validation has improved within `patience`:
+        for parts in the batches from the position on:
+            updater.step(parts)                  # pipeline/training/updates.py
+            add the losses to the epoch's means; stop with an error if one is not finite
+            every `checkpoint_every` updates, and before an interruption: save a checkpoint
+        validate the network with averaged weights
+        write the epoch's line of metrics.jsonl and TensorBoard
+        keep the position of the best epoch; save a checkpoint
+    return the tensors of the best epoch
+
+Resume is exact: the order of images, the choice of captions and dropout depend only on the seed
+and on the checkpoint, so an interrupted run ends with the same tensors, bit for bit, as an
+uninterrupted one.
 """
 
 import logging
-import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic
 
-import torch
 from torch import Tensor, nn
 
 from a2cap.data.batches.loader import Batches
@@ -22,8 +30,7 @@ from a2cap.data.errors import A2Error
 from a2cap.pipeline.engine.artifact_names import CHECKPOINTS
 from a2cap.pipeline.engine.interruption import StopRequest, stop_between_steps
 from a2cap.pipeline.engine.progress import format_duration, track
-from a2cap.pipeline.runtime.distributed import RankError, Ranks
-from a2cap.pipeline.runtime.gradients import GradientSum
+from a2cap.pipeline.runtime.distributed import RankError
 from a2cap.pipeline.runtime.training_precision import (
     deterministic_operations,
     matrix_precision,
@@ -32,162 +39,11 @@ from a2cap.pipeline.runtime.training_precision import (
 from a2cap.pipeline.training.checkpoints import Checkpoints, Position, SavedTraining
 from a2cap.pipeline.training.summary import TrainingSummary, zero_warning
 from a2cap.pipeline.training.training_config import TrainingConfig
-from a2cap.pipeline.training.training_parts import (
-    Part,
-    TrainingRecord,
-    Update,
-    Validation,
-    WeightAverage,
-)
+from a2cap.pipeline.training.training_parts import Part, TrainingRecord, Update, Validation
 from a2cap.pipeline.training.training_run import TrainingRun
+from a2cap.pipeline.training.updates import Updater
 
 logger = logging.getLogger(__name__)
-
-Side = tuple[Sequence[nn.Parameter], torch.optim.Optimizer]
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """An update whose measurements have not been read yet."""
-
-    number: int
-    image_ids: tuple[str, ...]
-    values: Tensor  # (M,), this rank's share
-    amount: int
-    lr: float
-    gradient_norm: Tensor  # a scalar, of all ranks
-
-
-class Optimizer(ABC, Generic[Part]):
-    """Updates of a network by batches: the gradient is that of the global batch."""
-
-    read_interval = 1
-    """Updates between two reads of their measurements."""
-    value_type = torch.float32
-    names: tuple[str, ...]
-    """Names of the measurements, equal on a rank without a part of the batch."""
-
-    def __init__(
-        self, sides: Sequence[Side], config: TrainingConfig, ranks: Ranks, *, ema: float = 0.0
-    ) -> None:
-        self.sides = sides  # disjoint sets of parameters
-        parameters = [parameter for side, _ in sides for parameter in side]
-        self._average = WeightAverage(parameters, ema) if ema else None
-        self._clip_norm = math.inf if config.clip_norm is None else config.clip_norm
-        self.ranks = ranks
-        self._gradients = GradientSum((side for side, _ in sides), ranks)
-        self._device = sides[0][0][0].device
-        self._unread: list[_Measured] = []
-
-    def step(self, parts: Sequence[Part], number: int) -> list[Update]:
-        """Make update `number` (1 is the first) by this rank's parts of a batch.
-
-        Returns the updates measured by now. An update with a loss or gradient that is not finite
-        changes nothing; with a `read_interval` it is found before the next checkpoint.
-        """
-        self.begin(number)
-        # counted before the parts are on a GPU, so that nothing waits for it
-        counts = [self.count(part) for part in parts]
-        amount = int(self.ranks.sum(torch.tensor(sum(counts))))
-        values = torch.zeros(len(self.names), device=self._device, dtype=self.value_type)
-
-        for _, optimizer in self.sides:
-            optimizer.zero_grad(set_to_none=True)
-        for index, part in enumerate(self._gradients.overlapped(parts)):
-            loss, measured = self.losses(part, number, index)
-            # losses are means, so parts count by their share of the tokens or images
-            weight = self.weight(counts[index], amount)
-            torch.autograd.backward(loss * weight)
-            values += measured * weight
-        self._gradients.wait()  # for their sums over the ranks
-        gradient_norm = self._clip(self.divisors(values))
-
-        lr, image_ids = self.lr(number), tuple(name for part in parts for name in part.image_ids)
-        self._unread.append(_Measured(number, image_ids, values, amount, lr, gradient_norm))
-        updates = self.flush() if len(self._unread) >= self.read_interval else []
-        if all(update.finite for update in updates):
-            for _, optimizer in self.sides:
-                for group in optimizer.param_groups:
-                    group["lr"] = lr
-                optimizer.step()
-            self.end()
-            if self._average is not None:
-                self._average.update()
-        return updates
-
-    @abstractmethod
-    def count(self, part: Part) -> int:
-        """Return the tokens or images of a part."""
-
-    @abstractmethod
-    def losses(self, part: Part, number: int, index: int) -> tuple[Tensor, Tensor]:
-        """Return the loss of part `index` of an update, and its measurements by `names`."""
-
-    @abstractmethod
-    def lr(self, number: int) -> float:
-        """Return the learning rate of an update."""
-
-    def begin(self, number: int) -> None:
-        """Prepare the network for an update."""
-
-    def end(self) -> None:
-        """Share between the ranks what changed in the network without a gradient."""
-
-    def weight(self, count: int, amount: int) -> float:
-        """Return the weight of a part with `count` of the `amount` tokens or images of all."""
-        return count / max(amount, 1)
-
-    def divisors(self, values: Tensor) -> Sequence[Tensor]:
-        """Return a scalar per side that divides its gradient; none divides nothing."""
-        return ()
-
-    def report(
-        self, measured: dict[str, float], amount: int
-    ) -> tuple[int, dict[str, float], dict[str, float]]:
-        """Return `amount`, `means` and `scalars` of an Update from its measurements."""
-        return amount, measured, measured
-
-    def flush(self) -> list[Update]:
-        """Read the measurements of the updates that have not been read yet."""
-        if not self._unread:
-            return []
-        unread, self._unread = self._unread, []
-        values = self.ranks.sum(torch.stack([update.values for update in unread])).tolist()
-        norms = torch.stack([update.gradient_norm for update in unread]).tolist()
-        updates = []
-        for update, numbers, norm in zip(unread, values, norms, strict=True):
-            measured = dict(zip(self.names, numbers, strict=True))
-            amount, means, scalars = self.report(measured, update.amount)
-            scalars = {**scalars, "lr": update.lr}
-            updates.append(Update(update.number, update.image_ids, amount, means, scalars, norm))
-        return updates
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """Put the average of the weights into the network, to validate and to save it."""
-        return nullcontext() if self._average is None else self._average.applied()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the next update needs besides the averaged network and the RNG states."""
-        average = {} if self._average is None else {"average": self._average.state_dict()}
-        return {"optimizers": [optimizer.state_dict() for _, optimizer in self.sides], **average}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore such a state, once the network is loaded."""
-        for (_, optimizer), saved in zip(self.sides, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        if self._average is not None:
-            self._average.load_state_dict(state["average"])
-
-    def _clip(self, divisors: Sequence[Tensor]) -> Tensor:
-        """Divide and clip the gradients; return the norm of all sides before clipping."""
-        norms: list[Tensor] = []
-        for number, (parameters, _) in enumerate(self.sides):
-            for parameter in parameters if divisors else ():
-                if parameter.grad is not None:
-                    parameter.grad /= divisors[number].to(parameter.grad.dtype)
-            # each side by itself: a large mask gradient must not shrink the caption gradient
-            norms.append(nn.utils.clip_grad_norm_(parameters, self._clip_norm))
-        return torch.stack(norms).square().sum().sqrt()
 
 
 @dataclass(frozen=True)
@@ -200,7 +56,7 @@ class TrainingTask(Generic[Part]):
     config: TrainingConfig
     network: nn.Module
     batches: Batches[Any, Part]
-    optimizer: Optimizer[Part]
+    updater: Updater[Part]
     validation: Validation
 
 
@@ -209,7 +65,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
 
     Raises A2Error on a loss that is not finite, Interrupted after saving a checkpoint.
     """
-    ranks, config = task.optimizer.ranks, task.config
+    ranks, config = task.updater.ranks, task.config
     recorded = closing(TrainingRecord(run.folder, run.events)) if ranks.is_main else nullcontext()
     device = next(task.network.parameters()).device
     switch = deterministic_operations(device) if config.deterministic else nullcontext()
@@ -222,7 +78,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         stop_between_steps() as stop,
     ):
         checkpoints = Checkpoints(run.folder / CHECKPOINTS, task.command)
-        saved = SavedTraining(task.network, task.optimizer, config.seed, device, run, checkpoints)
+        saved = SavedTraining(task.network, task.updater, config.seed, device, run, checkpoints)
         position = saved.resume()
         training = Training(task, record, saved, position)
         start = task.validation.start
@@ -260,7 +116,7 @@ class Training(Generic[Part]):
         Raises Interrupted when all ranks agree to stop: after an update, which is saved first, or
         at the end.
         """
-        task, ranks = self.task, self.task.optimizer.ranks
+        task, ranks = self.task, self.task.updater.ranks
         task.network.train()
         title = f"epoch {self.position.epoch + 1}/{self.task.config.epochs}"
         steps, batch = len(task.batches), self.position.batch
@@ -268,7 +124,7 @@ class Training(Generic[Part]):
         with track(title, total=steps, done=batch, shown=ranks.is_main, events=events) as progress:
             started = time.monotonic()
             for parts in task.batches.epoch(self.position.epoch, start=batch):
-                self._add(task.optimizer.step(parts, self.position.step + 1))
+                self._add(task.updater.step(parts, self.position.step + 1))
                 self.position.step += 1
                 self.position.batch += 1
                 now = time.monotonic()
@@ -292,7 +148,7 @@ class Training(Generic[Part]):
         for update in updates:
             if not update.finite:
                 # the images of all ranks, since losses are summed before anyone reads them
-                shares = self.task.optimizer.ranks.all_gather(update.image_ids)
+                shares = self.task.updater.ranks.all_gather(update.image_ids)
                 images = ", ".join(name for share in shares for name in share)
                 raise A2Error(
                     f"loss is not finite at step {update.number}: {update.summary()} "
@@ -306,15 +162,15 @@ class Training(Generic[Part]):
                 self.record.update(update)
 
     def _save(self) -> None:
-        self._add(self.task.optimizer.flush())
+        self._add(self.task.updater.flush())
         self.saved.save(self.position)
 
     def _end_epoch(self) -> None:
         """Validate, write the epoch's line and a checkpoint, and log the result."""
         task, position = self.task, self.position
-        self._add(task.optimizer.flush())
+        self._add(task.updater.flush())
         task.network.eval()  # `run_epoch` switches back
-        with task.optimizer.averaged():
+        with task.updater.averaged():
             figures = task.validation.figures()
         speed = f"{task.unit}_per_second"
         line = {
@@ -322,14 +178,14 @@ class Training(Generic[Part]):
             "step": position.step,
             **{name: total / len(task.batches) for name, total in position.sums.items()},
             **figures,
-            "lr": task.optimizer.lr(position.step),
+            "lr": task.updater.lr(position.step),
             speed: round(position.amount / max(position.seconds, 1e-9)),
         }
         if self.record is not None:
             # before the checkpoint: a run that dies in between writes the line again
             self.record.epoch(line)
             self.record.scalars("train", {speed: line[speed]}, position.step)
-            with task.optimizer.averaged():
+            with task.updater.averaged():
                 board = {**figures, **task.validation.scalars()}
             self.record.scalars("validation", board, position.step)
             task.validation.warn(line)
@@ -352,7 +208,7 @@ class Training(Generic[Part]):
 def _report_end(task: TrainingTask[Part], position: Position, run: TrainingRun) -> None:
     """Write and log what the finished training did."""
     config, selection, score = task.config, position.selection, task.validation.score
-    rates = [task.optimizer.lr(number) for number in (1, position.step)]
+    rates = [task.updater.lr(number) for number in (1, position.step)]
     summary = TrainingSummary(
         epochs=position.epoch,
         most_epochs=config.epochs,

@@ -112,12 +112,12 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
     ),
     "train-xe": (
         *_CAPTIONER_TRAINING,
-        Point("a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step"),
+        Point("a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyUpdater.step"),
     ),
     "train-scst": (
         *_CAPTIONER_TRAINING,
         Point("a2cap.model.self_critical.rollouts:generate_rollouts"),
-        Point("a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step"),
+        Point("a2cap.pipeline.training.captioner.self_critical:SelfCriticalUpdater.step"),
     ),
     "evaluate": (
         *_ENGINE,
@@ -132,7 +132,7 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.extract.weights.load:save_detector", writes=1),
         Point("a2cap.extract.image:read_image"),
         Point("a2cap.pipeline.training.detector.labelled_images:read_detector_data"),
-        Point("a2cap.pipeline.training.detector.train:DetectorOptimizer.step"),
+        Point("a2cap.pipeline.training.detector.train:DetectorUpdater.step"),
         Point("a2cap.pipeline.training.detector.validation:DetectorValidation.figures"),
         Point("a2cap.pipeline.training.detector.validation:detector_figures"),
     ),

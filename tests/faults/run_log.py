@@ -23,9 +23,9 @@ COMMIT = "a2cap.data.features.writer:FeatureWriter._commit"
 EXTRACT = "a2cap.pipeline.extraction.shard_worker:ShardWorker._add"
 RESUME = "a2cap.pipeline.training.checkpoints:SavedTraining.resume"
 UPDATES = (
-    "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyOptimizer.step",
-    "a2cap.pipeline.training.captioner.self_critical:SelfCriticalOptimizer.step",
-    "a2cap.pipeline.training.detector.train:DetectorOptimizer.step",
+    "a2cap.pipeline.training.captioner.cross_entropy:CrossEntropyUpdater.step",
+    "a2cap.pipeline.training.captioner.self_critical:SelfCriticalUpdater.step",
+    "a2cap.pipeline.training.detector.train:DetectorUpdater.step",
 )
 SAVE = "a2cap.pipeline.training.checkpoints:Checkpoints.save"
 WORK = "a2cap.pipeline.engine.events:EventLog.running"

@@ -46,9 +46,10 @@ from a2cap.pipeline.training.captioner.training_data import (
     require_kind_of_regions,
     shared_images,
 )
-from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
+from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import GravesRmsprop
 from a2cap.pipeline.training.training_run import TrainingRun
+from a2cap.pipeline.training.updates import Updater
 from a2cap.pipeline.weights.captioners import captioner_folder
 
 logger = logging.getLogger(__name__)
@@ -98,18 +99,18 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     supervision = None
     if config.supervision:
         supervision = NamedRegions.read(run.inputs["instances"].path, data.vocabulary)
-    optimizer = CrossEntropyOptimizer(
+    updater = CrossEntropyUpdater(
         captioner, config, ranks, steps_per_epoch=len(batches), supervision=supervision
     )
     task = TrainingTask(
-        "train", "a2 train", "tokens", config, captioner, batches, optimizer, validation
+        "train", "a2 train", "tokens", config, captioner, batches, updater, validation
     )
     best = run_training(task, run)
     if ranks.is_main:
         save_captioner(run.folder, best, description, data.vocabulary, features=features)
 
 
-class CrossEntropyOptimizer(Optimizer[Batch]):
+class CrossEntropyUpdater(Updater[Batch]):
     """Updates of a captioner and its mask network, each by its own loss and its own Adam."""
 
     def __init__(
@@ -201,7 +202,7 @@ def _optimiser(config: TrainConfig, side: list[nn.Parameter]) -> torch.optim.Opt
 
 
 def _measurements(losses: TwoLosses) -> list[Tensor]:
-    """Return the measurements in the order of `CrossEntropyOptimizer.names`, detached."""
+    """Return the measurements in the order of `CrossEntropyUpdater.names`, detached."""
     measured = [losses.caption.detach(), *(p.detach() for p in losses.penalties.values())]
     if losses.mask is not None and losses.statistics is not None:
         masks = losses.statistics

@@ -44,8 +44,9 @@ from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.captioner.training_data import read_training_data
 from a2cap.pipeline.training.checkpoints import derived_seed
 from a2cap.pipeline.training.extended_training import read_epochs
-from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
+from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
+from a2cap.pipeline.training.updates import Updater
 
 
 def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
@@ -72,7 +73,7 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
         )
     torch.manual_seed(config.seed)
     rewards = ImageRewards.read(captions, config, device=device)
-    optimizer = SelfCriticalOptimizer(loaded.captioner, config, rewards, ranks)
+    updater = SelfCriticalUpdater(loaded.captioner, config, rewards, ranks)
     validation = CaptionValidation(
         loaded.captioner, data, config, loaded.description, ranks, best_score(model, config)
     )
@@ -80,7 +81,7 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
         validation = replace(validation, start=start_score(validation))
     batches = training_batches(validation, run.runtime)
     task = TrainingTask(
-        "scst", "a2 train", "tokens", config, loaded.captioner, batches, optimizer, validation
+        "scst", "a2 train", "tokens", config, loaded.captioner, batches, updater, validation
     )
     best = run_training(task, run)
     if ranks.is_main:
@@ -174,7 +175,7 @@ class ImageRewards:
         return self._reward(torch.tensor(numbers, device=captions.device), captions)
 
 
-class SelfCriticalOptimizer(Optimizer[Batch]):
+class SelfCriticalUpdater(Updater[Batch]):
     """Updates of a captioner by the rewards of sampled captions."""
 
     value_type = torch.float64
@@ -234,12 +235,8 @@ class SelfCriticalOptimizer(Optimizer[Batch]):
         return loss + mask_loss * true_tokens, measured
 
     def count(self, part: Batch) -> int:
-        """Return nothing: the tokens are those that will be sampled."""
+        """Return 0: the losses are sums, and their tokens will be sampled."""
         return 0
-
-    def weight(self, count: int, amount: int) -> float:
-        """Return 1: the losses are sums, which `divisors` divide by the tokens of all ranks."""
-        return 1.0
 
     def divisors(self, values: Tensor) -> Sequence[Tensor]:
         """Return the sampled tokens of all ranks, and those of the ground truth."""

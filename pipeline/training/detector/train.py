@@ -40,8 +40,9 @@ from a2cap.pipeline.training.detector.validation import (
     detector_figures,
     family_ids,
 )
-from a2cap.pipeline.training.loop import Optimizer, TrainingTask, run_training
+from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
+from a2cap.pipeline.training.updates import Updater
 
 logger = logging.getLogger(__name__)
 
@@ -136,10 +137,10 @@ def train_detector(config: DetectorConfig, run: TrainingRun) -> DetectorData:
         workers=run.runtime.workers,
     )
     steps = config.epochs * len(batches)
-    optimizer = DetectorOptimizer(detector, config, steps=steps, ranks=ranks)
+    updater = DetectorUpdater(detector, config, steps=steps, ranks=ranks)
     validation = DetectorValidation(detector, data.validation, config, ranks)
     task = TrainingTask(
-        "detector", "a2 detector train", "images", config, detector, batches, optimizer, validation
+        "detector", "a2 detector train", "images", config, detector, batches, updater, validation
     )
     best = run_training(task, run)
     if ranks.is_main:
@@ -212,7 +213,7 @@ def _save(
     write_json(directory / DETECTOR_NAMES, names)
 
 
-class DetectorOptimizer(Optimizer[DetectorPart]):
+class DetectorUpdater(Updater[DetectorPart]):
     """Updates of a detector.
 
     Only the sampled anchors and regions and the statistics of learnt normalisations, each of one

@@ -5,9 +5,9 @@ import signal
 import pytest
 
 from a2cap.pipeline.runtime.distributed import Ranks
-from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
-from a2cap.pipeline.training.captioner.self_critical import SelfCriticalOptimizer
-from a2cap.pipeline.training.detector.train import DetectorOptimizer
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
+from a2cap.pipeline.training.captioner.self_critical import SelfCriticalUpdater
+from a2cap.pipeline.training.detector.train import DetectorUpdater
 from tests.pipeline.training.runs import CaptionerTraining, DetectorTraining
 
 
@@ -70,6 +70,6 @@ def signals(monkeypatch):
 
         return step_and_signal
 
-    for optimizer in (CrossEntropyOptimizer, SelfCriticalOptimizer, DetectorOptimizer):
-        monkeypatch.setattr(optimizer, "step", signal_after(optimizer.step))
+    for updater in (CrossEntropyUpdater, SelfCriticalUpdater, DetectorUpdater):
+        monkeypatch.setattr(updater, "step", signal_after(updater.step))
     return at

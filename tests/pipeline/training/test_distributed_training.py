@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from a2cap.data.errors import InputError
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.training.captioner import cross_entropy
-from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
 from a2cap.pipeline.training.checkpoints import Checkpoints
 from tests.pipeline.training.runs import (
     assert_equal_results,
@@ -159,14 +159,14 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_and_names_the_images_of_all(
 
 
 def test_a_rank_that_dies_ends_the_others_with_an_error(train, together, tmp_path, monkeypatch):
-    update = CrossEntropyOptimizer.step
+    update = CrossEntropyUpdater.step
 
     def die(self, parts, number):
         if number == 6 and Ranks.current().rank == 1:
             raise InputError("its disk is gone")
         return update(self, parts, number)
 
-    monkeypatch.setattr(CrossEntropyOptimizer, "step", die)
+    monkeypatch.setattr(CrossEntropyUpdater, "step", die)
     found = tmp_path / "died"
     one, other = together(2, lambda _: outcome(lambda: train(found)))
     assert other == "its disk is gone"

@@ -16,10 +16,10 @@ from a2cap.data.scenes.generate import write_scenes
 from a2cap.data.scenes.objects import OBJECT_CATEGORIES
 from a2cap.pipeline.training import loop
 from a2cap.pipeline.training.captioner import caption_validation, cross_entropy
-from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
 from a2cap.pipeline.training.captioner.training_data import read_training_data
 from a2cap.pipeline.training.checkpoints import Checkpoints
-from a2cap.pipeline.training.detector.train import DetectorOptimizer
+from a2cap.pipeline.training.detector.train import DetectorUpdater
 from a2cap.pipeline.training.summary import TrainingSummary
 from tests.data.messages import message_of
 from tests.pipeline.training.runs import (
@@ -108,7 +108,7 @@ VALIDATED = ("validation_loss", "CIDEr")
 METRICS = {
     "cross-entropy": ["loss", "mask_loss", "mean_mask", *VALIDATED, "lr", "tokens_per_second"],
     "self-critical": ["loss", "reward", "baseline", *VALIDATED, "lr", "tokens_per_second"],
-    "detector": [*DetectorOptimizer.names, "AP", "AP50", "AP75", "lr", "images_per_second"],
+    "detector": [*DetectorUpdater.names, "AP", "AP50", "AP75", "lr", "images_per_second"],
 }
 
 
@@ -270,14 +270,14 @@ def test_a_loss_that_is_not_finite_is_reported_and_keeps_the_last_good_checkpoin
 ):
     poison(monkeypatch, 6, **changes)
     seen = []
-    update = CrossEntropyOptimizer.step
+    update = CrossEntropyUpdater.step
 
     def step(self, parts, number):
         seen.append(parts[0].image_ids)
         self.read_interval = read_interval
         return update(self, parts, number)
 
-    monkeypatch.setattr(CrossEntropyOptimizer, "step", step)
+    monkeypatch.setattr(CrossEntropyUpdater, "step", step)
     message, kept = refused(train, tmp_path / "poisoned")
     assert re.fullmatch(
         rf"loss is not finite at step 6: loss {losses}, gradient norm nan "

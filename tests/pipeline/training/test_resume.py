@@ -12,7 +12,7 @@ from a2cap.data.files.checksum import sha256_of
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.training import checkpoints
-from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyOptimizer
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
 from tests.model.kinds import KINDS, VARIANTS
 from tests.pipeline.training.runs import (
     assert_equal_results,
@@ -66,7 +66,7 @@ def test_a_signal_that_also_ends_other_ranks_is_a_stop_and_not_an_error(
             signal.raise_signal(number_of_signal)
         raise RuntimeError("connection closed by peer")
 
-    monkeypatch.setattr(CrossEntropyOptimizer, "step", update)
+    monkeypatch.setattr(CrossEntropyUpdater, "step", update)
     with pytest.raises(raised):
         train(tmp_path / "ended", workers=1)
     assert checkpoint_steps(tmp_path / "ended") == []

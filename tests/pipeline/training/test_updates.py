@@ -9,8 +9,8 @@ from torch import nn
 
 from a2cap.pipeline.runtime.distributed import SINGLE
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
-from a2cap.pipeline.training.loop import Optimizer
 from a2cap.pipeline.training.training_parts import Update
+from a2cap.pipeline.training.updates import Updater
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Numbers:
         return ("7",)
 
 
-class Sides(Optimizer[Numbers]):
+class Sides(Updater[Numbers]):
     """Two parameters that a loss multiplies by the mean of the numbers, and by its double."""
 
     names = ("loss",)
@@ -67,10 +67,10 @@ def test_parts_count_by_their_share_of_the_batch():
     ("clip_norm", "clipped"), [(1.0, [1.0, 0.5]), (None, [3.0, 0.5]), (1e6, [3.0, 0.5])]
 )
 def test_each_side_is_divided_and_clipped_by_itself(clip_norm, clipped):
-    optimizer = Sides(TrainConfig(clip_norm=clip_norm), divided=(2.0, 24.0))
-    [found] = optimizer.step([Numbers(torch.tensor([6.0]))], 1)
+    updater = Sides(TrainConfig(clip_norm=clip_norm), divided=(2.0, 24.0))
+    [found] = updater.step([Numbers(torch.tensor([6.0]))], 1)
     assert found.gradient_norm == pytest.approx(math.hypot(3.0, 0.5))
-    gradients = [parameter.grad.item() for parameter in optimizer.parameters]
+    gradients = [parameter.grad.item() for parameter in updater.parameters]
     assert gradients == pytest.approx(clipped, rel=1e-5)
 
 
@@ -79,24 +79,24 @@ def test_each_side_is_divided_and_clipped_by_itself(clip_norm, clipped):
     ("value", "factor"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan), (1.0, math.inf)]
 )
 def test_a_loss_or_gradient_that_is_not_finite_changes_neither_side(value, factor, clip_norm):
-    optimizer = Sides(TrainConfig(clip_norm=clip_norm))
-    optimizer.parameters[1].register_hook(lambda gradient: gradient * factor)
-    [found] = optimizer.step([Numbers(torch.tensor([value]))], 1)
+    updater = Sides(TrainConfig(clip_norm=clip_norm))
+    updater.parameters[1].register_hook(lambda gradient: gradient * factor)
+    [found] = updater.step([Numbers(torch.tensor([value]))], 1)
     assert not found.finite
     assert math.isfinite(found.means["loss"]) == math.isfinite(value)
-    assert [one.item() for one in optimizer.parameters] == [1.0, 1.0]
+    assert [one.item() for one in updater.parameters] == [1.0, 1.0]
 
 
 def test_measurements_are_read_in_intervals_and_before_a_checkpoint():
-    at_once, optimizer = Sides(TrainConfig()), Sides(TrainConfig())
-    optimizer.read_interval = 3
+    at_once, updater = Sides(TrainConfig()), Sides(TrainConfig())
+    updater.read_interval = 3
     parts = [Numbers(torch.tensor([1.0]))]
     expected = [update for number in range(1, 6) for update in at_once.step(parts, number)]
-    found = [optimizer.step(parts, number) for number in range(1, 6)]
+    found = [updater.step(parts, number) for number in range(1, 6)]
     assert found == [[], [], expected[:3], [], []]
     assert [update.number for update in expected] == [1, 2, 3, 4, 5]
-    assert optimizer.flush() == expected[3:]
-    assert optimizer.flush() == []
+    assert updater.flush() == expected[3:]
+    assert updater.flush() == []
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner import cross_entropy
 from a2cap.pipeline.training.captioner.cross_entropy import (
-    CrossEntropyOptimizer,
+    CrossEntropyUpdater,
     learning_rate,
     start_from,
     warn_of_another_extractor,
@@ -62,9 +62,9 @@ def batch():
     return Batch(("1", "2"), features * region_mask[..., None], boxes, region_mask, tokens)
 
 
-def update(optimizer, batch, number):
+def update(updater, batch, number):
     """Make one update on a whole batch."""
-    [losses] = optimizer.step([batch], number)
+    [losses] = updater.step([batch], number)
     return losses
 
 
@@ -112,7 +112,7 @@ def test_an_update_changes_each_side_by_its_own_loss_only(
     torch.optim.Adam(parameters, lr=config.lr, betas=config.betas).step()
     before = [parameter.clone() for parameter in parameters_of(model)]
 
-    update(CrossEntropyOptimizer(model, config), batch, 1)
+    update(CrossEntropyUpdater(model, config), batch, 1)
 
     after = list(parameters_of(model))
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
@@ -121,7 +121,7 @@ def test_an_update_changes_each_side_by_its_own_loss_only(
 
 def test_the_caption_loss_covers_all_tokens_and_eos_after_bos(batch):
     model = captioner()
-    found = update(CrossEntropyOptimizer(copy.deepcopy(model), CONSTANT), batch, 1)
+    found = update(CrossEntropyUpdater(copy.deepcopy(model), CONSTANT), batch, 1)
     model.schedule_step.fill_(1)
     memory = model.encode(batch.features, batch.boxes, batch.region_mask)
     log_probs = model(memory, decoder_input(batch.tokens, bos=1))
@@ -141,9 +141,9 @@ MASKS = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
 def test_masks_have_an_optimizer_and_measurements_only_with_fusion(
     batch, fusion, optimizers, reported
 ):
-    optimizer = CrossEntropyOptimizer(captioner(fusion=fusion), CONSTANT)
-    found = update(optimizer, batch, 1)
-    assert len(optimizer.state_dict()["optimizers"]) == optimizers
+    updater = CrossEntropyUpdater(captioner(fusion=fusion), CONSTANT)
+    found = update(updater, batch, 1)
+    assert len(updater.state_dict()["optimizers"]) == optimizers
     assert found.scalars.keys() == {"caption_loss", "lr", *reported}
     means = {name: found.scalars[name] for name in ("mask_loss", "mean_mask") if reported}
     assert found.means == {"loss": found.scalars["caption_loss"], "mask_loss": 0.0, **means}
@@ -153,7 +153,7 @@ def test_masks_have_an_optimizer_and_measurements_only_with_fusion(
 
 def test_the_schedule_step_is_the_number_of_the_update(batch):
     model = captioner(fusion="decay")
-    update(CrossEntropyOptimizer(model, CONSTANT), batch, 7)
+    update(CrossEntropyUpdater(model, CONSTANT), batch, 7)
     assert model.schedule_step.item() == 7
 
 
@@ -190,9 +190,9 @@ def uneven(batch):
 def test_the_gradient_of_parts_is_that_of_the_whole_batch(uneven, fusion, rows):
     config = clipped_at(0.5)
     whole, parted = captioner(fusion=fusion), captioner(fusion=fusion)
-    expected = update(CrossEntropyOptimizer(whole, config), uneven, 1)
+    expected = update(CrossEntropyUpdater(whole, config), uneven, 1)
     parts = [part(uneven, some) for some in rows]
-    [found] = CrossEntropyOptimizer(parted, config).step(parts, 1)
+    [found] = CrossEntropyUpdater(parted, config).step(parts, 1)
     for (name, one), other in zip(parted.named_parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
     assert_same_losses(found, expected)
@@ -222,13 +222,13 @@ def test_ranks_make_the_same_update_as_a_single_rank(uneven, fusion, together):
 
     def updates(group):
         model = captioner(fusion=fusion).double()
-        optimizer = CrossEntropyOptimizer(model, config, group)
-        found = [optimizer.step(shares[group.rank], number) for number in (1, 2)]
+        updater = CrossEntropyUpdater(model, config, group)
+        found = [updater.step(shares[group.rank], number) for number in (1, 2)]
         return found, model.state_dict()
 
     alone = captioner(fusion=fusion).double()
-    optimizer = CrossEntropyOptimizer(alone, config)
-    expected = [update(optimizer, uneven, number) for number in (1, 2)]
+    updater = CrossEntropyUpdater(alone, config)
+    expected = [update(updater, uneven, number) for number in (1, 2)]
     made = together(3, updates)
     for found, tensors in made:
         for [losses], of_one in zip(found, expected, strict=True):
@@ -240,8 +240,8 @@ def test_ranks_make_the_same_update_as_a_single_rank(uneven, fusion, together):
 
 def test_bf16_gives_close_losses_and_keeps_state_in_float32(batch):
     model, other = captioner(), captioner()
-    exact = update(CrossEntropyOptimizer(model, CONSTANT), batch, 1)
-    kept = CrossEntropyOptimizer(other, BF16)
+    exact = update(CrossEntropyUpdater(model, CONSTANT), batch, 1)
+    kept = CrossEntropyUpdater(other, BF16)
     found = update(kept, batch, 1)
     assert found.scalars == pytest.approx(exact.scalars, rel=0.02, abs=0.02)
     assert found.scalars != exact.scalars
@@ -251,10 +251,10 @@ def test_bf16_gives_close_losses_and_keeps_state_in_float32(batch):
 
 
 def test_a_batch_without_captions_is_rejected(batch):
-    optimizer, bare = CrossEntropyOptimizer(captioner(), CONSTANT), replace(batch, tokens=None)
+    updater, bare = CrossEntropyUpdater(captioner(), CONSTANT), replace(batch, tokens=None)
     message = "^batch has no captions; train on batches of a CaptionDataset$"
     with pytest.raises(ValueError, match=message):
-        update(optimizer, bare, 1)
+        update(updater, bare, 1)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,10 @@ def test_a_batch_without_captions_is_rejected(batch):
     [("constant", 0.3, [0.3, 0.3, 0.3]), ("noam", 0.6, [0.0375, 0.075, 0.0375])],
 )
 def test_an_update_uses_the_rate_of_its_number(batch, schedule, lr, rates):
-    optimizer = CrossEntropyOptimizer(captioner(), TrainConfig(schedule=schedule, lr=lr, warmup=4))
+    updater = CrossEntropyUpdater(captioner(), TrainConfig(schedule=schedule, lr=lr, warmup=4))
     for number, rate in zip((2, 4, 16), rates, strict=True):
-        assert update(optimizer, batch, number).scalars["lr"] == pytest.approx(rate)
-        groups = [adam.param_groups[0] for _, adam in optimizer.sides]
+        assert update(updater, batch, number).scalars["lr"] == pytest.approx(rate)
+        groups = [adam.param_groups[0] for _, adam in updater.sides]
         assert [group["lr"] for group in groups] == pytest.approx([rate, rate])
 
 
@@ -304,7 +304,7 @@ def test_a_step_schedule_decays_every_few_epochs_and_a_cosine_ends_at_zero():
 )
 def test_the_optimiser_of_each_name_has_its_settings_on_both_sides(name, expected):
     config = TrainConfig(optimiser=name.removeprefix("graves"), weight_decay=0.1)
-    for _, optimiser in CrossEntropyOptimizer(make("gru"), config).sides:
+    for _, optimiser in CrossEntropyUpdater(make("gru"), config).sides:
         assert type(optimiser).__name__.lower() == name
         [group] = optimiser.param_groups
         assert {**expected, "weight_decay": 0.1}.items() <= group.items()
@@ -318,17 +318,17 @@ def test_scheduled_sampling_rises_by_epochs(batch, monkeypatch):
 
     monkeypatch.setattr(cross_entropy, "scheduled_inputs", note)
     config = TrainConfig(scheduled_sampling=0.5, scheduled_sampling_epochs=4)
-    optimizer = CrossEntropyOptimizer(captioner(), config, steps_per_epoch=2)
+    updater = CrossEntropyUpdater(captioner(), config, steps_per_epoch=2)
     for number in range(1, 14, 2):
-        optimizer.losses(batch, number, 0)
+        updater.losses(batch, number, 0)
     assert rates == [0.125, 0.25, 0.375, 0.5, 0.5, 0.5]  # none in the first epoch
 
 
 def test_label_smoothing_trains_and_is_reported_apart(batch):
     plain, smoothed = captioner(), captioner()
     config = CONSTANT.model_copy(update={"label_smoothing": 0.2})
-    before = update(CrossEntropyOptimizer(plain, CONSTANT), batch, 1)
-    found = update(CrossEntropyOptimizer(smoothed, config), batch, 1)
+    before = update(CrossEntropyUpdater(plain, CONSTANT), batch, 1)
+    found = update(CrossEntropyUpdater(smoothed, config), batch, 1)
     assert found.means["loss"] == before.means["loss"]
     assert found.means["label_smoothing"] != 0
     assert "label_smoothing" not in before.means
@@ -338,33 +338,33 @@ def test_label_smoothing_trains_and_is_reported_apart(batch):
 def test_the_average_of_the_weights_is_validated_and_resumed(batch):
     model = captioner()
     config = CONSTANT.model_copy(update={"ema": 0.2})
-    optimizer = CrossEntropyOptimizer(model, config)
+    updater = CrossEntropyUpdater(model, config)
     [parameter, *_] = caption_parameters(model)
     expected = parameter.detach().clone()
     for number, decay in ((1, 2 / 11), (2, 0.2), (3, 0.2)):
-        update(optimizer, batch, number)
+        update(updater, batch, number)
         expected = decay * expected + (1 - decay) * parameter.detach()
     weights = copy.deepcopy(model)
-    with optimizer.averaged():
+    with updater.averaged():
         torch.testing.assert_close(parameter.detach(), expected)
-        saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        saved = copy.deepcopy((model.state_dict(), updater.state_dict()))
     assert equal(model, weights)
 
     resumed = captioner()
-    other = CrossEntropyOptimizer(resumed, config)
+    other = CrossEntropyUpdater(resumed, config)
     resumed.load_state_dict(saved[0])
     other.load_state_dict(saved[1])
-    for one in (optimizer, other):
+    for one in (updater, other):
         update(one, batch, 4)
     assert equal(resumed, model)
-    with optimizer.averaged(), other.averaged():
+    with updater.averaged(), other.averaged():
         assert equal(resumed, model)
         assert not equal(resumed, weights)
 
 
 def test_both_sides_contain_every_parameter_once():
     model = captioner()
-    sides = CrossEntropyOptimizer(model, CONSTANT).sides
+    sides = CrossEntropyUpdater(model, CONSTANT).sides
     held = [p for _, adam in sides for group in adam.param_groups for p in group["params"]]
     assert sorted(map(id, held)) == sorted(map(id, model.parameters()))
     assert all(isinstance(parameter, nn.Parameter) for parameter in held)

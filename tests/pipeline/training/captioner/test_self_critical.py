@@ -18,7 +18,7 @@ from a2cap.data.errors import A2Error, ConfigError
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.configuration import load_config, override
-from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalOptimizer
+from a2cap.pipeline.training.captioner.self_critical import ImageRewards, SelfCriticalUpdater
 from a2cap.pipeline.training.captioner.training_data import read_training_data
 from tests.data.messages import message_of
 from tests.experiments import copied_captioner, swap_words
@@ -85,7 +85,7 @@ def test_the_reward_rises(refine, tmp_path):
 
 @pytest.fixture
 def ready(refine):
-    """A captioner, a batch of six images, and the optimizer under some overrides."""
+    """A captioner, a batch of six images, and the updater under some overrides."""
 
     def make(*overrides, double=True):
         config = load_config(refine.config_file, (*SMALL_SCST, *overrides)).scst
@@ -95,7 +95,7 @@ def ready(refine):
         dataset = CaptionDataset(data.store.path, data.captions, "train", seed=0)
         batch = next(Batches(dataset, collate, batch_size=6, seed=0).epoch(0))
         rewards = ImageRewards.read(refine.captions, config, device=cpu)
-        return captioner, batch, SelfCriticalOptimizer(captioner, config, rewards)
+        return captioner, batch, SelfCriticalUpdater(captioner, config, rewards)
 
     return make
 
@@ -110,11 +110,11 @@ def test_samples_depend_only_on_the_number_of_the_update(ready):
 
 
 def test_dropout_is_off_unless_rescoring_uses_it(ready):
-    captioner, batch, optimizer = ready()
-    optimizer.step(batch, 1)
+    captioner, batch, updater = ready()
+    updater.step(batch, 1)
     assert not captioner.training
-    captioner, batch, optimizer = ready("scst.dropout=rescore")
-    optimizer.step(batch, 1)
+    captioner, batch, updater = ready("scst.dropout=rescore")
+    updater.step(batch, 1)
     assert captioner.training
 
 
@@ -122,17 +122,17 @@ def test_penalties_of_the_captioner_have_a_gradient(ready, monkeypatch):
     """Gradients with a penalty differ by the penalty's, which is per token of the samples."""
     found = []
     for weight in (0.0, 0.5):
-        captioner, batch, optimizer = ready()
+        captioner, batch, updater = ready()
         bias = captioner.decoder.output.bias
 
         def penalties(scored, memory, captions, weight=weight, bias=bias):
             return {"further": weight * bias.sum()}
 
         monkeypatch.setattr(captioner, "penalties", penalties)
-        for _, adam in optimizer.sides:
+        for _, adam in updater.sides:
             monkeypatch.setattr(adam, "step", lambda: None)
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_, **__: torch.ones(()))
-        optimizer.step(batch, 1)
+        updater.step(batch, 1)
         found.append(bias.grad.clone())
     torch.testing.assert_close(
         found[1] - found[0], torch.full_like(found[0], 0.5), atol=1e-5, rtol=0
@@ -150,8 +150,8 @@ def test_hard_attention_is_not_rescored_with_dropout(refine, tmp_path, monkeypat
 
 
 def test_an_update_reports_rewards_losses_and_length(ready):
-    _, batch, optimizer = ready("scst.mask=continued")
-    (update,) = optimizer.step(batch, 1)
+    _, batch, updater = ready("scst.mask=continued")
+    (update,) = updater.step(batch, 1)
     assert update.finite
     assert update.amount > 0
     assert update.image_ids == tuple(name for part in batch for name in part.image_ids)

@@ -23,7 +23,7 @@ from a2cap.pipeline.training.detector import train as detector_training
 from a2cap.pipeline.training.detector.labelled_images import read_detector_data
 from a2cap.pipeline.training.detector.train import (
     DetectorDataset,
-    DetectorOptimizer,
+    DetectorUpdater,
     collate,
     detector_learning_rate,
     new_detector,
@@ -277,14 +277,14 @@ def parts_of(labelled, data):
 
 @pytest.fixture
 def started(labelled, data):
-    """Return a function that gives a random detector and its optimizer."""
+    """Return a function that gives a random detector and its updater."""
 
     def started(ranks=SINGLE, **changes):
         config = labelled.config(**changes)
         detector = TrainableDetector(
             new_detector(config, data), learns_norms=config.norms == "learnt"
         )
-        return detector, DetectorOptimizer(detector, config, steps=100, ranks=ranks)
+        return detector, DetectorUpdater(detector, config, steps=100, ranks=ranks)
 
     return started
 
@@ -299,10 +299,10 @@ def gradients(detector):
 
 @pytest.mark.slow
 def test_an_update_reports_five_losses_and_their_weighted_sum(started, parts_of):
-    _, optimizer = started(attribute_weight=0.25, lr=0.5, warmup=4)
-    [update] = optimizer.step(parts_of(), 2)
-    assert list(update.means) == list(DetectorOptimizer.names)
-    parts = {name: update.means[name] for name in DetectorOptimizer.names[1:]}
+    _, updater = started(attribute_weight=0.25, lr=0.5, warmup=4)
+    [update] = updater.step(parts_of(), 2)
+    assert list(update.means) == list(DetectorUpdater.names)
+    parts = {name: update.means[name] for name in DetectorUpdater.names[1:]}
     weighted = sum(parts.values()) - 0.75 * parts["attributes"]
     assert update.means["loss"] == pytest.approx(weighted, rel=1e-5)
     assert (update.number, update.amount) == (2, 4)
@@ -319,9 +319,9 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
     found = {}
     for parts in (1, accumulate):
-        detector, optimizer = started(accumulate=parts, clip_norm=None, proposals=20, **EVERYTHING)
+        detector, updater = started(accumulate=parts, clip_norm=None, proposals=20, **EVERYTHING)
         assert len(parts_of(parts)) == parts
-        [update] = optimizer.step(parts_of(parts), 1)
+        [update] = updater.step(parts_of(parts), 1)
         found[parts] = update, gradients(detector)
     (whole, expected), (divided, sums) = found.values()
     assert divided.means == pytest.approx(whole.means, rel=1e-5)
@@ -336,11 +336,11 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(
 
 def test_a_rank_without_a_part_adds_no_gradient_and_no_loss(started, monkeypatch):
     """As in a batch with fewer images than ranks."""
-    detector, optimizer = started(ranks=Ranks(rank=1, count=2))
+    detector, updater = started(ranks=Ranks(rank=1, count=2))
     monkeypatch.setattr(Ranks, "sum", lambda self, values: values + (values.ndim == 0))
     monkeypatch.setattr(GradientSum, "overlapped", lambda self, parts: parts)
     monkeypatch.setattr(GradientSum, "wait", lambda self: None)
-    [update] = optimizer.step([], 1)
+    [update] = updater.step([], 1)
     assert (update.image_ids, update.amount) == ((), 1)
     assert set(update.means.values()) == {0.0}
     assert gradients(detector) == {}
@@ -352,9 +352,9 @@ def test_sampling_depends_only_on_seed_update_part_and_rank(labelled, started, p
         detector, _ = started()  # the same network for each seed
         config = labelled.config(seed=seed, regions=4, anchors=8)
         ranks = Ranks(rank=rank, count=1)
-        optimizer = DetectorOptimizer(detector, config, steps=100, ranks=ranks)
+        updater = DetectorUpdater(detector, config, steps=100, ranks=ranks)
         [part] = parts_of()
-        return optimizer.losses(part, number, index)[1].tolist()
+        return updater.losses(part, number, index)[1].tolist()
 
     first = loss()
     torch.manual_seed(5)
@@ -386,9 +386,9 @@ def test_the_rate_rises_linearly_and_falls_along_half_a_cosine(labelled, warmup,
 def test_the_optimizer_applies_gradient_rate_and_decay(started, parts_of, optimiser):
     """Only matrices and filters decay."""
     changes = {"lr": 0.01, "warmup": 0, "weight_decay": 0.5, "clip_norm": None}
-    detector, optimizer = started(optimiser=optimiser, **changes)
+    detector, updater = started(optimiser=optimiser, **changes)
     before = {name: p.detach().clone() for name, p in detector.named_parameters()}
-    [update] = optimizer.step(parts_of(), 1)
+    [update] = updater.step(parts_of(), 1)
     for name, parameter in detector.named_parameters():
         gradient, decay = parameter.grad, 0.5 if parameter.ndim > 1 else 0.0
         if optimiser == "sgd":
