@@ -21,6 +21,7 @@ from transformers.models.git.modeling_git import GitSelfAttention
 from transformers.models.trocr.modeling_trocr import TrOCRAttention
 
 from a2cap.model.adapting.adapted_attention import AdaptedAttention, CrossInputs
+from a2cap.model.adapting.removal import removal_in
 from a2cap.model.alignment import (
     AlignedAttention,
     Alignment,
@@ -228,11 +229,7 @@ def attend_adapted(
     keys: Tensor,
     values: Tensor,
     attention_mask: Tensor | None,
-    *,
-    a2_inputs: CrossInputs | None = None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend as the model does, or aligned; an attention function of `transformers`.
 
@@ -241,6 +238,34 @@ def attend_adapted(
     attention_mask: (B, 1, Q or 1, R), bool, True where to attend, or the summand of the scores.
     Returns (B, Q, H, d) and weights or None.
     """
+    removal = removal_in(attention.a2.layer)
+    if removal is None:
+        return _attend(attention, queries, keys, values, attention_mask, **kwargs)
+    mask = removal.mask(
+        attention.a2.layer,
+        attention_mask,
+        like=queries,
+        keys=keys.shape[2],
+        is_cross=kwargs.get("a2_inputs") is not None,
+        is_causal=getattr(attention, "is_causal", True),
+    )
+    states, weights = _attend(attention, queries, keys, values, mask, **kwargs)
+    return states.masked_fill(removal.sees_nothing(mask).transpose(1, 2), 0), weights
+
+
+def _attend(
+    attention: Any,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    a2_inputs: CrossInputs | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: object,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend as `attend_adapted` does, where no token is removed."""
     adapted: AdaptedAttention = attention.a2
     scale = queries.shape[-1] ** -0.5 if scaling is None else scaling
     eager = inspect.unwrap(type(attention).forward).__globals__["eager_attention_forward"]
@@ -300,6 +325,24 @@ class _Swapped(nn.Module):
 
     def forward(self: Any, *args: object, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """Attend over the patches; states (B, Q, D) and weights (B, H, Q, R)."""
+        removal = removal_in(self.a2.layer)
+        if removal is None:
+            plain: tuple[Tensor, Tensor | None] = self._attend(*args, **kwargs)
+            return plain
+        inputs, name = _read_inputs(self, super().forward, args, kwargs), self._mask_name
+        assert inputs.regions is not None
+        keys, given = inputs.regions.shape[1], kwargs.get(name)
+        mask = removal.mask(self.a2.layer, given, like=inputs.hidden, keys=keys, is_cross=True)
+        states, weights = self._attend(*args, **{**kwargs, name: mask})
+        nothing = self.out_proj.bias if hasattr(self, "out_proj") else states.new_zeros(1)
+        return torch.where(removal.sees_nothing(mask)[:, 0], nothing, states), weights
+
+    @property
+    def _mask_name(self) -> str:
+        # BLIP's own forward reads no other mask in a cross-attention
+        return "encoder_attention_mask" if hasattr(self, "query") else "attention_mask"
+
+    def _attend(self: Any, *args: object, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         plain = super().forward
         if self.a2.alignment is None:
             if self.a2.is_recorded and "output_attentions" in inspect.signature(plain).parameters:
@@ -312,8 +355,6 @@ class _Swapped(nn.Module):
         heads = _heads(self)
         keys, values = _keys_and_values(self, inputs, heads)
         queries = split_heads(_projections(self)[0](inputs.hidden), heads)
-        # BLIP's own forward reads no other mask in a cross-attention
-        name = "encoder_attention_mask" if hasattr(self, "query") else "attention_mask"
         rate = self.dropout.p if isinstance(self.dropout, nn.Dropout) else self.dropout
         attended, aligned = self.a2(
             queries,
@@ -321,7 +362,7 @@ class _Swapped(nn.Module):
             values,
             inputs,
             scale=queries.shape[-1] ** -0.5,
-            region_mask=_region_mask(kwargs.get(name), keys),
+            region_mask=_region_mask(kwargs.get(self._mask_name), keys),
             dropout=rate if self.training else 0.0,
         )
         states = merge_heads(attended)
@@ -356,7 +397,16 @@ class AdaptedGitAttention(GitSelfAttention):  # type: ignore[misc]
 
     def forward(self: Any, *args: object, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Attend as its class does; record the last query."""
-        states, weights = super().forward(*args, **kwargs)
+        plain = super().forward
+        if (removal := removal_in(self.a2.layer)) is not None:
+            given = inspect.signature(plain).bind(*args, **kwargs)
+            states, mask = given.arguments["hidden_states"], given.arguments["attention_mask"]
+            how = {"keys": mask.shape[-1], "is_cross": False}
+            given.arguments["attention_mask"] = removal.mask(
+                self.a2.layer, mask, like=states, **how
+            )
+            args, kwargs = given.args, given.kwargs
+        states, weights = plain(*args, **kwargs)
         queries = states.shape[1]
         weights_of_last = weights[:, :, -1:]
         self.a2.record(AlignedAttention(weights_of_last, weights_of_last), queries=queries)

@@ -4,18 +4,26 @@ The attention is recorded while `generate` runs, so that it works for every clas
 decoding in which each step runs the decoder once: greedy, beam search, sampling.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import LogitsProcessor
 
 from a2cap.model.adapting.adapted_attention import Recorded, recording
 from a2cap.model.adapting.cross_attention import AdaptedLayers
+from a2cap.model.adapting.removal import Removal, removing
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioner import StepAttention, average_attention
+
+_ROWS = 64
+"""Most subsets of an image's tokens at once."""
+_LOGITS = 1 << 26
+"""Predictions in memory at once: 256 MiB of float32."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,125 @@ def generate_captions(
         is_cut = len(tokens) == len(output.logits)
         captions.append(GeneratedCaption(tuple(tokens), score, steps, is_cut))
     return [captions[first : first + each] for first in range(0, len(captions), each)]
+
+
+class _Forced(LogitsProcessor):  # type: ignore[misc]
+    """The choice of given tokens, one at each step, whatever the model predicts."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = iter(tokens)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores, (B, V), that leave no other token."""
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, next(self._tokens)] = 0
+        return forced
+
+
+def _force(model: Any, inputs: Mapping[str, Tensor], tokens: Sequence[int]) -> Tensor:
+    """Return the log-probability of each token after the image and the tokens before, (B, L).
+
+    It is that of the same steps as of a generated caption, so that every class has it.
+    """
+    single: dict[str, object] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
+    with torch.no_grad():
+        output = model.generate(
+            **inputs,
+            **single,
+            logits_processor=[_Forced(tokens)],
+            max_new_tokens=len(tokens),
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+    pairs = zip(output.logits, tokens, strict=True)
+    chosen = [step.float().log_softmax(dim=-1)[:, token] for step, token in pairs]
+    return torch.stack(chosen, dim=1)
+
+
+def force_caption(
+    model: Any, layers: AdaptedLayers, inputs: Mapping[str, Tensor], tokens: Sequence[int]
+) -> GeneratedCaption:
+    """Return a given caption of one image, with its log-probability and attention at each token.
+
+    inputs: of `model.generate`, for one image; tokens: without prompt and end.
+    """
+    columns = image_columns(model, inputs)
+    with recording(None if columns is None else _padded(columns)) as recorded:
+        [log_probs] = _force(model, inputs, tokens)
+    count = None if columns is None else len(columns[0])
+    steps = _Trace(recorded, layers, count, 0).steps([0] * len(tokens))
+    return GeneratedCaption(tuple(tokens), float(log_probs.sum()), steps, False)
+
+
+def kept_token_log_probs(
+    model: Any,
+    layers: AdaptedLayers,
+    inputs: Mapping[str, Tensor],
+    tokens: Sequence[int],
+    kept: Tensor,
+) -> Tensor:
+    """Compute the log-probability of each token given S subsets of the image's tokens, (S, L).
+
+    inputs, tokens: as for `force_caption`; kept: (S, N) bool, of the N tokens to which that records
+    attention, none in a row being allowed. Those of a row without removed tokens are the model's
+    own, bit for bit. The image encoder sees the whole image: a token that is kept may tell of one
+    that is not.
+    """
+    columns = image_columns(model, inputs)
+    # the words of BLIP-2 have columns, the image of its Q-Former has all keys
+    own = None if columns is None or layers.words else columns[0]
+    is_whole = kept.all(dim=1)
+    found = kept.new_zeros(len(kept), len(tokens), dtype=torch.float32)
+    if is_whole.any():
+        found[is_whole] = _force(model, inputs, tokens)
+    vocabulary = model.config.get_text_config(decoder=True).vocab_size
+    most = max(1, min(_ROWS, _LOGITS // (len(tokens) * vocabulary)))
+    erased = (~is_whole).nonzero()[:, 0]
+    for first in range(0, len(erased), most):
+        rows = erased[first : first + most]
+        repeated = {name: torch.cat([values] * len(rows)) for name, values in inputs.items()}
+        removed = ~kept[rows]
+        if own is not None and model.config.is_encoder_decoder:
+            # an encoder of text and image is not adapted, but reads this mask
+            repeated["attention_mask"] = repeated["attention_mask"].clone()
+            repeated["attention_mask"][:, own] *= kept[rows].long()
+        with removing(Removal(layers.images, removed, own)), _encoded_once(model, len(rows)):
+            found[rows] = _force(model, repeated, tokens)
+    return found
+
+
+@contextmanager
+def _encoded_once(model: Any, copies: int) -> Iterator[None]:
+    """Encode one of several copies of an image, and repeat what the image encoder returns."""
+    encoder = model.get_encoder(modality="image")
+    if encoder is model:  # a class that names it otherwise
+        encoder = model.git.image_encoder if hasattr(model, "git") else model.get_encoder()
+    plain: Callable[..., object] = encoder.forward
+
+    def of_one(*args: object, **kwargs: object) -> object:
+        def first(value: object) -> object:
+            return value[: len(value) // copies] if isinstance(value, Tensor) else value
+
+        given = {name: first(value) for name, value in kwargs.items()}
+        return _repeated(plain(*map(first, args), **given), copies)
+
+    encoder.forward = of_one
+    try:
+        yield
+    finally:
+        del encoder.forward
+
+
+def _repeated(output: Any, copies: int) -> Any:
+    """Return tensors in tuples, lists or an output of `transformers`, each several times."""
+    if isinstance(output, Tensor):
+        return output.repeat(copies, *[1] * (output.ndim - 1))
+    if isinstance(output, Mapping):
+        pairs = {name: _repeated(value, copies) for name, value in output.items()}
+        return type(output)(**pairs)
+    if isinstance(output, tuple | list):
+        return type(output)(_repeated(value, copies) for value in output)
+    return output
 
 
 def image_columns(model: Any, inputs: Mapping[str, Tensor]) -> list[Tensor] | None:

@@ -1,0 +1,144 @@
+"""Removed tokens of an image, against slow references: the model without their columns."""
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
+
+from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
+from a2cap.model.adapting.generation import (  # noqa: E402
+    force_caption,
+    image_columns,
+    kept_token_log_probs,
+)
+from a2cap.model.adapting.removal import Removal, removing  # noqa: E402
+from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
+from tests.model.adapting import captioners, vision_language  # noqa: E402
+from tests.model.adapting.test_vision_language import IMAGES  # noqa: E402
+from tests.model.kinds import refusal  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+NONE = AlignmentConfig(fusion="none")
+TOKENS = [5, 6, 7, 8]
+QUICK = ("llava", "git", "blip")
+EACH = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=() if one in QUICK else pytest.mark.slow)
+        for one in (*vision_language.BUILDERS, *captioners.BUILDERS)
+    ],
+)
+
+
+def prepared(name):
+    """Return an adapted model, its layers, and the inputs of one image."""
+    if name in vision_language.BUILDERS:
+        small = vision_language.build(name)
+        model, given = small.model, vision_language.inputs(small, IMAGES[:1])
+    else:
+        model, given = captioners.build(name), captioners.inputs(name, images=1)
+    return model, adapt_layers(model, NONE), given
+
+
+def subsets(model, layers, given):
+    """Return random subsets of the image's tokens, (S, N), with all and with none."""
+    tokens = force_caption(model, layers, given, TOKENS).steps[0].original.shape[-1]
+    kept = torch.rand(5, tokens, generator=torch.Generator().manual_seed(0)) < 0.5
+    kept[1] = True
+    return torch.cat((kept, torch.zeros(1, tokens, dtype=torch.bool)))
+
+
+@EACH
+def test_removing_nothing_gives_the_logits_bit_for_bit_and_a_batch_those_of_each_alone(name):
+    model, layers, given = prepared(name)
+    kept = subsets(model, layers, given)
+    found = kept_token_log_probs(model, layers, given, TOKENS, kept)
+    assert found.isfinite().all()
+    alone = [kept_token_log_probs(model, layers, given, TOKENS, row[None]) for row in kept]
+    torch.testing.assert_close(found, torch.cat(alone), rtol=1e-4, atol=1e-4)
+    # words that the model generates, so that `generate` alone has their logits
+    asked = {"return_dict_in_generate": True, "output_logits": True}
+    output = model.generate(**given, **asked, max_new_tokens=3, do_sample=False)
+    own = output.sequences[0, -len(output.logits) :].tolist()
+    plain = [step[0].log_softmax(-1)[word] for step, word in zip(output.logits, own, strict=True)]
+    [whole] = kept_token_log_probs(model, layers, given, own, kept[1:2])
+    assert torch.equal(whole, torch.stack(plain))
+    assert (found[0] - found[1]).abs().max() > 1e-3
+
+
+def without_columns(name, model, given, kept):
+    """Return the log-probabilities of a model whose language model gets the kept tokens alone."""
+    words = torch.tensor([TOKENS])
+    if name == "blip":
+        states = model.vision_model(given["pixel_values"]).last_hidden_state[:, kept]
+        start = torch.tensor([[model.decoder_input_ids, *TOKENS]])
+        logits = model.text_decoder(input_ids=start, encoder_hidden_states=states).logits[:, :-1]
+        return logits.log_softmax(-1).gather(-1, words[..., None])[0, :, 0]
+    read = {}
+    decoder = model.git.encoder if name == "git" else model.get_decoder()
+    hook = decoder.register_forward_pre_hook(
+        lambda module, args, named: read.update(named, args=args), with_kwargs=True
+    )
+    prompt = given.get("input_ids", torch.tensor([[1]]))
+    whole = {**given, "input_ids": torch.cat((prompt, words), dim=1)}
+    if name == "llava":
+        whole["attention_mask"] = torch.ones_like(whole["input_ids"])
+    model(**whole)
+    hook.remove()
+    embedded = read["args"][0] if read["args"] else read["inputs_embeds"]
+    stays = torch.ones(embedded.shape[1], dtype=torch.bool)
+    stays[image_columns(model, given)[0]] = kept
+    if name == "git":
+        mask = read["args"][1] if len(read["args"]) > 1 else read["attention_mask"]
+        states = decoder(embedded[:, stays], attention_mask=mask[:, :, stays][..., stays])
+        logits = model.output(states.last_hidden_state)
+    else:
+        positions = stays.nonzero().T
+        states = decoder(inputs_embeds=embedded[:, stays], position_ids=positions)
+        logits = model.lm_head(states.last_hidden_state)
+    logits = logits[:, -len(TOKENS) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, words[..., None])[0, :, 0]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_removed_token_is_as_if_the_language_model_had_not_got_it(name):
+    model, layers, given = prepared(name)
+    kept = subsets(model, layers, given)
+    rows = kept[:-1] if name == "blip" else kept  # cross-attention over nothing is undefined
+    found = kept_token_log_probs(model, layers, given, TOKENS, rows)
+    with torch.no_grad():
+        expected = [without_columns(name, model, given, row) for row in rows]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_cross_attention_to_no_token_adds_the_bias_of_its_projection_alone():
+    model, layers, given = prepared("blip")
+    none = subsets(model, layers, given)[-1:]
+    found = kept_token_log_probs(model, layers, given, TOKENS, none)
+    for layer in model.text_decoder.bert.encoder.layer:
+        torch.nn.init.zeros_(layer.crossattention.self.value.weight)
+        torch.nn.init.zeros_(layer.crossattention.self.value.bias)
+    plain = kept_token_log_probs(model, layers, given, TOKENS, ~none)
+    torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["blip", "trocr"])
+def test_an_aligned_model_removes_tokens_too(name):
+    model, _, given = prepared(name)
+    layers = adapt_layers(model, AlignmentConfig(fusion="gate"))
+    kept = subsets(model, layers, given)
+    found = kept_token_log_probs(model, layers, given, TOKENS, kept)
+    assert found.isfinite().all() and len(torch.unique(found.sum(1))) == len(kept)
+
+
+def test_a_mask_of_flash_attention_is_refused():
+    removal = Removal((0,), torch.ones(1, 3, dtype=torch.bool), None)
+
+    def mask():
+        with removing(removal):
+            removal.mask(0, torch.ones(1, 3), like=torch.ones(1, 2, 3, 4), keys=3, is_cross=False)
+
+    assert refusal(mask) == (
+        "flash attention takes no mask that removes tokens; load the model with "
+        'attn_implementation="sdpa"'
+    )
