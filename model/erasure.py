@@ -9,11 +9,15 @@ by leaving it out, which is the same: encoder and decoder read the other regions
 of few regions occur in training (not so for the cells of a grid).
 Weights set to 0 in the decoder alone would leave what the encoder mixed into other regions. One
 region always stays, because attention over none is undefined.
+
+Of a model of `transformers`, the tokens of the image take the place of regions
+(`a2cap.model.adapting.removal`); all of them can be removed.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import comb
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,8 +30,11 @@ from a2cap.model.threads import map_in_threads
 EXACT_REGIONS = 12
 """Most regions of an image for exact Shapley values: 4,095 subsets."""
 
-_SIZES = 11
+SIZES = 11
 """Most numbers of removed regions on a curve: all of them, for EXACT_REGIONS."""
+
+SHARES = tuple(number / 10 for number in range(1, 10))
+"""Shares of the regions at which curves are stated."""
 
 _LOGITS = 1 << 23
 """Predictions in memory at once, of each thread: 32 MiB of float32."""
@@ -96,7 +103,7 @@ def shapley_values(values: Tensor) -> Tensor:
     regions = len(values).bit_length()
     kept = subsets(regions).to(values.device)
     # of the subsets without a region, each size has the same share
-    share = [1 / (regions * comb(regions - 1, size)) for size in range(regions)] + [0.0]
+    share = [1 / (regions * math.comb(regions - 1, size)) for size in range(regions)] + [0.0]
     shares, sizes = values.new_tensor(share), kept.sum(dim=1)
     weights = torch.where(kept, shares[sizes - 1, None], -shares[sizes, None])
     return values.T @ weights
@@ -118,7 +125,10 @@ class Erasure:
     comprehensiveness: loss of log-probability without the first regions, higher if the word depends
     on them; sufficiency: loss with the first regions alone, lower if they suffice. Both are means
     over the numbers of regions. shapley: Kendall's tau with exact Shapley values, over `exact`
-    words of images of at most EXACT_REGIONS regions. words: <eos> included.
+    words of images of at most EXACT_REGIONS regions. all_removed: loss without any region. words:
+    <eos> included, but not the end of a caption of `transformers`. deletion, insertion: the loss
+    without the first share of the regions and with it alone, at each of `shares`. of_images: words,
+    and sums of comprehensiveness and sufficiency over them, of each image.
     """
 
     order: str
@@ -127,85 +137,151 @@ class Erasure:
     comprehensiveness: float
     sufficiency: float
     shapley: float | None
+    all_removed: float | None
+    deletion: tuple[float, ...]
+    insertion: tuple[float, ...]
+    of_images: tuple[tuple[int, float, float], ...]
+    shares: tuple[float, ...] = SHARES
+
+
+KeptLogProbs = Callable[[Tensor], Tensor]
+"""Subsets of the regions of an image, (S, R) bool, to the log-probability of each word, (S, L)."""
 
 
 class ErasureMeter:
     """Measurement of orders of the regions, a random one included, on the first `images` images.
 
-    images: those of one region are left out, as they have nothing to remove. erased: how many were
-    measured.
+    images: those of one region are left out, as they have nothing to remove. sizes: most numbers of
+    removed regions. erased: how many images were measured.
     """
 
-    def __init__(self, captioner: EncoderDecoder, *, images: int) -> None:
-        self._captioner = captioner
-        self._limit = images
+    def __init__(self, *, images: int, sizes: int = SIZES) -> None:
+        self._limit, self._sizes = images, sizes
         self._noise = torch.Generator().manual_seed(0)
         self._measured: dict[str, list[Tensor]] = {}
         self.erased = 0
 
-    def add(
-        self,
-        features: Tensor,
-        boxes: Tensor,
-        region_mask: Tensor,
-        captions: Tensor,
-        scores: Mapping[str, Tensor],
-    ) -> None:
-        """Measure a batch; scores: order -> (T, R), higher first; the rest as for its meter.
+    @property
+    def is_full(self) -> bool:
+        """Report whether all images are measured."""
+        return self.erased == self._limit
 
-        All arguments are those and the result of `FaithfulnessMeter.add`.
+    def measure(
+        self, log_probs_of: KeptLogProbs, scores: Mapping[str, Tensor], *, empty: bool = False
+    ) -> None:
+        """Measure an image, unless all are measured or it has one region.
+
+        scores: order -> (L, R), higher first; empty: `log_probs_of` takes a subset of no region.
         """
-        is_token = captions != self._captioner.special.pad
-        owners = is_token.nonzero()[:, 0]
-        for number, exists in enumerate(region_mask):
-            if self.erased == self._limit or exists.sum() < 2:
-                continue
-            self.erased += 1
-            own = {name: values[owners == number][:, exists] for name, values in scores.items()}
-            caption = captions[number][is_token[number]]
-            noise = torch.rand(len(caption), int(exists.sum()), generator=self._noise)
-            self._erase(
-                features[number, exists],
-                boxes[number, exists],
-                caption,
-                {**own, "random": noise.to(features.device)},
-            )
-
-    def _erase(
-        self, features: Tensor, boxes: Tensor, caption: Tensor, scores: Mapping[str, Tensor]
-    ) -> None:
-        """Measure an image; arguments as for `kept_log_probs`, scores: (L, R)."""
-        regions, words = len(features), len(caption)
-        steps = torch.linspace(1, regions - 1, min(regions - 1, _SIZES)).round().long()
-        # (L, R) of each order -> (orders, L, K, R)
+        words, regions = next(iter(scores.values())).shape
+        if self.is_full or regions < 2:
+            return
+        self.erased += 1
+        noise = torch.rand(words, regions, generator=self._noise)
+        device = next(iter(scores.values())).device
+        scores = {**scores, "random": noise.to(device)}
+        steps = torch.linspace(1, regions - 1, min(regions - 1, self._sizes)).round().long()
         first = torch.stack([first_regions(values, steps) for values in scores.values()])
         # (orders, L, K, 2, R) -> (S, R), (orders, L, K, 2)
         kept, index = _distinct(torch.stack((~first, first), dim=-2))
-        is_set = self._captioner.regions_are_a_set
-        log_probs = kept_log_probs(
-            self._captioner, features, boxes, kept, caption, is_set=is_set
-        ).double()
-        position = torch.arange(words, device=caption.device)[:, None, None]
-        losses = (log_probs[-1][:, None, None] - log_probs[index, position]).mean(dim=2)
+        if empty:
+            kept = torch.cat((kept, kept.new_zeros(1, regions)))
+        log_probs = log_probs_of(kept).double()
+        blind = log_probs[-1:] if empty else log_probs[:0]
+        log_probs = log_probs[: len(log_probs) - empty]
+        position = torch.arange(words, device=device)[:, None, None]
+        losses = log_probs[-1][:, None, None] - log_probs[index, position]
         exact = losses.new_full((len(scores), words), torch.nan)
         if regions <= EXACT_REGIONS:
             shapley = shapley_values(log_probs)  # (S, L) -> (L, R)
             valid = torch.ones_like(shapley, dtype=torch.bool)
             taus = [kendall_tau(values.double(), shapley, valid) for values in scores.values()]
             exact = torch.stack(taus)
-        for name, measured in zip(scores, torch.cat((losses, exact[..., None]), -1), strict=True):
+        nothing = losses.new_full((len(scores), words), torch.nan)
+        if empty:
+            nothing[:] = log_probs[-1] - blind[0]
+        curves = _curves(losses, steps, regions, nothing)
+        parts = (losses.mean(dim=2), exact[..., None], nothing[..., None], curves)
+        for name, measured in zip(scores, torch.cat(parts, dim=-1), strict=True):
             self._measured.setdefault(name, []).append(measured.cpu())
 
     def results(self) -> list[Erasure]:
         """Return the means of each order so far."""
-        erasures = []
-        for name, parts in self._measured.items():
-            words = torch.cat(parts)
-            exact = int((~words[:, 2].isnan()).sum())
-            removed, alone, tau = words.nanmean(dim=0).tolist()
-            shapley = tau if exact else None
-            erasures.append(Erasure(name, len(words), exact, removed, alone, shapley))
-        return erasures
+        return [_means(name, parts) for name, parts in self._measured.items()]
+
+
+def _means(order: str, images: list[Tensor]) -> Erasure:
+    """Return the means of an order; images: (L, 4 + 2 * len(SHARES)) of each."""
+    words = torch.cat(images)
+    exact = int((~words[:, 2].isnan()).sum())
+    removed, alone, tau, nothing, *curves = words.nanmean(dim=0).tolist()
+    return Erasure(
+        order,
+        len(words),
+        exact,
+        removed,
+        alone,
+        shapley=tau if exact else None,
+        all_removed=None if math.isnan(nothing) else nothing,
+        deletion=tuple(curves[: len(SHARES)]),
+        insertion=tuple(curves[len(SHARES) :]),
+        of_images=tuple((len(image), *image[:, :2].sum(dim=0).tolist()) for image in images),
+    )
+
+
+def _curves(losses: Tensor, steps: Tensor, regions: int, nothing: Tensor) -> Tensor:
+    """Return the losses of both kinds at SHARES, (..., 2 * len(SHARES)), on the lines between.
+
+    losses: (..., K, 2) at each of (K,) steps; nothing: (...), without any region, or NaN. Beyond
+    the outermost measured shares, a curve is level.
+    """
+    whole = torch.zeros_like(nothing)
+    ends = torch.stack((torch.stack((whole, nothing), -1), torch.stack((nothing, whole), -1)), -1)
+    points = torch.cat((ends[..., :1, :], losses, ends[..., 1:, :]), dim=-2)
+    shares = torch.tensor([0, *steps.tolist(), regions], dtype=points.dtype) / regions
+    curves = []
+    for kind in range(2):
+        known = ~points[..., kind].flatten(0, -2).isnan().any(dim=0).cpu()
+        weights = _interpolation(shares[known]).to(points.device)
+        curves.append(points[..., known.to(points.device), kind] @ weights.to(points.dtype).T)
+    return torch.cat(curves, dim=-1)
+
+
+def _interpolation(shares: Tensor) -> Tensor:
+    """Return the weights of values at (P,) ascending shares for those at SHARES, (.., P)."""
+    wanted = torch.tensor(SHARES, dtype=shares.dtype).clamp(shares[0], shares[-1])
+    high = torch.searchsorted(shares, wanted).clamp(1, len(shares) - 1)
+    part = (wanted - shares[high - 1]) / (shares[high] - shares[high - 1])
+    weights = torch.zeros(len(wanted), len(shares), dtype=shares.dtype)
+    rows = torch.arange(len(wanted))
+    weights[rows, high - 1], weights[rows, high] = 1 - part, part
+    return weights
+
+
+def erase_regions(
+    meter: ErasureMeter,
+    captioner: EncoderDecoder,
+    batch: tuple[Tensor, Tensor, Tensor, Tensor],
+    scores: Mapping[str, Tensor],
+) -> None:
+    """Measure the images of a batch of features, boxes, region_mask and captions.
+
+    batch, scores: the arguments and the result of `FaithfulnessMeter.add`.
+    """
+    features, boxes, region_mask, captions = batch
+    is_token = captions != captioner.special.pad
+    owners = is_token.nonzero()[:, 0]
+    for number, exists in enumerate(region_mask):
+        own = {name: values[owners == number][:, exists] for name, values in scores.items()}
+        log_probs_of = partial(
+            kept_log_probs,
+            captioner,
+            features[number, exists],
+            boxes[number, exists],
+            caption=captions[number][is_token[number]],
+            is_set=captioner.regions_are_a_set,
+        )
+        meter.measure(log_probs_of, own)
 
 
 def _distinct(wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -147,9 +147,9 @@ def kept_token_log_probs(
     # the words of BLIP-2 have columns, the image of its Q-Former has all keys
     own = None if columns is None or layers.words else columns[0]
     is_whole = kept.all(dim=1)
-    found = kept.new_zeros(len(kept), len(tokens), dtype=torch.float32)
+    log_probs = kept.new_zeros(len(kept), len(tokens), dtype=torch.float32)
     if is_whole.any():
-        found[is_whole] = _force(model, inputs, tokens)
+        log_probs[is_whole] = _force(model, inputs, tokens)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
     most = max(1, min(_ROWS, _LOGITS // (len(tokens) * vocabulary)))
     erased = (~is_whole).nonzero()[:, 0]
@@ -162,8 +162,8 @@ def kept_token_log_probs(
             repeated["attention_mask"] = repeated["attention_mask"].clone()
             repeated["attention_mask"][:, own] *= kept[rows].long()
         with removing(Removal(layers.images, removed, own)), _encoded_once(model, len(rows)):
-            found[rows] = _force(model, repeated, tokens)
-    return found
+            log_probs[rows] = _force(model, repeated, tokens)
+    return log_probs
 
 
 @contextmanager

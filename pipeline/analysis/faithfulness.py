@@ -6,7 +6,7 @@ All runs are measured on the same tokens: each image's first caption, teacher-fo
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
-from a2cap.model.erasure import Erasure, ErasureMeter
+from a2cap.model.erasure import Erasure, ErasureMeter, erase_regions
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.trainings import Run
@@ -29,19 +29,18 @@ from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.metric_table import METRICS
+from a2cap.pipeline.report.erasure import Row, curve_rows, erasure_rows
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 LAYERS, RUNS, WEIGHTS, FUSED = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
-ERASURE = "erasure.csv"
+ERASURE, CURVES, ERASED = "erasure.csv", "erasure_curves.csv", "erasure.png"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"
 
 _BATCH = 20
 """Images per batch; the decoder's graph stays in memory for the gradient of every token."""
 
 _FUSION_FIELDS = ("fusion", *(name for fusion in FUSIONS.values() for name in fusion.settings))
-
-Row = dict[str, str | int | float | None]
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def analyse(
     if not chosen:
         raise InputError(f"no image of split {split!r} has features; set --split to another one")
     meter = FaithfulnessMeter(saved.captioner)
-    erasure = ErasureMeter(saved.captioner, images=erased)
+    erasure = ErasureMeter(images=erased)
     batches = image_batches(
         store.path, chosen, batch_size=_BATCH, max_regions=saved.description.max_regions
     )
@@ -105,7 +104,7 @@ def analyse(
             first = first[:, (first != 0).any(axis=0)].astype(np.int64)  # (B, L)
             tokens = torch.from_numpy(first).to(device)
             measured = (moved.features, moved.boxes, moved.region_mask, tokens)
-            erasure.add(*measured, meter.add(*measured))
+            erase_regions(erasure, saved.captioner, measured, meter.add(*measured))
             progress.advance(len(batch.image_ids))
     alignment = saved.description.model.alignment
     counts = {"images": len(chosen), "total": len(every), "erased": erasure.erased}
@@ -121,7 +120,8 @@ def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
     weights, fusions = weight_rows(runs), fusion_rows(runs)
     tables = {
         LAYERS: [row for run in runs for row in layer_rows(run)],
-        ERASURE: [row for run in runs for row in erasure_rows(run)],
+        ERASURE: [{**_head(run), **row} for run in runs for row in erasure_rows(run.erasure)],
+        CURVES: [{**_head(run), **row} for run in runs for row in curve_rows(run.erasure)],
         RUNS: [run_row(run) for run in runs],
         WEIGHTS: weights,
         FUSED: fusions,
@@ -144,6 +144,11 @@ def _draw(directory: Path, runs: Sequence[RunAnalysis], weights: Sequence[Row]) 
         panels = {"JSD of original and aligned attention": divergences}
         path = directory / DIVERGENCE
         drawn.append(write_curves(path, panels, x_label="decoder layer", y_label="nats"))
+    if any(run.erasure for run in runs):
+        kinds = {"deletion": "first removed", "insertion": "first alone"}
+        panels = {title: _erasure_curves(runs, kind) for kind, title in kinds.items()}
+        path, axis = directory / ERASED, "share of the regions"
+        drawn.append(write_curves(path, panels, x_label=axis, y_label="nats of a word"))
     sweep: dict[str, list[tuple[float, float]]] = {}
     for row in weights:
         weight, score = row["penalty_weight"], row["validation_CIDEr"]
@@ -183,10 +188,8 @@ def layer_rows(analysed: RunAnalysis) -> list[Row]:
     ]
 
 
-def erasure_rows(analysed: RunAnalysis) -> list[Row]:
-    """Return a row for each order of the regions, in nats per word."""
-    head = {"run": analysed.run.name, "fusion": analysed.alignment.fusion}
-    return [{**head, "images": analysed.erased, **asdict(erasure)} for erasure in analysed.erasure]
+def _head(analysed: RunAnalysis) -> Row:
+    return {"run": analysed.run.name, "fusion": analysed.alignment.fusion}
 
 
 def _note(layer: LayerFaithfulness, analysed: RunAnalysis) -> str:
@@ -264,6 +267,17 @@ def _setting(analysed: RunAnalysis, free: tuple[str, ...] | None) -> str:
     # Digests of the inputs: runs on different data are never compared.
     inputs = sorted(analysed.run.manifest.origin.inputs.items())
     return repr((sorted(sections.items()), sorted(alignment.items()), inputs))
+
+
+def _erasure_curves(runs: Sequence[RunAnalysis], kind: str) -> list[Curve]:
+    return [
+        Curve(
+            f"{run.run.name}, {erasure.order}",
+            list(zip(erasure.shares, getattr(erasure, kind), strict=True)),
+        )
+        for run in runs
+        for erasure in run.erasure
+    ]
 
 
 def _curves(runs: Sequence[RunAnalysis], name: str) -> list[Curve]:

@@ -1,8 +1,8 @@
 """Scores on disk: metrics.json for people and programs, per_image.json for resampling.
 
 `metrics.json` holds {metrics, n, total, not_run, confidence, spice, captions, provenance} and
-bleu_without_brevity_penalty (BLEU-1 to 4), with grounding if the data has boxes, and word_groups if
-it has groups of words.
+bleu_without_brevity_penalty (BLEU-1 to 4), with grounding if the data has boxes, word_groups if it
+has groups of words, and erasure if that was measured: a row for each order.
 `per_image.json` holds under `images`, for each image id, its caption and references, its
 metrics, its SPICE categories, and the counts (BLEU, METEOR, word_groups) whose sums over images
 give the metrics that are not means.
@@ -18,6 +18,7 @@ from a2cap.data.files.json_file import read_json, write_json
 from a2cap.pipeline.engine.artifact_names import METRICS, PER_IMAGE
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import WordScore
+from a2cap.pipeline.report.erasure import erasure_rows
 from a2cap.pipeline.report.report import Baseline, Evaluation
 
 
@@ -37,6 +38,8 @@ def write_scores(directory: Path, evaluation: Evaluation) -> None:
     }
     if grounding := evaluation.mean_grounding:
         content["grounding"] = asdict(grounding)
+    if evaluation.erasure:
+        content["erasure"] = erasure_rows(evaluation.erasure)
     if word_groups:
         content["word_groups"] = {n: asdict(score) for n, score in word_groups.groups.items()}
     write_json(directory / METRICS, content)

@@ -1,6 +1,6 @@
-"""Learning curves of one or two trainings as panels of a page: a figure each, over the epochs."""
+"""Curves as panels of a page: learning curves of one or two trainings, and others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from a2cap.pipeline.training.learning_curve import LearningCurve
@@ -30,14 +30,19 @@ class Dot:
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure over the epochs; lines: dots of each training, none if it did not measure it."""
+    """A figure over `axis`, from `first` to `last`; lines: dots of each, none if not measured."""
 
     title: str
     low: str
     high: str
-    first: int
-    last: int
+    first: str
+    last: str
     lines: Sequence[Sequence[Dot]]
+    axis: str = "epoch"
+
+
+Point = tuple[float, float, str, bool]
+"""x, y, what the dot says, and True for the best one."""
 
 
 def panels(curves: Sequence[LearningCurve | None], names: Sequence[str] = ("",)) -> list[Panel]:
@@ -52,29 +57,48 @@ def panels(curves: Sequence[LearningCurve | None], names: Sequence[str] = ("",))
 
 
 def _panel(name: str, curves: Sequence[LearningCurve | None], names: Sequence[str]) -> Panel:
-    measured = [
-        [(int(line["epoch"]), line[name]) for line in curve.epochs if name in line] if curve else []
-        for curve in curves
-    ]
-    values = [value for line in measured for _, value in line]
+    def points(curve: LearningCurve | None, run: str) -> Iterator[Point]:
+        for line in curve.epochs if curve else ():
+            if curve and name in line:
+                epoch, value = int(line["epoch"]), line[name]
+                is_best = epoch == curve.best
+                text = f"{run} epoch {epoch}: {value:.4g}{', the best' if is_best else ''}".strip()
+                yield epoch, value, text, is_best
+
     # of all figures, so that the panels have one axis: epoch 0 has a score and no loss
     epochs = [int(line["epoch"]) for curve in curves if curve for line in curve.epochs]
-    first, last = min(epochs), max(epochs)
+    lines = [list(points(*pair)) for pair in zip(curves, names, strict=True)]
+    title = _TITLES.get(name, f"validation {name}")
+    return draw_panel(title, lines, ends=(min(epochs), max(epochs)))
+
+
+def draw_panel(
+    title: str,
+    lines: Sequence[Sequence[Point]],
+    *,
+    ends: tuple[float, float],
+    axis: str = "epoch",
+) -> Panel:
+    """Return a panel of these lines; ends: of its x axis, which `axis` names."""
+    values = [value for line in lines for _, value, *_ in line]
     low, high = min(values, default=0.0), max(values, default=0.0)
 
     def place(value: float, start: float, end: float, size: int) -> float:
         share = (value - start) / (end - start) if end > start else 0.5
         return round(MARGIN + share * (size - 2 * MARGIN), 1)
 
-    lines = []
-    for curve, run, points in zip(curves, names, measured, strict=True):
-        dots = []
-        for epoch, value in points:
-            is_best = curve is not None and epoch == curve.best
-            text = f"{run} epoch {epoch}: {value:.4g}{', the best' if is_best else ''}".strip()
-            x = place(epoch, first, last, WIDTH)
-            y = HEIGHT - place(value, low, high, HEIGHT)
-            dots.append(Dot(x, y, text, is_best, is_best or len(points) <= _MOST_DOTS))
-        lines.append(dots)
-    title = _TITLES.get(name, f"validation {name}")
-    return Panel(title, f"{low:.3g}", f"{high:.3g}", first, last, lines)
+    dots = [
+        [
+            Dot(
+                place(x, *ends, WIDTH),
+                HEIGHT - place(y, low, high, HEIGHT),
+                text,
+                is_best,
+                is_best or len(line) <= _MOST_DOTS,
+            )
+            for x, y, text, is_best in line
+        ]
+        for line in lines
+    ]
+    first, last = (f"{end:g}" for end in ends)
+    return Panel(title, f"{low:.3g}", f"{high:.3g}", first, last, dots, axis)

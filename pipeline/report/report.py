@@ -15,6 +15,13 @@ from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.metric_table import in_order, shown_name
 from a2cap.pipeline.metrics.word_groups import WordGroupScores, WordScore
 from a2cap.pipeline.report.curves import panels
+from a2cap.pipeline.report.erasure import (
+    curve_rows,
+    erasure_panels,
+    erasure_rows,
+    erasure_table,
+    shown_orders,
+)
 from a2cap.pipeline.report.html import write_page
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.summary import (
@@ -27,7 +34,8 @@ from a2cap.pipeline.report.summary import (
 )
 from a2cap.pipeline.training.learning_curve import LearningCurve
 
-if TYPE_CHECKING:  # it imports torch, which a page of scores does not need
+if TYPE_CHECKING:  # they import torch, which a page of scores does not need
+    from a2cap.model.erasure import Erasure
     from a2cap.pipeline.captioning.decoding import Beam
 
 
@@ -49,7 +57,8 @@ class Evaluation:
     beams: captions with the scores that ranked them, best first. beams and grounding are empty for
     captions that were read from a file. judged: captions of generated scenes. baseline: another
     evaluation to compare with. facts: model, data and command in the header of the report,
-    name -> value. curve: of the training. keys: ids of images as their files have them.
+    name -> value. curve: of the training. keys: ids of images as their files have them. erasure: of
+    some images, for each order of what the captioner attends to.
     """
 
     title: str
@@ -67,6 +76,7 @@ class Evaluation:
     facts: Mapping[str, str] = field(default_factory=dict)
     curve: LearningCurve | None = None
     keys: Mapping[str, int | str] = field(default_factory=dict)
+    erasure: Sequence["Erasure"] = ()
 
     @property
     def total(self) -> int:
@@ -92,6 +102,7 @@ def write_report(
     metrics = in_order(name for values in scores.per_image.values() for name in values)
     cider = [values["CIDEr"] for values in scores.per_image.values() if "CIDEr" in values]
     judged = list(evaluation.judged.values())
+    erased = erasure_rows(evaluation.erasure)
     write_page(
         path,
         "report.html",
@@ -104,6 +115,9 @@ def write_report(
         groups=group_table(groups, baseline.word_groups, baseline.name),
         histogram=histogram(cider),
         curves=panels([evaluation.curve]),
+        erasure=erasure_table(erased) if erased else None,
+        erasure_names=shown_orders(erased),
+        erasure_panels=erasure_panels(curve_rows(evaluation.erasure)) if erased else [],
         orders=[shown_name(name) for name in metrics],
         main=metrics.index("CIDEr") if "CIDEr" in metrics else 0,
         data={

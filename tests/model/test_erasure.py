@@ -9,7 +9,15 @@ import torch
 
 from a2cap.model import erasure
 from a2cap.model.captioner import decoder_input
-from a2cap.model.erasure import ErasureMeter, first_regions, kept_log_probs, shapley_values, subsets
+from a2cap.model.erasure import (
+    SHARES,
+    ErasureMeter,
+    erase_regions,
+    first_regions,
+    kept_log_probs,
+    shapley_values,
+    subsets,
+)
 from a2cap.model.faithfulness import FaithfulnessMeter
 from tests.quick import crossed
 
@@ -86,13 +94,13 @@ def test_threads_change_no_result_and_leave_the_number_of_threads(tiny, images, 
 
 def _meters(captioner, images, *parts, limit=9):
     """Return the results over parts of the images, and the scores of each part."""
-    meter, erased = FaithfulnessMeter(captioner), ErasureMeter(captioner, images=limit)
+    meter, erased = FaithfulnessMeter(captioner), ErasureMeter(images=limit)
     scores = []
     for part in parts or (slice(None),):
         mask = images.region_mask[part]
         batch = (images.features[part], images.boxes[part], mask, images.captions[part, 0])
         scores.append(meter.add(*batch))
-        erased.add(*batch, scores[-1])
+        erase_regions(erased, captioner, batch, scores[-1])
     return erased, scores
 
 
@@ -166,3 +174,28 @@ def test_batches_change_no_erasure_and_its_limit_counts_images_with_something_to
     assert meter.erased == 1
     assert {one.words for one in meter.results()} == {6}  # of the second image
     assert _meters(captioner, images, limit=0)[0].results() == []
+
+
+def _measured(values, *, sizes, empty=False):
+    """Return the erasure of one word by a table: number of kept regions -> log-probability."""
+    meter = ErasureMeter(images=1, sizes=sizes)
+    scores = {"attention": -torch.arange(len(values) - 1.0)[None]}
+    meter.measure(lambda kept: torch.tensor(values)[kept.sum(1)][:, None], scores, empty=empty)
+    return meter.results()[0]
+
+
+def test_curves_are_on_the_lines_between_the_measured_shares():
+    values = [-9.0, -5.0, -4.0, -2.0, -1.0]  # of 0 to 4 kept regions
+    found = _measured(values, sizes=3)
+    shares = [0, 0.25, 0.5, 0.75, 1]
+    deletion = [0, 1, 3, 4, 4]  # level beyond the last region that stays
+    insertion = [4, 4, 3, 1, 0]
+    assert found.deletion == pytest.approx(np.interp(SHARES, shares, deletion))
+    assert found.insertion == pytest.approx(np.interp(SHARES, shares, insertion))
+    assert found.all_removed is None and found.of_images == ((1, 8 / 3, 8 / 3),)
+    blind = _measured(values, sizes=3, empty=True)
+    assert blind.all_removed == 8 and blind.comprehensiveness == found.comprehensiveness
+    assert blind.deletion == pytest.approx(np.interp(SHARES, shares, [0, 1, 3, 4, 8]))
+    assert blind.insertion == pytest.approx(np.interp(SHARES, shares, [8, 4, 3, 1, 0]))
+    coarse = _measured([*range(31)], sizes=2)
+    assert coarse.deletion == pytest.approx(np.interp(SHARES, [0, 1 / 30, 29 / 30], [0, 1, 29]))

@@ -12,6 +12,7 @@ from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_
 from a2cap.pipeline.cli.options import FOLDER, PATH, force_option
 from a2cap.pipeline.engine.artifact_names import TRAIN_XE
 from a2cap.pipeline.engine.lock import reading
+from a2cap.pipeline.report.erasure import erasure_rows, with_interval
 from a2cap.pipeline.runs import find_result, title_of
 
 _COLUMNS = {
@@ -133,11 +134,12 @@ def _number(value: float | None) -> str:
 
 
 def _print_erasure(analysed: RunAnalysis) -> None:
-    if analysed.erasure:
-        click.echo(f"erasure, {analysed.erased:,} images, nats per word")
-        click.echo("order       comprehensiveness  sufficiency  tau(Shapley)")
-    for erasure in analysed.erasure:
-        figures = (erasure.comprehensiveness, erasure.sufficiency, erasure.shapley)
-        widths = (19, 13, 14)
-        row = "".join(_number(f).rjust(width) for f, width in zip(figures, widths, strict=True))
-        click.echo(f"{erasure.order:<10}{row}")
+    rows = erasure_rows(analysed.erasure)
+    if rows:
+        click.echo(f"erasure, {analysed.erased:,} images, nats per word [95 % over images]")
+        click.echo("order              comprehensiveness               sufficiency  tau(Shapley)")
+    for row in rows:
+        means = [with_interval(row, name) for name in ("comprehensiveness", "sufficiency")]
+        tau = row["shapley"]
+        shown = _number(None if tau is None else float(tau))
+        click.echo(f"{row['order']:<10}{means[0]:>26}{means[1]:>26}{shown:>14}")

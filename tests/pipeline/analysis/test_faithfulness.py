@@ -10,7 +10,6 @@ import torch
 from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
 from a2cap.pipeline.analysis.faithfulness import (
     analyse,
-    erasure_rows,
     fusion_rows,
     layer_rows,
     weight_rows,
@@ -19,6 +18,7 @@ from a2cap.pipeline.analysis.faithfulness import (
 from a2cap.pipeline.analysis.trainings import read_run, trainings_in
 from a2cap.pipeline.captioning.saved_captioner import load_model, new_captioner, save_model
 from a2cap.pipeline.cli.judging.analyze import _number
+from a2cap.pipeline.report.erasure import erasure_rows
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
 from tests.experiments import a2, copied_captioner
@@ -70,13 +70,14 @@ def test_every_token_of_the_split_is_measured(analysed):
 
 
 def test_erasure_has_a_row_for_each_order_of_the_regions(analysed, plain):
-    rows = erasure_rows(analysed)
+    rows = erasure_rows(analysed.erasure)
     orders = ["attention", "aligned", "evidence", "gradient", "random"]
-    assert [(row["run"], row["images"], row["order"]) for row in rows] == [
-        ("tiny", 1, order) for order in orders
-    ]
+    assert [(row["images"], row["order"]) for row in rows] == [(1, order) for order in orders]
     assert len({row["words"] for row in rows}) == 1
-    assert erasure_rows(plain) == []
+    for row in rows:  # of one image, each resample is the same
+        for name in ("comprehensiveness", "sufficiency"):
+            assert row[f"{name}_low"] == pytest.approx(row[name]) == row[f"{name}_high"]
+    assert erasure_rows(plain.erasure) == []
 
 
 def test_a_run_without_masks_has_empty_columns_and_the_reason(plain):
@@ -128,6 +129,8 @@ def test_tables_and_figures_are_written_if_there_are_enough_runs(analysed, plain
     assert {path.name for path in written} == {
         "layers.csv",
         "erasure.csv",
+        "erasure_curves.csv",
+        "erasure.png",
         "runs.csv",
         "penalty_weights.csv",
         "fusions.csv",
@@ -150,7 +153,8 @@ def test_the_command_analyses_an_experiment_and_a_folder_of_trainings(experiment
     answer = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")
     assert answer.exit_code == 0
     assert answer.stdout.startswith("config: 2 of 4 images\nlayer  tau(attention)")
-    assert "\nerasure, 2 images, nats per word\norder       comprehensiveness" in answer.stdout
+    head = "\nerasure, 2 images, nats per word [95 % over images]\norder "
+    assert head in answer.stdout
     assert (tmp_path / "a" / "layers.csv").is_file()
     again = a2("analyze", "-c", experiment.config_file, *options, "--output", tmp_path / "a")
     assert again.exit_code == 1

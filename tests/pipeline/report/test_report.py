@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +20,7 @@ from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
+from a2cap.pipeline.report.erasure import erasure_rows
 from a2cap.pipeline.report.image_card import FIXED_POINT, ImageCard, telling_word, thumbnail
 from a2cap.pipeline.report.report import Baseline, Evaluation, worst_typical_best, write_report
 from tests.pipeline.report.evaluations import card, evaluation, padded, with_scores
@@ -377,3 +379,28 @@ def test_the_report_loads_nothing_from_outside_the_file(written, photo):
     assert not re.search(r"https?:|url\(|@import", page.source)
     (policy,) = page.all("meta", **{"http-equiv": "Content-Security-Policy"})
     assert policy["content"].startswith("default-src 'none'; img-src data:;")
+
+
+def test_erasure_is_a_table_with_intervals_and_two_curves_beside_random_order(written):
+    from a2cap.model.erasure import Erasure
+
+    curve = tuple(number / 10 for number in range(9))
+    images = ((4, 2.0, 1.0), (1, 1.5, 0.25))
+    orders = [
+        Erasure(name, 5, 0, 0.7 - less, 0.25, None, 3.5, curve, curve[::-1], images)
+        for name, less in (("attention", 0.0), ("random", 0.1))
+    ]
+    page = written(replace(evaluation(range(2)), erasure=orders))
+    cells = page.text("td")
+    at = cells.index("0.700 [0.500, 1.500]")
+    assert cells[at : at + 4] == ["0.700 [0.500, 1.500]", "0.250 [0.250, 0.250]", "3.500", "–"]
+    assert [text for text in page.text("b") if text in ("attention", "random")] == [
+        "attention",
+        "random",
+    ]
+    labels = [svg["aria-label"] for svg in page.all("svg") if "aria-label" in svg]
+    assert "deletion, nats over share removed 0 to 1, from 0 to 0.8" in labels
+    assert "insertion, nats over share kept 0 to 1, from 0 to 0.8" in labels
+    assert page.text("title").count("attention, 10%: 0") == 1
+    [first, _] = erasure_rows(orders)
+    assert (first["comprehensiveness_low"], first["all_removed"]) == (0.5, 3.5)
