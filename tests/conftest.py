@@ -53,7 +53,7 @@ def pytest_configure(config):
     if (root / "pyproject.toml").is_file():
         names = ["a2cap", *(f"a2cap.{name}" for name in ("data", "extract", "model", "pipeline"))]
         require_one_checkout(
-            root, {one: Path(import_module(one).__file__).resolve().parent for one in names}
+            root, {n: Path(import_module(n).__file__).resolve().parent for n in names}
         )
     known = {line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")}
     unknown = sorted(required_markers() - known)

@@ -190,8 +190,8 @@ class CopiedExperiment:
 
     def directory(self, stage: str) -> Path:
         """Return the directory of a stage's only result."""
-        [found] = (path for path in (self.artifacts / stage).iterdir() if path.is_dir())
-        return found
+        [folder] = (path for path in (self.artifacts / stage).iterdir() if path.is_dir())
+        return folder
 
     def finished(self) -> dict[str, float]:
         """Map the stage and key of each result to the time when it was finished."""
@@ -225,7 +225,7 @@ def problems(opened: Experiment, *names: str, **options: Any) -> list[str]:
     return list(dict.fromkeys(check.text for check in checks if check.problem))
 
 
-def found(opened: Experiment, stage: str, need: str, **options: Any) -> Checked:
+def check_of(opened: Experiment, stage: str, need: str, **options: Any) -> Checked:
     """Return the check of one requirement of a stage."""
     with opened:
         checks = check_stages(opened, opened.names, **options)

@@ -187,7 +187,7 @@ def annotations(folder: Path) -> Target:
         else:
             read_captions(path)
 
-    return Target({name: json.dumps(one).encode() for name, one in documents.items()}, read)
+    return Target({name: json.dumps(d).encode() for name, d in documents.items()}, read)
 
 
 def captions(folder: Path) -> Target:
@@ -309,8 +309,8 @@ def weights(folder: Path) -> Target:
 
 
 TARGETS = {
-    one.__name__: one
-    for one in (
+    target.__name__: target
+    for target in (
         *(configurations, annotations, captions, features, stores),
         *(tars, parquet, lists, weights),
     )

@@ -43,10 +43,10 @@ class Kernels:
 
     def take(self):
         """Return the kernels and waits since the last call."""
-        found = self.count, self.waits.total()
+        totals = self.count, self.waits.total()
         self.operations.clear()
         self.waits.clear()
-        return found
+        return totals
 
 
 @contextmanager
@@ -99,21 +99,21 @@ class _Operations(TorchDispatchMode):
             self.kernels.add(name, waits=True)
             return False if given[0].dtype == torch.bool else 0
         is_index = operation in (aten.index.Tensor, aten.index_put_.default)
-        masks = [one for one in given[1:] if is_index and one.dtype == torch.bool]
+        masks = [value for value in given[1:] if is_index and value.dtype == torch.bool]
         if on_gpu and (masks or operation in (aten.nonzero.default, aten.masked_select.default)):
             self.kernels.add(name, waits=True)
             if operation is aten.nonzero.default:
                 return given[0].new_zeros((given[0].numel(), given[0].ndim), dtype=torch.int64)
             if operation is not aten.index_put_.default:
                 return given[0].flatten(0, masks[0].ndim - 1 if masks else -1).clone()
-        found = operation(*arguments, **named)
-        devices = {tensor.device.type for tensor in (*given, *_tensors(found))}
+        result = operation(*arguments, **named)
+        devices = {tensor.device.type for tensor in (*given, *_tensors(result))}
         if "cuda" in devices and not masks:
             copies = name in ("_to_copy", "copy_") and len(devices) > 1
-            is_ahead = named.get("non_blocking") or any(one is True for one in arguments[2:])
+            is_ahead = named.get("non_blocking") or any(value is True for value in arguments[2:])
             self.kernels.add(name, waits=copies and not is_ahead)
-        return found
+        return result
 
 
 def _tensors(values):
-    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

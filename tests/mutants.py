@@ -130,7 +130,7 @@ def mutant_of(file: str, source: str, number: int, new: ast.AST) -> Mutant:
     """Return a file with one change."""
     tree = ast.parse(source)
     node = list(nodes_of(tree))[number]
-    before, after = (ast.unparse(one).splitlines()[0] for one in (node, new))
+    before, after = (ast.unparse(n).splitlines()[0] for n in (node, new))
     line, place = getattr(node, "lineno", 0), place_of(tree, node)
     replace(tree, node, new)
     text = ast.unparse(ast.fix_missing_locations(tree))
@@ -139,13 +139,13 @@ def mutant_of(file: str, source: str, number: int, new: ast.AST) -> Mutant:
 
 def place_of(tree: ast.Module, node: ast.AST) -> tuple[tuple[int, int], bool]:
     """Return the lines that use a node, and True if it is executed at import."""
-    around = [one for one in ast.walk(tree) if any(inner is node for inner in ast.walk(one))]
-    function = next((one for one in around if isinstance(one, ast.FunctionDef)), None)
+    around = [outer for outer in ast.walk(tree) if any(inner is node for inner in ast.walk(outer))]
+    function = next((outer for outer in around if isinstance(outer, ast.FunctionDef)), None)
     if function is None:
         return (1, sys.maxsize), True
-    if not any(inner is node for one in function.body for inner in ast.walk(one)):
+    if not any(inner is node for outer in function.body for inner in ast.walk(outer)):
         return (function.body[0].lineno, function.end_lineno or 0), True
-    first = [one.lineno for one in around if isinstance(one, ast.stmt)][-1]
+    first = [outer.lineno for outer in around if isinstance(outer, ast.stmt)][-1]
     return (first, getattr(getattr(node, "test", node), "end_lineno", first)), False
 
 
@@ -156,7 +156,7 @@ def replace(tree: ast.Module, node: ast.AST, other: ast.AST) -> None:
             if value is node:
                 setattr(parent, name, other)
             elif isinstance(value, list):
-                value[:] = [other if one is node else one for one in value]
+                value[:] = [other if item is node else item for item in value]
 
 
 def draw(folder: str, seed: int) -> Iterator[Mutant]:
@@ -177,7 +177,7 @@ class Recorder:
         for item in items:
             self.users[item.nodeid].add(item.nodeid)
             fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
-            for fixture in (one for several in fixtures for one in several):
+            for fixture in (fixture for several in fixtures for fixture in several):
                 self.users[f"{fixture.baseid} {fixture.argname}"].add(item.nodeid)
 
     @pytest.hookimpl(wrapper=True)
@@ -199,7 +199,7 @@ class Recorder:
         data = self.coverage.get_data()
         return {
             str(Path(file).relative_to(ROOT)): {
-                line: sorted({test for one in contexts for test in self.users[one]})
+                line: sorted({test for context in contexts for test in self.users[context]})
                 for line, contexts in data.contexts_by_lineno(file).items()
             }
             for file in data.measured_files()
@@ -256,20 +256,20 @@ class Sampled:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests of a mutant: those named after its module, then by quickest file."""
         lines, (first, last) = self.lines.get(mutant.file, {}), mutant.span
-        found = {
+        names = {
             test for line, some in lines.items() if first <= int(line) <= last for test in some
         }
         own = "tests/{}/test_{}::".format(*mutant.file.rsplit("/", 1))
-        if found or mutant.at_import:
-            found.update(test for test in self.seconds if test.startswith(own))
+        if names or mutant.at_import:
+            names.update(test for test in self.seconds if test.startswith(own))
         files = defaultdict[str, float](float)
-        for test in (found := (found & self.seconds.keys()) - self.flaky):
+        for test in (names := (names & self.seconds.keys()) - self.flaky):
             files[file_of(test)] += self.seconds[test]
 
         def order(test: str) -> tuple[bool, float, str, float]:
             return not test.startswith(own), files[file_of(test)], file_of(test), self.seconds[test]
 
-        return sorted(found, key=order)
+        return sorted(names, key=order)
 
     def end_of(self, mutant: Mutant, tests: list[str]) -> str:
         """Return how a mutant ends, and write it with the test that killed it."""
@@ -363,9 +363,9 @@ def take_functions_of(mutant: Mutant) -> bool:
     name = f"a2cap.{mutant.file.removesuffix('.py').replace('/', '.')}"
     old = defaultdict[str, dict[int, list[FunctionType]]](lambda: defaultdict(list))
     gc.unfreeze()  # what tests/conftest.py froze is not listed
-    for one in gc.get_objects():
-        if type(one) is FunctionType and one.__module__ == name:
-            old[one.__code__.co_qualname][one.__code__.co_firstlineno].append(one)
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__module__ == name:
+            old[function.__code__.co_qualname][function.__code__.co_firstlineno].append(function)
     new = defaultdict[str, list[CodeType]](list)
     for code in codes_in(compile(mutant.source, str(ROOT / mutant.file), "exec")):
         new[code.co_qualname].append(code)
@@ -373,18 +373,18 @@ def take_functions_of(mutant: Mutant) -> bool:
         if len(codes) != len(old[qualname]):
             return False
         for code, line in zip(codes, sorted(old[qualname]), strict=True):
-            for one in old[qualname][line]:
-                if one.__code__.co_freevars != code.co_freevars:
+            for function in old[qualname][line]:
+                if function.__code__.co_freevars != code.co_freevars:
                     return False
-                one.__code__ = code
+                function.__code__ = code
     return True
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
     """Yield the functions of a module and of its classes, in the order of the source."""
-    for one in code.co_consts:
-        if isinstance(one, CodeType) and not one.co_name.endswith(("comp>", "expr>")):
-            yield from [one] if one.co_flags & inspect.CO_NEWLOCALS else codes_in(one)
+    for const in code.co_consts:
+        if isinstance(const, CodeType) and not const.co_name.endswith(("comp>", "expr>")):
+            yield from [const] if const.co_flags & inspect.CO_NEWLOCALS else codes_in(const)
 
 
 def wait(context: Any, seconds: float, function: Callable[..., None], *arguments: object) -> int:

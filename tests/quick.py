@@ -5,7 +5,7 @@ import pytest
 
 def some_quick(values, *quick):
     """Return the values as parameters of which all but the quick ones are slow."""
-    return [one if one in quick else pytest.param(one, marks=pytest.mark.slow) for one in values]
+    return [v if v in quick else pytest.param(v, marks=pytest.mark.slow) for v in values]
 
 
 def crossed(first, second):
@@ -13,8 +13,8 @@ def crossed(first, second):
     first, second = list(first), list(second)
     return [
         pytest.param(
-            one, other, marks=[pytest.mark.slow] * (one != first[-1] and other != second[-1])
+            row, column, marks=[pytest.mark.slow] * (row != first[-1] and column != second[-1])
         )
-        for one in first
-        for other in second
+        for row in first
+        for column in second
     ]

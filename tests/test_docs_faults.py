@@ -13,15 +13,15 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 def rows(page):
     """Return first column -> row of the tables whose last column names tests."""
-    found, in_table = {}, False
+    rows_by_head, in_table = {}, False
     for line in (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines():
         if not line.startswith("|"):
             in_table = False
         elif line.endswith("| shown by |"):
             in_table = True
         elif in_table and not line.startswith("|---"):
-            found[line.split(" | ")[0].removeprefix("| ")] = line
-    return found
+            rows_by_head[line.split(" | ")[0].removeprefix("| ")] = line
+    return rows_by_head
 
 
 @cache

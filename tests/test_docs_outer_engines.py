@@ -40,8 +40,8 @@ def test_every_command_of_the_examples_parses(name, command):
     program, *words = shlex.split(command)
     assert (program, words[0]) == ("a2", name)
     above = click.Context(cli, **cli.context_settings)
-    found, parser, rest = cli.resolve_command(above, words)
-    parser.make_context(found, rest, parent=above, resilient_parsing=False)
+    name_of_command, parser, rest = cli.resolve_command(above, words)
+    parser.make_context(name_of_command, rest, parent=above, resilient_parsing=False)
 
 
 def test_both_examples_have_all_stages_in_order():

@@ -37,8 +37,8 @@ def leads_somewhere(page, target):
 
 def test_every_link_leads_to_a_file_and_a_heading():
     links = re.compile(r"\]\(([^)]+)\)")
-    found = [(page, link) for page in PAGES for link in links.findall(page.read_text("utf-8"))]
-    assert [(named(page), link) for page, link in found if not leads_somewhere(page, link)] == []
+    pairs = [(page, link) for page in PAGES for link in links.findall(page.read_text("utf-8"))]
+    assert [(named(page), link) for page, link in pairs if not leads_somewhere(page, link)] == []
 
 
 def test_every_page_is_in_the_navigation_and_in_the_guide():
@@ -106,7 +106,7 @@ def problem_of(words, *, complete):
         command = command.get_command(context, name)
         if command is None:
             return f"no command {name!r}"
-    options = {option for one in command.get_params(context) for option in one.opts}
+    options = {option for parameter in command.get_params(context) for option in parameter.opts}
     unknown = [word for word in words if word.startswith("--") and word not in options]
     if unknown or not complete:
         return f"no option {unknown}" if unknown else None
@@ -138,11 +138,11 @@ def unknown_fields(page):
 
 def test_commands_options_and_settings_of_the_pages_exist(monkeypatch):
     monkeypatch.chdir(ROOT)
-    found = [(page, *command) for page in PAGES for command in commands(page)]
-    assert len(found) > 100
+    printed = [(page, *command) for page in PAGES for command in commands(page)]
+    assert len(printed) > 100
     problems = [
         f"{named(page)}: a2 {shlex.join(words)}: {problem}"
-        for page, words, complete in found
+        for page, words, complete in printed
         if (problem := problem_of(words, complete=complete))
     ]
     fields = [f"{named(page)}: {problem}" for page in PAGES for problem in unknown_fields(page)]

@@ -52,9 +52,9 @@ def banned_words(text):
     if ANY_BANNED.search(text) is None:
         return []
     return [
-        f"{found[0]!r} in {text[max(0, found.start() - 30) : found.end() + 30]!r}: write {instead}"
+        f"{match[0]!r} in {text[max(0, match.start() - 30) : match.end() + 30]!r}: write {instead}"
         for pattern, instead in BANNED.items()
-        for found in re.finditer(rf"\b({pattern})\b", text, re.IGNORECASE)
+        for match in re.finditer(rf"\b({pattern})\b", text, re.IGNORECASE)
     ]
 
 
@@ -111,7 +111,7 @@ def functions(path):
     """Yield the functions of a module, properties left out: those are nouns."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef):
-            names = {getattr(one, "id", getattr(one, "attr", "")) for one in node.decorator_list}
+            names = {getattr(d, "id", getattr(d, "attr", "")) for d in node.decorator_list}
             if not names & {"property", "cached_property"}:
                 yield node
 
@@ -146,26 +146,26 @@ def test_another_opening_is_found(text):
 
 def test_help_is_plain_english():
     for name, command in commands():
-        found = [command.help or "", *(getattr(one, "help", "") or "" for one in command.params)]
-        assert [banned for text in found for banned in banned_words(text)] == [], name
+        texts = [command.help or "", *(getattr(p, "help", "") or "" for p in command.params)]
+        assert [banned for text in texts for banned in banned_words(text)] == [], name
         assert is_imperative(command.help or ""), name
 
 
 def test_messages_are_plain_english():
-    found = {named(path): banned_words("\n".join(messages(path))) for path in SOURCE}
-    assert {name: banned for name, banned in found.items() if banned} == {}
+    words = {named(path): banned_words("\n".join(messages(path))) for path in SOURCE}
+    assert {name: banned for name, banned in words.items() if banned} == {}
 
 
 def test_docstrings_of_functions_begin_with_a_verb():
-    found = [
+    nouns = [
         (f"{named(path)}:{node.lineno}", text[:60])
         for path in SOURCE
         for node in functions(path)
         if (text := ast.get_docstring(node)) and not is_imperative(text)
     ]
-    assert found == []
+    assert nouns == []
 
 
 def test_pages_are_plain_english():
-    found = {named(page): banned_words(prose(page.read_text(encoding="utf-8"))) for page in PAGES}
-    assert {name: banned for name, banned in found.items() if banned} == {}
+    words = {named(page): banned_words(prose(page.read_text(encoding="utf-8"))) for page in PAGES}
+    assert {name: banned for name, banned in words.items() if banned} == {}

@@ -31,8 +31,8 @@ def clip(value: int = 3, *, top: bool = False) -> int:
 
 
 def test_each_mutant_is_one_change_of_behaviour():
-    found = [mutant_of("clip.py", SOURCE, *change) for change in changes_of(SOURCE)]
-    assert {mutant.change for mutant in found} == {
+    mutants = [mutant_of("clip.py", SOURCE, *change) for change in changes_of(SOURCE)]
+    assert {mutant.change for mutant in mutants} == {
         "3 -> 4",
         "False -> True",
         "if value > 7 and (not top): -> if True:",
@@ -46,8 +46,8 @@ def test_each_mutant_is_one_change_of_behaviour():
         "2 -> 3",
     }
     plain = ast.unparse(ast.parse(SOURCE))
-    assert len({mutant.source for mutant in found} - {plain}) == len(found)
-    spans = {mutant.change: (mutant.span, mutant.at_import) for mutant in found}
+    assert len({mutant.source for mutant in mutants} - {plain}) == len(mutants)
+    spans = {mutant.change: (mutant.span, mutant.at_import) for mutant in mutants}
     assert spans["3 -> 4"] == ((3, 8), True)
     assert spans["7 -> 8"] == spans["not top -> top"] == ((5, 5), False)
     assert spans["note(value) -> pass"] == ((7, 7), False)

@@ -39,8 +39,8 @@ def tracked(*patterns):
 
 def test_the_packages_are_the_folders_with_an_init():
     inits = [path for folder in PACKED for path in (ROOT / folder).rglob("__init__.py")]
-    found = {".".join(("a2cap", *path.parent.relative_to(ROOT).parts)) for path in inits}
-    assert {"a2cap", *found} == set(PROJECT["tool"]["setuptools"]["packages"])
+    packages = {".".join(("a2cap", *path.parent.relative_to(ROOT).parts)) for path in inits}
+    assert {"a2cap", *packages} == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
 def test_every_folder_with_modules_is_a_package():
@@ -131,8 +131,8 @@ def test_a_release_has_the_urls_of_the_project_and_no_relative_link(built):
         assert f"Project-URL: {name}, {URL}{page}\n" in metadata
     assert "Description-Content-Type: text/markdown\n" in metadata
     links = re.findall(r"\]\(([^)]*)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
-    found = re.findall(r"\]\(([^)]*)\)", metadata)
-    for link, absolute in zip(links, found, strict=True):
+    absolutes = re.findall(r"\]\(([^)]*)\)", metadata)
+    for link, absolute in zip(links, absolutes, strict=True):
         view = "raw" if link.endswith((".png", ".jpg")) else "blob"
         assert absolute == (link if link.startswith("https:") else f"{URL}/{view}/HEAD/{link}")
 

@@ -47,8 +47,8 @@ def test_the_site_has_every_page_setting_and_command(checkout):
     assert [name for name in cli.list_commands(None) if f">a2 {name}<" not in commands] == []
     assert "photo.jpg" in (checkout / "site" / "index.html").read_text()
     index = json.loads((checkout / "site" / "search" / "search_index.json").read_text())
-    found = {one["location"].partition("#")[0] for one in index["docs"] if "CIDEr" in one["text"]}
-    assert "guide/metrics/" in found
+    paths = {e["location"].partition("#")[0] for e in index["docs"] if "CIDEr" in e["text"]}
+    assert "guide/metrics/" in paths
 
 
 @pytest.mark.slow

@@ -106,14 +106,14 @@ def unplaced(graph):
 
 def upward_imports(graph):
     """Return the imports from a box into another one that is not below it."""
-    found = []
+    upward = []
     for module, imported in graph.items():
         for other in imported:
             box, others = box_of(module), box_of(other)
             inside = box == others or row_of(box) == row_of(others) == len(ORDER) - 1
             if not inside and row_of(box) >= row_of(others):
-                found.append(f"{module} -> {other}")
-    return sorted(found)
+                upward.append(f"{module} -> {other}")
+    return sorted(upward)
 
 
 def wrong_way_imports(graph):
@@ -136,13 +136,13 @@ def cycle(graph):
         if module in done:
             return []
         for other in sorted(graph.get(module, ())):
-            found = visit(other, [*path, module])
-            if found:
-                return found
+            circle = visit(other, [*path, module])
+            if circle:
+                return circle
         done.add(module)
         return []
 
-    return next((found for module in sorted(graph) if (found := visit(module, []))), [])
+    return next((circle for module in sorted(graph) if (circle := visit(module, []))), [])
 
 
 def crowded_folders(graph):
@@ -153,7 +153,7 @@ def crowded_folders(graph):
 
 def imports_in_functions():
     """Return the imports inside functions, as module -> number."""
-    found = {}
+    counts = {}
     for path in SOURCE:
         functions = [node for node in nodes(path) if isinstance(node, ast.FunctionDef)]
         inside = {
@@ -163,8 +163,8 @@ def imports_in_functions():
             if isinstance(node, ast.Import | ast.ImportFrom)
         }
         if inside:
-            found[named(path)] = len(inside)
-    return found
+            counts[named(path)] = len(inside)
+    return counts
 
 
 def single_importers(graph):
@@ -179,8 +179,8 @@ def single_importers(graph):
     folder = {module: module.rpartition("/")[0] for module in graph}
     return sorted(
         module
-        for module, found in importers.items()
-        if len(found) == 1 and folder[found[0]] == folder[module] and found[0] != SCORING
+        for module, users in importers.items()
+        if len(users) == 1 and folder[users[0]] == folder[module] and users[0] != SCORING
     )
 
 
@@ -205,7 +205,7 @@ def imported_names(path):
 @cache
 def import_graph():
     """Return module -> the source modules that it imports."""
-    found = modules()
+    paths = modules()
     as_paths = {
         module: {
             place
@@ -213,9 +213,9 @@ def import_graph():
             if name.startswith("a2cap.")
             for place in (name.replace(".", "/"), name.removeprefix("a2cap.").replace(".", "/"))
         }
-        for module, path in found.items()
+        for module, path in paths.items()
     }
-    return {module: names & found.keys() for module, names in as_paths.items()}
+    return {module: names & paths.keys() for module, names in as_paths.items()}
 
 
 def test_the_graph_covers_the_source():
@@ -238,13 +238,13 @@ def test_the_source_has_no(faults):
 
 
 def test_few_imports_are_inside_functions():
-    found = imports_in_functions()
-    assert sum(found.values()) <= MOST_IN_FUNCTIONS, found
+    counts = imports_in_functions()
+    assert sum(counts.values()) <= MOST_IN_FUNCTIONS, counts
 
 
 def test_few_modules_are_private_sections_of_another_one():
-    found = single_importers(import_graph())
-    assert len(found) <= MOST_SINGLE, found
+    modules_of_one = single_importers(import_graph())
+    assert len(modules_of_one) <= MOST_SINGLE, modules_of_one
     graph = {
         "data/a": {"data/b", "data/c"},
         "data/d": {"data/c"},
@@ -276,7 +276,7 @@ RING = {"data/a": {"data/b"}, "data/b": {"data/c"}, "data/c": {"data/a"}, "data/
 
 
 @pytest.mark.parametrize(
-    ("faults", "graph", "found"),
+    ("faults", "graph", "expected"),
     [
         (wrong_way_imports, {"model/losses": {"data/a"}}, ["model/losses -> data/a"]),
         (wrong_way_imports, {"extract/a": {"model/b"}}, ["extract/a -> model/b"]),
@@ -287,8 +287,8 @@ RING = {"data/a": {"data/b"}, "data/b": {"data/c"}, "data/c": {"data/a"}, "data/
         (unplaced, {"pipeline/stray": set(), "pipeline/engine/run": set()}, ["pipeline/stray"]),
     ],
 )
-def test_a_fault_of_the_structure_is_found(faults, graph, found):
-    assert faults(graph) == found
+def test_a_fault_of_the_structure_is_found(faults, graph, expected):
+    assert faults(graph) == expected
 
 
 # --- imports of particular packages, headers and names of modules ---
@@ -302,8 +302,8 @@ def importers(package):
 
 
 def test_opencv_is_imported_only_by_the_extractor_and_the_drawing_of_scenes():
-    found = importers("cv2")
-    assert {name for name in found if not name.startswith("extract/")} == MAY_IMPORT_OPENCV
+    users = importers("cv2")
+    assert {name for name in users if not name.startswith("extract/")} == MAY_IMPORT_OPENCV
 
 
 def test_only_the_command_line_imports_click():

@@ -97,10 +97,10 @@ def test_every_word_of_a_caption_has_attention(kind):
     tokens = trained_tokenizer(kind, WORDS, TEXTS[:1])
     ids = [*tokens.backend_tokenizer.encode(TEXTS[0]).ids, 2]
     captioner = a2cap.adapt(build("gpt2"), processor(), tokenizer=tokens)
-    found = captioner(IMAGE, max_new_tokens=len(ids), logits_processor=[Forced(ids)])
-    assert [word.text for word in found.words] == TEXTS[0].split()
-    assert all(0 < word.original.sum() <= 1.001 for word in found.words)
-    assert found.words[-1].original.shape == (16,)
+    caption = captioner(IMAGE, max_new_tokens=len(ids), logits_processor=[Forced(ids)])
+    assert [word.text for word in caption.words] == TEXTS[0].split()
+    assert all(0 < word.original.sum() <= 1.001 for word in caption.words)
+    assert caption.words[-1].original.shape == (16,)
 
 
 def processor():
@@ -124,22 +124,22 @@ def test_words_are_merged_from_subwords():
 @pytest.mark.parametrize("alignment", [None, {"fusion": "gate"}])
 def test_a_caption_is_that_of_a2s_captioners(alignment):
     captioner = adapted(alignment=alignment)
-    found = list(captioner.many([IMAGE, IMAGE], max_new_tokens=6, num_beams=3))
+    captions = list(captioner.many([IMAGE, IMAGE], max_new_tokens=6, num_beams=3))
     assert message_of(list, captioner.many([IMAGE], batch_size=0)) == (
         "batch_size is 0; give 1 or more"
     )
-    one, *_ = found
-    attention, count = one.attention, len(one.caption.split())
+    first, *_ = captions
+    attention, count = first.attention, len(first.caption.split())
     assert attention.original.shape == attention.aligned.shape == (count, 16)
     assert [layer.original.shape for layer in attention.layers] == [(2, count, 16)] * 2
     assert (attention.keep is None) == (alignment is None)
-    assert is_grid(one.regions)
-    assert one.regions.boxes[-1].tolist() == [45, 30, 60, 40]
-    assert len(one.figure(layer=2, head=1).axes) == 1 + count * (1 if alignment is None else 2)
+    assert is_grid(first.regions)
+    assert first.regions.boxes[-1].tolist() == [45, 30, 60, 40]
+    assert len(first.figure(layer=2, head=1).axes) == 1 + count * (1 if alignment is None else 2)
     pixels = processor()(images=[Image.fromarray(IMAGE)] * 2, return_tensors="pt")
     alone = captioner.model.generate(**pixels, max_new_tokens=6, num_beams=3)
     texts = tokenizer().batch_decode(alone, skip_special_tokens=True)
-    assert [caption.caption for caption in found] == texts
+    assert [caption.caption for caption in captions] == texts
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_a_saved_model_is_loaded_with_its_alignment(name, tmp_path):
     again = a2cap.adapt(tmp_path)
     assert again.alignment == captioner.alignment
     with torch.no_grad():
-        logits = [one.model(**teacher(name)).logits for one in (captioner, again)]
+        logits = [c.model(**teacher(name)).logits for c in (captioner, again)]
     assert torch.equal(*logits)
 
 

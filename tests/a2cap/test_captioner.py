@@ -59,14 +59,14 @@ def test_the_caption_is_that_of_the_command(experiment, captioner, model, scene,
         runtime=RuntimeConfig(device="cpu"),
         attention=True,
     )
-    found = captioner(scene, boxes=boxes.tolist())
-    assert found.beams == expected.beams
-    assert len(found.beams) == 2
-    assert (found.caption, found.score) == (found.beams[0].caption, found.beams[0].score)
-    assert found.tokens == found.caption.split()
-    assert (found.boxes == boxes).all()
-    assert found.attention.original.shape == (len(found.tokens), len(boxes))
-    assert (found.attention.aligned == expected.attention.aligned).all()
+    caption = captioner(scene, boxes=boxes.tolist())
+    assert caption.beams == expected.beams
+    assert len(caption.beams) == 2
+    assert (caption.caption, caption.score) == (caption.beams[0].caption, caption.beams[0].score)
+    assert caption.tokens == caption.caption.split()
+    assert (caption.boxes == boxes).all()
+    assert caption.attention.original.shape == (len(caption.tokens), len(boxes))
+    assert (caption.attention.aligned == expected.attention.aligned).all()
 
 
 @pytest.fixture
@@ -88,13 +88,13 @@ def test_batches_equal_single_images(captioner, experiment, images, batch_size):
     given = read_instances(experiment.scenes / "instances.json")
     boxes = [given[image_id(path.name)].boxes for path in images]
     many = list(captioner.many(images, boxes=boxes, batch_size=batch_size))
-    for path, own, found in zip(images, boxes, many, strict=True):
+    for path, own, batched in zip(images, boxes, many, strict=True):
         single = captioner(path, boxes=own)
-        assert [beam.caption for beam in found.beams] == [beam.caption for beam in single.beams]
-        assert found.score == pytest.approx(single.score, abs=1e-4)
-        assert found.attention.aligned == pytest.approx(single.attention.aligned, abs=1e-5)
-        assert (found.path, found.kept) == (path, None)
-        assert (found.pixels == single.pixels).all()
+        assert [beam.caption for beam in batched.beams] == [beam.caption for beam in single.beams]
+        assert batched.score == pytest.approx(single.score, abs=1e-4)
+        assert batched.attention.aligned == pytest.approx(single.attention.aligned, abs=1e-5)
+        assert (batched.path, batched.kept) == (path, None)
+        assert (batched.pixels == single.pixels).all()
 
 
 def test_many_images_of_a_file_are_refused_by_its_name(captioner, tmp_path):
@@ -115,11 +115,11 @@ def test_each_kind_of_many_images_has_the_captions_of_single_ones(detector, imag
     tensors = torch.from_numpy(arrays).permute(0, 3, 1, 2)
     opened = tuple(Image.open(path) for path in paths)
     for many in (list(map(str, paths)), opened, arrays, tensors, list(tensors / 255)):
-        assert [one.caption for one in detector(many)] == expected
+        assert [caption.caption for caption in detector(many)] == expected
     for many in (folder, str(folder), (path for path in paths)):
-        found = detector(many, batch_size=2)
-        assert isinstance(found, Iterator)
-        assert [(one.path, one.caption) for one in found] == list(zip(paths, expected, strict=True))
+        shown = detector(many, batch_size=2)
+        assert isinstance(shown, Iterator)
+        assert [(c.path, c.caption) for c in shown] == list(zip(paths, expected, strict=True))
 
 
 def test_a_bar_shows_the_progress_of_many_images(detector, images, monkeypatch):
@@ -144,9 +144,9 @@ def test_bad_images_stop_or_are_skipped(detector, images, tmp_path, caplog):
     first = []
     with pytest.raises(A2Error):
         first.extend(detector.many(mixed))
-    assert [one.path for one in first] == [images[0]]  # what came before it is not lost
-    found = detector(mixed, on_error="skip")
-    assert [one.path for one in found] == [images[0], images[1]]
+    assert [caption.path for caption in first] == [images[0]]  # what came before it is not lost
+    captions = detector(mixed, on_error="skip")
+    assert [caption.path for caption in captions] == [images[0], images[1]]
     assert caplog.messages[-1] == f"skipped {reason}"
 
 
@@ -182,26 +182,26 @@ def test_what_cannot_be_captioned_is_refused(captioner, images, options, message
 
 @pytest.mark.parametrize("extra", [-1, 1])
 def test_boxes_of_another_number_of_images_are_refused(captioner, scene, boxes, extra):
-    found = captioner.many([scene] * 2, boxes=[boxes] * (2 + extra))
-    assert message_of(list, found) == (
+    captions = captioner.many([scene] * 2, boxes=[boxes] * (2 + extra))
+    assert message_of(list, captions) == (
         "images and boxes differ in number; give one entry of boxes for each image"
     )
 
 
 def test_each_word_has_its_attention_and_its_figure(captioner, scene, boxes):
-    found = captioner(scene, boxes=boxes)
-    assert [word.text for word in found.words] == found.tokens
+    caption = captioner(scene, boxes=boxes)
+    assert [word.text for word in caption.words] == caption.tokens
     for word, original, aligned in zip(
-        found.words, found.attention.original, found.attention.aligned, strict=True
+        caption.words, caption.attention.original, caption.attention.aligned, strict=True
     ):
         assert (word.original == original).all() and (word.aligned == aligned).all()
     for chosen in ({}, {"layer": 1, "head": 2}):
-        assert len(found.figure(**chosen).axes) == 1 + 2 * len(found.tokens)
-        assert len(found.words[-1].figure(**chosen).axes) == 2
-    with Image.open(io.BytesIO(found.words[0].figure()._repr_png_())) as shown:
+        assert len(caption.figure(**chosen).axes) == 1 + 2 * len(caption.tokens)
+        assert len(caption.words[-1].figure(**chosen).axes) == 2
+    with Image.open(io.BytesIO(caption.words[0].figure()._repr_png_())) as shown:
         assert min(shown.size) > 100  # as a notebook shows it
-    assert found.attention.layers[0].original.shape == (2, len(found.tokens), len(boxes))
-    plain = replace(found, attention=None)
+    assert caption.attention.layers[0].original.shape == (2, len(caption.tokens), len(boxes))
+    plain = replace(caption, attention=None)
     assert plain.words[0].original is None
     assert message_of(plain.words[0].figure) == (
         "nothing to draw: this captioner has no attention to regions"
@@ -209,16 +209,14 @@ def test_each_word_has_its_attention_and_its_figure(captioner, scene, boxes):
 
 
 def test_a_notebook_shows_the_image_and_its_captions(captioner, scene, boxes):
-    found = captioner(scene, boxes=boxes)
-    shown = replace(found, beams=[Beam("a <b> cat", -1.5), Beam("", -2)])._repr_html_()
+    made = captioner(scene, boxes=boxes)
+    shown = replace(made, beams=[Beam("a <b> cat", -1.5), Beam("", -2)])._repr_html_()
     assert "a &lt;b&gt; cat <small>-1.50</small>" in shown and "(no words)" in shown
     encoded = re.search('src="data:image/jpeg;base64,([^"]+)"', shown)[1]
-    height, width, _ = found.pixels.shape
+    height, width, _ = made.pixels.shape
     assert Image.open(io.BytesIO(base64.b64decode(encoded))).size == (width, height)
-    assert (
-        repr(found) == f"Caption({found.caption!r}, score={found.score:.3f}, path={str(scene)!r})"
-    )
-    assert repr(found.words[0]) == f"Word({found.tokens[0]!r})"
+    assert repr(made) == f"Caption({made.caption!r}, score={made.score:.3f}, path={str(scene)!r})"
+    assert repr(made.words[0]) == f"Word({made.tokens[0]!r})"
 
 
 def test_a_captioner_shows_what_is_known_of_it(captioner, model):
@@ -242,27 +240,27 @@ def test_a_captioner_shows_what_is_known_of_it(captioner, model):
 def test_whatever_has_a_length_gives_a_list_and_the_rest_an_iterator(scene):
     captioner = a2cap.load(device="cpu", beam_size=1)
     column = deque([str(scene)] * 2)  # as a pandas.Series: sized, neither list nor tuple
-    assert [one.path for one in captioner(column, progress=False)] == [scene] * 2
+    assert [caption.path for caption in captioner(column, progress=False)] == [scene] * 2
     assert isinstance(captioner(column, progress=False), list)
     for images in (scene.parent, str(scene.parent), iter(column)):
         assert isinstance(captioner(images, progress=False), Iterator)
 
 
 def test_a_captioner_and_its_captions_are_pickled_and_copied(captioner, scene, boxes):
-    found = captioner(scene, boxes=boxes)
+    caption = captioner(scene, boxes=boxes)
     for copied in (pickle.loads(pickle.dumps(captioner)), copy.deepcopy(captioner)):
-        assert copied(scene, boxes=boxes).beams == found.beams
-    for same in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
-        assert same.row() == found.row()
-        assert (same.attention.aligned == found.attention.aligned).all()
+        assert copied(scene, boxes=boxes).beams == caption.beams
+    for same in (pickle.loads(pickle.dumps(caption)), copy.deepcopy(caption)):
+        assert same.row() == caption.row()
+        assert (same.attention.aligned == caption.attention.aligned).all()
 
 
 def test_two_threads_get_the_captions_of_one(detector, images):
     images = images[:3]
-    expected = [one.beams for one in detector(images, batch_size=1)]
+    expected = [caption.beams for caption in detector(images, batch_size=1)]
     with ThreadPoolExecutor(2) as threads:
-        found = list(threads.map(lambda path: detector(path).beams, images * 3))
-    assert found == expected * 3
+        in_threads = list(threads.map(lambda path: detector(path).beams, images * 3))
+    assert in_threads == expected * 3
 
 
 @pytest.mark.slow
@@ -270,7 +268,7 @@ def test_two_threads_get_the_captions_of_one(detector, images):
 def test_rows_of_captions_are_a_data_set_of_datasets(detector, images, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets", reason="no datasets")
-    rows = [one.row() for one in detector(images[:2])]
+    rows = [caption.row() for caption in detector(images[:2])]
     path = tmp_path / "captions.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     loaded = datasets.load_dataset(
@@ -307,11 +305,11 @@ def test_scores_are_those_of_the_evaluation(experiment):
     }
     assert len(references) == expected["n"]
     captions = {image_id: images[image_id]["caption"] for image_id in references}
-    found = a2cap.score(captions, references)
-    assert found.metrics == pytest.approx(expected["metrics"], abs=1e-12)
-    assert found.confidence.keys() == found.metrics.keys()
+    scores = a2cap.score(captions, references)
+    assert scores.metrics == pytest.approx(expected["metrics"], abs=1e-12)
+    assert scores.confidence.keys() == scores.metrics.keys()
     by_order = a2cap.score(list(captions.values()), list(references.values()))
-    assert by_order.metrics == found.metrics
+    assert by_order.metrics == scores.metrics
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ def test_finished_results_are_those_of_the_stages(experiment):
     assert (trained.folder, trained.ran) == (experiment.directory("train-xe"), False)
     assert [row["epoch"] for row in trained.epochs] == list(range(1, 9))
     assert trained.captioner(device="cpu").name == str(trained.folder)
-    found = trained.evaluate()
-    assert (found.folder, found.ran) == (experiment.directory("evaluate"), False)
-    content = json.loads((found.folder / "metrics.json").read_text())
-    assert (found.metrics, found.not_run, found.n) == tuple(
+    evaluation = trained.evaluate()
+    assert (evaluation.folder, evaluation.ran) == (experiment.directory("evaluate"), False)
+    content = json.loads((evaluation.folder / "metrics.json").read_text())
+    assert (evaluation.metrics, evaluation.not_run, evaluation.n) == tuple(
         content[name] for name in ("metrics", "not_run", "n")
     )
-    assert len(found.captions) == found.n and found.report.is_file()
-    assert f"<td>CIDEr</td><td>{found.metrics['CIDEr']:.4f}</td>" in found._repr_html_()
+    assert len(evaluation.captions) == evaluation.n and evaluation.report.is_file()
+    assert f"<td>CIDEr</td><td>{evaluation.metrics['CIDEr']:.4f}</td>" in evaluation._repr_html_()
 
 
 @pytest.mark.slow
@@ -32,12 +32,12 @@ def test_a_training_runs_what_is_missing_and_is_evaluated(experiment, tmp_path):
     settings = {"train.epochs": 1, "data.images": experiment.scenes / "images"}
     trained = a2cap.train(experiment.config_file, settings, artifacts=tmp_path)
     assert trained.ran and len(trained.epochs) == 1
-    found = trained.evaluate({"evaluate.beam_size": 1})
-    assert found.ran and found.metrics["CIDEr"] >= 0
+    evaluation = trained.evaluate({"evaluate.beam_size": 1})
+    assert evaluation.ran and evaluation.metrics["CIDEr"] >= 0
     again = a2cap.evaluate(
         trained.config, {"evaluate.beam_size": 1}, artifacts=str(tmp_path), force=True
     )
-    assert again.ran and again.metrics == found.metrics
+    assert again.ran and again.metrics == evaluation.metrics
 
 
 def test_a_file_its_content_and_its_configuration_are_the_same(experiment):
@@ -46,8 +46,8 @@ def test_a_file_its_content_and_its_configuration_are_the_same(experiment):
     named = a2cap.configure(path, {"train.epochs": 3})
     assert named.runtime.name == path.stem
     for other in (load_config(path), load_config(path).model_dump(), named):
-        found = a2cap.configure(other, {"train.epochs": 3, "runtime.name": None})
-        assert found == expected
+        config = a2cap.configure(other, {"train.epochs": 3, "runtime.name": None})
+        assert config == expected
     assert a2cap.configure("a2-gate") == a2cap.configure(Path("a2-gate"))
     assert a2cap.configure() == load_config()
     assert a2cap.configure({"model": "gru"}) == load_config(None, ["model=gru"])
@@ -70,8 +70,8 @@ def test_a_file_its_content_and_its_configuration_are_the_same(experiment):
 )
 def test_settings_are_python_values(name, value):
     section, field = name.split(".")
-    found = getattr(getattr(a2cap.configure(None, {name: value}), section), field)
-    assert found == (Path(value) if value == "2" else value)
+    actual = getattr(getattr(a2cap.configure(None, {name: value}), section), field)
+    assert actual == (Path(value) if value == "2" else value)
 
 
 def test_unusable_settings_are_refused_together():

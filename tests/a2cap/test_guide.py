@@ -21,9 +21,9 @@ def programs():
     text = "".join(
         (GUIDE / name).read_text("utf-8") for name in ("python.md", "python-reference.md")
     )
-    found = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    codes = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     keys = ("print(captioner(", "holidays", "trained", "check_stages", "read_runs", "convert")
-    return {key: next(code for code in found if key in code) for key in keys}
+    return {key: next(code for code in codes if key in code) for key in keys}
 
 
 @pytest.mark.slow

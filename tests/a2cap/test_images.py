@@ -107,10 +107,10 @@ def test_other_channels_are_refused():
 def test_an_extractor_returns_the_regions_of_the_stage(scene):
     config = ExtractConfig(weights="scenes", max_regions=12, **STATED)
     expected = load_extractor(BUNDLED["scenes"].path, config=config)(read_image(scene))
-    found = a2cap.extractor("scenes", device="cpu", max_regions=12)(scene)
-    assert len(found) == len(expected) > 0
-    assert (found.boxes == expected.boxes).all()
-    assert (found.features == expected.features).all()
+    regions = a2cap.extractor("scenes", device="cpu", max_regions=12)(scene)
+    assert len(regions) == len(expected) > 0
+    assert (regions.boxes == expected.boxes).all()
+    assert (regions.features == expected.features).all()
 
 
 def test_unusable_settings_of_an_extractor_are_refused():

@@ -28,8 +28,8 @@ def test_rewards_are_the_metrics_of_single_captions():
         # METEOR stands in for SPICE
         (rewards.spider_without_spice, [(row["CIDEr"] + row["METEOR"]) / 2 for row in rows]),
     ):
-        found = reward(COMPLETIONS[:2], REFERENCES[:2], prompts=["p"] * 2)
-        assert found == pytest.approx(values)
+        returned = reward(COMPLETIONS[:2], REFERENCES[:2], prompts=["p"] * 2)
+        assert returned == pytest.approx(values)
         assert reward is rewards.bleu or min(values) > 0
 
 

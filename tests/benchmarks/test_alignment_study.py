@@ -40,8 +40,8 @@ def test_grounding_is_the_share_of_attention_on_regions_that_overlap_the_boxes_o
         [[1, 0, 0, 0], [0.4, 0.2, 0.3, 0.1], [0.1, 0.1, 0.7, 0.1]],
         [[1, 0, 0, 0], [0.0, 0.0, 1.0, 0.0], [0.5, 0.5, 0.0, 0.0]],
     ]
-    found = grounding_of(words, layers)
-    assert found["kinds"] == pytest.approx(
+    grounding = grounding_of(words, layers)
+    assert grounding["kinds"] == pytest.approx(
         {
             "attention": (0.6 + 0.0) / 2,
             "attention layer 1": 0.6,
@@ -51,10 +51,10 @@ def test_grounding_is_the_share_of_attention_on_regions_that_overlap_the_boxes_o
             "words": 1,
         }
     )
-    assert found["relations"]["attention"] == pytest.approx((0.3 + 1.0) / 2)
-    assert found["relations"]["chance"] == 3 / 4
-    assert found["all"]["words"] == 2
-    assert found["all"]["attention"] == pytest.approx((0.3 + 0.65) / 2)
+    assert grounding["relations"]["attention"] == pytest.approx((0.3 + 1.0) / 2)
+    assert grounding["relations"]["chance"] == 3 / 4
+    assert grounding["all"]["words"] == 2
+    assert grounding["all"]["attention"] == pytest.approx((0.3 + 0.65) / 2)
 
 
 def test_grounding_does_not_depend_on_the_sum_of_a_row():
@@ -71,9 +71,9 @@ def test_words_without_an_overlapping_region_and_zero_evidence_have_no_grounding
 def test_words_without_objects_or_group_are_not_grounded():
     groups = {"ball": "kinds", "balls": "kinds", "red": "colours"}
     caption = [["the", []], ["red", [1]], ["ball", [1]], ["of", [1]], ["balls", []]]
-    found = grounded_words(caption, groups)
+    words = grounded_words(caption, groups)
     red, ball = ("colours", (1,)), ("kinds", (1,))
-    assert [word and (word.group, word.objects) for word in found] == [None, red, ball, None, None]
+    assert [word and (word.group, word.objects) for word in words] == [None, red, ball, None, None]
 
 
 @pytest.mark.parametrize(  # published tables of Student's t, two-sided 95 %
@@ -84,27 +84,27 @@ def test_quantiles_equal_published_tables(degrees, quantile):
 
 
 def test_the_interval_is_the_t_interval_of_the_mean():
-    found = interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert found.mean == 3
-    assert found.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
-    assert str(found) == "3.000 ± 1.963"
+    mean = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert mean.mean == 3
+    assert mean.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
+    assert str(mean) == "3.000 ± 1.963"
     single = interval([0.25])  # has none
     assert (str(single), single.excludes_zero) == ("0.250", False)
 
 
 def test_differences_are_paired_by_seed():
-    found = paired_difference({0: 1.0, 1: 5.0, 2: 9.0}, {1: 4.0, 0: 0.5, 7: 100.0})
-    assert (found.mean, found.count) == (0.75, 2)
-    assert found.half_width == pytest.approx(12.706 * 0.25, abs=1e-3)
-    assert not found.excludes_zero
+    difference = paired_difference({0: 1.0, 1: 5.0, 2: 9.0}, {1: 4.0, 0: 0.5, 7: 100.0})
+    assert (difference.mean, difference.count) == (0.75, 2)
+    assert difference.half_width == pytest.approx(12.706 * 0.25, abs=1e-3)
+    assert not difference.excludes_zero
     assert paired_difference({0: 1.0}, {1: 1.0}) is None
 
 
 def test_variation_common_to_pairs_does_not_widen_their_interval():
     baseline = {0: 0.1, 1: 10.0, 2: -5.0}
-    found = paired_difference({s: v + 1 for s, v in baseline.items()}, baseline)
-    assert (found.mean, found.half_width) == pytest.approx((1.0, 0.0))
-    assert found.excludes_zero
+    difference = paired_difference({s: v + 1 for s, v in baseline.items()}, baseline)
+    assert (difference.mean, difference.half_width) == pytest.approx((1.0, 0.0))
+    assert difference.excludes_zero
 
 
 def instances(*names):
@@ -121,7 +121,7 @@ def test_a_paired_word_refers_to_the_companions_in_the_image_if_any():
 
 
 def test_errors_are_predictions_of_absent_categories():
-    found = companion_errors(
+    errors = companion_errors(
         {"1": "two kites and a ball", "2": "a ball", "3": "a kite", "4": "a kite"},
         {
             "1": instances("ball", "cloud"),
@@ -131,7 +131,7 @@ def test_errors_are_predictions_of_absent_categories():
         },
         {"kite": "cloud"},
     )
-    assert found == {
+    assert errors == {
         "with companion": 0.5,
         "without companion": 1.0,
         "cases with": 2,
@@ -153,18 +153,18 @@ def test_held_out_images_are_split_again_and_the_others_train():
 def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     wanted = trials(Extent(seeds=1, planted_seeds=1, other_seeds=1))
     images = Images(5, train=3, validate=1, test=1)
-    found = jobs(Study(tmp_path, "scenes", images, 1), wanted)
-    assert sum(len(job.trials) for job in found) == len(wanted)
-    [none, shared] = [job for job in found if len(job.trials) > 1]
+    to_run = jobs(Study(tmp_path, "scenes", images, 1), wanted)
+    assert sum(len(job.trials) for job in to_run) == len(wanted)
+    [none, shared] = [job for job in to_run if len(job.trials) > 1]
     assert [trial.part for trial in none.trials] == ["fusions", "layers", "rivals"]
     parts = ["fusions", "penalty", "ablations", "layers", "rivals"]
     assert [trial.part for trial in shared.trials] == parts
     assert shared.config.scst.epochs > 0
-    others = [job for job in found if not any(trial.self_critical for trial in job.trials)]
+    others = [job for job in to_run if not any(trial.self_critical for trial in job.trials)]
     assert others
     assert {job.config.scst.epochs for job in others} == {0}
-    starts = {job.world.name: job.config for job in found if job.start is None}
-    further = found[len(starts) :]
+    starts = {job.world.name: job.config for job in to_run if job.start is None}
+    further = to_run[len(starts) :]
     assert starts.keys() == {"plain", "planted"}
     assert [job.start for job in further] == [starts[job.world.name] for job in further]
     assert (starts["plain"].train.epochs, shared.config.train.epochs) == (16, 3)

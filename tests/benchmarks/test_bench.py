@@ -63,10 +63,10 @@ def test_the_quick_form_writes_figures_with_ratios_and_peaks(tmp_path):
     output = tmp_path / "results" / "cpu.json"
     ran = CliRunner().invoke(bench.main, ["--quick", *options, "--output", str(output)])
     assert ran.exit_code == 0, ran.output
-    found = json.loads(output.read_text())
-    assert {"machine", "date", "commit", "versions", "peaks"} <= found.keys()
-    assert set(found["peaks"]) == {bench.FP32, bench.BF16, bench.MEMORY}
-    for figure in found["figures"]:
+    results = json.loads(output.read_text())
+    assert {"machine", "date", "commit", "versions", "peaks"} <= results.keys()
+    assert set(results["peaks"]) == {bench.FP32, bench.BF16, bench.MEMORY}
+    for figure in results["figures"]:
         ratios = [figure["ratio"], *figure["others"].values()]
         compared = any(ratio is not None and ratio > 0 for ratio in ratios)
         assert compared or figure["what"] == f"write {bench.SCENES:,} scenes"
@@ -88,10 +88,10 @@ def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
     options = ["--device", "cpu", "--quick", "--output", str(output)]
     ran = CliRunner().invoke(gpu_check.main, options)
     assert ran.exit_code == 0, ran.output
-    found = json.loads(output.read_text())
-    assert found.keys() >= gpu_check.CHECKS.keys()
-    assert found["resume"]["cross-entropy"]["differing"] == 0
-    epochs = found["self-critical"]["2 images, fp32"]
+    results = json.loads(output.read_text())
+    assert results.keys() >= gpu_check.CHECKS.keys()
+    assert results["resume"]["cross-entropy"]["differing"] == 0
+    epochs = results["self-critical"]["2 images, fp32"]
     assert epochs["updates_per_epoch"] == 56_644
     assert epochs["extrapolated_epoch_minutes"] > 0
 
@@ -109,5 +109,5 @@ def test_a_failed_check_of_a_gpu_is_reported_after_the_others(tmp_path, monkeypa
     monkeypatch.setattr(gpu_check, "CHECKS", {"one": fail, "two": read})
     ran = CliRunner().invoke(gpu_check.main, ["--device", "cpu", "--output", str(output)])
     assert (ran.exit_code, ran.output.splitlines()[-1]) == (1, "Error: failed: one")
-    found = json.loads(output.read_text())
-    assert found["one"]["failed"] == found["two"]["before"] == "RuntimeError: out of luck"
+    results = json.loads(output.read_text())
+    assert results["one"]["failed"] == results["two"]["before"] == "RuntimeError: out of luck"

@@ -87,8 +87,8 @@ def test_a_row_of_the_table_is_trained_once_and_printed(tmp_path):
 
 
 def test_the_distance_from_even_attention_is_that_of_words_by_hand(tmp_path):
-    one = np.eye(4, dtype=np.float32)[:1]  # 3/4 from even
-    images = {"a": np.concatenate((one, np.ones_like(one) / 4)), "b": one, "c": one[:0]}
+    row = np.eye(4, dtype=np.float32)[:1]  # 3/4 from even
+    images = {"a": np.concatenate((row, np.ones_like(row) / 4)), "b": row, "c": row[:0]}
     write_attention(
         tmp_path / "attention.h5",
         [(name, CaptionAttention(rows, rows)) for name, rows in images.items()],

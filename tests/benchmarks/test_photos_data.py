@@ -32,8 +32,8 @@ def test_similar_captions_say_nearly_the_same_and_are_of_other_images(monkeypatc
         "a dog sleeps on the grass": 11,
         **{f"plane number {n} in the sky": 20 + n for n in range(20)},
     }
-    found = photos_data.similar_captions([CAT, DOG, BOTH], texts, least=0.05, most=1)
-    lines = {file: [" ".join(words) for words in chosen] for file, chosen in found.items()}
+    similar = photos_data.similar_captions([CAT, DOG, BOTH], texts, least=0.05, most=1)
+    lines = {file: [" ".join(words) for words in chosen] for file, chosen in similar.items()}
     assert lines[CAT.file][0] == "a grey cat sleeps on a red bed"
     assert "dog" in lines[DOG.file][0]
     more = photos_data.similar_captions([CAT, DOG, BOTH], texts, least=0.05, most=9)[CAT.file]
@@ -44,8 +44,8 @@ def test_captions_that_agree_most_are_kept_in_their_order():
     cats = photo(1, "a cat on a red bed", "a cat on a bed", "an odd thing happens")
     similar = {cats.file: [["a", "cat", "on", "a", "red", "bed"], ["a", "red", "train"]]}
     similar |= {DOG.file: [], BOTH.file: [["a", "dog"]]}
-    found = photos_data.agreeing_captions([cats, DOG, BOTH], similar, most=3)
-    lines = {file: [" ".join(words) for words in chosen] for file, chosen in found.items()}
+    agreeing = photos_data.agreeing_captions([cats, DOG, BOTH], similar, most=3)
+    lines = {file: [" ".join(words) for words in chosen] for file, chosen in agreeing.items()}
     assert lines[cats.file] == ["a cat on a red bed", "a cat on a bed", "a cat on a red bed"]
     assert lines[DOG.file] == ["a dog runs on the grass", "a brown dog runs after a ball"]
     assert len(lines[BOTH.file]) == 3
@@ -82,12 +82,12 @@ def test_annotations_have_the_mirror_image_of_each_training_image(tmp_path):
     held_out = photo(3, "a man to the right", split="val")
     captions = {CAT.file: [*CAT.captions, ["a", "cat"]]}
     photos_data.write_annotations(tmp_path / "a.json", [CAT, held_out], captions, dataset="cats")
-    found = read_annotations(tmp_path / "a.json")
-    texts = [[caption.raw for caption in image.captions] for image in found.images]
-    assert [image.split for image in found.images] == ["train", "train", "val"]
+    annotations = read_annotations(tmp_path / "a.json")
+    texts = [[caption.raw for caption in image.captions] for image in annotations.images]
+    assert [image.split for image in annotations.images] == ["train", "train", "val"]
     assert texts[1] == ["a cat to the right of a lamp", "a cat sleeps on a red bed", "a cat"]
     assert texts[2] == ["a man to the right"]
-    assert found.dataset == "cats"
+    assert annotations.dataset == "cats"
 
 
 def test_the_table_is_read_image_by_image(tmp_path):
@@ -95,5 +95,5 @@ def test_the_table_is_read_image_by_image(tmp_path):
     path.write_text(
         f'image,caption,split\n{CAT.file},"A cat, asleep.",train\n{CAT.file},Its bed,train\n'
     )
-    [found] = photos_data.read_photos(path)
-    assert (found.number, found.captions) == (1, [["a", "cat", "asleep"], ["its", "bed"]])
+    [listed] = photos_data.read_photos(path)
+    assert (listed.number, listed.captions) == (1, [["a", "cat", "asleep"], ["its", "bed"]])

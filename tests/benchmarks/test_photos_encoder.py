@@ -79,6 +79,6 @@ def test_the_mean_of_the_cells_is_that_of_the_network_but_for_bfloat16(
     network = photos_encoder.EfficientNetLite(photos_encoder.NETWORK).eval()
     network.load_state_dict({name: pretrained[name] for name in network.state_dict()})
     expected = network(batch)["map"].mean(dim=(2, 3))
-    found = tagger.means(batch)
-    assert torch.cosine_similarity(found, expected) > 0.99
-    assert torch.allclose(found, expected, rtol=0, atol=1e-4) != is_mixed
+    means = tagger.means(batch)
+    assert torch.cosine_similarity(means, expected) > 0.99
+    assert torch.allclose(means, expected, rtol=0, atol=1e-4) != is_mixed

@@ -25,14 +25,14 @@ def detections(count, seed=0):
 @pytest.mark.parametrize(("least", "most"), [(10, 35), (3, 8), (60, 60)])
 def test_boxes_are_the_best_ones_that_overlap_little(least, most):
     boxes, scores = detections(200)
-    found, best, categories = select(boxes, scores, score=0.9, least=least, most=most)
-    assert len(found) == most or least <= len(found) < most
-    assert len(found) <= least or best[-1] >= 0.9
+    kept, best, categories = select(boxes, scores, score=0.9, least=least, most=most)
+    assert len(kept) == most or least <= len(kept) < most
+    assert len(kept) <= least or best[-1] >= 0.9
     assert best.tolist() == sorted(best.tolist(), reverse=True)
     assert best[0] == scores.max() and categories[0] == scores.max(dim=0).values.argmax() + 1
-    assert found.min() >= 0 and found.max() <= 1
-    overlaps = box_iou(found.numpy(), found.numpy())
-    assert overlaps[~np.eye(len(found), dtype=bool)].max() <= 0.6 + 1e-6
+    assert kept.min() >= 0 and kept.max() <= 1
+    overlaps = box_iou(kept.numpy(), kept.numpy())
+    assert overlaps[~np.eye(len(kept), dtype=bool)].max() <= 0.6 + 1e-6
 
 
 def test_boxes_are_decoded_from_their_anchors():
@@ -47,11 +47,11 @@ def test_boxes_are_decoded_from_their_anchors():
 def test_padding_is_tensorflows(side, stride, before):
     chance = torch.Generator().manual_seed(0)
     states, kernel = torch.randn(1, 2, side, side, generator=chance), torch.randn(3, 2, 3, 3)
-    found = ssdlite._same(states, kernel, stride=stride)
-    assert found.shape[2:] == (-(-side // stride),) * 2
+    states_after = ssdlite._same(states, kernel, stride=stride)
+    assert states_after.shape[2:] == (-(-side // stride),) * 2
     corner = torch.zeros(2, 3, 3)
     corner[:, before:, before:] = states[0, :, : 3 - before, : 3 - before]
-    torch.testing.assert_close(found[0, :, 0, 0], (kernel * corner).sum(dim=(1, 2, 3)))
+    torch.testing.assert_close(states_after[0, :, 0, 0], (kernel * corner).sum(dim=(1, 2, 3)))
 
 
 def test_the_file_is_one_of_coco_instances(tmp_path, monkeypatch):
@@ -68,13 +68,13 @@ def test_the_file_is_one_of_coco_instances(tmp_path, monkeypatch):
     answer = CliRunner().invoke(ssdlite.main, command)
     assert answer.exit_code == 0, answer.output
     assert "skipped c.jpg: " in answer.output
-    found = read_instances(tmp_path / "boxes.json")
-    assert list(found) == ["a", "deep/b"]
-    one = found["deep/b"]
-    assert one.boxes.tolist() == [[0, 0, 80, 40], [40, 10, 80, 30], [0, 0, 20, 10]]
-    assert one.names == ("", "dog", "")
-    assert one.scores.tolist() == [1, 0.75, 0.25]
-    assert one.size == (80, 40)
+    instances = read_instances(tmp_path / "boxes.json")
+    assert list(instances) == ["a", "deep/b"]
+    objects = instances["deep/b"]
+    assert objects.boxes.tolist() == [[0, 0, 80, 40], [40, 10, 80, 30], [0, 0, 20, 10]]
+    assert objects.names == ("", "dog", "")
+    assert objects.scores.tolist() == [1, 0.75, 0.25]
+    assert objects.size == (80, 40)
 
 
 def test_other_weights_are_refused(tmp_path):

@@ -100,8 +100,8 @@ def test_different_ids_stay_different_in_results(ids):
 def test_images_are_found_recursively_and_sorted_by_id(tmp_path):
     touch(tmp_path, "z/COCO_val2014_000000000042.jpg", "b.PNG", "a/x/7.JPEG", "notes.txt")
     touch(tmp_path, ".hidden.jpg", ".cache/1.jpg")
-    found = find_images(tmp_path)
-    assert list(found.items()) == [
+    images = find_images(tmp_path)
+    assert list(images.items()) == [
         ("000000000007", tmp_path / "a/x/7.JPEG"),
         ("000000000042", tmp_path / "z/COCO_val2014_000000000042.jpg"),
         ("b", tmp_path / "b.PNG"),
@@ -170,9 +170,9 @@ def test_all_files_that_share_an_id_are_named(tmp_path):
         "rename them, for example to cats-001.jpg, or set data.ids=path: a number is the id alone"
     )
     (tmp_path / "b.heic").unlink()
-    found = find_images(tmp_path, "path")
-    assert list(found) == ["b", "cats/001", "cats/002", "dogs/001", "dogs/002"]
-    assert found["dogs/001"] == tmp_path / "dogs/001.jpg"
+    images = find_images(tmp_path, "path")
+    assert list(images) == ["b", "cats/001", "cats/002", "dogs/001", "dogs/002"]
+    assert images["dogs/001"] == tmp_path / "dogs/001.jpg"
 
 
 def test_an_empty_or_missing_folder_is_rejected(tmp_path):

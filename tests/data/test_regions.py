@@ -13,12 +13,12 @@ def test_the_top_scoring_regions_keep_their_order(count, most, levels):
     regions = make_regions("3", count=count)
     # few score levels, so that there are ties
     regions = replace(regions, scores=np.round(regions.scores * levels).astype(np.float32))
-    found = top_scoring(regions, most)
+    kept_regions = top_scoring(regions, most)
     ranked = sorted(range(count), key=lambda index: (-regions.scores[index], index))
     kept = sorted(ranked[:most])
-    assert len(found) == min(count, most)
+    assert len(kept_regions) == min(count, most)
     for name in ("boxes", "features", "scores", "class_ids", "attribute_ids"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(regions, name)[kept])
+        np.testing.assert_array_equal(getattr(kept_regions, name), getattr(regions, name)[kept])
 
 
 def test_without_a_limit_all_regions_are_kept():

@@ -12,9 +12,9 @@ def iou(a, b, *, plus1=0):
     return shared / (sum(areas) - shared)
 
 
-def smooth_l1(found, expected):
+def smooth_l1(actual, expected):
     """Return the sum of smooth L1 that bends at 1/9."""
-    errors = [abs(a - b) for a, b in zip(found, expected, strict=True)]
+    errors = [abs(a - b) for a, b in zip(actual, expected, strict=True)]
     return sum(9 * e * e / 2 if e < 1 / 9 else e - 1 / 18 for e in errors)
 
 

@@ -42,8 +42,8 @@ def test_missing_detectron2_is_reported_in_one_line(deep, monkeypatch):
 
 
 def test_a_depth_that_detectron2_does_not_dilate_is_refused(detector):
-    found = refusal(Extractor, detector, config=THEIRS)
-    assert found == "detectron2 does not dilate ResNet-18; set extract.backend=native"
+    message = refusal(Extractor, detector, config=THEIRS)
+    assert message == "detectron2 does not dilate ResNet-18; set extract.backend=native"
 
 
 @needs_detectron2
@@ -95,14 +95,14 @@ def test_each_stage_equals_the_stage_of_detectron2_on_equal_inputs(deep, make_im
     with torch.inference_mode():
         maps = theirs.backbone(torch.from_numpy(blob)[None])
         assert relative(ours.backbone(torch.from_numpy(blob)[None]), maps) < 1e-5
-        heads = [one.proposal_generator.rpn_head(maps) for one in (ours, theirs)]
+        heads = [network.proposal_generator.rpn_head(maps) for network in (ours, theirs)]
         torch.testing.assert_close(heads[0], heads[1], rtol=1e-5, atol=1e-5)
         pooled = [
-            next(iter(one.pool(maps, rois, size=7, scale=1 / 16, chunk=3)))
-            for one in (ours, theirs)
+            next(iter(network.pool(maps, rois, size=7, scale=1 / 16, chunk=3)))
+            for network in (ours, theirs)
         ]
         assert torch.equal(pooled[0], pooled[1])
         features = theirs.roi_heads(pooled[1])
         assert relative(ours.roi_heads(pooled[1]), features) < 1e-5
-        logits = [one.roi_heads.box_predictor(features) for one in (ours, theirs)]
+        logits = [network.roi_heads.box_predictor(features) for network in (ours, theirs)]
         assert torch.equal(logits[0].argmax(dim=1), logits[1].argmax(dim=1))

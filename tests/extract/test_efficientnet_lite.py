@@ -35,9 +35,9 @@ def test_the_map_equals_that_of_timm(name):
     other.load_state_dict(dict(renamed), strict=False)
     images = torch.randn(2, 3, own.side, own.side)
     with torch.inference_mode():
-        found, expected = own(images)["map"], other.forward_features(images)
-    assert found.std() > 0.1
-    torch.testing.assert_close(found, expected)
+        actual, expected = own(images)["map"], other.forward_features(images)
+    assert actual.std() > 0.1
+    torch.testing.assert_close(actual, expected)
 
 
 def test_weights_of_another_network_are_refused():
@@ -106,16 +106,16 @@ def test_the_mean_position_in_a_box_is_its_centre(name, monkeypatch, make_image)
     # within the outer cells' centres: beyond them a map repeats its edge
     boxes = np.array([[40, 40, 80, 60], [100, 40, 180, 200], [64, 150, 67, 152]], np.float32)
     image = make_image(0, 2 * side, 3 * side)
-    found = extractor(image, boxes * np.float32([3, 2, 3, 2]))
-    np.testing.assert_allclose(found.features, (boxes[:, :2] + boxes[:, 2:]) / 2, atol=0.01)
+    regions = extractor(image, boxes * np.float32([3, 2, 3, 2]))
+    np.testing.assert_allclose(regions.features, (boxes[:, :2] + boxes[:, 2:]) / 2, atol=0.01)
 
 
 def test_without_boxes_the_whole_image_is_the_region(make_image):
     extractor, image = extractor_of_boxes("efficientnet-lite0"), make_image(0, 80, 120)
     boxes = np.array([[0, 0, 120, 80], [10, 5, 60, 70]], np.float32)
-    found, none = extractor.extract_many([image] * 2, [boxes, boxes[:0]])
-    for one in (none, extractor(image)):
-        assert np.array_equal(one.boxes, boxes[:1])
-        np.testing.assert_allclose(one.features[0], found.features[0], rtol=1e-5, atol=1e-6)
+    of_boxes, none = extractor.extract_many([image] * 2, [boxes, boxes[:0]])
+    for whole in (none, extractor(image)):
+        assert np.array_equal(whole.boxes, boxes[:1])
+        np.testing.assert_allclose(whole.features[0], of_boxes.features[0], rtol=1e-5, atol=1e-6)
     with pytest.raises(InputError, match=r"^box 0 is not in the image of 120 x 80 pixels: "):
         extractor(image, boxes + 200)

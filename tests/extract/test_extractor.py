@@ -20,8 +20,8 @@ def extractor(detector):
     return Extractor(detector, config=CONFIG)
 
 
-def relative(found, expected):
-    return np.abs(found - expected).max() / np.abs(expected).max()
+def relative(actual, expected):
+    return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
 def test_detected_regions_have_the_promised_shapes_and_ranges(extractor, make_image):
@@ -98,7 +98,7 @@ def test_another_convention_changes_features(detector, make_image, convention, o
     """Negative controls: conventions of stock detectron2."""
     changed = with_meta(detector, detector.meta.model_copy(update={convention: other}))
     regions, theirs = (
-        Extractor(one, config=CONFIG)(make_image(0, 95, 127), BOXES) for one in (detector, changed)
+        Extractor(d, config=CONFIG)(make_image(0, 95, 127), BOXES) for d in (detector, changed)
     )
     assert relative(theirs.features, regions.features) > 1e-2
 

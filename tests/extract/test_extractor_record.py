@@ -23,16 +23,16 @@ def record(weights, **config):
 
 def test_a_record_states_everything_that_features_depend_on(weights, detector, tmp_path):
     record(weights).write(tmp_path / "extractor.json")
-    found = json.loads((tmp_path / "extractor.json").read_text())
-    assert found.pop("config") == ExtractConfig(precision="exact").model_dump(
+    content = json.loads((tmp_path / "extractor.json").read_text())
+    assert content.pop("config") == ExtractConfig(precision="exact").model_dump(
         mode="json", exclude={"weights"}
     )
-    libraries = found.pop("libraries")
+    libraries = content.pop("libraries")
     assert libraries.pop("threads") == "1"
     assert set(libraries) == {"torch", "torchvision", "opencv", "pillow", "numpy"}
-    architecture = found.pop("architecture")
+    architecture = content.pop("architecture")
     assert (architecture["depth"], architecture["classes"]) == (18, 12)
-    assert found == {
+    assert content == {
         "summary": "ResNet-18, random, seed 0, detect boxes",
         "feature_width": 64,
         "meta": json.loads(detector.meta.model_dump_json()),

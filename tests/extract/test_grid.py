@@ -111,9 +111,9 @@ def test_mixed_cells_are_near_the_exact_ones_and_the_record_names_them(
     monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device: False)
     mixed = load_extractor(weights, config=CONFIG.model_copy(update={"precision": "mixed"}))
     image = make_image(0, 80, 120)
-    found, expected = mixed(image).features, extractor(image).features
-    assert found.dtype == np.float32
-    assert 0 < np.linalg.norm(found - expected) < 2e-2 * np.linalg.norm(expected)
+    rounded, expected = mixed(image).features, extractor(image).features
+    assert rounded.dtype == np.float32
+    assert 0 < np.linalg.norm(rounded - expected) < 2e-2 * np.linalg.norm(expected)
     mixed.save(tmp_path / "weights.safetensors")
     record = mixed.record(tmp_path / "weights.safetensors")
     assert (extractor.config.precision, record.config.precision) == ("exact", "mixed")

@@ -301,8 +301,8 @@ def test_decoding_takes_no_more_memory_than_documented(tmp_path, mode, name, opt
     exif[ExifTags.Base.Orientation] = 6
     turned = {} if name == "a.gif" else {"exif": exif}
     Image.new(mode, (6000, 4000)).save(tmp_path / name, **options, **turned)
-    found = float(read_limited(tmp_path / name))
-    assert 3 < found < _BYTES_PER_PIXEL_OF.get(Image.registered_extensions()[name[1:]], 9)
+    per_pixel = float(read_limited(tmp_path / name))
+    assert 3 < per_pixel < _BYTES_PER_PIXEL_OF.get(Image.registered_extensions()[name[1:]], 9)
 
 
 PHONES = ["a.avif", pytest.param("a.heic", marks=NEEDS_HEIF)]

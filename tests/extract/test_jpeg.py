@@ -38,15 +38,15 @@ def test_damage_that_libjpeg_warns_of_is_an_error_by_name(photo, capfd):
 def test_flipped_bits_of_which_libjpeg_warns_are_found(photo):
     start = photo.index(b"\xff\xda") + 20
     positions = np.random.default_rng(1).integers(start, len(photo) - 10, 100)
-    whole, found, unseen = decode_image(photo, "a"), 0, 0
+    whole, refused, unseen = decode_image(photo, "a"), 0, 0
     for position in positions:
         flipped = with_bytes(photo, position, bytes([photo[position] ^ 16]))
         try:
             unseen += not np.array_equal(decode_image(flipped, "a"), whole)
         except InputError:
-            found += 1
+            refused += 1
     # JPEG has no checksum: no decoder sees a flipped bit that leaves a valid stream
-    assert found > 5 and found + unseen > 90
+    assert refused > 5 and refused + unseen > 90
 
 
 def test_only_the_damaged_one_of_images_that_threads_decode_is_an_error(photo):
@@ -60,8 +60,8 @@ def test_only_the_damaged_one_of_images_that_threads_decode_is_an_error(photo):
         return None
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(problem, [photo, damaged, photo, photo] * 8))
-    assert [text is not None for text in found] == [False, True, False, False] * 8
+        problems = list(threads.map(problem, [photo, damaged, photo, photo] * 8))
+    assert [text is not None for text in problems] == [False, True, False, False] * 8
 
 
 def test_a_damaged_colour_profile_is_no_reason_to_reject_the_pixels(photo):

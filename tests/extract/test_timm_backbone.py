@@ -60,9 +60,9 @@ def test_cells_are_the_pooled_last_map(network, make_image, monkeypatch, name):
     made, weights = network(name)
     extractor = load_extractor(weights, config=config(name))
     facts = made.pretrained_cfg
-    found = extractor(make_image(0, 80, 120))
-    assert found.features.shape == (49, made.num_features)
-    assert (found.width, found.height) == (120, 80)
+    regions = extractor(make_image(0, 80, 120))
+    assert regions.features.shape == (49, made.num_features)
+    assert (regions.width, regions.height) == (120, 80)
     blob = torch.zeros(1, 3, *facts["input_size"][1:])
     with torch.inference_mode():
         tokens = extractor._map(blob)["map"]

@@ -79,6 +79,6 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def relative(found, expected) -> float:
+def relative(actual, expected) -> float:
     """Return the difference of two tensors relative to the expected one."""
-    return float((found - expected).norm() / expected.norm())
+    return float((actual - expected).norm() / expected.norm())

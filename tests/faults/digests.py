@@ -19,7 +19,7 @@ _VOLATILE = re.compile(rf"(.*/)?events\.jsonl$|tensorboard/|{STORE}/")
 
 def result_digests(directory: Path) -> Digests:
     """Return digests of a result that do not depend on time, speed and number of runs."""
-    found = {
+    digests = {
         name: _DIGESTS.get(path.name, _sha256)(path)
         for name, path in _files(directory).items()
         if not _VOLATILE.match(name)
@@ -27,8 +27,8 @@ def result_digests(directory: Path) -> Digests:
     if (directory / STORE).exists():
         store = FeatureStore(directory / STORE)
         problems = "; ".join(store.verify(data=True))
-        found[STORE] = problems or f"{len(store)} records, {store.digest}"
-    return found
+        digests[STORE] = problems or f"{len(store)} records, {store.digest}"
+    return digests
 
 
 def file_digests(folder: Path, *, without: tuple[Path, ...] = ()) -> Digests:
@@ -40,12 +40,12 @@ def file_digests(folder: Path, *, without: tuple[Path, ...] = ()) -> Digests:
     }
 
 
-def differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def differences(expected: Mapping[str, str], actual: Mapping[str, str]) -> list[str]:
     """Return one line for each missing, additional or different file."""
-    lines = [f"{name} is missing" for name in expected.keys() - found.keys()]
-    lines += [f"{name} is unexpected" for name in found.keys() - expected.keys()]
-    both = expected.keys() & found.keys()
-    lines += [f"{name} differs" for name in both if expected[name] != found[name]]
+    lines = [f"{name} is missing" for name in expected.keys() - actual.keys()]
+    lines += [f"{name} is unexpected" for name in actual.keys() - expected.keys()]
+    both = expected.keys() & actual.keys()
+    lines += [f"{name} differs" for name in both if expected[name] != actual[name]]
     return sorted(lines)
 
 
@@ -78,7 +78,7 @@ def _manifest(path: Path) -> str:
     }
     outputs = content.pop("outputs")
     # LMDB's file depends on the commits, its records do not
-    content["outputs"] = {k: one["sha256"] for k, one in outputs.items() if k != "state.pt"}
+    content["outputs"] = {k: output["sha256"] for k, output in outputs.items() if k != "state.pt"}
     return json.dumps(content, sort_keys=True)
 
 

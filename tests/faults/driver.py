@@ -238,14 +238,14 @@ def _table(
 
 
 def _summary(tallies: Mapping[str, Tally]) -> str:
-    found = tallies.values()
+    counts = tallies.values()
     return (
-        f"{sum(t.survived for t in found)} of {sum(t.kills for t in found)} kills survived, "
-        f"inputs replaced in {sum(t.replaced for t in found)} runs, "
-        f"children signalled in {sum(t.signalled for t in found)} runs, "
-        f"{sum(t.lost for t in found)} items lost, "
-        f"{sum(t.equal for t in found)} of {sum(t.trials for t in found)} results equal, "
-        f"{sum(len(t.points) for t in found)} points"
+        f"{sum(t.survived for t in counts)} of {sum(t.kills for t in counts)} kills survived, "
+        f"inputs replaced in {sum(t.replaced for t in counts)} runs, "
+        f"children signalled in {sum(t.signalled for t in counts)} runs, "
+        f"{sum(t.lost for t in counts)} items lost, "
+        f"{sum(t.equal for t in counts)} of {sum(t.trials for t in counts)} results equal, "
+        f"{sum(len(t.points) for t in counts)} points"
     )
 
 

@@ -158,7 +158,7 @@ def wrap(target: str, make: Callable[[Function], Function]) -> None:
         owner = getattr(owner, inner)
     original = getattr(owner, name)
     wrapped = functools.wraps(original)(make(original))
-    for holder in {id(found): found for found in (owner, *_importers(original, name))}.values():
+    for holder in {id(user): user for user in (owner, *_importers(original, name))}.values():
         setattr(holder, name, wrapped)
 
 

@@ -74,20 +74,20 @@ def start_logging(path: Path) -> None:
     observe(SAVE, after=lambda _, __, step: log("checkpoint", step))
     observe(WORK, before=lambda *_: log("worked"))
     # shards and stores are sealed too, but are made from nothing by themselves
-    observe(SEAL, after=lambda _, __, found: log("sealed") if found.made_from else None)
+    observe(SEAL, after=lambda _, __, sealed: log("sealed") if sealed.made_from else None)
 
 
 def _published(writer: FeatureWriter) -> set[str]:
     """Return the images of the sealed shards that exist when another one is opened."""
-    found: set[str] = set()
+    published: set[str] = set()
     # A run that was killed between seal and publication left these; the other stripe may just
     # publish one, which the second loop finds.
     for manifest in writer.path.parent.glob("[0-9]*/manifest.json"):
         with suppress(A2Error, OSError):
-            found.update(FeatureStore(manifest.parent))
+            published.update(FeatureStore(manifest.parent))
     for shard in writer.path.parents[1].glob("features.lmdb/[0-9]*"):
-        found.update(FeatureStore(shard))
-    return found
+        published.update(FeatureStore(shard))
+    return published
 
 
 def _logged(position: Position, log: Callable[[str, object], None]) -> Position:
@@ -99,11 +99,11 @@ def read_log(path: Path) -> Run:
     """Read a run's log; a run without a log has done nothing."""
     lines = path.read_text().splitlines() if path.exists() else []
     events = [json.loads(line) for line in lines]
-    found: set[str] | None = None
+    missing: set[str] | None = None
     extracted: set[str] = set()
     for name, value in events:
         if name == "found":  # by each process, and shard by shard
-            found = (found or set()) | (set(value) - extracted)
+            missing = (missing or set()) | (set(value) - extracted)
         elif name == "extracted":
             extracted |= set(value)
 
@@ -111,7 +111,7 @@ def read_log(path: Path) -> Run:
         return [value for name, value in events if name == event]
 
     return Run(
-        found=None if found is None else frozenset(found),
+        found=None if missing is None else frozenset(missing),
         extracted=frozenset(extracted),
         committed=_union(values("committed")),
         resumed=next(iter(values("resumed")), None),

@@ -49,9 +49,9 @@ def test_killed_runs_of_every_stage_lose_nothing_and_end_as_if_left_alone():
         r"(\d+) of (\d+) kills survived, inputs replaced in (\d+) runs, "
         r"children signalled in \d+ runs, (\d+) items lost, (\d+) of (\d+) results equal"
     )
-    found = re.search(summary, printed)
-    assert found, printed + complaints
-    survived, kills, _, lost_items, equal, results = map(int, found.groups())
+    counts = re.search(summary, printed)
+    assert counts, printed + complaints
+    survived, kills, _, lost_items, equal, results = map(int, counts.groups())
     assert (code, lost_items) == (0, 0), complaints
     assert (survived, equal) == (kills, results)
     assert kills >= 14

@@ -187,8 +187,8 @@ class Workspace:
     def result(self, stage: str, trial: str) -> Path:
         """Return the path of the stage's result in a trial."""
         stage = ENGINE_STAGE.get(stage, stage)
-        [found] = (self.artifacts("uninterrupted") / stage).glob("*/manifest.json")
-        return self.artifacts(trial) / stage / found.parent.name
+        [manifest] = (self.artifacts("uninterrupted") / stage).glob("*/manifest.json")
+        return self.artifacts(trial) / stage / manifest.parent.name
 
     def prepare(self, stage: str, trial: str, *, finished: bool) -> None:
         """Copy the results that a stage reads, and make an unrelated earlier one of its own."""
@@ -363,11 +363,11 @@ class Trial:
         if not self._result.exists():
             return []
         both = self.workspace.uninterrupted[self.stage].digests, digests_by_child(self._result)
-        found = differences(*both)
+        lines = differences(*both)
         if self.sent == signal.SIGKILL:
-            return found
+            return lines
         # a stop saves a checkpoint of its own, which takes the place of an older one
-        return [line for line in found if not line.startswith("checkpoints/step-")]
+        return [line for line in lines if not line.startswith("checkpoints/step-")]
 
     def _forgotten(self) -> list[str]:
         """Return the unfinished work of a forced run that the last run did not resume."""

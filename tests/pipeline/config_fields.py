@@ -7,14 +7,14 @@ from a2cap.pipeline.configuration import Config
 
 def config_fields(model=Config, prefix=""):
     """Map dotted name -> field, of all fields that are not sections."""
-    found = {}
+    fields = {}
     for name, field in model.model_fields.items():
         if isinstance(field.default, BaseModel):
             # of the default kind, where a section has several
-            found |= config_fields(type(field.default), f"{prefix}{name}.")
+            fields |= config_fields(type(field.default), f"{prefix}{name}.")
         elif name != "kind":
-            found[f"{prefix}{name}"] = field
-    return found
+            fields[f"{prefix}{name}"] = field
+    return fields
 
 
 def plain_values(config):
@@ -23,8 +23,8 @@ def plain_values(config):
 
 
 def _flat(section, prefix):
-    found = {}
+    values = {}
     for name, value in section.items():
         path = f"{prefix}{name}"
-        found |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
-    return found
+        values |= _flat(value, f"{path}.") if isinstance(value, dict) else {path: value}
+    return values

@@ -92,11 +92,11 @@ def cells(experiment: TinyExperiment, tmp_path: Path) -> Path:
     store = FeatureStore(experiment.directory("extract") / "features.lmdb")
     with FeatureWriter(tmp_path / "cells") as writer:
         for image_id in store:
-            found = store[image_id]
-            boxes = cell_boxes(2, (0, 0, found.width, found.height))
-            features = np.resize(found.features, (4, store.feature_width))
+            regions = store[image_id]
+            boxes = cell_boxes(2, (0, 0, regions.width, regions.height))
+            features = np.resize(regions.features, (4, store.feature_width))
             none, scores = np.full(4, NO_CLASS, np.int32), np.ones(4, np.float32)
-            size = (found.width, found.height)
+            size = (regions.width, regions.height)
             writer.add(image_id, Regions(boxes, features, scores, none, None, *size))
         writer.seal()
     return tmp_path / "cells"
@@ -188,11 +188,11 @@ def faults_of() -> "Callable[[Page], list[str]]":
     script = (Path(__file__).parent / "report" / "faults.js").read_text()
 
     def find(page: "Page") -> list[str]:
-        found: list[str] = []
+        faults: list[str] = []
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
-            found += page.evaluate(script)
-        return found
+            faults += page.evaluate(script)
+        return faults
 
     return find
 

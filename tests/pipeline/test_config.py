@@ -182,11 +182,11 @@ def test_another_captioner_with_the_same_recipe_is_one_override(kind, tmp_path):
     path.write_text(
         "model: {heads: 4, norm: pre, width: 64, alignment: {fusion: max}}\ntrain: {epochs: 3}\n"
     )
-    found = load_config(path, [f"model={kind}"])
-    assert found.model == KINDS[kind].settings(kind=kind)
-    assert found.train.epochs == 3
+    config = load_config(path, [f"model={kind}"])
+    assert config.model == KINDS[kind].settings(kind=kind)
+    assert config.train.epochs == 3
     assert load_config(path, [f"model={kind}", "model.width=32"]).model.width == 32
-    assert (found.model.alignment.fusion == "none") == (not found.model.has_attention)
+    assert (config.model.alignment.fusion == "none") == (not config.model.has_attention)
 
 
 def test_a_recipe_that_a_kind_does_not_have_is_rejected(monkeypatch):
@@ -367,13 +367,13 @@ RECIPE_NAMES = [(kind, optim) for kind, known in KINDS.items() for optim in know
 def test_a_recipe_gives_the_fields_that_are_not_set(kind, optim, tmp_path):
     config_file = tmp_path / "config.yaml"
     options = [f"model.kind={kind}", f"train.optim={optim}"]
-    found = load_config(None, [*options, "train.seed=7"])
+    config = load_config(None, [*options, "train.seed=7"])
     for section, fields in KINDS[kind].settings.recipes[optim].items():
-        own = getattr(found, section)
+        own = getattr(config, section)
         assert {name: getattr(own, name) for name in fields} == fields
-    assert found.train.seed == 7
-    config_file.write_text(found.to_yaml())
-    assert load_config(config_file) == found
+    assert config.train.seed == 7
+    config_file.write_text(config.to_yaml())
+    assert load_config(config_file) == config
     assert load_config(None, [*options, "train.lr=0.5"]).train.lr == 0.5
 
 

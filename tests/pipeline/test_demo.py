@@ -88,8 +88,8 @@ def assert_report_compares(directory):
     seeing = json.loads((directory / "metrics.json").read_text())
     baseline = load_config(directory / "config.yaml").evaluate.baseline
     blind = json.loads(baseline.read_text())
-    assert [one["provenance"]["model.blind"] for one in (blind, seeing)] == ["True", "False"]
-    assert [(one["n"], one["total"]) for one in (blind, seeing)] == [(4, 4), (4, 4)]
+    assert [scores["provenance"]["model.blind"] for scores in (blind, seeing)] == ["True", "False"]
+    assert [(scores["n"], scores["total"]) for scores in (blind, seeing)] == [(4, 4), (4, 4)]
     report = (directory / "report.html").read_text()
     assert "captioner that sees nothing" in report
     assert f"{blind['metrics']['CIDEr']:.4f}" in report

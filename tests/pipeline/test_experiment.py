@@ -40,8 +40,8 @@ def test_long_stages_write_their_progress_as_events(experiment, stage):
 
 def test_another_number_of_threads_is_explained_and_reruns_nothing(experiment):
     with experiment.open("runtime.threads=2") as opened:
-        found = opened.status("extract")
-    assert (found.state, found.why) == ("done", ["threads 1 -> 2: only rounding would differ"])
+        status = opened.status("extract")
+    assert (status.state, status.why) == ("done", ["threads 1 -> 2: only rounding would differ"])
 
 
 def test_no_stage_of_a_new_experiment_is_done_and_the_command_that_is_needed_is_named(
@@ -129,8 +129,8 @@ def test_without_annotations_the_images_are_those_of_the_folder(experiment, tmp_
 def test_an_unusable_path_is_reported_with_its_option(experiment, setting, stage, message):
     field = f"data.{setting.partition('=')[0]}"
     with experiment.open(f"data.{setting}") as opened:
-        found = message_of(opened.stage, stage, error=ConfigError)
-    assert found == f"{field} {message.format(field)}"
+        reported = message_of(opened.stage, stage, error=ConfigError)
+    assert reported == f"{field} {message.format(field)}"
 
 
 def test_an_ensemble_folder_without_a_captioner_is_rejected(experiment, tmp_path):
@@ -179,7 +179,7 @@ def test_the_key_has_the_precision_that_the_processor_computes(
         )
         with experiment.open("extract.precision=auto", *settings) as opened:
             made.append(opened.stage("extract").made_from)
-    assert [one.fields["extract"]["precision"] for one in made] == [exact, mixed]
+    assert [m.fields["extract"]["precision"] for m in made] == [exact, mixed]
     assert (made[0].key == made[1].key) is (exact == mixed)
 
 
@@ -203,6 +203,6 @@ def test_the_status_of_an_unfinished_extraction_counts_its_shards(experiment, tm
     with experiment.open(artifacts=tmp_path) as opened:
         partial = StagePaths.in_artifacts(tmp_path, opened.stage("extract")).partial
         (partial / "features.lmdb" / "00000").mkdir(parents=True)
-        found = opened.status("extract")
-    assert (found.state, found.directory) == ("partial", partial)
-    assert found.why == ["no earlier result", "finished shards of 1,024 images: 1"]
+        status = opened.status("extract")
+    assert (status.state, status.directory) == ("partial", partial)
+    assert status.why == ["no earlier result", "finished shards of 1,024 images: 1"]

@@ -141,15 +141,15 @@ def make(folder):
 
 def of_extract(directory):
     store = FeatureStore(directory / "features.lmdb")
-    found = {"pictures": len(store), "width": store.feature_width, "dtype": store.facts.dtype}
+    values = {"pictures": len(store), "width": store.feature_width, "dtype": store.facts.dtype}
     for image_id in list(store)[::5]:
         regions = store[image_id]
-        found[image_id] = {
+        values[image_id] = {
             "boxes": regions.boxes.tolist(),
             "features": regions.features[:, ::16].astype(float).tolist(),
             "scores": regions.scores.astype(float).tolist(),
         }
-    return found
+    return values
 
 
 def of_preprocess(directory):
@@ -231,7 +231,7 @@ def flat(values, path=""):
     if not isinstance(values, dict | list):
         return {path: values}
     items = values.items() if isinstance(values, dict) else enumerate(values)
-    return {name: leaf for key, one in items for name, leaf in flat(one, f"{path}.{key}").items()}
+    return {name: leaf for key, v in items for name, leaf in flat(v, f"{path}.{key}").items()}
 
 
 def values_of(stage, directories):

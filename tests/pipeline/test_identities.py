@@ -26,7 +26,7 @@ from a2cap.pipeline.evaluation.score_captions import ScoredFiles
 from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.metrics.tokenization import tokenize
 from tests.data.messages import message_of, written
-from tests.experiments import a2, found, images_of, problems
+from tests.experiments import a2, check_of, images_of, problems
 
 NUMBERED, RENAMED, REPEATED = "{:012d}.jpg", "shots/photo-{}.jpg", "{}/{:03d}.jpg"
 PERMUTED = ("permuted", NUMBERED, "data.ids=annotation")
@@ -147,7 +147,7 @@ def texts(experiment):
     """Captions of the scenes as their tokens."""
     images = json.loads((experiment.scenes / "dataset_coco.json").read_text())["images"]
     return {
-        f"{image['cocoid']:012d}": [" ".join(one["tokens"]) for one in image["sentences"]]
+        f"{image['cocoid']:012d}": [" ".join(sentence["tokens"]) for sentence in image["sentences"]]
         for image in images
     }
 
@@ -313,7 +313,7 @@ def test_given_boxes_stay_with_the_file_of_their_image(
         )
     )
     assert (ours.exit_code, theirs.exit_code) == (0, 0), ours.output
-    answers = ([json.loads(line) for line in one.stdout.splitlines()] for one in (ours, theirs))
+    answers = ([json.loads(line) for line in run.stdout.splitlines()] for run in (ours, theirs))
     for mine, other in zip(*answers, strict=True):
         assert (mine["caption"], mine["boxes"]) == (other["caption"], other["boxes"])
 
@@ -395,7 +395,7 @@ def test_one_photograph_in_two_splits_is_named_and_counted(experiment, original,
         "photograph in one split"
     )
     assert caplog.messages.count(warning) == 1
-    check = found(opened, "train-xe", "splits", force=True)
+    check = check_of(opened, "train-xe", "splits", force=True)
     assert (check.state, check.text) == ("warning", warning)
     caplog.clear()
     opened.run_all(["train-xe"], lambda *_: None, force=True)
@@ -403,10 +403,10 @@ def test_one_photograph_in_two_splits_is_named_and_counted(experiment, original,
 
 
 def test_splits_without_a_common_photograph_pass(experiment):
-    check = found(experiment.open(), "train-xe", "splits", force=True)
+    check = check_of(experiment.open(), "train-xe", "splits", force=True)
     assert (check.state, check.text) == ("ok", "no image is in two")
     unfinished = experiment.open("extract.roi_size=9")
-    assert found(unfinished, "train-xe", "splits").text == "compared when the training begins"
+    assert check_of(unfinished, "train-xe", "splits").text == "compared when the training begins"
 
 
 class Scored:
@@ -479,8 +479,8 @@ def test_references_in_folders_that_repeat_numbers_go_by_their_paths(tmp_path, w
     references = written(tmp_path, {"images": images, "annotations": captions}, "references.json")
     by_path = {"x/a/1.jpg": "a dog", "x/b/1.jpg": "two cats"}
     for content in (captions, by_path):
-        found = ScoredFiles(written(tmp_path, content), references).score()
-        assert found.scores.metrics["ROUGE_L"] == 1
+        evaluated = ScoredFiles(written(tmp_path, content), references).score()
+        assert evaluated.scores.metrics["ROUGE_L"] == 1
 
 
 def test_people_see_the_captions_of_the_image_that_both_files_mean(scored, experiment, tmp_path):

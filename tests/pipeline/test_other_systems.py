@@ -75,7 +75,7 @@ def test_commands_run_without_the_modules_that_windows_lacks(copy):
 def test_only_one_module_uses_what_systems_lack():
     names = {"fcntl", "resource", *BLOCKED["signal"], *BLOCKED["os"]}
     sources = {path: path.read_text(encoding="utf-8") for path in SOURCE}
-    found = {
+    users = {
         (named(path), name)
         for path, text in sources.items()
         if any(name in text for name in names)
@@ -83,23 +83,23 @@ def test_only_one_module_uses_what_systems_lack():
         for name in (
             [node.attr]
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") in ("os", "signal")
-            else [one.name for one in node.names]
+            else [alias.name for alias in node.names]
             if isinstance(node, ast.Import)
             else []
         )
         if name in names
     }
-    assert {path for path, _ in found} == {SYSTEM}
+    assert {path for path, _ in users} == {SYSTEM}
 
 
 class NoDouble(TorchDispatchMode):
     """Fail where torch makes a float64, which an Apple GPU has not."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for one in tree_leaves(found):
-            assert not (isinstance(one, torch.Tensor) and one.dtype == torch.float64), func
-        return found
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            assert not (isinstance(leaf, torch.Tensor) and leaf.dtype == torch.float64), func
+        return result
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -81,8 +81,8 @@ def run_stages(copy, tmp_path, monkeypatch):
 
 def result(copy, stage):
     """Return the newest result of a stage, that of the example."""
-    found = (copy.artifacts / stage).glob("*/manifest.json")
-    return max(found, key=lambda path: path.stat().st_mtime_ns).parent
+    manifests = (copy.artifacts / stage).glob("*/manifest.json")
+    return max(manifests, key=lambda path: path.stat().st_mtime_ns).parent
 
 
 @pytest.mark.slow
@@ -102,7 +102,7 @@ def test_every_stage_and_command_works_and_a_changed_module_trains_again(
     evaluated = result(copy, "evaluate")
     scores = json.loads((evaluated / "metrics.json").read_text())
     captions = json.loads((evaluated / "captions.json").read_text())
-    mean = fmean(len(one["caption"].split()) for one in captions)
+    mean = fmean(len(entry["caption"].split()) for entry in captions)
     assert scores["metrics"]["my_metrics:words"] == pytest.approx(mean)
     assert scores["confidence"].keys() >= {"my_metrics:words", "CIDEr"}
     assert ">words<" in (evaluated / "report.html").read_text()
@@ -169,8 +169,8 @@ def test_a_metric_of_ones_own_is_scored_beside_the_others(tmp_path, monkeypatch)
     options = ("--metric", "my_metrics:words", "--output", tmp_path / "scores")
     printed = a2("score", captions, "--references", references, *options).stdout
     assert "words    2.5000" in printed
-    found = json.loads((tmp_path / "scores" / "metrics.json").read_text())
-    assert found["metrics"]["my_metrics:words"] == 2.5
+    content = json.loads((tmp_path / "scores" / "metrics.json").read_text())
+    assert content["metrics"]["my_metrics:words"] == 2.5
     assert "--metric my_metrics:words" in (tmp_path / "scores" / "report.html").read_text()
     score = partial(a2cap.score, ["a dog"], [["a dog"]])
     assert score(metrics=["my_metrics:words"]).metrics == {"my_metrics:words": 2}
@@ -335,7 +335,7 @@ def test_a_kind_of_any_length_or_with_any_character_is_one_short_line():
 def test_settings_of_a_plug_in_are_checked_by_its_class(tmp_path, monkeypatch):
     write_example(tmp_path, monkeypatch)
     fields = ["kind=" + KIND, "width=-1", "attention_scael=2", "alignment.fussion=gate"]
-    message = message_of(load_config, None, [f"model.{one}" for one in fields], error=ConfigError)
+    message = message_of(load_config, None, [f"model.{f}" for f in fields], error=ConfigError)
     assert message.splitlines() == [
         "3 problems in the configuration:",
         "  model.width: input should be greater than 0: -1; choose a valid value: integer, > 0, "
@@ -364,9 +364,9 @@ def test_an_entry_point_is_a_kind_and_is_trusted(foreign, tmp_path, monkeypatch)
     assert load_config(None, ["model.kind=dot"]).model.kind == KIND
     forget(monkeypatch)
     assert load_description(folder)[0].model.kind == KIND
-    found = plug_in_of(KIND)
-    assert found is not None
-    assert (found.package, found.version) == ("dot-captioner", "1.2")
+    plug_in = plug_in_of(KIND)
+    assert plug_in is not None
+    assert (plug_in.package, plug_in.version) == ("dot-captioner", "1.2")
     text = message_of(load_config, None, ["model.kind=dott"], error=ConfigError)
     assert "unknown kind 'dott'; did you mean 'dot'?" in text
 
@@ -385,8 +385,8 @@ def test_every_module_of_a_package_is_in_its_digest(tmp_path, monkeypatch):
         file.write_text("")
     import_module("my_digest_package.inner.captioner")
     kind = "my_digest_package.inner.captioner:Captioner"
-    found = [plug_in_of(kind)]
+    plug_ins = [plug_in_of(kind)]
     for file in files:
         file.write_text("1\n")
-        found.append(plug_in_of(kind))
-    assert len({one.sources for one in found}) == 4
+        plug_ins.append(plug_in_of(kind))
+    assert len({plug_in.sources for plug_in in plug_ins}) == 4

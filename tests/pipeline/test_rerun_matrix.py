@@ -297,13 +297,13 @@ class Keys:
             return [self._built(opened, propagate=propagate) for propagate in (False, True)]
 
     def _built(self, opened, *, propagate):
-        made, found = {}, {}
+        made, origins = {}, {}
 
         opened.result = lambda name, *, needed_by: result_of(self.folder, made[name])
         for name in (*opened.names, "train-detector"):
-            found[name] = opened.stage(name).made_from
-            made[name] = found[name].key if propagate else f"made by {name}"
-        return found
+            origins[name] = opened.stage(name).made_from
+            made[name] = origins[name].key if propagate else f"made by {name}"
+        return origins
 
 
 @pytest.fixture(scope="module")
@@ -321,10 +321,10 @@ def changed(keys, field, value, *, propagate):
 
 def with_readers(stages):
     """Return the stages and all that depend on them."""
-    found = set(stages)
+    reached = set(stages)
     for name in stages:
-        found |= with_readers(READERS[name])
-    return found
+        reached |= with_readers(READERS[name])
+    return reached
 
 
 def test_every_field_of_the_configuration_is_in_the_matrix():
@@ -343,9 +343,9 @@ def test_no_rerun_is_false_and_none_is_missed(keys):
     false, missed = [], []
     for field, (value, readers) in MATRIX.items():
         for propagate, expected in ((False, set(readers)), (True, with_readers(readers))):
-            found = changed(keys, field, value, propagate=propagate)
-            false += [(field, stage) for stage in found - expected]
-            missed += [(field, stage) for stage in expected - found]
+            reran = changed(keys, field, value, propagate=propagate)
+            false += [(field, stage) for stage in reran - expected]
+            missed += [(field, stage) for stage in expected - reran]
     assert (false, missed) == ([], [])
 
 
@@ -354,9 +354,9 @@ def test_without_epochs_no_field_of_self_critical_training_is_in_any_key(keys):
     others = ("scst.epochs", "scst.reward")
     fields = [field for field in MATRIX if field.startswith("scst.") and field not in others]
     changes = [f"{field}={json.dumps(MATRIX[field][0])}" for field in fields]
-    found = keys(["scst.epochs=0"])
-    assert "train-scst" not in found
-    assert keys(["scst.epochs=0", *changes]) == found
+    origins = keys(["scst.epochs=0"])
+    assert "train-scst" not in origins
+    assert keys(["scst.epochs=0", *changes]) == origins
 
 
 @pytest.mark.slow
@@ -368,16 +368,16 @@ def test_the_same_content_at_another_path_reruns_nothing(keys):
         copied = shutil.copytree if path.is_dir() else shutil.copyfile
         copied(path, moved)
         under, overrides = keys.overrides(field, file)
-        found = keys([*under, file.override(field, moved)], propagate=True)
-        assert found == keys(overrides, propagate=True), field
+        moved_keys = keys([*under, file.override(field, moved)], propagate=True)
+        assert moved_keys == keys(overrides, propagate=True), field
 
 
 def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
     opened = Experiment(load_config(keys.config_file), keys.folder / "artifacts")
     inputs = {"features": "extract", "captions": "preprocess"}
-    found = {name: set() for name in READERS}
+    readers_of = {name: set() for name in READERS}
     opened.result = lambda name, *, needed_by: (
-        found[name].add(needed_by) or result_of(keys.folder, "made")
+        readers_of[name].add(needed_by) or result_of(keys.folder, "made")
     )
     with opened:
         for name in opened.names:
@@ -386,7 +386,7 @@ def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
             assert {inputs[key] for key in stage.inputs if key in inputs} == {
                 made for made, readers in READERS.items() if name in readers
             }
-    assert found == {name: set(readers) for name, readers in READERS.items()}
+    assert readers_of == {name: set(readers) for name, readers in READERS.items()}
 
 
 @pytest.mark.slow

@@ -96,9 +96,9 @@ def test_a_run_has_the_settings_that_are_not_the_default(artifacts):
     _, digest = artifacts.training("small", seed=3)
     _, refined = artifacts.training("small", phase="scst", inputs={"model": digest}, epochs=2)
     artifacts.evaluation(refined, 0.6, "small")
-    found, first = read_runs(artifacts.folder)[0], read_runs(artifacts.folder)[-1]
+    refined_run, first = read_runs(artifacts.folder)[0], read_runs(artifacts.folder)[-1]
     assert list(first.settings.items()) == [("model.alignment.fusion", "decay"), ("train.seed", 5)]
-    assert found.settings == {"train.seed": 3, "scst.epochs": 2}  # of both phases
+    assert refined_run.settings == {"train.seed": 3, "scst.epochs": 2}  # of both phases
 
 
 def test_unfinished_trainings_are_runs_and_no_candidates(artifacts):

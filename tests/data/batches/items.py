@@ -57,9 +57,9 @@ def whole_batches(dataset, **options):
 
 
 def assert_all_equal(left, right):
-    for found, expected in zip(left, right, strict=True):
-        assert found.image_ids == expected.image_ids
+    for actual, expected in zip(left, right, strict=True):
+        assert actual.image_ids == expected.image_ids
         for field in fields(Batch)[1:]:
-            one, other = getattr(found, field.name), getattr(expected, field.name)
-            assert (one is None) == (other is None)
-            assert one is None or torch.equal(one, other), field.name
+            mine, theirs = getattr(actual, field.name), getattr(expected, field.name)
+            assert (mine is None) == (theirs is None)
+            assert mine is None or torch.equal(mine, theirs), field.name

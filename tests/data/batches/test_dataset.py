@@ -30,9 +30,9 @@ def test_tokens_are_the_chosen_captions(store):
 def test_another_epoch_has_another_order_and_other_captions(store):
     dataset = make_dataset(store, captions_per_image=1)
     [zero] = whole_batches(dataset, batch_size=11, epoch=0)
-    [one] = whole_batches(dataset, batch_size=11, epoch=1)
-    assert zero.image_ids != one.image_ids
-    assert set(zero.tokens[:, 0, 0].tolist()) != set(one.tokens[:, 0, 0].tolist())
+    [first] = whole_batches(dataset, batch_size=11, epoch=1)
+    assert zero.image_ids != first.image_ids
+    assert set(zero.tokens[:, 0, 0].tolist()) != set(first.tokens[:, 0, 0].tolist())
 
 
 def test_grouping_by_caption_gives_every_pair_once(store):
@@ -66,8 +66,8 @@ def test_batches_of_one_length_hold_every_pair_once_and_go_on_where_they_stopped
     )
     for batch in batches:
         assert (batch.tokens != 0).all()  # no padding
-    found = [token for batch in batches for token in batch.tokens[:, 0, 0].tolist()]
-    assert sorted(found) == [token_of(image_id, number) for image_id in IDS for number in range(5)]
+    tokens = [token for batch in batches for token in batch.tokens[:, 0, 0].tolist()]
+    assert sorted(tokens) == [token_of(image_id, number) for image_id in IDS for number in range(5)]
     lengths = [batch.tokens.shape[2] for batch in batches]
     assert lengths != sorted(lengths)
     assert_all_equal(whole_batches(dataset, start=4, **options), batches[4:])
@@ -84,8 +84,8 @@ def test_captions_over_max_words_are_left_out_and_counted(store, caplog):
     assert caplog.messages == [
         "left out 2 of 4 captions with more than 2 words; images without another: 1"
     ]
-    found = message_of(make_dataset, store, {IDS[8]: 1}, max_words=2)
-    assert found == "every caption has more than 2 words; raise train.max_words"
+    message = message_of(make_dataset, store, {IDS[8]: 1}, max_words=2)
+    assert message == "every caption has more than 2 words; raise train.max_words"
 
 
 def test_images_with_too_few_captions_repeat_some(store):

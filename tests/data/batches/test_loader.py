@@ -88,8 +88,8 @@ def test_the_shares_of_all_ranks_make_up_the_batch_of_one(store, grouping, ranks
     ]
     assert [len(batches) for batches in shared] == [len(whole)] * ranks
     for batch, *shares in zip(whole, *shared, strict=True):
-        found = sorted(item for share in shares for part in share for item in items(part))
-        assert found == sorted(items(batch))
+        shared_items = sorted(item for share in shares for part in share for item in items(part))
+        assert shared_items == sorted(items(batch))
 
 
 def test_a_batch_is_dealt_out_round_robin(store):
@@ -157,16 +157,16 @@ def test_two_batches_are_loaded_ahead_by_each_thread_and_no_thread_is_left(store
 
     for workers in (1, 3):
         made.clear()
-        found = Batches(Numbers(None), collated, batch_size=1, seed=0, workers=workers).epoch(0)
+        epoch = Batches(Numbers(None), collated, batch_size=1, seed=0, workers=workers).epoch(0)
         assert made == []
-        next(found)
+        next(epoch)
         for _ in range(1000):
             if len(made) == 2 * workers:
                 break
             time.sleep(0.01)
         time.sleep(0.05)
         assert len(made) == 2 * workers
-        found.close()
+        epoch.close()
         assert set(threading.enumerate()) == threads
 
 

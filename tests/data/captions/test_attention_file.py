@@ -28,15 +28,15 @@ def test_written_attention_is_read_in_half_precision(tmp_path, keep, gate):
     write_attention(tmp_path / "attention.h5", iter(given.items()))
     file = AttentionFile(tmp_path / "attention.h5")
     assert (list(file), len(file), "42" in file, "7" in file) == (list(SHAPES), 3, False, True)
-    for name, one in given.items():
+    for name, written in given.items():
         for field in ("original", "aligned", "keep", "gate"):
-            expected, found = getattr(one, field), getattr(file[name], field)
+            expected, read = getattr(written, field), getattr(file[name], field)
             if expected is None:
-                assert found is None
+                assert read is None
             else:
-                assert found.shape == expected.shape
-                assert found.dtype == np.float32
-                np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+                assert read.shape == expected.shape
+                assert read.dtype == np.float32
+                np.testing.assert_allclose(read, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_layer_and_a_head_are_chosen_by_number():
@@ -53,10 +53,10 @@ def test_a_layer_and_a_head_are_chosen_by_number():
 
 def test_equal_attention_gives_equal_bytes_without_its_layers(tmp_path):
     given = [(name, attention(*shape)) for name, shape in SHAPES.items()]
-    layered = [(name, replace(one, layers=(one,))) for name, one in given]
+    layered = [(name, replace(whole, layers=(whole,))) for name, whole in given]
     contents = []
-    for name, found in (("one.h5", given), ("other.h5", layered)):
-        write_attention(tmp_path / name, found)
+    for name, content in (("one.h5", given), ("other.h5", layered)):
+        write_attention(tmp_path / name, content)
         contents.append((tmp_path / name).read_bytes())
     assert contents[0] == contents[1]
 

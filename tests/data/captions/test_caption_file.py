@@ -82,7 +82,7 @@ def test_the_file_has_the_documented_datasets(path):
 def test_the_name_of_the_data_is_kept(path, tmp_path):
     named = tmp_path / "named.h5"
     write_captions(named, IMAGES, VOCABULARY, preset="karpathy", dataset="coco")
-    assert [CaptionFile(one).dataset for one in (path, named)] == ["", "coco"]
+    assert [CaptionFile(file).dataset for file in (path, named)] == ["", "coco"]
 
 
 def test_ids_of_the_annotations_are_kept_if_they_are_not_those_of_the_files(path, tmp_path):

@@ -16,10 +16,10 @@ REFERENCES = {"1": ["a dog runs", "a dog"], "2": ["the dog runs"], "3": []}
 SENTENCES = st.lists(st.sampled_from(["a", "dog", "cat", "<unk>", "é"]), max_size=7).map(" ".join)
 
 
-def counts_by_ngram(found, counts):
+def counts_by_ngram(frequencies, counts):
     return {
-        tuple(found.words[number] for number in ngram if number >= 0): count
-        for ngram, count in zip(found.ngrams.tolist(), counts.tolist(), strict=True)
+        tuple(frequencies.words[number] for number in ngram if number >= 0): count
+        for ngram, count in zip(frequencies.ngrams.tolist(), counts.tolist(), strict=True)
     }
 
 
@@ -35,29 +35,29 @@ def test_counts_are_those_of_pycocoevalcap(references):
         by_image.cook_append(None, ended)
         for sentence in ended:
             by_caption.cook_append(None, [sentence])
-    found = count_document_frequencies(references, VOCABULARY)
-    assert found.ngrams.shape == (len(found.counts), 4)
+    frequencies = count_document_frequencies(references, VOCABULARY)
+    assert frequencies.ngrams.shape == (len(frequencies.counts), 4)
     for scorer, counts, documents in (
-        (by_image, found.counts, found.documents),
-        (by_caption, found.caption_counts, found.captions),
+        (by_image, frequencies.counts, frequencies.documents),
+        (by_caption, frequencies.caption_counts, frequencies.captions),
     ):
         scorer.compute_doc_freq()
-        assert counts_by_ngram(found, counts) == scorer.document_frequency
+        assert counts_by_ngram(frequencies, counts) == scorer.document_frequency
         assert documents == len(scorer.crefs)
 
 
 def test_the_text_of_a_special_token_is_an_ordinary_word():
-    found = count_document_frequencies({"1": ["<unk>"]}, VOCABULARY)
-    assert found.words[len(VOCABULARY) :] == ("<unk>",)
+    frequencies = count_document_frequencies({"1": ["<unk>"]}, VOCABULARY)
+    assert frequencies.words[len(VOCABULARY) :] == ("<unk>",)
     own, end = len(VOCABULARY), 2
-    assert found.ngrams.tolist() == [[end, -1, -1, -1], [own, -1, -1, -1], [own, end, -1, -1]]
+    assert frequencies.ngrams.tolist() == [[end, -1, -1, -1], [own, -1, -1, -1], [own, end, -1, -1]]
 
 
 def test_ngrams_are_sorted_and_padded_with_minus_one():
-    found = count_document_frequencies({"1": ["dog a dog"]}, VOCABULARY)
+    table = count_document_frequencies({"1": ["dog a dog"]}, VOCABULARY)
     a, dog = VOCABULARY.encode(["a", "dog"])
     end = 2
-    assert found.ngrams.tolist() == [
+    assert table.ngrams.tolist() == [
         [end, -1, -1, -1],
         [a, -1, -1, -1],
         [dog, -1, -1, -1],
@@ -68,7 +68,7 @@ def test_ngrams_are_sorted_and_padded_with_minus_one():
         [dog, a, dog, -1],
         [dog, a, dog, end],
     ]
-    integers = {found.ngrams.dtype, found.counts.dtype, found.caption_counts.dtype}
+    integers = {table.ngrams.dtype, table.counts.dtype, table.caption_counts.dtype}
     assert integers == {np.dtype(np.int32)}
 
 
@@ -80,12 +80,12 @@ def test_counting_no_references_is_rejected():
 
 def test_saved_frequencies_are_loaded(tmp_path):
     path = tmp_path / "x.npz"
-    found = count_document_frequencies(REFERENCES, VOCABULARY)
-    assert found.words == (*VOCABULARY.words, "runs", "the")
-    found.save(path)
+    frequencies = count_document_frequencies(REFERENCES, VOCABULARY)
+    assert frequencies.words == (*VOCABULARY.words, "runs", "the")
+    frequencies.save(path)
     loaded = DocumentFrequencies.load(path)
     for field in fields(DocumentFrequencies):
-        np.testing.assert_array_equal(getattr(loaded, field.name), getattr(found, field.name))
+        np.testing.assert_array_equal(getattr(loaded, field.name), getattr(frequencies, field.name))
 
 
 def test_equal_counts_give_equal_bytes_at_any_time(tmp_path):

@@ -37,48 +37,48 @@ def read(path, **options):
 
 def test_images_and_categories_are_ordered_by_id_and_boxes_by_annotation_id(tmp_path):
     path = instances(tmp_path, box(9), box(2, bbox=[0, 0, 5, 5], category_id=3))
-    found = read(path)
-    assert [image.image_id for image in found.images] == ["000000000007", "000000000042"]
-    without_boxes, image = found.images
+    labelled = read(path)
+    assert [image.image_id for image in labelled.images] == ["000000000007", "000000000042"]
+    without_boxes, image = labelled.images
     assert without_boxes.boxes.shape == (0, 4)
     assert image.boxes.tolist() == [[0, 0, 5, 5], [10, 20, 40.5, 30]]
     assert image.file == tmp_path / "images/42.jpg"
     assert (image.width, image.height) == (100, 50)
-    assert found.classes == ("hot dog", "dog")
+    assert labelled.classes == ("hot dog", "dog")
     assert image.class_ids.tolist() == [0, 1]
 
 
 def test_crowds_are_marked_and_boxes_without_area_dropped_and_counted(tmp_path):
-    found = read(instances(tmp_path, box(1, iscrowd=1), box(2, iscrowd=0), box(3)))
-    assert found.images[1].crowd.tolist() == [True, False, False]
-    assert found.dropped == {WITHOUT_AREA: 0, REPEATED: 0}
+    labelled = read(instances(tmp_path, box(1, iscrowd=1), box(2, iscrowd=0), box(3)))
+    assert labelled.images[1].crowd.tolist() == [True, False, False]
+    assert labelled.dropped == {WITHOUT_AREA: 0, REPEATED: 0}
     path = instances(tmp_path, box(1, bbox=[0, 0, 0, 5]), box(2, bbox=[200, 0, 9, 9]), box(3))
-    found = read(path)
-    assert found.images[1].boxes.tolist() == [[10, 20, 40.5, 30]]
-    assert found.dropped == {WITHOUT_AREA: 2, REPEATED: 0}
+    labelled = read(path)
+    assert labelled.images[1].boxes.tolist() == [[10, 20, 40.5, 30]]
+    assert labelled.dropped == {WITHOUT_AREA: 2, REPEATED: 0}
 
 
 def test_an_annotation_that_occurs_twice_counts_once(tmp_path):
     moved = box(1, bbox=[0, 0, 5, 5])  # another box with the same id counts
-    found = read(instances(tmp_path, box(1), moved, box(1), box(1)))
-    assert found.images[1].boxes.tolist() == [[10, 20, 40.5, 30], [0, 0, 5, 5]]
-    assert found.dropped[REPEATED] == 2
+    labelled = read(instances(tmp_path, box(1), moved, box(1), box(1)))
+    assert labelled.images[1].boxes.tolist() == [[10, 20, 40.5, 30], [0, 0, 5, 5]]
+    assert labelled.dropped[REPEATED] == 2
 
 
 def test_attributes_are_read_only_if_the_file_lists_them(tmp_path):
     boxes = [box(1, attributes=["small", "red", "small"]), box(2, attributes=[]), box(3)]
-    found = read(instances(tmp_path, *boxes, attributes=ATTRIBUTES))
-    assert found.attributes == ("red", "small")
-    assert found.images[1].attribute_ids == ((1, 0), (), ())
-    found = read(instances(tmp_path, box(1, attributes={"occluded": False})))
-    assert (found.attributes, found.images[1].attribute_ids) == ((), ((),))
+    labelled = read(instances(tmp_path, *boxes, attributes=ATTRIBUTES))
+    assert labelled.attributes == ("red", "small")
+    assert labelled.images[1].attribute_ids == ((1, 0), (), ())
+    labelled = read(instances(tmp_path, box(1, attributes={"occluded": False})))
+    assert (labelled.attributes, labelled.images[1].attribute_ids) == ((), ((),))
 
 
 def test_only_the_requested_images_are_read_and_all_must_be_in_the_file(tmp_path):
     path = instances(tmp_path, box(), box(2, 7), files=["42.jpg"])
-    found = read(path, only={"000000000042"})
-    assert [image.image_id for image in found.images] == ["000000000042"]
-    assert found.skipped == ()
+    labelled = read(path, only={"000000000042"})
+    assert [image.image_id for image in labelled.images] == ["000000000042"]
+    assert labelled.skipped == ()
     assert message_of(read, path, only={"000000000042", "x"}).startswith("no labelled image 'x' ")
 
 
@@ -94,9 +94,9 @@ def test_a_listed_name_that_may_be_the_id_of_another_image_is_rejected(tmp_path)
 
 
 def test_an_image_without_a_file_is_skipped_with_its_file_name(tmp_path):
-    found = read(instances(tmp_path, box(), files=["42.jpg"]))
-    assert [image.image_id for image in found.images] == ["000000000042"]
-    assert found.skipped == (SkippedItem("000000000007", "no file '7.jpg'"),)
+    labelled = read(instances(tmp_path, box(), files=["42.jpg"]))
+    assert [image.image_id for image in labelled.images] == ["000000000042"]
+    assert labelled.skipped == (SkippedItem("000000000007", "no file '7.jpg'"),)
 
 
 def test_a_folder_without_any_of_the_images_is_rejected(tmp_path):
@@ -120,13 +120,13 @@ def test_a_folder_without_any_of_the_images_is_rejected(tmp_path):
     ],
 )
 def test_a_bad_box_skips_only_its_image(tmp_path, annotation, reason):
-    found = read(instances(tmp_path, box(), annotation, box(3, 7), attributes=ATTRIBUTES))
+    labelled = read(instances(tmp_path, box(), annotation, box(3, 7), attributes=ATTRIBUTES))
     if annotation["image_id"] == 42:
-        assert [image.image_id for image in found.images] == ["000000000007"]
-        assert found.skipped == (SkippedItem("000000000042", f"annotations[1]: {reason}"),)
+        assert [image.image_id for image in labelled.images] == ["000000000007"]
+        assert labelled.skipped == (SkippedItem("000000000042", f"annotations[1]: {reason}"),)
     else:
-        assert len(found.images) == 2
-        assert found.skipped == (SkippedItem("annotations[1]", reason),)
+        assert len(labelled.images) == 2
+        assert labelled.skipped == (SkippedItem("annotations[1]", reason),)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ def test_a_bad_image_is_skipped_alone_with_its_boxes(tmp_path, entry, owner, rea
     boxes = [box(number, image) for number, image in enumerate((1, 1, 42, 7))]
     path = instances(tmp_path, *boxes, images=[image(42), image(7), entry])
     owner = "images[2]" if owner is None else owner.zfill(12)
-    found = read(path)
+    labelled = read(path)
     kept = {"000000000042", "000000000007"} - {owner}
-    assert {image.image_id for image in found.images} == kept
+    assert {image.image_id for image in labelled.images} == kept
     position = "images[2]: " if owner != "images[2]" else ""
     expected = [SkippedItem(owner, f"{position}{reason}")]
     if entry.get("id") != 1:  # the boxes of an unknown id are listed once
         expected.insert(0, SkippedItem("annotations[0]", "box of an unknown image: 1"))
-    assert set(found.skipped) == set(expected)
+    assert set(labelled.skipped) == set(expected)
     # a list of ids may name the image, whether or not its entry does
     ids = {"000000000001", "000000000007"}
     if owner != "000000000042":
@@ -163,11 +163,11 @@ def test_a_bad_image_is_skipped_alone_with_its_boxes(tmp_path, entry, owner, rea
 @pytest.mark.usefixtures("tolerant")
 def test_images_that_share_an_id_are_both_skipped(tmp_path):
     path = instances(tmp_path, box(), images=[image(42), image(7), image(8, id=42)])
-    found = read(path)
-    assert [image.image_id for image in found.images] == ["000000000007"]
+    labelled = read(path)
+    assert [image.image_id for image in labelled.images] == ["000000000007"]
     reason = "images[2]: duplicate id 42"
     skipped = {SkippedItem(owner.zfill(12), reason) for owner in ("42", "8")}
-    assert set(found.skipped) == skipped
+    assert set(labelled.skipped) == skipped
 
 
 def test_more_bad_images_than_the_limit_are_rejected(tmp_path):
@@ -212,10 +212,10 @@ def test_a_file_of_another_format_is_rejected(tmp_path, document, problem):
 def test_generated_scenes_are_detection_data(tmp_path):
     write_scenes(tmp_path / "scenes", count=3, side=96)
     document = json.loads((tmp_path / "scenes/instances.json").read_text())
-    found = read(tmp_path / "scenes/instances.json")
-    boxes = np.concatenate([image.boxes for image in found.images])
+    labelled = read(tmp_path / "scenes/instances.json")
+    boxes = np.concatenate([image.boxes for image in labelled.images])
     sides = np.array([item["bbox"] for item in document["annotations"]], dtype=np.float32)
     corners = np.hstack([sides[:, :2], sides[:, :2] + sides[:, 2:]]).clip(0, 96)
     np.testing.assert_allclose(boxes, corners, atol=1e-4)
-    assert found.classes == tuple(item["name"] for item in document["categories"])
-    assert [image.file.is_file() for image in found.images] == [True] * 3
+    assert labelled.classes == tuple(item["name"] for item in document["categories"])
+    assert [image.file.is_file() for image in labelled.images] == [True] * 3

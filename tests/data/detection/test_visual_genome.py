@@ -108,10 +108,10 @@ def test_and_separates_attributes_except_in_black_and_white(text, names):
 
 def test_boxes_are_corners_and_classes_indices_of_the_list(files):
     # the second box is clipped to the image file
-    found = files.read([image(entry("Stopsign"), entry("puppy", "cat", box=(-5, 40, 500, 20)))])
-    assert found.classes == ("dog", "traffic light", "stop sign", "light")
-    assert found.attributes == ("gray", "red", "black and white", "wet", "small")
-    (only,) = found.images
+    labelled = files.read([image(entry("Stopsign"), entry("puppy", "cat", box=(-5, 40, 500, 20)))])
+    assert labelled.classes == ("dog", "traffic light", "stop sign", "light")
+    assert labelled.attributes == ("gray", "red", "black and white", "wet", "small")
+    (only,) = labelled.images
     assert only.boxes.tolist() == [[10, 20, 40, 30], [0, 40, 100, 50]]
     assert only.class_ids.tolist() == [STOP_SIGN, DOG]
     assert (only.image_id, only.width, only.height) == ("000000000061", 100, 50)
@@ -120,7 +120,7 @@ def test_boxes_are_corners_and_classes_indices_of_the_list(files):
 
 
 def test_attributes_of_an_object_are_merged_with_those_of_its_name_first(files):
-    found = files.read(
+    labelled = files.read(
         [image(entry("small dog", number=7), entry("light", number=8))],
         [
             attributes_of(
@@ -131,49 +131,49 @@ def test_attributes_of_an_object_are_merged_with_those_of_its_name_first(files):
             )
         ],
     )
-    assert found.images[0].attribute_ids == ((SMALL, WET, GRAY, RED, BLACK_AND_WHITE), ())
+    assert labelled.images[0].attribute_ids == ((SMALL, WET, GRAY, RED, BLACK_AND_WHITE), ())
 
 
 def test_attributes_belong_to_the_object_of_the_same_image(files):
     files.image("62.jpg")
     dogs = [image(entry("dog", number=7), number=number) for number in (61, 62)]
-    found = files.read(dogs, [attributes_of((7, {"attributes": ["wet"]}), number=62)])
-    assert [one.attribute_ids for one in found.images] == [((),), ((WET,),)]
+    labelled = files.read(dogs, [attributes_of((7, {"attributes": ["wet"]}), number=62)])
+    assert [shown.attribute_ids for shown in labelled.images] == [((),), ((WET,),)]
 
 
 def test_attributes_beyond_the_maximum_are_dropped_and_counted(files, monkeypatch):
     assert visual_genome.MOST_ATTRIBUTES == 16
     monkeypatch.setattr(visual_genome, "MOST_ATTRIBUTES", 2)
     attributes = attributes_of((1, {"attributes": ["wet", "red", "small"]}))
-    found = files.read([image(entry("dog"))], [attributes])
-    assert found.images[0].attribute_ids == ((WET, RED),)
-    assert found.dropped[ABOVE_MOST] == 1
+    labelled = files.read([image(entry("dog"))], [attributes])
+    assert labelled.images[0].attribute_ids == ((WET, RED),)
+    assert labelled.dropped[ABOVE_MOST] == 1
 
 
 def test_unlisted_names_are_dropped_and_counted(files):
     objects = [entry("cat", "dog"), entry(), entry(None), entry("wet dog"), entry("dog")]
     objects.append(entry("dog", box=(100, 0, 5, 5)))
-    found = files.read(
+    labelled = files.read(
         [image(*objects)], [attributes_of((1, {"attributes": ["odd", 3, "wet and old"]}))]
     )
-    assert found.images[0].class_ids.tolist() == [DOG]
+    assert labelled.images[0].class_ids.tolist() == [DOG]
     counts = {UNKNOWN_OBJECT: 4, WITHOUT_AREA: 1, UNKNOWN_ATTRIBUTE: 4, ABOVE_MOST: 0}
-    assert found.dropped == counts
+    assert labelled.dropped == counts
 
 
 def test_images_of_all_folders_are_ordered_by_id(files):
     files.image("VG_100K_2/9.jpg")
     files.image("100.jpg")
-    found = files.read([image(entry("dog"), number=n) for n in (100, 9, 61)])
-    assert [one.file.name for one in found.images] == ["9.jpg", "61.jpg", "100.jpg"]
+    labelled = files.read([image(entry("dog"), number=n) for n in (100, 9, 61)])
+    assert [shown.file.name for shown in labelled.images] == ["9.jpg", "61.jpg", "100.jpg"]
 
 
 @pytest.mark.usefixtures("tolerant")
 def test_an_image_without_a_usable_file_is_skipped_with_the_reason(files):
     (files.images / "7.jpg").write_text("torn")
-    found = files.read([image(entry("dog"), number=n) for n in (61, 62, 7)])
-    assert [one.image_id for one in found.images] == ["000000000061"]
-    assert [(item.image_id, item.reason) for item in found.skipped] == [
+    labelled = files.read([image(entry("dog"), number=n) for n in (61, 62, 7)])
+    assert [shown.image_id for shown in labelled.images] == ["000000000061"]
+    assert [(item.image_id, item.reason) for item in labelled.skipped] == [
         ("000000000062", "no file '62.jpg'"),
         (
             "000000000007",
@@ -186,10 +186,10 @@ def test_any_number_of_images_without_a_listed_object_is_skipped(files):
     for number in range(100, 120):
         files.image(f"{number}.jpg")
     unknown = [image(entry("cat"), number=number) for number in range(100, 120)]
-    found = files.read([image(entry("dog")), *unknown])
-    assert [one.image_id for one in found.images] == ["000000000061"]
-    assert {item.reason for item in found.skipped} == {NO_KNOWN_OBJECT}
-    assert len(found.skipped) == 20
+    labelled = files.read([image(entry("dog")), *unknown])
+    assert [shown.image_id for shown in labelled.images] == ["000000000061"]
+    assert {item.reason for item in labelled.skipped} == {NO_KNOWN_OBJECT}
+    assert len(labelled.skipped) == 20
 
 
 def test_more_missing_files_than_the_limit_are_rejected(files):
@@ -202,9 +202,9 @@ def test_more_missing_files_than_the_limit_are_rejected(files):
 
 def test_only_the_requested_images_are_read_and_all_must_be_in_the_file(files):
     objects = [image(entry("dog"), number=number) for number in range(61, 90)]
-    found = files.read(objects, only={"000000000061"})
-    assert [one.image_id for one in found.images] == ["000000000061"]
-    assert found.skipped == ()
+    labelled = files.read(objects, only={"000000000061"})
+    assert [shown.image_id for shown in labelled.images] == ["000000000061"]
+    assert labelled.skipped == ()
     message = message_of(files.read, objects, only={"000000000061", "000000000099"})
     assert message.startswith("no labelled image '000000000099' (1 of 2 are missing); ")
 
@@ -239,12 +239,12 @@ def test_a_list_without_any_object_of_the_file_is_rejected(files):
 def test_a_malformed_image_is_skipped_alone(files, item, reason):
     files.image("62.jpg")
     files.image("63.jpg")
-    found = files.read([image(entry("dog"), number=n) for n in (63, 61)] + [item])
+    labelled = files.read([image(entry("dog"), number=n) for n in (63, 61)] + [item])
     skipped = {"duplicate": "000000000061", "no key 'objects'": "000000000062"}
     owner = next((of for start, of in skipped.items() if start in reason), "images[2]")
     kept = {"000000000061", "000000000063"} - {owner}
-    assert {image.image_id for image in found.images} == kept
-    assert found.skipped == (SkippedItem(owner, reason),)
+    assert {image.image_id for image in labelled.images} == kept
+    assert labelled.skipped == (SkippedItem(owner, reason),)
 
 
 NOT_PIXELS = "'x y w h' is not four numbers of pixels: ['a', 1, 2, 3]"
@@ -263,9 +263,9 @@ NOT_PIXELS = "'x y w h' is not four numbers of pixels: ['a', 1, 2, 3]"
 )
 def test_a_malformed_object_skips_only_its_image(files, objects, reason):
     files.image("VG_100K_2/62.jpg")
-    found = files.read([image(*objects), image(entry("dog"), number=62)])
-    assert [image.image_id for image in found.images] == ["000000000062"]
-    assert found.skipped == (SkippedItem("000000000061", reason),)
+    labelled = files.read([image(*objects), image(entry("dog"), number=62)])
+    assert [image.image_id for image in labelled.images] == ["000000000062"]
+    assert labelled.skipped == (SkippedItem("000000000061", reason),)
 
 
 @pytest.mark.parametrize(
@@ -280,23 +280,23 @@ def test_a_malformed_object_skips_only_its_image(files, objects, reason):
 def test_an_image_with_malformed_attributes_is_skipped(files, attributes, reason):
     files.image("62.jpg")
     dogs = [image(entry("dog"), number=number) for number in (61, 62)]
-    found = files.read(dogs, attributes)
+    labelled = files.read(dogs, attributes)
     position = "attributes.json images[0]"
     if reason == "no key 'image_id'":
-        assert len(found.images) == 2
-        assert found.skipped == (SkippedItem(position, reason),)
+        assert len(labelled.images) == 2
+        assert labelled.skipped == (SkippedItem(position, reason),)
     else:
-        assert [image.image_id for image in found.images] == ["000000000062"]
-        assert found.skipped == (SkippedItem("000000000061", f"{position}: {reason}"),)
+        assert [image.image_id for image in labelled.images] == ["000000000062"]
+        assert labelled.skipped == (SkippedItem("000000000061", f"{position}: {reason}"),)
     only = files.read(dogs, attributes, only={"000000000062"})
     assert only.skipped == ()  # the bad item belongs to no requested image
 
 
 def test_a_line_is_a_class_named_by_its_first_name_in_lower_case(tmp_path):
     text = "yolk\n Dog , DOGGY,dog,\r\n\n,\nstop sign,stopsign\n\n"
-    found = read_name_list(written(tmp_path, text))
-    assert found.names == ("yolk", "dog", "stop sign")
-    assert found.ids == {"yolk": 0, "dog": 1, "doggy": 1, "stop sign": 2, "stopsign": 2}
+    listed = read_name_list(written(tmp_path, text))
+    assert listed.names == ("yolk", "dog", "stop sign")
+    assert listed.ids == {"yolk": 0, "dog": 1, "doggy": 1, "stop sign": 2, "stopsign": 2}
 
 
 @pytest.mark.parametrize(
@@ -321,6 +321,6 @@ def test_a_list_without_names_or_with_a_name_of_two_classes_is_rejected(tmp_path
     ],
 )
 def test_the_published_lists_are_1600_classes_and_400_attributes(file, classes, names, alias):
-    found = read_name_list(VOCABULARY / file)
-    assert (len(found.names), len(found.ids)) == (classes, names)
-    assert found.names[found.ids[alias[0]]] == alias[1]
+    listed = read_name_list(VOCABULARY / file)
+    assert (len(listed.names), len(listed.ids)) == (classes, names)
+    assert listed.names[listed.ids[alias[0]]] == alias[1]

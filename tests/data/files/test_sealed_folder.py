@@ -77,10 +77,10 @@ def test_every_flipped_bit_is_found(folder, name):
         except ValueError:
             is_equal = False
         try:
-            found = problems(folder)
+            lines = problems(folder)
         except A2Error as error:
-            found = [str(error)]
-        assert bool(found) != is_equal, position
+            lines = [str(error)]
+        assert bool(lines) != is_equal, position
     (folder / name).write_bytes(content)
     assert problems(folder) == []
 

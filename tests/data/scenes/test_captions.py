@@ -120,9 +120,9 @@ def test_the_verb_agrees_with_its_phrase():
     boxes = ((18, 68, 42, 92), (108, 68, 132, 92))
     objects = [SceneObject("box", "red", "small", "plain", box) for box in boxes]
     seeds = map(np.random.default_rng, range(60))
-    found = {text(caption) for rng in seeds for caption in generate_captions(objects, rng)}
-    assert "there are two red boxes" in found
-    assert not any(re.search(r"there is two|boxes (is|appears)", caption) for caption in found)
+    texts = {text(caption) for rng in seeds for caption in generate_captions(objects, rng)}
+    assert "there are two red boxes" in texts
+    assert not any(re.search(r"there is two|boxes (is|appears)", caption) for caption in texts)
 
 
 def test_captions_are_the_same_at_any_scale():

@@ -83,7 +83,7 @@ def test_clutter_is_in_the_image_muted_and_mostly_visible(objects):
     for seed, present in enumerate(objects[:150]):
         clutter = place_clutter(present, np.random.default_rng(seed))
         everything = [*clutter, *present]
-        masks = [silhouette_mask(one.scaled(SIDE), side=SIDE) for one in everything]
+        masks = [silhouette_mask(item.scaled(SIDE), side=SIDE) for item in everything]
         for position, piece in enumerate(clutter):
             assert piece.is_clutter and piece.colour in MUTED and piece.texture == "plain"
             assert min(piece.box) > 0 and max(piece.box) < 1

@@ -31,8 +31,8 @@ def test_the_box_is_tight_around_the_silhouette(tilt):
     for category in (*OBJECT_CATEGORIES, *CLUTTER):
         drawn = obj(category, tilt=tilt)
         rows, columns = np.nonzero(silhouette_mask(drawn, side=160) > 0.02)
-        found = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-        assert np.abs(np.array(found) - drawn.box).max() <= 1.5, category
+        tight = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+        assert np.abs(np.array(tight) - drawn.box).max() <= 1.5, category
 
 
 def test_a_silhouette_has_the_area_of_its_shape():

@@ -58,8 +58,8 @@ def test_captions_are_in_the_layouts_of_karpathy_and_coco(folder, capsys):
         assert sentence["raw"] == raw_text(caption)
         assert sentence["imgid"] == 7
     coco = COCO(str(folder / "captions.json"))
-    found = [annotation["caption"] for annotation in coco.loadAnns(coco.getAnnIds(imgIds=[8]))]
-    assert found == [raw_text(caption) for caption in scene.captions]
+    texts = [annotation["caption"] for annotation in coco.loadAnns(coco.getAnnIds(imgIds=[8]))]
+    assert texts == [raw_text(caption) for caption in scene.captions]
     assert len(coco.getAnnIds()) == 5 * COUNT
 
 
@@ -77,9 +77,9 @@ def test_pycocotools_loads_the_instances_with_the_boxes_of_the_objects(folder, c
     coco = COCO(str(folder / "instances.json"))
     for index in range(COUNT):
         scene = make_scene(index, seed=SEED, side=SIDE)
-        found = coco.loadAnns(coco.getAnnIds(imgIds=[index + 1]))
-        assert len(found) == len(scene.objects) + len(scene.clutter)
-        for annotation, obj in zip(found, (*scene.objects, *scene.clutter), strict=True):
+        annotations = coco.loadAnns(coco.getAnnIds(imgIds=[index + 1]))
+        assert len(annotations) == len(scene.objects) + len(scene.clutter)
+        for annotation, obj in zip(annotations, (*scene.objects, *scene.clutter), strict=True):
             x, y, width, height = annotation["bbox"]
             assert (x, y, x + width, y + height) == pytest.approx(obj.box)
             assert annotation["area"] == pytest.approx(width * height, abs=0.01)
@@ -109,10 +109,10 @@ def by_split(folder: Path) -> dict[str, list[tuple[str, set[str]]]]:
     categories: dict[int, set[str]] = {image["id"]: set() for image in instances["images"]}
     for annotation in instances["annotations"]:
         categories[annotation["image_id"]].add(names[annotation["category_id"]])
-    found: dict[str, list[tuple[str, set[str]]]] = {"train": [], "val": [], "test": []}
+    files: dict[str, list[tuple[str, set[str]]]] = {"train": [], "val": [], "test": []}
     for image in read(folder / "dataset_coco.json")["images"]:
-        found[image["split"]].append((image["filename"], categories[image["cocoid"]]))
-    return found
+        files[image["split"]].append((image["filename"], categories[image["cocoid"]]))
+    return files
 
 
 @pytest.mark.slow
@@ -161,17 +161,17 @@ def test_an_empty_folder_is_filled_and_missing_parents_are_created(tmp_path):
 def test_a_folder_with_other_content_is_never_overwritten(tmp_path):
     arguments = "'version': 2, 'count': {}, 'seed': 0, 'side': 160, 'spurious': 0.0"
 
-    def message(folder, found):
+    def message(folder, content):
         return (
-            f"{str(folder)!r} already contains {found}, not the scenes "
+            f"{str(folder)!r} already contains {content}, not the scenes "
             f"{{{arguments.format(2)}}}; delete it, or name another folder"
         )
 
     scenes = tmp_path / "scenes"
     write_scenes(scenes, count=1)
     before = digests(tmp_path)
-    found = f"{{{arguments.format(1)}}}"
-    assert message_of(write_scenes, scenes, count=2) == message(scenes, found)
+    content = f"{{{arguments.format(1)}}}"
+    assert message_of(write_scenes, scenes, count=2) == message(scenes, content)
     assert message_of(write_scenes, tmp_path, count=2) == message(tmp_path, "other files")
     assert digests(tmp_path) == before
 

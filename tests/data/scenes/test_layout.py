@@ -63,14 +63,14 @@ def test_at_least_three_fifths_of_each_silhouette_are_visible(many, side):
 
 
 def test_some_objects_are_inside_a_ring_or_a_box(many):
-    found = Counter(
+    containers = Counter(
         back.category
         for objects in many
         for back, front in combinations(objects, 2)
         if shared(back, front) > 0.999
     )
-    assert set(found) == set(CONTAINERS) == {"ring", "box"}
-    assert 0.05 * len(many) < found.total() < 0.25 * len(many)
+    assert set(containers) == set(CONTAINERS) == {"ring", "box"}
+    assert 0.05 * len(many) < containers.total() < 0.25 * len(many)
 
 
 def test_an_object_leaves_enough_of_the_one_behind_it_visible():

@@ -28,18 +28,18 @@ def ball(colour: str, x: float, *, size: str = "small", category: str = "ball") 
 
 def verdicts(caption: str, *objects: SceneObject) -> dict[str, bool]:
     words = caption.split()
-    found = judge(words, objects).statements
-    return {words[s.words[0]]: s.is_true for s in found}
+    statements = judge(words, objects).statements
+    return {words[s.words[0]]: s.is_true for s in statements}
 
 
 def test_captions_of_the_grammar_are_true(scenes):
-    found = [
+    judged = [
         judge([word.text for word in caption], scene.objects)
         for scene in scenes
         for caption in scene.captions
     ]
-    assert all(judgement.is_true for judgement in found)
-    assert {one.family for judgement in found for one in judgement.statements} == set(FAMILIES)
+    assert all(judgement.is_true for judgement in judged)
+    assert {s.family for judgement in judged for s in judgement.statements} == set(FAMILIES)
 
 
 def test_captions_of_other_scenes_are_false(scenes):
@@ -119,26 +119,26 @@ def test_each_statement_is_judged_on_its_own():
 )
 def test_a_caption_is_true_false_or_no_sentence(caption, expected):
     objects = (ball("red", 30), ball("blue", 110, size="large"))
-    found = judge(caption.split(), objects)
-    assert (found.is_true if found.is_sentence else None) is expected
+    judgement = judge(caption.split(), objects)
+    assert (judgement.is_true if judgement.is_sentence else None) is expected
     if expected is None:
-        assert not found.is_true
+        assert not judgement.is_true
 
 
 def test_phrases_of_a_caption_without_pattern_are_judged():
-    found = judge(["a", "red", "ball", "ball", "and", "two", "blue", "cups"], (ball("red", 30),))
-    assert not found.is_sentence
-    assert Statement("colour", (1,), True) in found.statements
-    assert found.false_words == [5, 6, 7]
+    truth = judge(["a", "red", "ball", "ball", "and", "two", "blue", "cups"], (ball("red", 30),))
+    assert not truth.is_sentence
+    assert Statement("colour", (1,), True) in truth.statements
+    assert truth.false_words == [5, 6, 7]
 
 
 def test_objects_are_read_from_the_annotations(scenes, tmp_path):
     path = tmp_path / "instances.json"
     path.write_text(json.dumps(instances(scenes)))
-    found = read_scenes(path)
-    assert found.keys() == {scene.image_id for scene in scenes}
+    objects_of = read_scenes(path)
+    assert objects_of.keys() == {scene.image_id for scene in scenes}
     for scene in scenes:
-        read = found[scene.image_id]
+        read = objects_of[scene.image_id]
         assert [(o.category, o.colour, o.size, o.texture, o.box) for o in read] == [
             (o.category, o.colour, o.size, o.texture, o.box) for o in scene.objects
         ]

@@ -24,8 +24,8 @@ def read_lines(folder, *lines):
     path = folder / "list.txt"
     path.write_text("\n".join(lines))
     source = open_source(str(path))
-    found = source.read(list(source.items()))
-    return [content if isinstance(content, bytes) else str(content) for _, content in found]
+    contents = source.read(list(source.items()))
+    return [content if isinstance(content, bytes) else str(content) for _, content in contents]
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_a_line_names_no_other_protocol_and_no_file_elsewhere(tmp_path, fsspec_u
         for name in protocols
     ]
     outside = [str(tmp_path / "secret.jpg"), f"{folder}x/a.jpg", "/etc/hostname"]
-    found = read_lines(folder, *outside, f"file://{tmp_path}/secret.jpg")
-    assert found == [
+    contents = read_lines(folder, *outside, f"file://{tmp_path}/secret.jpg")
+    assert contents == [
         f"{name!r} is outside the folder of {str(folder / 'list.txt')!r}, which names it; "
         "name the folder of the images, or move that file to a folder above them"
         for name in [*outside, str(tmp_path / "secret.jpg")]
@@ -91,8 +91,8 @@ def test_names_below_the_folder_of_the_list_are_read(tmp_path, fsspec_unused, mo
 
 def test_one_bad_line_is_listed_and_the_others_are_read(tmp_path):
     (tmp_path / "a.jpg").write_bytes(A)
-    found = read_lines(tmp_path, "a.jpg", "a/../b.jpg", "", "\0.jpg", "x" * 5000, "c.png")
-    assert found == [
+    contents = read_lines(tmp_path, "a.jpg", "a/../b.jpg", "", "\0.jpg", "x" * 5000, "c.png")
+    assert contents == [
         A,
         "image path leaves the image folder: 'a/../b.jpg'; give it without '..'",
         "image path contains a NUL character: '\\x00.jpg'; rename the file",
@@ -159,8 +159,8 @@ def test_files_of_web_servers_are_read_whole_and_in_parts(tmp_path):
     files = {"/s.tar": tar, "/x/a.jpg": A, "/x/list.txt": b"a.jpg\n/x/a.jpg\n"}
     with serving(files) as (address, requested):
         source = open_source(f"{address}/s.tar")
-        found = [content for _, content in source.read(source.items())]
-        assert found == [jpeg(number) for number in range(3)]
+        contents = [content for _, content in source.read(source.items())]
+        assert contents == [jpeg(number) for number in range(3)]
         assert len(requested) <= 8
         listed = open_source(f"{address}/x/list.txt")
         first, second = (content for _, content in listed.read(listed.items()))

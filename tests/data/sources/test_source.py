@@ -42,9 +42,9 @@ def test_a_tar_cut_anywhere_ends_the_listing_after_its_whole_members(tmp_path):
     for kept in cuts:
         cut.write_bytes(content[:kept])
         count = sum(end <= kept for end in ends)
-        found = open_source(str(tmp_path / "{cut,whole}.tar")).items()
-        assert next(found).image_id == ("a" if count else "w")
-        assert message_of(list, found, error=TruncatedError) == (
+        items = open_source(str(tmp_path / "{cut,whole}.tar")).items()
+        assert next(items).image_id == ("a" if count else "w")
+        assert message_of(list, items, error=TruncatedError) == (
             f"tar {str(cut)!r} ends early or is damaged, after {count} whole members; "
             "copy it again, or leave it out"
         )
@@ -111,8 +111,8 @@ def test_members_lost_by_damage_are_an_error(tmp_path, damage):
 def test_a_member_with_a_name_outside_is_listed_with_its_reason(tmp_path):
     path = tmp_path / "bad.tar"
     path.write_bytes(tar_bytes({"../x.jpg": A, **MEMBERS, "/y.jpg": B}))
-    found = {name: str(content) for name, content in read(path).items() if content not in (A, B)}
-    assert found == {
+    errors = {name: str(content) for name, content in read(path).items() if content not in (A, B)}
+    assert errors == {
         "bad/member-0": ("image path leaves the image folder: '../x.jpg'; give it without '..'"),
         "bad/member-4": ("image path is absolute: '/y.jpg'; give it relative to the image folder"),
     }
@@ -155,9 +155,9 @@ def test_what_changed_since_the_listing_is_an_error_of_each_image(tmp_path, monk
     source = open_source(str(tmp_path / "{s,t}.tar"))
     items = [*source.items(), SourceItem("c", str(path), "c.jpg")]
     gone.unlink()
-    found = {item.image_id: content for item, content in source.read(sorted(items, key=repr))}
-    assert found.pop("a") == A and found.pop("b") == B
-    assert {name: str(error) for name, error in found.items()} == {
+    contents = {item.image_id: content for item, content in source.read(sorted(items, key=repr))}
+    assert contents.pop("a") == A and contents.pop("b") == B
+    assert {name: str(error) for name, error in contents.items()} == {
         "c": f"no whole image 'c.jpg' in {str(path)!r}; copy the tar again",
         "t": f"no file {str(gone)!r}; check the path",
     }
@@ -216,12 +216,12 @@ def test_bad_and_missing_names_of_parquet_rows_are_listed(tmp_path):
     path = tmp_path / "p.parquet"
     names = ["a/../b.jpg", None, "", None, "nan", "0", "/c.jpg", "d"]
     write_parquet(path, jpg=[A] * len(names), id=names)
-    found = read(path)
-    assert [name for name, content in found.items() if content != A] == ["p/row-0", "p/row-6"]
-    assert str(found["p/row-0"]) == (
+    contents = read(path)
+    assert [name for name, content in contents.items() if content != A] == ["p/row-0", "p/row-6"]
+    assert str(contents["p/row-0"]) == (
         "image path leaves the image folder: 'a/../b.jpg'; give it without '..'"
     )
-    assert sorted(found)[:3] == ["000000000000", "d", "p/row-0"] and len(found) == 8
+    assert sorted(contents)[:3] == ["000000000000", "d", "p/row-0"] and len(contents) == 8
     write_parquet(path, jpg=[A] * 3, id=[0.5, float("nan"), float("nan")])
     assert list(read(path)) == ["0.5", "p/row-1", "p/row-2"]
 
@@ -231,11 +231,11 @@ def test_rows_of_parquet_without_bytes_are_named(tmp_path):
     path = tmp_path / "train.parquet"
     rows = [(A, None), (None, "cats/1.jpg"), (None, None)]
     write_parquet(path, image=[{"bytes": content, "path": name} for content, name in rows])
-    found = read(path)
-    assert list(found) == ["train/row-0", "000000000001", "train/row-2"]
-    assert found["train/row-0"] == A
-    assert str(found["000000000001"]) == f"no file '{tmp_path}/cats/1.jpg'; check the path"
-    assert str(found["train/row-2"]) == f"row 2 of {str(path)!r} has no image bytes; add them"
+    contents = read(path)
+    assert list(contents) == ["train/row-0", "000000000001", "train/row-2"]
+    assert contents["train/row-0"] == A
+    assert str(contents["000000000001"]) == f"no file '{tmp_path}/cats/1.jpg'; check the path"
+    assert str(contents["train/row-2"]) == f"row 2 of {str(path)!r} has no image bytes; add them"
 
 
 def test_unusable_parquet_files_are_named(tmp_path, monkeypatch):

@@ -44,9 +44,9 @@ def cache(request, tmp_path):
 
 
 def test_a_cached_data_set_has_the_images_of_its_rows(cache):
-    found = read(cache)
-    errors = {name: found.pop(name) for name in list(found) if not isinstance(found[name], bytes)}
-    assert found == {
+    whole = read(cache)
+    errors = {name: whole.pop(name) for name in list(whole) if not isinstance(whole[name], bytes)}
+    assert whole == {
         "a": A,
         "sub/b": B,
         "pets-train-00001-of-00002/row-0": C,
@@ -59,14 +59,14 @@ def test_a_cached_data_set_has_the_images_of_its_rows(cache):
 
 def test_the_files_of_a_cached_data_set_name_the_splits(cache):
     assert is_source(cache) and image_source(cache) == str(require_annotations(cache)) == str(cache)
-    found = read_annotations(cache)
-    assert [(one.image_id, one.split, len(one.captions)) for one in found.images] == [
+    annotations = read_annotations(cache)
+    assert [(image.image_id, image.split, len(image.captions)) for image in annotations.images] == [
         ("a", "train", 2),
         ("sub/b", "train", 2),
         ("pets-train-00001-of-00002/row-0", "train", 2),
         ("pets-validation/row-0", "val", 2),
     ]
-    [(_, reason)] = reasons(found)
+    [(_, reason)] = reasons(annotations)
     assert reason == str(read(cache)["pets-validation/row-1"])
 
 
@@ -81,10 +81,10 @@ def test_an_absolute_path_below_the_folder_is_a_relative_one(tmp_path):
     write_arrow(tmp_path / "one.arrow", **rows((None, str(tmp_path / "x.jpg"))))
     assert read(tmp_path / "one.arrow") == {"x": A}
     write_parquet(tmp_path / "texts.parquet", image=["x.jpg", "../x.jpg", "data::x.jpg"])
-    found = list(read(tmp_path / "texts.parquet").values())
-    assert found[0] == A
-    assert "leaves the image folder" in str(found[1])
-    assert "'::' chains addresses" in str(found[2])
+    contents = list(read(tmp_path / "texts.parquet").values())
+    assert contents[0] == A
+    assert "leaves the image folder" in str(contents[1])
+    assert "'::' chains addresses" in str(contents[2])
 
 
 def test_two_data_sets_below_a_folder_are_refused(cache):
@@ -105,7 +105,7 @@ def test_a_table_beside_images_is_no_source(tmp_path):
 def test_numbered_columns_are_captions(tmp_path):
     write_parquet(tmp_path / "f.parquet", image=[A], caption_0=["a dog"], caption_1=["dogs"])
     [image] = read_annotations(tmp_path, split="random(1/0/0, 1)").images
-    assert [one.raw for one in image.captions] == ["a dog", "dogs"]
+    assert [caption.raw for caption in image.captions] == ["a dog", "dogs"]
 
 
 def test_a_stream_cut_anywhere_loses_nothing_silently(tmp_path):
@@ -141,14 +141,14 @@ def test_what_datasets_writes_is_read(tmp_path, monkeypatch):
     loaded["train"].to_parquet(str(tmp_path / "parquet" / "train-00000-of-00001.parquet"))
     names = {"train": "train", "test": "test"}
     for folder in (tmp_path / "images", tmp_path / "saved"):
-        found = read_annotations(folder)
-        assert {PurePosixPath(one.image_id).name: one.split for one in found.images} == names
-        assert [one.captions[0].raw for one in found.images] == [f"a {s}" for s in sorted(names)]
+        again = read_annotations(folder)
+        assert {PurePosixPath(image.image_id).name: image.split for image in again.images} == names
+        assert [i.captions[0].raw for i in again.images] == [f"a {s}" for s in sorted(names)]
     assert read(tmp_path / "saved") == {"train": A, "test": B}
     # the cache of an imagefolder and the Parquet of it have the paths of the images alone
     [cached] = (path.parent for path in (tmp_path / "cache").rglob("dataset_info.json"))
     for folder in (cached, tmp_path / "parquet"):
-        assert all("name the folder of the images" in str(one) for one in read(folder).values())
+        assert all("name the folder of the images" in str(error) for error in read(folder).values())
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
@@ -161,16 +161,16 @@ def test_metadata_of_an_imagefolder_are_captions_and_folders_are_splits(tmp_path
         if suffix == "jsonl":
             lines = [json.dumps({"file_name": name, "text": "a dog"}) for name in names]
         (tmp_path / split / f"metadata.{suffix}").write_text("\n".join(lines))
-    found = read_annotations(tmp_path)
-    assert [(one.image_id, one.split) for one in found.images] == [
+    annotations = read_annotations(tmp_path)
+    assert [(image.image_id, image.split) for image in annotations.images] == [
         ("train/train 1", "train"),
         ("validation/validation 1", "val"),
     ]
     first = "line 2" if suffix == "jsonl" else "line 3"
-    position, reason = reasons(found)[0]
+    position, reason = reasons(annotations)[0]
     assert position == f"train/metadata.{suffix}, {first}"
     assert reason.startswith("image path leaves the image folder: 'train/../x.jpg'")
-    assert reasons(found)[1][1].startswith("image path is absolute: '/etc/train'")
+    assert reasons(annotations)[1][1].startswith("image path is absolute: '/etc/train'")
 
 
 def test_metadata_without_folders_of_splits_may_state_them(tmp_path):

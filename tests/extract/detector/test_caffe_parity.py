@@ -112,7 +112,7 @@ def test_proposals_equal_those_of_caffe(height, width, scale, spread):
     size = ScaledSize(
         height=16 * height - 5, width=16 * width - 3, scale=scale, factors=(scale, scale)
     )
-    found = select_proposals(
+    proposals = select_proposals(
         logits.permute(1, 2, 0).reshape(-1),
         deltas.permute(1, 2, 0).reshape(-1, 4),
         anchors=anchor_grid(torch.tensor(META.anchors), height=height, width=width),
@@ -121,7 +121,7 @@ def test_proposals_equal_those_of_caffe(height, width, scale, spread):
         meta=META,
     )
     expected = reference_proposals(logits.numpy(), deltas.numpy(), size=size, count=50)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(proposals, expected, rtol=1e-5, atol=1e-3)
 
 
 def some_regions(kind, seed):
@@ -142,8 +142,8 @@ def limits(min_regions: int, max_regions: int) -> dict[str, Any]:
 
 def assert_selected_as_by_caffe(boxes, probabilities, rule):
     regions = DetectedRegions.rough(boxes, probabilities, feature_width=1, has_attributes=False)
-    found = RegionSelection(proposals=len(boxes), roi_size=7, **rule)(regions)
-    assert found.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
+    selected = RegionSelection(proposals=len(boxes), roi_size=7, **rule)(regions)
+    assert selected.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
 
 
 @pytest.mark.parametrize("counts", [(36, 36), (10, 100), (10, 20), (90, 100)])

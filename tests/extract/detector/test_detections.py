@@ -13,11 +13,11 @@ from a2cap.extract.extractor import Extractor
 from tests.extract.formulas import iou
 
 
-def close(found, expected):
-    assert found.class_ids.tolist() == expected.class_ids.tolist()
-    assert found.attribute_logits.argmax(1).tolist() == expected.attribute_logits.argmax(1).tolist()
-    np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-2)
-    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+def close(ours, expected):
+    assert ours.class_ids.tolist() == expected.class_ids.tolist()
+    assert ours.attribute_logits.argmax(1).tolist() == expected.attribute_logits.argmax(1).tolist()
+    np.testing.assert_allclose(ours.boxes, expected.boxes, atol=1e-2)
+    np.testing.assert_allclose(ours.scores, expected.scores, atol=1e-4)
 
 
 def detect(detector, images):
@@ -28,9 +28,9 @@ def detect(detector, images):
 def test_batched_detections_equal_single_ones(detector, make_image):
     images = [make_image(0), make_image(1, 64, 64), make_image(2)]
     together = detect(detector, images)
-    assert all(len(found) for found in together)
-    for image, found in zip(images, together, strict=True):
-        close(found, detect(detector, [image])[0])
+    assert all(len(detected) for detected in together)
+    for image, detected in zip(images, together, strict=True):
+        close(detected, detect(detector, [image])[0])
 
 
 def reference(detector, image, *, confidence, overlap, most):
@@ -57,11 +57,11 @@ def reference(detector, image, *, confidence, overlap, most):
             if probabilities[k, kind] >= confidence:
                 candidates.append((float(probabilities[k, kind]), kind, box, k))
         survivors: list[tuple[float, int, list[float], int]] = []
-        for one in sorted(candidates, key=lambda found: -found[0]):
-            if all(iou(one[2], other[2], plus1=1) <= overlap for other in survivors):
-                survivors.append(one)
+        for survivor in sorted(candidates, key=lambda candidate: -candidate[0]):
+            if all(iou(survivor[2], other[2], plus1=1) <= overlap for other in survivors):
+                survivors.append(survivor)
         kept += survivors
-    kept = sorted(kept, key=lambda found: -found[0])[:most]
+    kept = sorted(kept, key=lambda candidate: -candidate[0])[:most]
     rows, kinds = torch.tensor([(k, kind) for _, kind, _, k in kept]).T
     attributes = detector.roi_heads.box_predictor.attribute_logits_of(
         described.features[rows].clone(), kinds
@@ -75,23 +75,23 @@ def test_detections_equal_loops_over_classes_and_boxes(detector, make_image, mon
     monkeypatch.setattr(detections, "MOST_OVERLAP", 0.4)
     monkeypatch.setattr(detections, "MOST_OBJECTS", 15)
     expected, attributes, size = reference(detector, image, confidence=0.1, overlap=0.4, most=15)
-    (found,) = detect(detector, [image])
-    assert found.class_ids.tolist() == [kind for _, kind, *_ in expected]
+    (detected,) = detect(detector, [image])
+    assert detected.class_ids.tolist() == [kind for _, kind, *_ in expected]
     assert (
-        found.attribute_logits.argmax(1).tolist() == attributes
+        detected.attribute_logits.argmax(1).tolist() == attributes
     )  # of the class, though a region has several
-    np.testing.assert_allclose(found.scores, [score for score, *_ in expected], atol=1e-4)
+    np.testing.assert_allclose(detected.scores, [score for score, *_ in expected], atol=1e-4)
     boxes = np.array([box for _, _, box, _ in expected]) / np.tile(size.factors, 2)
-    np.testing.assert_allclose(found.boxes, boxes, atol=1e-2)
-    assert found.boxes.dtype == found.scores.dtype == np.float32
+    np.testing.assert_allclose(detected.boxes, boxes, atol=1e-2)
+    assert detected.boxes.dtype == detected.scores.dtype == np.float32
 
 
 def test_an_image_without_detections_has_an_empty_result(detector, make_image, monkeypatch):
     monkeypatch.setattr(detections, "LEAST_SCORE", 1.0)
-    (found,) = detect(detector, [make_image(0)])
-    assert len(found) == 0
-    assert found.boxes.shape == (0, 4)
-    assert found.attribute_logits.shape[0] == 0
+    (detected,) = detect(detector, [make_image(0)])
+    assert len(detected) == 0
+    assert detected.boxes.shape == (0, 4)
+    assert detected.attribute_logits.shape[0] == 0
 
 
 def test_no_images_give_no_detections(detector):

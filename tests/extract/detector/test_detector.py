@@ -33,8 +33,8 @@ def test_features_and_probabilities_of_selected_regions_are_exact_in_any_precisi
     image = image.contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
         exact, other = (
-            network(image, size=size, selection=SELECTION, precision=one)
-            for one in (Detector.classify, wrong_precision)
+            network(image, size=size, selection=SELECTION, precision=classify)
+            for classify in (Detector.classify, wrong_precision)
         )
     assert exact.is_exact.all()
     assert other.is_exact.all()
@@ -62,6 +62,6 @@ def test_maps_and_features_agree_to_float32_rounding(detector):
     with torch.inference_mode():
         maps, expected = fused.backbone(images), detector.backbone(images)
         assert relative(maps, expected) < 1e-5
-        found, features = (d.predict(expected, rois, roi_size=7) for d in (fused, detector))
-        assert relative(found.features, features.features) < 1e-5
-        assert relative(found.class_logits, features.class_logits) < 1e-4
+        predictions, theirs = (d.predict(expected, rois, roi_size=7) for d in (fused, detector))
+        assert relative(predictions.features, theirs.features) < 1e-5
+        assert relative(predictions.class_logits, theirs.class_logits) < 1e-4

@@ -33,9 +33,9 @@ def test_shared_cells_give_the_features_of_whole_regions(deep, images, size, is_
     rois[rois[:, 0] == 1, 0] = 2  # the second image has none
     with torch.inference_mode():
         assert network.shares_cells(maps, rois)
-        found = network.predict(maps, rois, roi_size=size).features
+        shared = network.predict(maps, rois, roi_size=size).features
         whole = torch.cat(list(network.pooled(maps, rois, roi_size=size)))
-        assert relative(found, network.roi_heads(whole)) < 2e-6
+        assert relative(shared, network.roi_heads(whole)) < 2e-6
 
 
 def test_features_of_whole_chunks_do_not_depend_on_other_regions(deep):

@@ -72,7 +72,7 @@ def test_the_precision_follows_from_the_kind_of_processor_and_keys_name_a_choice
     config = EXACT.model_copy(update=fields)
     assert config.precision_in_key == (fast if fast == slow else "auto")
     for is_fast, expected in ((True, fast), (False, slow)):
-        monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device, found=is_fast: found)
+        monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device, yes=is_fast: yes)
         assert resolve_precision(config, CPU) == expected
 
 

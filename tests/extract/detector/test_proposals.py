@@ -39,8 +39,8 @@ def test_detectron2_drops_only_empty_boxes_and_after_ranking(monkeypatch):
     monkeypatch.setattr("a2cap.extract.detector.proposals.CANDIDATES", 2)
     meta = META.with_procedure("detectron2").model_copy(update={"decode_plus1": False})
     outside = [210, 0, 230, 20]  # clipped to no width, and still one of the two candidates
-    found = select([[0, 0, 3, 3], outside, [50, 50, 90, 90]], meta=meta)
-    assert found == [[0, 0, 3, 3]]
+    boxes = select([[0, 0, 3, 3], outside, [50, 50, 90, 90]], meta=meta)
+    assert boxes == [[0, 0, 3, 3]]
 
 
 @pytest.mark.parametrize(("plus1", "kept"), [(True, 1), (False, 2)])

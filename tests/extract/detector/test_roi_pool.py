@@ -17,16 +17,16 @@ from tests.extract.tiny import seeded
 def reference(maps, rois, *, size, scale):
     """Pool as roi_pooling_layer.cpp of caffe: float32, one cell and one region at a time."""
     pooled = np.zeros((len(rois), maps.shape[1], size, size), np.float32)
-    one, half = np.float32(1), np.float32(0.5)
+    pixel, half = np.float32(1), np.float32(0.5)
     for k, (image, *box) in enumerate(rois.numpy()):
         corners = [side * np.float32(scale) for side in box]
         x1, y1, x2, y2 = (int(np.sign(c) * np.floor(np.float64(abs(c)) + half)) for c in corners)
         width = np.float32(max(x2 - x1 + 1, 1)) / np.float32(size)
         height = np.float32(max(y2 - y1 + 1, 1)) / np.float32(size)
         for row in range(size):
-            top, bottom = np.floor(row * height), np.ceil((row + one) * height)
+            top, bottom = np.floor(row * height), np.ceil((row + pixel) * height)
             for column in range(size):
-                left, right = np.floor(column * width), np.ceil((column + one) * width)
+                left, right = np.floor(column * width), np.ceil((column + pixel) * width)
                 y = slice(max(int(top) + y1, 0), max(int(bottom) + y1, 0))
                 x = slice(max(int(left) + x1, 0), max(int(right) + x1, 0))
                 cells = maps[int(image), :, y, x].flatten(1)

@@ -36,8 +36,8 @@ def test_attribute_loss_averages_the_attributes_of_each_region_and_ignores_regio
         own = [log_softmax(logits[k].tolist())[a] for a in attribute_ids[k] if a >= 0]
         if own:
             losses.append((image, -sum(own) / len(own)))
-    found = AttributeLoss()(logits, torch.tensor(attribute_ids), torch.tensor(images), count=3)
-    assert found.item() == pytest.approx(by_image(losses), rel=1e-5)
+    loss = AttributeLoss()(logits, torch.tensor(attribute_ids), torch.tensor(images), count=3)
+    assert loss.item() == pytest.approx(by_image(losses), rel=1e-5)
 
 
 @pytest.mark.parametrize("target", ["sigmoid", "families"])
@@ -59,8 +59,8 @@ def test_attributes_are_learnt_one_by_one_or_by_family(target):
             )
         losses.append((image, total / len(given)))
     loss = AttributeLoss(target, families)
-    found = loss(logits, torch.tensor(attribute_ids), torch.tensor(images), count=3)
-    assert found.item() == pytest.approx(by_image(losses), rel=1e-5)
+    value = loss(logits, torch.tensor(attribute_ids), torch.tensor(images), count=3)
+    assert value.item() == pytest.approx(by_image(losses), rel=1e-5)
 
 
 @pytest.mark.parametrize("target", ["softmax", "sigmoid", "families"])
@@ -68,9 +68,9 @@ def test_attributes_are_learnt_one_by_one_or_by_family(target):
 def test_attribute_loss_is_zero_without_known_attributes(width, target):
     logits = random(3, 4).requires_grad_()
     unknown = torch.full((3, width), -1)
-    found = AttributeLoss(target, [(0, 1)])(logits, unknown, torch.tensor([0, 0, 1]), count=2)
-    found.backward()
-    assert found == 0
+    loss = AttributeLoss(target, [(0, 1)])(logits, unknown, torch.tensor([0, 0, 1]), count=2)
+    loss.backward()
+    assert loss == 0
     assert logits.grad is not None
     assert logits.grad.abs().sum() == 0
 

@@ -21,8 +21,8 @@ def test_in_a_crowd_nothing_is_background():
     within, half_out, outside = [30.0, 5, 50, 25], [0.0, 0, 39, 40], [70.0, 0, 90, 20]
     true = torch.tensor([[0.0, 0, 10, 10]])
     regions = torch.cat([torch.tensor([within, half_out, outside]), true])
-    found = match(true, regions, crowds=crowds, rule=REGION_RULE)
-    assert found.tolist() == [IGNORED, BACKGROUND, BACKGROUND, 0]
+    matches = match(true, regions, crowds=crowds, rule=REGION_RULE)
+    assert matches.tolist() == [IGNORED, BACKGROUND, BACKGROUND, 0]
     everything = torch.tensor([[0.0, 0, 300, 300]])
     assert match(true, true, crowds=everything, rule=REGION_RULE).tolist() == [0]
 
@@ -64,5 +64,5 @@ def test_matches_and_samples_equal_those_of_torchvision(rule, seed):
     torch.manual_seed(seed)
     labels = torch.where(matches >= 0, 1, matches - BACKGROUND)
     (positives,), (negatives,) = BalancedPositiveNegativeSampler(20, 0.3)([labels])
-    found = sample(matches, count=20, positive_fraction=0.3, generator=seeded(seed))
-    assert torch.equal(found, (positives | negatives).nonzero()[:, 0])
+    sampled = sample(matches, count=20, positive_fraction=0.3, generator=seeded(seed))
+    assert torch.equal(sampled, (positives | negatives).nonzero()[:, 0])

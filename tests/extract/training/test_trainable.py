@@ -83,17 +83,17 @@ def test_images_without_boxes_train_only_the_background(batch):
     empty = labelled([])
     images = [image for image, _ in SQUARES]
     nothing = labelled_batch(images, [empty] * 4, meta=META)
-    found = losses(trainable(), nothing)
-    assert (found.proposal_boxes, found.boxes, found.attributes) == (0, 0, 0)
-    assert found.classes > 0
-    assert found.objectness > 0
+    values = losses(trainable(), nothing)
+    assert (values.proposal_boxes, values.boxes, values.attributes) == (0, 0, 0)
+    assert values.classes > 0
+    assert values.objectness > 0
 
 
 def test_a_detector_without_attributes_trains_the_other_losses(batch):
     detector = random_detector(replace(ARCHITECTURE, attributes=0), META, generator=seeded())
-    found = losses(TrainableDetector(detector, learns_norms=True), batch)
-    assert found.attributes == 0
-    assert found.classes > 0
+    values = losses(TrainableDetector(detector, learns_norms=True), batch)
+    assert values.attributes == 0
+    assert values.classes > 0
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_frozen_detector_equals_evaluation_mode_and_does_not_change_with_train
     with torch.inference_mode():
         maps = model.detector.backbone(batch.images)
         assert torch.equal(frozen.backbone(batch.images), maps)
-        ours, theirs = (one.predict(maps, rois, roi_size=7) for one in (frozen, model.detector))
+        ours, theirs = (d.predict(maps, rois, roi_size=7) for d in (frozen, model.detector))
     assert torch.equal(ours.features, theirs.features)
     assert torch.equal(ours.class_logits, theirs.class_logits)
     assert torch.equal(ours.attribute_logits, theirs.attribute_logits)
@@ -184,7 +184,7 @@ def uneven():
 
 def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
     everything = replace(SAMPLING, anchors=1000, proposals=12, regions=1000)
-    found = uneven.losses(batch, sampling=everything, generator=seeded())
+    values = uneven.losses(batch, sampling=everything, generator=seeded())
     detector, expected = uneven.detector, []
     with torch.no_grad():
         for index, (_, labels) in enumerate(SQUARES):
@@ -216,7 +216,7 @@ def test_all_losses_equal_loops_over_all_anchors_and_regions(uneven, batch):
             ]
             expected.append([*of_anchors, *of_regions, sum(given) / len(given)])
     means = np.mean(expected, axis=0)
-    together = torch.stack(list(found.named().values())).detach().numpy()
+    together = torch.stack(list(values.named().values())).detach().numpy()
     np.testing.assert_allclose(together, means, rtol=2e-4)
 
 
@@ -239,8 +239,8 @@ def test_crowds_are_not_trained_on(batch):
     everything = tuple(torch.tensor([[-999.0, -999, 999, 999]]) for _ in SQUARES)
     nothing = tuple(torch.zeros(0, 4) for _ in SQUARES)
     crowded = replace(batch, boxes=nothing, crowds=everything)
-    found = losses(trainable(), crowded)
-    assert torch.stack(list(found.named().values())).tolist() == [0, 0, 0, 0, 0]
+    values = losses(trainable(), crowded)
+    assert torch.stack(list(values.named().values())).tolist() == [0, 0, 0, 0, 0]
 
 
 def test_anchors_in_the_padding_are_not_sampled(batch):
@@ -264,9 +264,9 @@ def test_the_detector_overfits_four_images(batch):
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = seeded()
     for _ in range(200):
-        found = model.losses(batch, sampling=SAMPLING, generator=generator)
+        values = model.losses(batch, sampling=SAMPLING, generator=generator)
         optimiser.zero_grad()
-        found.total(attribute_weight=0.5).backward()
+        values.total(attribute_weight=0.5).backward()
         optimiser.step()
     images = [image for image, _ in SQUARES]
     seen = detect_objects(model.frozen(), images, proposals=20, roi_size=7)

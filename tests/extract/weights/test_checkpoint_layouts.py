@@ -187,8 +187,8 @@ def test_a_detector_is_read_equal_from_every_layout(detector, layout, tmp_path, 
     for key, tensor in detector.state_dict().items():
         weights = loaded.meta.bbox_weights if "bbox_pred" in key else (1.0,)
         divisors = torch.tensor(weights).repeat(len(tensor) // len(weights))
-        found = state[key] / divisors.view(-1, *[1] * (tensor.ndim - 1))
-        torch.testing.assert_close(found, tensor, rtol=1e-6, atol=1e-7)
+        undone = state[key] / divisors.view(-1, *[1] * (tensor.ndim - 1))
+        torch.testing.assert_close(undone, tensor, rtol=1e-6, atol=1e-7)
     same_graph = assemble_detector(
         detector.state_dict(), architecture=detector.architecture, meta=loaded.meta, name="a"
     )

@@ -27,12 +27,12 @@ def written(tmp_path):
 
 
 def test_rounded_differences_are_added_to_the_wheels_tensors(written):
-    base, found = load_torch_file(wheel_file(NAME)), load_grid_weights(written, NAME)
-    assert found.keys() == base.keys()
-    assert found["_conv_head.weight"].equal(base["_conv_head.weight"])
-    assert found[TENSOR].dtype == torch.float32
+    base, sums = load_torch_file(wheel_file(NAME)), load_grid_weights(written, NAME)
+    assert sums.keys() == base.keys()
+    assert sums["_conv_head.weight"].equal(base["_conv_head.weight"])
+    assert sums[TENSOR].dtype == torch.float32
     torch.testing.assert_close(
-        found[TENSOR] - base[TENSOR], torch.linspace(-1, 1, 1280), rtol=1 / 8, atol=1e-6
+        sums[TENSOR] - base[TENSOR], torch.linspace(-1, 1, 1280), rtol=1 / 8, atol=1e-6
     )
 
 

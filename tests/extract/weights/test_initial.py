@@ -112,14 +112,14 @@ def test_a_resnet_18_computes_what_torchvisions_does():
         x = network.maxpool(network.relu(network.bn1(network.conv1(rgb))))
         maps = network.layer3(network.layer2(network.layer1(x)))
         expected = network.layer4(maps).mean(dim=(2, 3))
-        found = detector.backbone(image - mean)
-        torch.testing.assert_close(found, maps, rtol=1e-3, atol=1e-3)
-        torch.testing.assert_close(detector.roi_heads(found), expected, rtol=1e-3, atol=1e-3)
+        features = detector.backbone(image - mean)
+        torch.testing.assert_close(features, maps, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(detector.roi_heads(features), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_the_deviation_is_torchvisions():
-    assert pytest.approx([255 * one for one in (0.225, 0.224, 0.229)]) == DEVIATION
-    assert pytest.approx([255 * one for one in (0.406, 0.456, 0.485)]) == DETECTRON2_MEAN
+    assert pytest.approx([255 * share for share in (0.225, 0.224, 0.229)]) == DEVIATION
+    assert pytest.approx([255 * share for share in (0.406, 0.456, 0.485)]) == DETECTRON2_MEAN
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_weights_too_large_for_float16_are_refused(saved, tmp_path):
         "weights are too large for float16: 'roi_heads.box_predictor.cls_score.weight' reaches "
         "7e+04; store them as float32"
     )
-    found = refusal(save_detector, detector, tmp_path / "half.safetensors", dtype=torch.float16)
-    assert found == message
+    reported = refusal(save_detector, detector, tmp_path / "half.safetensors", dtype=torch.float16)
+    assert reported == message
     assert not (tmp_path / "half.safetensors").exists()
 
 
@@ -80,9 +80,9 @@ def test_sizes_are_read_from_shapes():
         architecture = Architecture(depth, width=16, classes=7, attributes=0, proposal_width=3)
         with torch.device("meta"):
             detector = Detector(architecture, caffe_meta(origin="test", classes=7))
-        found = architecture_of(detector.state_dict(), name="a")
-        assert (found.depth, found.width, found.classes) == (depth, 16, 7)
-        assert (found.attributes, found.proposal_width) == (0, 3)
+        read = architecture_of(detector.state_dict(), name="a")
+        assert (read.depth, read.width, read.classes) == (depth, 16, 7)
+        assert (read.attributes, read.proposal_width) == (0, 3)
 
 
 def test_a_missing_file_is_reported(tmp_path):
@@ -111,8 +111,8 @@ WEB_PAGE = (
 )
 def test_an_unknown_format_is_refused(tmp_path, head, message):
     (tmp_path / "a.pth").write_bytes(head)
-    found = refusal(load_detector, tmp_path / "a.pth")
-    assert found == f"weights 'a.pth' {message.format(head[:16])}"
+    reported = refusal(load_detector, tmp_path / "a.pth")
+    assert reported == f"weights 'a.pth' {message.format(head[:16])}"
 
 
 PREDICTOR = "roi_heads.box_predictor"

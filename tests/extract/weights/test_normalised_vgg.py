@@ -39,13 +39,13 @@ def last_map(tensors: dict[str, torch.Tensor], rgb: torch.Tensor) -> torch.Tenso
 def test_the_first_layer_is_folded_into_the_first_convolution():
     tensors = network((4,) * 16, torch.tensor([-103.939, -116.779, -123.68]))
     assert is_normalised_vgg(tensors)
-    found = torchvision_tensors(tensors, MEAN, DEVIATION)
-    assert len(found) == 32 and torch.equal(found["features.34.bias"], tensors["51.bias"])
+    folded = torchvision_tensors(tensors, MEAN, DEVIATION)
+    assert len(folded) == 32 and torch.equal(folded["features.34.bias"], tensors["51.bias"])
     rgb = torch.rand(1, 3, 9, 7)
     theirs = F.conv2d(rgb, tensors["0.weight"], tensors["0.bias"])
     theirs = F.conv2d(theirs, tensors["2.weight"], tensors["2.bias"])
     normalised = (rgb - MEAN[:, None, None]) / DEVIATION[:, None, None]
-    ours = F.conv2d(normalised, found["features.0.weight"], found["features.0.bias"])
+    ours = F.conv2d(normalised, folded["features.0.weight"], folded["features.0.bias"])
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -64,10 +64,10 @@ def test_the_file_extracts_the_last_map_of_its_network(tmp_path, make_image):
     expected = last_map(tensors, rgb[None])[0].flatten(1).T.numpy()
     assert expected.std() > 0.01
     np.testing.assert_allclose(regions.features, expected, rtol=2e-3, atol=2e-3)
-    found = refusal(
+    message = refusal(
         load_extractor, path, config=config.model_copy(update={"grid_backbone": "vgg16"})
     )
-    assert found == (
+    assert message == (
         "weights do not fit vgg16: 6 tensors are missing, unknown or of another shape, "
         "first features.17.bias; name its state dict"
     )

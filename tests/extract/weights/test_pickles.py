@@ -131,8 +131,8 @@ def test_a_pickle_that_refers_to_other_names_is_refused_and_nothing_runs(
 ):
     monkeypatch.chdir(tmp_path)
     load = load_detector if protocol else load_arrays  # protocol 0 has no first byte of its own
-    found = refusal(load, write({"model": Call(*call)}, protocol))
-    assert found.replace("__builtin__", "builtins") == (
+    message = refusal(load, write({"model": Call(*call)}, protocol))
+    assert message.replace("__builtin__", "builtins") == (
         f"pickle 'a.pkl' is unsafe: it refers to '{name}', and nothing of it was run; "
         "do not use this file"
     )
@@ -244,8 +244,8 @@ def test_copies_of_one_object_beyond_the_size_of_the_file_are_refused(write, rep
 
 
 def test_an_array_that_is_repeated_takes_memory_once(write):
-    one = np.ones(1000, np.float32)
-    tensors = load_pickle(write({"model": {str(name): one for name in range(500)}}))
+    array = np.ones(1000, np.float32)
+    tensors = load_pickle(write({"model": {str(name): array for name in range(500)}}))
     assert len({tensor.data_ptr() for tensor in tensors.values()}) == 1
 
 

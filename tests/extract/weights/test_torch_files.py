@@ -55,7 +55,7 @@ def test_the_state_of_a_training_beside_the_tensors_is_read_over(tmp_path, archi
 
 
 def test_permitted_names_are_those_of_stand_ins_as_torch_2_5_reads_them():
-    assert {f"{one.__module__}.{one.__name__}" for one in _NUMPY} == {
+    assert {f"{function.__module__}.{function.__name__}" for function in _NUMPY} == {
         "numpy.ndarray",
         "numpy.dtype",
         *(
@@ -117,8 +117,8 @@ def test_a_pickle_that_takes_more_than_its_size_is_refused_before_torch_reads_it
     monkeypatch.setattr(pickles, "_MOST_OPCODES", 500 if "opcodes" in reason else 10**6)
     monkeypatch.setattr(torch, "load", None)
     path = save({"m": forged}, tmp_path / "a.pth", archive=archive)
-    found = refusal(load_torch_file, path)
-    assert found == f"torch file 'a.pth' is damaged: {reason}; download it again"
+    message = refusal(load_torch_file, path)
+    assert message == f"torch file 'a.pth' is damaged: {reason}; download it again"
 
 
 @TWO_FORMS

@@ -34,19 +34,19 @@ def captions(store, model):
 def attended(captioner, store, captions, model, *, batch_size=50):
     batches = image_batches(store.path, list(captions), batch_size=batch_size)
     words = model.vocabulary
-    found = attention_of_captions(captioner, batches, captions, words, device=CPU, layers=True)
-    return dict(found)
+    attention = attention_of_captions(captioner, batches, captions, words, device=CPU, layers=True)
+    return dict(attention)
 
 
 @pytest.fixture(scope="module")
-def found(model, store, captions):
+def maps(model, store, captions):
     """The attention at the captions, computed in one batch."""
     return attended(model.captioner, store, captions, model)
 
 
-def test_attention_has_a_row_per_word_and_a_column_per_region(found, model, store, captions):
-    assert list(found) == list(captions)
-    for image_id, attention in found.items():
+def test_attention_has_a_row_per_word_and_a_column_per_region(maps, model, store, captions):
+    assert list(maps) == list(captions)
+    for image_id, attention in maps.items():
         shape = (len(captions[image_id].split()), len(store[image_id]))
         assert attention.original.shape == attention.aligned.shape == attention.keep.shape == shape
         assert attention.gate.shape == shape[:1]
@@ -60,26 +60,24 @@ def test_attention_has_a_row_per_word_and_a_column_per_region(found, model, stor
             np.testing.assert_allclose(getattr(attention, field), mean, atol=1e-6)
 
 
-def test_batches_do_not_change_the_attention(found, model, store, captions):
+def test_batches_do_not_change_the_attention(maps, model, store, captions):
     alone = attended(model.captioner, store, captions, model, batch_size=1)
-    for image_id, one in found.items():
+    for image_id, attention in maps.items():
         for field in ("original", "aligned", "keep", "gate"):
             other = getattr(alone[image_id], field)
-            np.testing.assert_allclose(getattr(one, field), other, atol=1e-5)
+            np.testing.assert_allclose(getattr(attention, field), other, atol=1e-5)
 
 
 def test_a_certificate_is_the_probability_without_the_region_attended_to_most(
-    found, model, store, captions
+    maps, model, store, captions
 ):
     batches = image_batches(store.path, list(captions), batch_size=50)
     certified = dict(
-        certify_captions(
-            model.captioner, batches, captions, found.get, model.vocabulary, device=CPU
-        )
+        certify_captions(model.captioner, batches, captions, maps.get, model.vocabulary, device=CPU)
     )
     assert list(certified) == [name for name, caption in captions.items() if caption]
     for image_id, rows in certified.items():
-        own = found[image_id]
+        own = maps[image_id]
         [batch] = image_batches(store.path, [image_id], batch_size=1)
         tokens = torch.tensor([[model.vocabulary.encode(captions[image_id].split())]])
         for position, row in enumerate(rows):
@@ -97,15 +95,15 @@ def test_a_certificate_is_the_probability_without_the_region_attended_to_most(
                 )
 
 
-def test_attention_equals_the_captioners_at_each_word(found, model, store, captions):
+def test_attention_equals_the_captioners_at_each_word(maps, model, store, captions):
     image_id = list(captions)[1]
     [batch] = image_batches(store.path, [image_id], batch_size=1)
     memory = model.captioner.encode(batch.features, batch.boxes, batch.region_mask)
     tokens = torch.tensor([model.vocabulary.encode(captions[image_id].split())])
     steps = trace_attention(model.captioner, memory, tokens)
     for position, step in enumerate(steps):
-        np.testing.assert_allclose(found[image_id].aligned[position], step.aligned[0], atol=1e-5)
-        np.testing.assert_allclose(found[image_id].gate[position], step.gate[0, 0], atol=1e-5)
+        np.testing.assert_allclose(maps[image_id].aligned[position], step.aligned[0], atol=1e-5)
+        np.testing.assert_allclose(maps[image_id].gate[position], step.gate[0, 0], atol=1e-5)
 
 
 def test_a_captioner_without_alignment_has_only_original_attention(model, store, captions):

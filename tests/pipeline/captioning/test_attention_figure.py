@@ -43,8 +43,8 @@ def captioned(*words):
     return CaptionedImage([Beam(" ".join(word[0] for word in words), -1.0)], REGIONS, weights)
 
 
-def figure_of(found, pixels=BLACK):
-    return attention_figure(pixels, found)
+def figure_of(captioned_image, pixels=BLACK):
+    return attention_figure(pixels, captioned_image)
 
 
 SEVEN = captioned(*[(f"w{n}", [0.5, 0.5], [1.0, 0.25]) for n in range(7)])
@@ -80,8 +80,8 @@ def test_each_word_has_its_original_above_its_aligned_attention():
 
 
 def test_what_is_not_attended_fades_on_one_scale_and_even_attention_fades_nothing():
-    found = captioned(("a", [0.5, 0.5], [2, 0]), ("b", [0.75, 0.25], [0.5, 1.5]))
-    panels = figure_of(found).axes[1:]
+    image = captioned(("a", [0.5, 0.5], [2, 0]), ("b", [0.75, 0.25], [0.5, 1.5]))
+    panels = figure_of(image).axes[1:]
     even, *others = panels
     assert (even.get_xlabel(), list(even.patches), drawn(even).max()) == ("spread evenly", [], 0)
     weights = [(1, 0), (0.5, 0), (0, 0.5)]  # share above an even one, the largest is 1
@@ -107,8 +107,8 @@ def test_attention_over_a_grid_is_a_smooth_light():
         },
     )
     attention = CaptionAttention(weights, weights, None, None)
-    found = CaptionedImage([Beam("dog", -1.0)], regions, attention)
-    figure = figure_of(found, np.full((80, 100, 3), 100, np.uint8))
+    image = CaptionedImage([Beam("dog", -1.0)], regions, attention)
+    figure = figure_of(image, np.full((80, 100, 3), 100, np.uint8))
     assert figure.get_supxlabel() == (
         "white is attended; × even: the largest share over an even one"
     )
@@ -128,12 +128,12 @@ def grid_figure(*rows):
         for name in ("features", "scores", "class_ids")
     }
     attention = np.array(rows, np.float32)
-    found = CaptionedImage(
+    image = CaptionedImage(
         [Beam(" ".join(f"w{n}" for n in range(len(rows))), -1.0)],
         replace(REGIONS, boxes=boxes, **arrays),
         CaptionAttention(attention, attention, None, None),
     )
-    return figure_of(found, np.full((80, 100, 3), 100, np.uint8)).axes[1:]
+    return figure_of(image, np.full((80, 100, 3), 100, np.uint8)).axes[1:]
 
 
 def test_beside_a_strong_word_the_image_of_an_even_or_weak_one_stays_visible():
@@ -152,8 +152,8 @@ def test_beside_a_strong_word_the_image_of_an_even_or_weak_one_stays_visible():
 
 def test_large_images_and_their_boxes_are_scaled_down():
     large = replace(REGIONS, boxes=REGIONS.boxes * 40, width=4000, height=3200)
-    found = replace(captioned(("a", [0, 1], [0, 1])), regions=large)
-    axes = figure_of(found, np.zeros((3200, 4000, 3), np.uint8)).axes[1]
+    image = replace(captioned(("a", [0, 1], [0, 1])), regions=large)
+    axes = figure_of(image, np.zeros((3200, 4000, 3), np.uint8)).axes[1]
     assert drawn(axes).shape == (256, 320)
     assert axes.patches[0].get_bbox().bounds == pytest.approx((160, 128, 160, 128))
 
@@ -175,25 +175,25 @@ BLUE, RED = (to_rgba("#1f77b4"), to_rgba("#d62728"))
 
 
 def test_boxes_are_those_of_the_top_regions_before_and_after_alignment():
-    found = captioned(("a", [0.9, 0.1], [0.9, 1.2]), ("b", [0.2, 0.8], [0.2, 0.9]))
-    whole, *panels = attention_figure(BLACK, found, style="boxes").axes
+    image = captioned(("a", [0.9, 0.1], [0.9, 1.2]), ("b", [0.2, 0.8], [0.2, 0.9]))
+    whole, *panels = attention_figure(BLACK, image, style="boxes").axes
     assert [text.get_text() for text in whole.get_legend().get_texts()] == ["original", "aligned"]
     assert [axes.get_title() for axes in panels] == ["a", "b"]
     first, second = (0, 0, 50, 40), (50, 40, 50, 40)
     for axes, expected in zip(panels, [(first, second), (second, second)], strict=True):
         boxes = [(patch.get_edgecolor(), patch.get_bbox().bounds) for patch in axes.patches]
         assert boxes == list(zip((BLUE, RED), expected, strict=True))
-    plain = CaptionAttention(found.attention.original, found.attention.original)
-    panels = attention_figure(BLACK, replace(found, attention=plain), style="boxes").axes[1:]
+    plain = CaptionAttention(image.attention.original, image.attention.original)
+    panels = attention_figure(BLACK, replace(image, attention=plain), style="boxes").axes[1:]
     assert [patch.get_edgecolor() for axes in panels for patch in axes.patches] == [BLUE, BLUE]
 
 
 def test_the_attention_of_a_second_captioner_is_below_on_its_own_scale_and_regions():
-    found = captioned(("a", [0.5, 0.5], [0.2, 1.8]), ("b", [0.5, 0.5], [0.5, 0.5]))
+    image = captioned(("a", [0.5, 0.5], [0.2, 1.8]), ("b", [0.5, 0.5], [0.5, 0.5]))
     moved = replace(REGIONS, boxes=REGIONS.boxes[::-1])
     weak = np.array([[0.2, 0.8], [0.5, 0.5]], np.float32)
-    other = replace(found, regions=moved, attention=CaptionAttention(weak, weak))
-    panels = attention_figure(BLACK, found, below=other, names=("soft", "hard")).axes[1:]
+    other = replace(image, regions=moved, attention=CaptionAttention(weak, weak))
+    panels = attention_figure(BLACK, image, below=other, names=("soft", "hard")).axes[1:]
     assert [axes.get_ylabel() for axes in panels] == ["soft", "hard", "", ""]
     notes = ["1.8 × even", "1.6 × even", "spread evenly", "spread evenly"]
     assert [axes.get_xlabel() for axes in panels] == notes
@@ -205,8 +205,8 @@ def test_the_attention_of_a_second_captioner_is_below_on_its_own_scale_and_regio
 @pytest.mark.parametrize("words", [["dog"], []])
 def test_an_animation_has_a_frame_for_each_word_and_ends_with_the_image(tmp_path, words):
     Image.new("RGB", (100, 80), "green").save(tmp_path / "image.png")
-    found = captioned(*[(word, [0.5, 0.5], [0, 1]) for word in words])
-    write_figure(tmp_path / "a.gif", NamedImage(tmp_path / "image.png"), found)
+    image = captioned(*[(word, [0.5, 0.5], [0, 1]) for word in words])
+    write_figure(tmp_path / "a.gif", NamedImage(tmp_path / "image.png"), image)
     with Image.open(tmp_path / "a.gif") as animation:
         assert animation.n_frames == len(words) + 1
         corners = []
@@ -221,8 +221,8 @@ def test_an_animation_has_a_frame_for_each_word_and_ends_with_the_image(tmp_path
 @pytest.mark.parametrize("size", [(1, 300), (300, 1)])
 def test_an_animation_of_a_thin_image_is_not_longer_than_twice_its_width(tmp_path, size):
     Image.new("RGB", size).save(tmp_path / "image.png")
-    found = captioned(("dog", [0.5, 0.5], [0, 1]))
-    write_figure(tmp_path / "a.gif", NamedImage(tmp_path / "image.png"), found)
+    image = captioned(("dog", [0.5, 0.5], [0, 1]))
+    write_figure(tmp_path / "a.gif", NamedImage(tmp_path / "image.png"), image)
     with Image.open(tmp_path / "a.gif") as animation:
         assert animation.height < 2.5 * animation.width
 
@@ -251,8 +251,8 @@ def test_long_names_of_images_are_shortened(tmp_path):
 
 
 def test_paths_of_figures(tmp_path):
-    one = FigurePaths(tmp_path / "in" / "x.SVG", many=False)
-    assert one.for_image(NamedImage(Path("dog.jpg"))) == tmp_path / "in" / "x.SVG"
+    path_of_one = FigurePaths(tmp_path / "in" / "x.SVG", many=False)
+    assert path_of_one.for_image(NamedImage(Path("dog.jpg"))) == tmp_path / "in" / "x.SVG"
     assert (tmp_path / "in").is_dir()
     many = FigurePaths(tmp_path / "figures", many=True)
     for name in ("a/dog.jpg", "a/cat.jpg", "a/cat.png", "b/dog.jpg", "c/dog-2.jpg", "c/dog.v2.jpg"):
@@ -263,12 +263,12 @@ def test_paths_of_figures(tmp_path):
         *["dog.png", "dog-2.png", "dog-2-2.png", "dog.v2.png"]
     ]
     folders = FigurePaths(tmp_path / "figures", many=True)
-    found = [
+    paths = [
         folders.for_image(NamedImage(tmp_path / name, Path(name))).relative_to(tmp_path / "figures")
         for name in ("a/cat.png", "a/dog.jpg", "b/dog.jpg", "a/cat.jpg")
     ]
     names = ["a/cat.png.png", "a/dog.png", "b/dog.png", "a/cat.jpg.png"]
-    assert list(map(str, found)) == names
+    assert list(map(str, paths)) == names
     with pytest.raises(ConfigError):
         FigurePaths(tmp_path / "x.png", many=True)
 

@@ -50,8 +50,8 @@ def model(experiment, tmp_path):
 def caption(images, *, model, boxes, beam_size=2, **how):
     named = map(NamedImage, images)
     decoding = CaptioningConfig(beam_size=beam_size)
-    found = caption_files(named, models=[model], boxes=boxes, decoding=decoding, runtime=CPU, **how)
-    return [(image.path, captioned) for image, captioned in found]
+    pairs = caption_files(named, models=[model], boxes=boxes, decoding=decoding, runtime=CPU, **how)
+    return [(image.path, captioned) for image, captioned in pairs]
 
 
 def a2_caption(*arguments, **given):
@@ -98,8 +98,8 @@ def test_json_is_an_object_per_image(experiment, model, boxes, a2_words):
     answer = a2_words(*images, "--json")
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
     assert [line["image"] for line in lines] == list(map(str, images))
-    found = caption(images, model=model, boxes=boxes)
-    for line, (_, captioned) in zip(lines, found, strict=True):
+    expected = caption(images, model=model, boxes=boxes)
+    for line, (_, captioned) in zip(lines, expected, strict=True):
         assert {"caption", "score", "beams"} < line.keys()
         assert line["model"] == str(model)
         assert line["beams"] == [
@@ -109,8 +109,8 @@ def test_json_is_an_object_per_image(experiment, model, boxes, a2_words):
         assert (line["caption"], line["score"]) == tuple(line["beams"][0].values())
         assert (line["width"], line["height"]) == (96, 96)
         assert np.allclose(line["boxes"], captioned.regions.boxes, atol=0.05)
-    one = json.loads(a2_words(images[0], "--json", "--beams", 1).stdout)
-    assert len(one["beams"]) == 1
+    line_of_image = json.loads(a2_words(images[0], "--json", "--beams", 1).stdout)
+    assert len(line_of_image["beams"]) == 1
 
 
 @pytest.mark.slow
@@ -427,7 +427,7 @@ def test_threads_of_a_program_may_share_a_captioner_of_mixed_precision():
     views = [captioner.extract(photo[:, 40 * number :].copy()) for number in range(4)]
 
     def captions(view):
-        return [one.beams[0].caption for one in captioner.with_attention(captioner.caption([view]))]
+        return [c.beams[0].caption for c in captioner.with_attention(captioner.caption([view]))]
 
     expected = list(map(captions, views))
     with ThreadPoolExecutor(4) as threads:
@@ -442,7 +442,7 @@ def test_threads_change_no_caption_and_errors_stay_in_their_places(tmp_path, set
     (tmp_path / "2.png").write_bytes(b"no image")
     images = [NamedImage(tmp_path / f"{number}.png") for number in range(6)]
     before = torch.get_num_threads()
-    found = {}
+    by_threads = {}
     for threads in (1, 2):
         captioned = caption_files(
             images,
@@ -452,13 +452,13 @@ def test_threads_change_no_caption_and_errors_stay_in_their_places(tmp_path, set
             runtime=RuntimeConfig(device="cpu", threads=threads),
             attention=True,
         )
-        found[threads] = list(captioned)
+        by_threads[threads] = list(captioned)
     torch.set_num_threads(before)
-    assert [image for image, _ in found[2]] == images
-    for (_, one), (_, other) in zip(found[1], found[2], strict=True):
-        if isinstance(one, InputError):
-            assert str(other) == str(one) and "2.png" in str(one)
+    assert [image for image, _ in by_threads[2]] == images
+    for (_, alone), (_, threaded) in zip(by_threads[1], by_threads[2], strict=True):
+        if isinstance(alone, InputError):
+            assert str(threaded) == str(alone) and "2.png" in str(alone)
             continue
-        assert [beam.caption for beam in one.beams] == [beam.caption for beam in other.beams]
-        np.testing.assert_allclose(one.attention.aligned, other.attention.aligned, atol=1e-5)
-    assert sum(isinstance(one, InputError) for _, one in found[2]) == 1
+        assert [beam.caption for beam in alone.beams] == [beam.caption for beam in threaded.beams]
+        np.testing.assert_allclose(alone.attention.aligned, threaded.attention.aligned, atol=1e-5)
+    assert sum(isinstance(captioned_image, InputError) for _, captioned_image in by_threads[2]) == 1

@@ -51,8 +51,8 @@ def decoded(decode, captioner, vocabulary):
     return run
 
 
-def captions(found):
-    return [(image_id, [beam.caption for beam in beams]) for image_id, beams in found]
+def captions(decoded):
+    return [(image_id, [beam.caption for beam in beams]) for image_id, beams in decoded]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_batched_captions_equal_single_ones(store, image_ids, decoded, beam_size
     assert captions(together) == captions(alone)
     assert len({beams[0].caption for _, beams in together}) > 3
     assert len({len(store[image_id]) for image_id in image_ids}) > 1
-    scores = [[beam.score for _, beams in found for beam in beams] for found in (together, alone)]
+    scores = [[beam.score for _, beams in lines for beam in beams] for lines in (together, alone)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
@@ -99,11 +99,11 @@ def test_an_empty_caption_comes_after_the_others_and_is_counted(
         # the end at once is likeliest; other first tokens remain for the other beams
         before = captioner.decoder.output.bias.clone()
         captioner.decoder.output.bias[2] += 60.0
-        found = decoded(image_ids, beam_size=3 if has_another else 1)
+        beams_of_images = decoded(image_ids, beam_size=3 if has_another else 1)
         captioner.decoder.output.bias.copy_(before)
     assert plain == decoded(image_ids)
-    firsts = [beams[0].caption for _, beams in found]
-    lasts = [beams[-1].caption for _, beams in found]
+    firsts = [beams[0].caption for _, beams in beams_of_images]
+    lasts = [beams[-1].caption for _, beams in beams_of_images]
     assert all(firsts) == has_another
     assert not any(lasts)
     named = ", ".join(image_ids[:5])
@@ -140,9 +140,9 @@ def test_decoding_is_lazy(captioner, vocabulary):
         raise RuntimeError("read too early")
         yield
 
-    found = caption_batches(captioner, broken(), vocabulary, DecodingConfig(), device=CPU)
+    batches = caption_batches(captioner, broken(), vocabulary, DecodingConfig(), device=CPU)
     with pytest.raises(RuntimeError, match="read too early"):
-        next(found)
+        next(batches)
 
 
 def test_bfloat16_rounds_the_scores_and_leaves_the_captioner_as_it_was(decoded, image_ids):
@@ -152,12 +152,12 @@ def test_bfloat16_rounds_the_scores_and_leaves_the_captioner_as_it_was(decoded, 
     )
     assert again == exact
     assert rounded != exact
-    for (_, (expected,)), (_, (found,)) in zip(exact, rounded, strict=True):
-        if found.caption == expected.caption:
-            assert found.score == pytest.approx(expected.score, rel=0.05)
+    for (_, (expected,)), (_, (beam,)) in zip(exact, rounded, strict=True):
+        if beam.caption == expected.caption:
+            assert beam.score == pytest.approx(expected.score, rel=0.05)
     alike = [
-        one
-        for one, other in zip(exact, rounded, strict=True)
-        if one[1][0].caption == other[1][0].caption
+        line
+        for line, line_rounded in zip(exact, rounded, strict=True)
+        if line[1][0].caption == line_rounded[1][0].caption
     ]
     assert len(alike) > len(exact) / 2

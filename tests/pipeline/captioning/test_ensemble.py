@@ -97,22 +97,22 @@ def narrow_features(directory):
     name = "encoder.embedding.feature.weight"
     tensors[name] = tensors[name][:, :32].contiguous()
     save_file(tensors, directory / "model.safetensors")
-    rewrite(directory / "model.json", lambda found: found.update(region_width=32))
+    rewrite(directory / "model.json", lambda content: content.update(region_width=32))
 
 
 def limit_regions(directory):
-    rewrite(directory / "model.json", lambda found: found.update(max_regions=5))
+    rewrite(directory / "model.json", lambda content: content.update(max_regions=5))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "name", "found", "expected"),
+    ("change", "name", "value", "expected"),
     [(narrow_features, "region width", 32, 64), (limit_regions, "max_regions", 5, None)],
 )
-def test_captioners_that_differ_are_rejected(trained, other, change, name, found, expected):
+def test_captioners_that_differ_are_rejected(trained, other, change, name, value, expected):
     change(other)
     assert refusal(trained, other) == (
-        f"{name} of {str(other)!r} is {found}, that of {str(trained)!r} is {expected}; {ADVICE}"
+        f"{name} of {str(other)!r} is {value}, that of {str(trained)!r} is {expected}; {ADVICE}"
     )
 
 
@@ -127,9 +127,9 @@ def test_a_model_without_its_extractor_is_rejected(trained, other):
 def test_regions_of_another_extractor_are_rejected_but_other_library_versions_are_not(
     trained, other
 ):
-    rewrite(other / "extractor.json", lambda found: found["libraries"].update(torch="0.1"))
+    rewrite(other / "extractor.json", lambda content: content["libraries"].update(torch="0.1"))
     load_captioner([trained, other], device=CPU)
-    rewrite(other / "extractor.json", lambda found: found["config"].update(confidence=0.7))
+    rewrite(other / "extractor.json", lambda content: content["config"].update(confidence=0.7))
     assert refusal(trained, other) == (
         f"regions of {str(other)!r} and {str(trained)!r} come from different extractors "
         f"(extractor.json differs in config.confidence); {ADVICE}"

@@ -33,8 +33,8 @@ NAMES = CategoryNames(["dog", "hot dog", "person"])
     ],
 )
 def test_the_longest_category_name_wins(caption, named):
-    found = NAMES.find(caption.split())
-    assert [(span.start, span.stop, category) for span, category in found] == named
+    spans = NAMES.find(caption.split())
+    assert [(span.start, span.stop, category) for span, category in spans] == named
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_the_longest_category_name_wins(caption, named):
     ],
 )
 def test_plurals_and_synonyms_name_the_category(category, word):
-    [(_, found)] = CategoryNames([category]).find(word.split())
-    assert found == category
+    [(_, name)] = CategoryNames([category]).find(word.split())
+    assert name == category
 
 
 def test_a_categorys_own_name_overrides_synonyms():
-    [(_, found)] = CategoryNames(["dining table", "table"]).find(["table"])
-    assert found == "table"
+    [(_, name)] = CategoryNames(["dining table", "table"]).find(["table"])
+    assert name == "table"
 
 
 def test_names_come_from_the_categories_of_the_images():
@@ -71,23 +71,23 @@ def attention(*rows, factor=1.0):
 
 
 def test_grounding_is_the_share_of_attention_on_the_named_object():
-    found = ground(
+    grounding = ground(
         ["a", "dog"],
         attention([0.25, 0.25, 0.25, 0.25], [0.5, 0.2, 0.2, 0.1], factor=2.0),
         *(REGIONS, INSTANCES, NAMES),
     )
     # regions 0 and 3 are the dog; "a" names nothing, and a row that sums to 2 is scaled
-    assert found is not None
-    assert (found.original, found.aligned) == pytest.approx((0.6, 0.6))
-    assert (found.uniform, found.words) == (0.5, 1)
+    assert grounding is not None
+    assert (grounding.original, grounding.aligned) == pytest.approx((0.6, 0.6))
+    assert (grounding.uniform, grounding.words) == (0.5, 1)
 
 
 def test_every_word_of_a_name_counts():
     boxes = Instances(BOXES, ("hot dog", "person"))
     rows = attention([1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1])
-    found = ground(["a", "hot", "dog"], rows, REGIONS, boxes, NAMES)
-    assert found is not None
-    assert (found.original, found.words) == (0.5, 2)
+    grounding = ground(["a", "hot", "dog"], rows, REGIONS, boxes, NAMES)
+    assert grounding is not None
+    assert (grounding.original, grounding.words) == (0.5, 2)
 
 
 @pytest.mark.parametrize("words", [["a"], ["bus"], [], ["cat"]])
@@ -113,8 +113,8 @@ def test_uniform_attention_has_the_uniform_grounding(row):
 
 
 def test_the_mean_is_over_words():
-    found = mean_grounding([Grounding(1.0, 0.5, 0.25, 3), Grounding(0.0, 0.5, 0.25, 1)])
-    assert found == Grounding(0.75, 0.5, 0.25, 4)
+    mean = mean_grounding([Grounding(1.0, 0.5, 0.25, 3), Grounding(0.0, 0.5, 0.25, 1)])
+    assert mean == Grounding(0.75, 0.5, 0.25, 4)
     assert mean_grounding([]) is None
 
 

@@ -45,12 +45,12 @@ def their_code(monkeypatch):
 
 
 def converted(tensors, vocabulary):
-    found = convert_captioner(tensors, vocabulary)
+    theirs = convert_captioner(tensors, vocabulary)
     captioner = make_captioner(
-        found.model, feature_width=found.region_width, vocabulary_size=len(found.vocabulary)
+        theirs.model, feature_width=theirs.region_width, vocabulary_size=len(theirs.vocabulary)
     )
-    captioner.load_state_dict({**found.tensors, "schedule_step": torch.tensor(0)})
-    return captioner.eval(), found.vocabulary
+    captioner.load_state_dict({**theirs.tensors, "schedule_step": torch.tensor(0)})
+    return captioner.eval(), theirs.vocabulary
 
 
 def images(width):
@@ -121,7 +121,7 @@ def test_a_captioner_is_imported_with_its_words_and_rows(tmp_path):
     assert torch.equal(captioner.decoder.embedding.weight, rows)
     assert torch.equal(captioner.decoder.positions[:54], tensors["decoder.pos_emb.weight"][1:])
     beams = search(captioner, captioner.encode(*images(10)), beam_size=2, max_length=5)
-    assert [len(found) for found in beams] == [2, 2, 2]
+    assert [len(hypotheses) for hypotheses in beams] == [2, 2, 2]
 
 
 def transformer_tensors(folder):
@@ -225,8 +225,8 @@ def test_an_imported_captioner_captions_an_image(tmp_path, experiment):
         r"detector gives (\d+) numbers per region, the captioner reads 128", refused.output
     )
     torch.save({"state_dict": m2_tensors(region_width=int(width)), **states}, checkpoint)
-    found = a2("weights", "import", checkpoint, *options, *weights)
-    assert found.exit_code == 0, found.output
+    answer = a2("weights", "import", checkpoint, *options, *weights)
+    assert answer.exit_code == 0, answer.output
     image = experiment.scenes / "images" / f"{1:012d}.jpg"
     caption = a2("caption", image, "--model", tmp_path / "m2")
     assert caption.exit_code == 0, caption.output
@@ -251,8 +251,8 @@ def test_m2_has_the_logits_and_beams_of_the_authors_code(their_code, tmp_path, m
     checkpoint, vocabulary = tmp_path / "m2.pth", tmp_path / "vocab.pkl"
     torch.save({"state_dict": theirs.state_dict(), "epoch": 3}, checkpoint)
     vocabulary.write_bytes(pickle.dumps({"itos": words}, protocol=3))
-    captioner, found = converted(load_torch_file(checkpoint), vocabulary)
-    assert found.words == (*SPECIALS, *WORDS)
+    captioner, words_of_import = converted(load_torch_file(checkpoint), vocabulary)
+    assert words_of_import.words == (*SPECIALS, *WORDS)
     ids = [1, 2, 3, 0, 4, 5, 6, 7, 8]  # of theirs by ours
 
     features, boxes, region_mask = images(10)
@@ -268,10 +268,10 @@ def test_m2_has_the_logits_and_beams_of_the_authors_code(their_code, tmp_path, m
     monkeypatch.setattr(
         torch.Tensor,
         "__truediv__",
-        lambda one, other: (divide if one.is_floating_point() else floor)(one, other),
+        lambda a, b: (divide if a.is_floating_point() else floor)(a, b),
     )
     monkeypatch.setattr(
-        torch.Tensor, "masked_fill", lambda one, mask, value: fill(one, mask.bool(), value)
+        torch.Tensor, "masked_fill", lambda tensor, mask, value: fill(tensor, mask.bool(), value)
     )
     with torch.no_grad():
         tokens, scores = theirs.beam_search(features, 8, 3, 5, out_size=5)
@@ -300,8 +300,8 @@ def test_the_transformer_has_the_logits_and_beams_of_imagecaptioning(their_code,
     checkpoint, vocabulary = tmp_path / "model.pth", tmp_path / "infos.pkl"
     torch.save(theirs.state_dict(), checkpoint)
     vocabulary.write_bytes(pickle.dumps({"vocab": vocab, "opt": options}, protocol=2))
-    captioner, found = converted(load_torch_file(checkpoint), vocabulary)
-    assert found.words == (*SPECIALS, *WORDS)
+    captioner, words_of_import = converted(load_torch_file(checkpoint), vocabulary)
+    assert words_of_import.words == (*SPECIALS, *WORDS)
     ids = [0, 0, 0, 6, 1, 2, 3, 4, 5]  # of theirs by ours
 
     features, boxes, region_mask = images(10)

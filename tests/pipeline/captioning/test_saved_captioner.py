@@ -77,15 +77,15 @@ def test_captions_use_the_saved_schedule_step(trained, decode, tmp_path):
     description = loaded.description.model_copy(update={"model": model})
     torch.manual_seed(0)
     captioner = new_captioner(description)
-    found = []
+    captions = []
     for step in (0, 25):
         captioner.schedule_step.fill_(step)
         save(tmp_path, captioner, description, loaded.vocabulary)
         again = load_model(tmp_path, device=CPU).captioner
         assert again.schedule_step.item() == step
-        found.append(decode(again, loaded.vocabulary))
-        assert found[-1] == decode(captioner.eval(), loaded.vocabulary)
-    assert found[0] != found[1]
+        captions.append(decode(again, loaded.vocabulary))
+        assert captions[-1] == decode(captioner.eval(), loaded.vocabulary)
+    assert captions[0] != captions[1]
 
 
 def test_saving_twice_writes_equal_bytes(trained, tmp_path):

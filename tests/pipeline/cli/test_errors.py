@@ -80,8 +80,8 @@ def test_a_missing_path_is_answered_with_a_near_name(tmp_path, monkeypatch, comm
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     answer = a2(*command.split())
-    found = re.findall("; did you mean '(.*)'[?]$", answer.stderr, re.MULTILINE)
-    assert found == ([] if suggested is None else [suggested]), answer.stderr
+    suggestions = re.findall("; did you mean '(.*)'[?]$", answer.stderr, re.MULTILINE)
+    assert suggestions == ([] if suggested is None else [suggested]), answer.stderr
 
 
 @pytest.mark.parametrize(

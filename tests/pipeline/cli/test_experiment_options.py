@@ -25,16 +25,16 @@ OPTIONS = {
 @pytest.fixture
 def events(monkeypatch):
     """Record what this process does in order; torchrun itself is replaced."""
-    found = []
+    order = []
 
     @contextmanager
     def connected(runtime):
-        found.append(f"connects on {runtime.device}")
+        order.append(f"connects on {runtime.device}")
         yield "ranks"
-        found.append("disconnects")
+        order.append("disconnects")
 
     monkeypatch.setattr(torchrun, "connected", connected)
-    return found
+    return order
 
 
 @pytest.fixture

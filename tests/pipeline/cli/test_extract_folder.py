@@ -75,8 +75,8 @@ def test_boxes_of_any_detector_become_regions_of_the_encoder(experiment, tmp_pat
     answer = a2("extract", *options)
     assert answer.exit_code == 0, answer.stderr
     assert caplog.messages == ["1 of 2 images have no box: one region each"]
-    found = FeatureStore(store / "features.lmdb")
-    first, last = found["scene 1"], found["scene 2"]
+    features = FeatureStore(store / "features.lmdb")
+    first, last = features["scene 1"], features["scene 2"]
     assert first.features.shape == (2, 1280)
     assert first.boxes.tolist() == [[5, 0, 35, 20], [5, 18, 35, 38]]
     assert (first.scores.tolist(), first.class_ids.tolist()) == ([0.25, 0.75], [-1, 18])

@@ -66,8 +66,8 @@ def write_lists(folder, document):
         file.write_text(json.dumps({"images": half, "annotations": own}))
     shutil.copy(folder / "captions_val2014.json", folder / "references.json")
     (folder / "image_info_test2014.json").write_text(json.dumps({"images": halves["train"]}))
-    found = [{"image_id": image["id"], "caption": "a red kite"} for image in halves["val"]]
-    (folder / "theirs.json").write_text(json.dumps(found))
+    results = [{"image_id": image["id"], "caption": "a red kite"} for image in halves["val"]]
+    (folder / "theirs.json").write_text(json.dumps(results))
     for number, split in enumerate(("val", "test")):
         lines = [image["file_name"] for image in halves["val"][number::2]]
         (folder / f"karpathy_{split}_images.txt").write_text("\n".join(lines))
@@ -154,8 +154,8 @@ def reader(experiment, copy, tmp_path, monkeypatch):
     detector.write_bytes(pickle.dumps({"model": arrays}, protocol=2))
     assert a2("convert", store, "train2014_obj36.tsv", "--to", "caffe").exit_code == 0
     boxes = json.loads((scenes / "instances.json").read_text())
-    boxes["images"] = [{**one, "file_name": "b.jpg"} for one in boxes["images"] if one["id"] == 1]
-    boxes["annotations"] = [one for one in boxes["annotations"] if one["image_id"] == 1]
+    boxes["images"] = [{**row, "file_name": "b.jpg"} for row in boxes["images"] if row["id"] == 1]
+    boxes["annotations"] = [row for row in boxes["annotations"] if row["image_id"] == 1]
     (folder / "boxes.json").write_text(json.dumps(boxes))
     document = json.loads((scenes / "captions.json").read_text())
     write_lists(folder, document)

@@ -45,11 +45,11 @@ def test_help_lists_every_command_in_a_section_with_its_summary():
     modules = [path for path in folder.glob("*/*.py") if f"\ndef {path.stem}(" in path.read_text()]
     assert sorted(path.stem for path in modules) == sorted(COMMANDS)
     listed = {name: text for _, names in cli.sections.values() for name, text in names.items()}
-    found = {name: command.get_short_help_str(1000) for name, command in COMMANDS.items()}
-    assert listed == found
+    texts = {name: command.get_short_help_str(1000) for name, command in COMMANDS.items()}
+    assert listed == texts
     for group in (command for command in COMMANDS.values() if isinstance(command, click.Group)):
-        found |= {name: one.get_short_help_str(1000) for name, one in group.commands.items()}
-    assert [text for text in found.values() if len(text) > 55] == []
+        texts |= {name: c.get_short_help_str(1000) for name, c in group.commands.items()}
+    assert [text for text in texts.values() if len(text) > 55] == []
     text = a2("--help").stdout
     assert "\nOwn images:\n  caption      Caption image files with a trained captioner.\n" in text
     assert "..." not in text.partition("Run:")[2]
@@ -160,8 +160,8 @@ def test_a_second_run_finds_every_stage_up_to_date(copy):
 @pytest.mark.parametrize("command", ["run", "evaluate"])
 def test_evaluation_ends_with_the_scores_and_the_report(copy, command):
     answer = copy.a2(command)
-    found = copy.directory("evaluate")
-    scores = json.loads((found / "metrics.json").read_text())["metrics"]
+    folder = copy.directory("evaluate")
+    scores = json.loads((folder / "metrics.json").read_text())["metrics"]
     *_, meteor, _, cider, spice, unpenalised, last = answer.stdout.splitlines()
     assert unpenalised.startswith("BLEU-1 to 4 without brevity penalty: 0.")
     for line, name in ((meteor, "METEOR"), (cider, "CIDEr")):  # and the ends of its interval
@@ -169,7 +169,7 @@ def test_evaluation_ends_with_the_scores_and_the_report(copy, command):
         assert (shown, value, to) == (name, f"{scores[name]:.4f}", "to")
         assert float(low) <= float(value) <= float(high)
     assert spice.startswith("SPICE    not run: ")
-    assert last == f"report: {found / 'report.html'}"
+    assert last == f"report: {folder / 'report.html'}"
 
 
 @pytest.mark.parametrize(

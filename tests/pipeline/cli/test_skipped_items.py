@@ -39,10 +39,10 @@ def test_bad_images_are_listed_and_skipped_by_training_and_evaluation(
     )
     reasons[empty] = f"image '{empty}.jpg' is empty: 0 bytes; get the file again"
     [extracted] = (artifacts / "extract").glob("*/manifest.json")
-    found = read_manifest(extracted.parent).reasons
-    reasons[cut] = found[cut]
-    assert found == reasons
-    assert found[cut].startswith(f"image '{cut}.jpg' cannot be decoded: image file is truncated")
+    listed = read_manifest(extracted.parent).reasons
+    reasons[cut] = listed[cut]
+    assert listed == reasons
+    assert listed[cut].startswith(f"image '{cut}.jpg' cannot be decoded: image file is truncated")
     stderr = answer.stderr.splitlines()
     assert f"extract: 6 skipped, listed in {extracted}" in stderr
     assert all(f"  {name}: {reason}" in stderr for name, reason in reasons.items())

@@ -20,9 +20,9 @@ from tests.file_sizes import limited_to
 def events(folder):
     """Read the events of a directory, without their times."""
     lines = (folder / "events.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    assert all(isinstance(event.pop("time"), float) for event in found)
-    return found
+    lines_read = [json.loads(line) for line in lines]
+    assert all(isinstance(event.pop("time"), float) for event in lines_read)
+    return lines_read
 
 
 def stage(work):
@@ -55,9 +55,9 @@ START = {
 
 def test_a_run_writes_start_skips_and_end(tmp_path):
     started = time.monotonic()
-    _, found = run(tmp_path, lambda log: [SkippedItem("7", "odd"), SkippedItem("8", "even")])
-    assert 0 <= found[-1].pop("seconds") <= time.monotonic() - started + 0.001
-    assert found == [
+    _, written = run(tmp_path, lambda log: [SkippedItem("7", "odd"), SkippedItem("8", "even")])
+    assert 0 <= written[-1].pop("seconds") <= time.monotonic() - started + 0.001
+    assert written == [
         START,
         {"event": "skip", "id": "7", "reason": "odd"},
         {"event": "skip", "id": "8", "reason": "even"},
@@ -71,8 +71,8 @@ def test_an_item_skipped_during_the_work_is_written_once(tmp_path):
         log.write("checkpoint", images=3)
         return [SkippedItem("7", "odd"), SkippedItem("7", "twice")]
 
-    _, found = run(tmp_path, work)
-    assert found[1:-1] == [
+    _, written = run(tmp_path, work)
+    assert written[1:-1] == [
         {"event": "skip", "id": "7", "reason": "odd"},
         {"event": "checkpoint", "images": 3},
         {"event": "skip", "id": "7", "reason": "twice"},
@@ -91,12 +91,12 @@ def test_an_unfinished_run_and_the_next_one_write_their_outcomes(tmp_path, error
     def work(log):
         raise error
 
-    raised, found = run(tmp_path, work)
+    raised, written = run(tmp_path, work)
     assert raised is error
-    del found[-1]["seconds"]
-    assert found == [START, {"event": "end", **end}]
-    _, found = run(tmp_path, lambda log: [])
-    assert [event["event"] for event in found] == ["start", "end", "start", "end"]
+    del written[-1]["seconds"]
+    assert written == [START, {"event": "end", **end}]
+    _, written = run(tmp_path, lambda log: [])
+    assert [event["event"] for event in written] == ["start", "end", "start", "end"]
 
 
 def test_on_a_full_disk_the_first_error_is_raised(tmp_path):
@@ -105,9 +105,9 @@ def test_on_a_full_disk_the_first_error_is_raised(tmp_path):
         raise A2Error("the disk is full")
 
     with ExitStack() as full:
-        raised, found = run(tmp_path, work)
+        raised, written = run(tmp_path, work)
     assert str(raised) == "the disk is full"
-    assert found == [START]
+    assert written == [START]
 
 
 def test_an_event_starts_a_new_line_after_a_truncated_one(tmp_path):

@@ -53,11 +53,11 @@ def test_a_missing_file_is_reported(cache, tmp_path):
 def test_the_digest_of_images_depends_on_ids_and_content_not_on_paths(cache, tmp_path):
     for name, content in (("a.jpg", b"x"), ("b.jpg", b"y"), ("c.jpg", b"x")):
         (tmp_path / name).write_bytes(content)
-    one = digest(cache, {"1": tmp_path / "a.jpg", "2": tmp_path / "b.jpg"})
-    assert one == digest(cache, {"2": tmp_path / "b.jpg", "1": tmp_path / "c.jpg"})
-    assert one != digest(cache, {"1": tmp_path / "b.jpg", "2": tmp_path / "a.jpg"})
-    assert one != digest(cache, {"1": tmp_path / "a.jpg", "3": tmp_path / "b.jpg"})
-    assert one != digest(cache, {"1": tmp_path / "a.jpg", "2": None})
+    original = digest(cache, {"1": tmp_path / "a.jpg", "2": tmp_path / "b.jpg"})
+    assert original == digest(cache, {"2": tmp_path / "b.jpg", "1": tmp_path / "c.jpg"})
+    assert original != digest(cache, {"1": tmp_path / "b.jpg", "2": tmp_path / "a.jpg"})
+    assert original != digest(cache, {"1": tmp_path / "a.jpg", "3": tmp_path / "b.jpg"})
+    assert original != digest(cache, {"1": tmp_path / "a.jpg", "2": None})
 
 
 def test_the_digests_of_many_images_are_committed_in_groups(cache, tmp_path, many, monkeypatch):
@@ -103,8 +103,8 @@ def test_a_cache_that_may_not_be_written_costs_only_time(tmp_path, monkeypatch, 
     (tmp_path / "file").write_bytes(b"content")
     monkeypatch.setattr(Path, "mkdir", refuse)
     cache = HashCache(tmp_path / "none" / "hashes.sqlite")
-    found = cache.file(tmp_path / "file", what="file")
-    assert found.digest == hashlib.sha256(b"content").hexdigest()
+    source = cache.file(tmp_path / "file", what="file")
+    assert source.digest == hashlib.sha256(b"content").hexdigest()
     cache.close()
 
 
@@ -134,22 +134,22 @@ def many(tmp_path):
 def test_a_cache_on_a_full_disk_costs_only_time(cache, tmp_path, many, bytes_of_file):
     with limited_to(bytes_of_file):
         limited = HashCache(tmp_path / "hashes.sqlite")
-        found = digest(limited, many)
+        expected = digest(limited, many)
         limited.close()
-    assert found == digest(cache, many)
+    assert expected == digest(cache, many)
     later = HashCache(tmp_path / "hashes.sqlite")
-    assert digest(later, many) == found
+    assert digest(later, many) == expected
     later.close()
 
 
 def test_a_cache_with_damaged_pages_costs_only_time(cache, tmp_path, many):
-    found = digest(cache, many)
+    expected = digest(cache, many)
     cache.close()
     path = tmp_path / "cache" / "hashes.sqlite"
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"x" * (len(content) - 4096))
     damaged = HashCache(path)
-    assert digest(damaged, many) == found
+    assert digest(damaged, many) == expected
     damaged.close()
 
 

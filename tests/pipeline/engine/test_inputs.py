@@ -32,7 +32,7 @@ def paths(tmp_path):
     return StagePaths(tmp_path / "artifacts" / "total")
 
 
-def run(paths, one, work=lambda: None, **options):
+def run(paths, numbers, work=lambda: None, **options):
     """Run a stage that reads an input."""
 
     def write(directory, inputs, events):
@@ -40,7 +40,7 @@ def run(paths, one, work=lambda: None, **options):
         (directory / "total.txt").write_text("9")
         return []
 
-    stage = PreparedStage("sum", 1, {}, {"numbers": one}, ("total.txt",), write)
+    stage = PreparedStage("sum", 1, {}, {"numbers": numbers}, ("total.txt",), write)
     return run_stage(stage, paths, resolved_config="", **options)
 
 
@@ -120,9 +120,9 @@ def test_the_work_can_check_the_files_of_a_commit(images):
 def test_a_damaged_file_of_a_result_is_named_before_the_work(tmp_path, images, paths):
     made = run(paths, images)
     (made.directory / "total.txt").write_text("8")
-    one = made.as_input()
+    numbers = made.as_input()
     worked = []
-    message = message_of(run, StagePaths(tmp_path / "next"), one, lambda: worked.append(True))
+    message = message_of(run, StagePaths(tmp_path / "next"), numbers, lambda: worked.append(True))
     assert message == (
         f"{str(made.directory / 'total.txt')!r} differs from its digest in the manifest; run "
         f'"a2 verify --data {made.directory}", which names the command that restores it'

@@ -220,8 +220,8 @@ def test_a_disk_error_names_a_file_or_the_partial_directory(tmp_path, named):
 def test_a_stage_that_another_process_finished_meanwhile_is_not_run_again(tmp_path, monkeypatch):
     stage, made = counting_stage()
     first = run(stage, tmp_path)
-    found, finish = [None], running.finished
-    monkeypatch.setattr(running, "finished", lambda *a: found.pop() if found else finish(*a))
+    answers, finish = [None], running.finished
+    monkeypatch.setattr(running, "finished", lambda *a: answers.pop() if answers else finish(*a))
     again = run(stage, tmp_path)
     assert (again.ran, again.directory) == (False, first.directory)
     assert len(made) == 10

@@ -42,8 +42,8 @@ def run_of(stage, paths, number):
 
 
 def state_of(stage, paths):
-    found = status_of(stage, paths, paths.final.parent, remarks=lambda folder: [folder.name])
-    return found.state, found.why
+    status = status_of(stage, paths, paths.final.parent, remarks=lambda folder: [folder.name])
+    return status.state, status.why
 
 
 def test_the_last_stripe_publishes_the_result_of_a_single_run(tmp_path):
@@ -88,8 +88,8 @@ def test_a_stripe_that_another_one_overtakes_returns_its_result(tmp_path):
             run_of(stage, paths, number)
         return 0
 
-    found = run_of(replace(stage, share=overtaken), paths, 1)  # its last event finds no folder
-    assert (found.missing, found.stage.directory, found.stage.ran) == (0, paths.final, False)
+    outcome = run_of(replace(stage, share=overtaken), paths, 1)  # its last event finds no folder
+    assert (outcome.missing, outcome.stage.directory, outcome.stage.ran) == (0, paths.final, False)
 
 
 def test_an_error_of_a_stripe_is_raised(tmp_path):

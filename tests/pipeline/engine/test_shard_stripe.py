@@ -41,14 +41,14 @@ def test_auto_is_the_task_of_a_slurm_array_or_the_rank_of_torchrun():
 
 
 @pytest.mark.parametrize(
-    ("environment", "found"),
+    ("environment", "launchers"),
     [({}, "none"), ({"RANK": "0"}, "none"), ({**TORCHRUN, **SLURM}, "both")],
     ids=["nothing", "half", "both"],
 )
-def test_auto_is_rejected_unless_exactly_one_cluster_is_found(environment, found):
+def test_auto_is_rejected_unless_exactly_one_cluster_is_found(environment, launchers):
     assert message_of(Stripe.parse, "auto", environment, error=ConfigError) == (
         "--shard auto needs a Slurm job array (SLURM_ARRAY_TASK_ID, SLURM_ARRAY_TASK_COUNT) "
-        f"or torchrun (RANK, WORLD_SIZE), found {found}; write --shard i/N"
+        f"or torchrun (RANK, WORLD_SIZE), found {launchers}; write --shard i/N"
     )
 
 

@@ -42,12 +42,12 @@ def scores(cider, bleu=None):
 def run(tmp_path):
     """Write the scores of a run and return its folder."""
 
-    def write(name, found, *, caption="a dog", **options):
+    def write(name, scored, *, caption="a dog", **options):
         folder = tmp_path / name
         folder.mkdir()
-        captions = dict.fromkeys(found.per_image, caption)
+        captions = dict.fromkeys(scored.per_image, caption)
         references = {image_id: ["a dog"] for image_id in captions}
-        write_scores(folder, Evaluation(name, captions, references, found, **options))
+        write_scores(folder, Evaluation(name, captions, references, scored, **options))
         return folder
 
     return write
@@ -55,23 +55,23 @@ def run(tmp_path):
 
 def test_a_small_difference_between_noisy_scores_is_uncertain(run):
     cider = GENERATOR.random(200)
-    one, other = run("a", scores(cider)), run("b", scores(GENERATOR.permutation(cider) + 0.001))
-    [found] = compare_runs(one, other).metrics
-    assert found.low < 0 < found.high
-    assert 0.1 < found.better < 0.9
+    first, second = run("a", scores(cider)), run("b", scores(GENERATOR.permutation(cider) + 0.001))
+    [row] = compare_runs(first, second).metrics
+    assert row.low < 0 < row.high
+    assert 0.1 < row.better < 0.9
 
 
 def test_bleu_is_compared_by_its_sums_and_a_run_equals_itself(run):
     counts = GENERATOR.integers(1, 12, (200, 10)).astype(float)
     more = counts.copy()
     more[:, 6:] += 0.2
-    one, other = (run(n, scores(np.ones(200), c)) for n, c in (("a", counts), ("b", more)))
-    found = compare_runs(one, other).metrics
-    assert [row.metric for row in found] == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "CIDEr"]
-    for row in found[:4]:
+    first, second = (run(n, scores(np.ones(200), c)) for n, c in (("a", counts), ("b", more)))
+    rows = compare_runs(first, second).metrics
+    assert [row.metric for row in rows] == ["Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4", "CIDEr"]
+    for row in rows[:4]:
         assert row.low < row.difference < row.high
         assert row.better == 1
-    for row in compare_runs(one, one).metrics:
+    for row in compare_runs(first, first).metrics:
         assert (row.difference, row.low, row.high, row.better) == (0, 0, 0, 0)
 
 
@@ -84,8 +84,8 @@ def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
             image_id: "a red ball" if int(image_id) % wrong else "a blue ball"
             for image_id in IMAGES
         }
-        found = score_word_groups(captions, references, groups)
-        folders.append(run(name, scores(np.ones(200)), word_groups=found))
+        group_scores = score_word_groups(captions, references, groups)
+        folders.append(run(name, scores(np.ones(200)), word_groups=group_scores))
     compared = {row.metric: row for row in compare_runs(*folders).metrics}
     assert list(compared) == ["CIDEr", "colours F1", "kinds F1"]  # "two" never occurs
     row = compared["colours F1"]
@@ -106,8 +106,8 @@ def test_fewer_absent_objects_are_better(run):
     for name, wrong in (("a", 4), ("b", 8)):
         captions = {i: "a red ball" if int(i) % wrong else "a red cup" for i in IMAGES}
         judged = judge_captions(captions, {i: [ball] for i in IMAGES})
-        found = score(captions, {i: ["a red ball"] for i in IMAGES}, judged=judged)
-        folders.append(run(name, found))
+        scored = score(captions, {i: ["a red ball"] for i in IMAGES}, judged=judged)
+        folders.append(run(name, scored))
     rows = {row.metric: row for row in compare_runs(*folders).metrics}
     for name, difference in (("truth", 0.125), ("CHAIR-i", -0.125), ("CHAIR-s", -0.125)):
         assert rows[name].difference == pytest.approx(difference)
@@ -116,11 +116,11 @@ def test_fewer_absent_objects_are_better(run):
 
 def test_a_kind_of_statement_that_one_has_not_made_is_not_compared():
     scenes = {i: [SceneObject("ball", "red", "small", "plain", (10, 10, 30, 30))] for i in IMAGES}
-    found = []
+    pair = []
     for captions in (dict.fromkeys(IMAGES, "a red ball"), dict.fromkeys(IMAGES, "a ball")):
         judged = judge_captions(captions, scenes)
-        found.append(score(captions, {i: ["a red ball"] for i in IMAGES}, judged=judged))
-    names = [row.metric for row in compare_scores(*found)]
+        pair.append(score(captions, {i: ["a red ball"] for i in IMAGES}, judged=judged))
+    names = [row.metric for row in compare_scores(*pair)]
     assert "truth" in names
     assert "colour truth" not in names
 
@@ -129,8 +129,8 @@ def test_resamples_without_a_word_of_a_group_are_ignored(run):
     groups = {"colours": {"red"}}
     references = {image_id: ["a ball"] for image_id in IMAGES} | {IMAGES[0]: ["a red ball"]}
     captions = {image_id: group[0] for image_id, group in references.items()}
-    found = score_word_groups(captions, references, groups)
-    folder = run("a", scores(np.ones(200)), word_groups=found)
+    group_scores = score_word_groups(captions, references, groups)
+    folder = run("a", scores(np.ones(200)), word_groups=group_scores)
     [_, row] = compare_runs(folder, folder).metrics
     assert (row.metric, row.first, row.low, row.high) == ("colours F1", 1.0, 0.0, 0.0)
 
@@ -163,8 +163,8 @@ def test_the_page_shows_both_captions_and_the_different_settings(run, tmp_path):
 
 
 def test_images_belong_to_the_page(run, tmp_path):
-    one = run("a", scores(np.ones(200)))
-    answer = a2("compare", one, one, "--images", tmp_path)
+    folder = run("a", scores(np.ones(200)))
+    answer = a2("compare", folder, folder, "--images", tmp_path)
     assert answer.exit_code == 2
     assert answer.stderr.splitlines()[-1] == (
         "Error: --images belongs to --report; name a file, or leave it out"
@@ -172,56 +172,56 @@ def test_images_belong_to_the_page(run, tmp_path):
 
 
 def test_a_run_without_captions_has_no_page(run):
-    one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(200)))
-    path = other / "per_image.json"
+    first, second = run("a", scores(np.ones(200))), run("b", scores(np.ones(200)))
+    path = second / "per_image.json"
     path.write_text(path.read_text().replace('"caption"', '"other"'))
-    assert compare_runs(one, other).images == []
-    assert message_of(compare_runs, one, other, captions=True) == (
-        f"no captions in {str(other)!r}; evaluate again with --force"
+    assert compare_runs(first, second).images == []
+    assert message_of(compare_runs, first, second, captions=True) == (
+        f"no captions in {str(second)!r}; evaluate again with --force"
     )
 
 
 def test_runs_over_different_images_are_rejected(run):
-    one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(198)))
-    assert message_of(compare_runs, one, other) == (
-        f"{str(one)!r} has 200 images and {str(other)!r} 198, 2 are in only one of them, such as "
+    long, short = run("a", scores(np.ones(200))), run("b", scores(np.ones(198)))
+    assert message_of(compare_runs, long, short) == (
+        f"{str(long)!r} has 200 images and {str(short)!r} 198, 2 are in only one of them, such as "
         "'000000000198'; compare runs over the same images"
     )
 
 
 def test_missing_and_damaged_scores_are_rejected(run, tmp_path):
-    one = run("a", scores(np.ones(200)))
-    assert message_of(compare_runs, one, tmp_path) == (
+    folder = run("a", scores(np.ones(200)))
+    assert message_of(compare_runs, folder, tmp_path) == (
         f"no scores in {str(tmp_path)!r}: metrics.json is missing; name the folder of an evaluation"
     )
     for damaged in ('{"images": {}}', '{"images": {"1": {}}}', "{}", "[]"):
-        (one / "per_image.json").write_text(damaged)
+        (folder / "per_image.json").write_text(damaged)
         with pytest.raises(InputError, match=r"are damaged \(.*\); evaluate again with --force$"):
-            compare_runs(one, one)
+            compare_runs(folder, folder)
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "per_image.json"])
 def test_scores_that_differ_from_the_manifest_are_not_compared(run, name):
-    one, other = run("a", scores(np.ones(200))), run("b", scores(np.ones(200)))
-    seal(other, ("metrics.json", "per_image.json"))
-    assert [row.difference for row in compare_runs(one, other).metrics] == [0.0]
-    path = other / name
+    first, second = run("a", scores(np.ones(200))), run("b", scores(np.ones(200)))
+    seal(second, ("metrics.json", "per_image.json"))
+    assert [row.difference for row in compare_runs(first, second).metrics] == [0.0]
+    path = second / name
     path.write_text(path.read_text().replace("1.0", "7.0"))
-    assert message_of(compare_runs, one, other) == (
+    assert message_of(compare_runs, first, second) == (
         f"{str(path)!r} differs from its sha256 in the manifest; "
-        f'run "a2 verify --data {other}", which names the command that restores it'
+        f'run "a2 verify --data {second}", which names the command that restores it'
     )
 
 
 def test_only_common_metrics_are_compared_and_there_must_be_one(run):
-    one = run("a", scores(np.ones(200), np.ones((200, 10))))
-    assert [row.metric for row in compare_runs(one, run("c", scores(np.zeros(200)))).metrics] == [
+    a = run("a", scores(np.ones(200), np.ones((200, 10))))
+    assert [row.metric for row in compare_runs(a, run("c", scores(np.zeros(200)))).metrics] == [
         "CIDEr"
     ]
     spice = Scores({"SPICE": 0.2}, {i: {"SPICE": 0.2} for i in IMAGES}, {})
     other = run("b", spice)
-    assert message_of(compare_runs, one, other) == (
-        f"no metric is in both {str(one)!r} and {str(other)!r}; evaluate both with the same metrics"
+    assert message_of(compare_runs, a, other) == (
+        f"no metric is in both {str(a)!r} and {str(other)!r}; evaluate both with the same metrics"
     )
 
 
@@ -247,8 +247,8 @@ def test_a_difference_in_all_images_is_certain_in_the_table_and_in_json(run):
 
 
 def test_a_baseline_may_have_no_groups_of_words(tmp_path):
-    found = read_baseline(written(tmp_path, {"metrics": {"CIDEr": 1}}))
-    assert (found.metrics, found.word_groups) == ({"CIDEr": 1.0}, {})
+    baseline = read_baseline(written(tmp_path, {"metrics": {"CIDEr": 1}}))
+    assert (baseline.metrics, baseline.word_groups) == ({"CIDEr": 1.0}, {})
 
 
 @pytest.mark.parametrize(

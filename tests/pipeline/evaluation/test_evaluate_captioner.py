@@ -57,10 +57,10 @@ def run(experiment, inputs, tmp_path, without_jvm):
     def evaluate(config=CONFIG, **changed):
         with experiment.open() as opened:
             images = opened.files.images
-        found = {**inputs, **changed}
+        read = {**inputs, **changed}
         events = EventLog(directory)
         return evaluate_captioner(
-            config, found, images, RUNTIME, directory=directory, events=events, no_spice="absent"
+            config, read, images, RUNTIME, directory=directory, events=events, no_spice="absent"
         )
 
     evaluate.directory = directory
@@ -202,11 +202,11 @@ def test_the_counts_of_each_image_are_saved(experiment):
     annotated = read_json(experiment.scenes / "dataset_coco.json")["images"]
     test_split = sorted(image["cocoid"] for image in annotated if image["split"] == "test")
     assert [entry["image_id"] for entry in entries] == test_split
-    for found in images.values():
-        assert found.keys() == {"caption", "references", "metrics", "spice", "BLEU", "METEOR"}
-        assert list(found["metrics"]) == sorted(NAMES)
-        assert (len(found["BLEU"]), len(found["METEOR"])) == (10, 23)
-    mean = sum(found["metrics"]["CIDEr"] for found in images.values()) / 4
+    for stored in images.values():
+        assert stored.keys() == {"caption", "references", "metrics", "spice", "BLEU", "METEOR"}
+        assert list(stored["metrics"]) == sorted(NAMES)
+        assert (len(stored["BLEU"]), len(stored["METEOR"])) == (10, 23)
+    mean = sum(stored["metrics"]["CIDEr"] for stored in images.values()) / 4
     assert mean == pytest.approx(read_json(directory / "metrics.json")["metrics"]["CIDEr"])
 
 
@@ -238,7 +238,7 @@ def test_groups_of_words_are_scored_and_shown_with_the_baseline(run, experiment,
     assert first["word_groups"]["kinds"]["images"] >= 1
     assert first["provenance"]["digest of word_groups"] == "w" * 12
     images = read_json(run.directory / "per_image.json")["images"]
-    total = sum(found["word_groups"]["colours"]["predicted"] for found in images.values())
+    total = sum(saved["word_groups"]["colours"]["predicted"] for saved in images.values())
     assert total == first["word_groups"]["colours"]["predicted"]
 
     other = tmp_path / "other.json"
@@ -273,8 +273,8 @@ def test_validation_is_evaluated_where_there_is_no_test_split(tmp_path, splits, 
         for split in splits
     ]
     write_captions(tmp_path / "captions.h5", images, vocabulary, preset="karpathy")
-    found = with_existing_split(EvaluateConfig(), {"captions": Input(tmp_path, "0" * 64)})
-    assert found == EvaluateConfig(split=evaluated)
+    config = with_existing_split(EvaluateConfig(), {"captions": Input(tmp_path, "0" * 64)})
+    assert config == EvaluateConfig(split=evaluated)
 
 
 # --- SPICE --------------------------------------------------------------------------------------

@@ -122,13 +122,13 @@ def test_the_tally_counts_each_criterion_for_itself(key, tmp_path):
         new = for_the_new(row, criterion)
         return new if prefers_new else {"left": "right", "right": "left"}[new]
 
-    found = {row.criterion: row for row in tally(key, [judge(sheet, tmp_path / "a.csv", answer)])}
-    assert [found[name].second for name in CRITERIA] == [0.5, 0.75, 0]
-    assert [found[name].difference for name in CRITERIA] == [0, 0.5, 0]
-    assert found["richness"].tie == 1
-    assert found["naturalness"].low < 0 < found["naturalness"].high
-    assert found["relevance"].low < 0.5 < found["relevance"].high
-    assert {row.agreement for row in found.values()} == {None}
+    tallies = {row.criterion: row for row in tally(key, [judge(sheet, tmp_path / "a.csv", answer)])}
+    assert [tallies[name].second for name in CRITERIA] == [0.5, 0.75, 0]
+    assert [tallies[name].difference for name in CRITERIA] == [0, 0.5, 0]
+    assert tallies["richness"].tie == 1
+    assert tallies["naturalness"].low < 0 < tallies["naturalness"].high
+    assert tallies["relevance"].low < 0.5 < tallies["relevance"].high
+    assert {row.agreement for row in tallies.values()} == {None}
 
 
 def test_kappa_of_the_published_example():
@@ -227,8 +227,8 @@ def test_the_commands_write_a_sheet_and_count_its_answers(images, results, tmp_p
     assert " ".join(shown[3].split()) == (
         "naturalness 0.0% 0.0% 100.0% +1.0000 +1.0000 to +1.0000 one judge"
     )
-    found = json.loads(a2("human", "tally", sheet, *judges, "--json").stdout)
-    assert [(row["second"], row["agreement"]) for row in found["criteria"]] == [(1, 1)] * 3
+    printed = json.loads(a2("human", "tally", sheet, *judges, "--json").stdout)
+    assert [(row["second"], row["agreement"]) for row in printed["criteria"]] == [(1, 1)] * 3
     lost = a2("human", "sheet", *results, *place, "--images", tmp_path / "no")
     assert (
         lost.stderr == f"a2: --images is not a folder: {str(tmp_path / 'no')!r}; check the path\n"
@@ -259,9 +259,9 @@ def test_a_human_reference_is_a_third_candidate_whose_pairs_are_tallied_apart(
         return ANSWERS[2 * human.index(True)] if any(human) else "left" if first else "right"
 
     path = judge(rows, tmp_path / "x.csv", for_the_human)
-    found = tally(key, [path])
-    assert [row.pair for row in found[:: len(CRITERIA)]] == [(0, 1), (0, 2), (1, 2)]
-    assert [row.second for row in found[:: len(CRITERIA)]] == [0, 1, 1]
+    tallies = tally(key, [path])
+    assert [row.pair for row in tallies[:: len(CRITERIA)]] == [(0, 1), (0, 2), (1, 2)]
+    assert [row.second for row in tallies[:: len(CRITERIA)]] == [0, 1, 1]
     shown = a2("human", "tally", sheet, path).stdout.splitlines()
     heads = [line for line in shown if line.startswith(("A:", "B:"))]
     first, second, human = (f": {name}" for name in (*results, "a human reference"))
@@ -286,9 +286,9 @@ def test_the_page_saves_the_answers_as_a_sheet(key, open_page, faults_of, tmp_pa
         page.click("#save")
     assert started.value.suggested_filename == "answers-Ada-B-3.csv"
     started.value.save_as(tmp_path / "answers.csv")
-    found = tally(key, [tmp_path / "answers.csv"])
+    tallies = tally(key, [tmp_path / "answers.csv"])
     right = sum(not item.first_is_left for item in key.items) / 20
-    assert {row.first for row in found} == {right}
+    assert {row.first for row in tallies} == {right}
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert faults_of(page) == []
 

@@ -69,8 +69,8 @@ def test_results_are_keyed_by_image_id(tmp_path):
         "x.csv": "image_id,caption\n1.jpg,a\u2028b\nCOCO_val2014_000000000002.jpg,c\n",
     }
     for name, content in contents.items():
-        found = read_results(written(tmp_path, content, name))
-        assert found == {"000000000001": "a\u2028b", "000000000002": "c"}
+        captions = read_results(written(tmp_path, content, name))
+        assert captions == {"000000000001": "a\u2028b", "000000000002": "c"}
     listed = read_captions(written(tmp_path, "a\u2028b\nc\n", "x.txt"), references_of("pq"))
     assert listed.captions == {"p": "a\u2028b", "q": "c"}
     deep = written(tmp_path, "[" * 100_000, "x.jsonl")
@@ -88,12 +88,12 @@ def test_lines_of_a2_caption_are_keyed_by_the_end_of_their_path(tmp_path):
 
 def test_results_are_written_in_id_order_with_integers_for_decimal_ids(tmp_path):
     captions = {"trip/photo.v2": "Ein Hündchen", "000000000042": "a dog", "000000000007": "a cat"}
-    one, other = tmp_path / "one.json", tmp_path / "other.json"
-    write_results(one, captions)
-    write_results(other, dict(reversed(captions.items())))
-    assert one.read_bytes() == other.read_bytes()
-    assert [entry["image_id"] for entry in json.loads(one.read_text())] == [7, 42, "trip/photo.v2"]
-    assert read_results(one) == captions
+    file, second = tmp_path / "one.json", tmp_path / "other.json"
+    write_results(file, captions)
+    write_results(second, dict(reversed(captions.items())))
+    assert file.read_bytes() == second.read_bytes()
+    assert [entry["image_id"] for entry in json.loads(file.read_text())] == [7, 42, "trip/photo.v2"]
+    assert read_results(file) == captions
 
 
 def test_gzipped_files_are_read(tmp_path):
@@ -235,7 +235,7 @@ JSONL = [
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "found"),
+    ("name", "content", "texts"),
     [
         (
             "coco.json",
@@ -256,8 +256,8 @@ JSONL = [
         ("r.csv", "prediction,reference\nx,A dog.\n", {"1": ["A dog."]}),
     ],
 )
-def test_references_are_read_from_every_layout(tmp_path, name, content, found):
-    assert read_references(written(tmp_path, content, name)).texts == found
+def test_references_are_read_from_every_layout(tmp_path, name, content, texts):
+    assert read_references(written(tmp_path, content, name)).texts == texts
 
 
 @pytest.mark.parametrize(
@@ -266,8 +266,8 @@ def test_references_are_read_from_every_layout(tmp_path, name, content, found):
 @pytest.mark.parametrize("tokenizer", ["karpathy", "unicode"])
 def test_captions_without_capitals_are_tokenised(tmp_path, texts, tokenizer):
     path = written(tmp_path, {"000000000042": texts})
-    found = read_references(path).tokens(tokenizer)
-    assert found == tokenize({"000000000042": texts}, tokenizer)
+    tokens = read_references(path).tokens(tokenizer)
+    assert tokens == tokenize({"000000000042": texts}, tokenizer)
 
 
 def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
@@ -280,9 +280,9 @@ def test_tokens_of_references_json_are_not_tokenised_again(tmp_path):
     "content", [COCO, {"42": ["A dog.", "A dog runs."], "7": "A cat."}, {"7": "a cat."}]
 )
 def test_other_references_are_tokenised(tmp_path, content):
-    found = {"000000000042": ["a dog", "a dog runs"], "000000000007": ["a cat"]}
+    expected = {"000000000042": ["a dog", "a dog runs"], "000000000007": ["a cat"]}
     tokens = read_references(written(tmp_path, content)).tokens()
-    assert tokens == {image_id: found[image_id] for image_id in tokens}
+    assert tokens == {image_id: expected[image_id] for image_id in tokens}
 
 
 def test_rejected_captions_of_vizwiz_are_no_references(tmp_path):

@@ -121,8 +121,8 @@ def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
     assert lines[0].startswith("BLEU-1   0.7273")  # 8 of 11 words and characters
     reason = "not run: it reads English alone, the captions are compared as Unicode words"
     assert lines[-6:-4] == [f"METEOR   {reason}", f"SPICE    {reason}"]
-    found = read_json(tmp_path / "scores" / "metrics.json")
-    assert found["provenance"]["tokens of the metrics"] == "Unicode words"
+    metrics = read_json(tmp_path / "scores" / "metrics.json")
+    assert metrics["provenance"]["tokens of the metrics"] == "Unicode words"
     assert "Unicode words" in (tmp_path / "scores" / "report.html").read_text()
 
 
@@ -203,9 +203,9 @@ def test_cider_by_the_frequencies_of_coco_is_stated(a2_evaluate, files, tmp_path
     answer = a2_evaluate(*files(captions, {1: REFERENCES[1]}), "--idf", "coco")
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert "warning" not in answer.stdout
-    found = read_json(tmp_path / "scores" / "metrics.json")
-    assert found["metrics"]["CIDEr"] > 0
-    assert found["provenance"]["document frequencies"] == "COCO train2014"
+    metrics = read_json(tmp_path / "scores" / "metrics.json")
+    assert metrics["metrics"]["CIDEr"] > 0
+    assert metrics["provenance"]["document frequencies"] == "COCO train2014"
 
 
 @pytest.mark.slow

@@ -37,10 +37,10 @@ def test_the_terminal_marks_the_best_and_prints_the_differences_from_the_first(f
     lines = answer.stdout.splitlines()
     heads, theirs, ours = (line.split() for line in lines[:3])
     assert heads == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "CIDEr"]
-    one, other = scores_of(THEIRS).metrics, scores_of(OURS).metrics
+    first, second = scores_of(THEIRS).metrics, scores_of(OURS).metrics
     for row, name, mine, foreign in (
-        (theirs, "theirs.json", one, other),
-        (ours, "our_s|1.json", other, one),
+        (theirs, "theirs.json", first, second),
+        (ours, "our_s|1.json", second, first),
     ):
         expected = [f"{v:.4f}{'*' * (v >= foreign[metric])}" for metric, v in mine.items()]
         assert row == [name, *expected]
@@ -94,7 +94,7 @@ def test_csv_has_a_line_for_each_file_and_metric_and_guards_formulas(tmp_path):
 def test_fewer_repetitions_are_best_and_counts_have_no_best():
     metrics = ["repetition", "vocabulary", "CIDEr"]
     captions = (THEIRS, dict.fromkeys(REFERENCES, "a dog a dog a dog"))
-    pair = [score(one, REFERENCES, metrics=metrics) for one in captions]
+    pair = [score(texts, REFERENCES, metrics=metrics) for texts in captions]
     table = ScoreTable({"a": pair[0], "b": pair[1]})
     assert [table.is_best(name, "repetition") for name in "ab"] == [True, False]
     assert [table.is_best(name, "vocabulary") for name in "ab"] == [False, False]

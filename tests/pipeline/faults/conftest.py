@@ -43,8 +43,8 @@ class UnfinishedExperiment:
     @property
     def results(self) -> list[Path]:
         """Finished directories of the stage."""
-        found = (path.parent for path in self.folder.glob("*/manifest.json"))
-        return [path for path in found if not path.suffix]
+        folders = (path.parent for path in self.folder.glob("*/manifest.json"))
+        return [path for path in folders if not path.suffix]
 
     def finishes_as_if_uninterrupted(self) -> bool:
         """Run the command and return whether its result equals that of an uninterrupted run."""

@@ -23,8 +23,8 @@ A_YEAR = 365 * 24 * 3600
 
 def digests(artifacts):
     """Return stage and key -> digest of every finished result."""
-    found = (path.parent for path in artifacts.glob("*/*/manifest.json"))
-    return {(path.parent.name, path.name): read_manifest(path).digest for path in found}
+    folders = (path.parent for path in artifacts.glob("*/*/manifest.json"))
+    return {(path.parent.name, path.name): read_manifest(path).digest for path in folders}
 
 
 @pytest.mark.slow

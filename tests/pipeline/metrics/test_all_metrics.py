@@ -38,9 +38,9 @@ def test_a_candidate_may_be_a_string_or_a_list_of_one():
 
 
 def test_a_metric_alone_equals_that_of_score():
-    found = score(CANDIDATES, REFERENCES).metrics
+    metrics = score(CANDIDATES, REFERENCES).metrics
     for name in ("CIDEr", "Bleu_4"):
-        assert corpus_score(name, CANDIDATES, REFERENCES) == found[name]
+        assert corpus_score(name, CANDIDATES, REFERENCES) == metrics[name]
 
 
 def test_captions_equal_to_the_references_score_highest():
@@ -99,9 +99,9 @@ def test_one_image_has_no_cider_and_no_intervals():
 def test_frequencies_of_coco_give_few_images_a_cider(monkeypatch):
     frequencies = CorpusFrequencies.count([["a dog"]] * 9 + [["a red cat"]])
     monkeypatch.setattr(cider_module, "coco_frequencies", lambda: frequencies)
-    one = score({"1": "a red cat"}, {"1": ["a red cat"]}, idf="coco")
-    assert one.metrics["CIDEr"] == pytest.approx(7.5)  # three of four orders match
-    assert (one.not_run.keys(), one.warnings) == ({"SPICE"}, [])
+    scores = score({"1": "a red cat"}, {"1": ["a red cat"]}, idf="coco")
+    assert scores.metrics["CIDEr"] == pytest.approx(7.5)  # three of four orders match
+    assert (scores.not_run.keys(), scores.warnings) == ({"SPICE"}, [])
     words = score({"1": "a cat"}, {"1": ["a cat"]}, idf="coco", tokenizer="unicode")
     assert words.not_run["CIDEr"] == (
         "its document frequencies, those of COCO's captions, are of PTB tokens"
@@ -132,13 +132,13 @@ def test_only_the_chosen_metrics_are_computed():
 
 def test_bleu_without_brevity_penalty_is_a_row_where_it_differs():
     short = {name: " ".join(text.split()[:3]) for name, text in CANDIDATES.items()}
-    found = score(short, REFERENCES)
-    with_penalty = [found.metrics[f"Bleu_{n}"] for n in range(1, 5)]
-    sums = np.sum(list(found.statistics["BLEU"].values()), axis=0)
+    scores = score(short, REFERENCES)
+    with_penalty = [scores.metrics[f"Bleu_{n}"] for n in range(1, 5)]
+    sums = np.sum(list(scores.statistics["BLEU"].values()), axis=0)
     penalty = math.exp(1 - sums[1] / sums[0])  # Papineni et al. 2002, section 2.3
     assert penalty < 1
-    assert [penalty * v for v in found.unpenalised_bleu] == pytest.approx(with_penalty)
-    shown = " ".join(f"{value:.4f}" for value in found.unpenalised_bleu)
-    assert f"\nBLEU-1 to 4 without brevity penalty: {shown}\n" in f"{found}\n"
+    assert [penalty * v for v in scores.unpenalised_bleu] == pytest.approx(with_penalty)
+    shown = " ".join(f"{value:.4f}" for value in scores.unpenalised_bleu)
+    assert f"\nBLEU-1 to 4 without brevity penalty: {shown}\n" in f"{scores}\n"
     long = {name: " ".join([text] * 9) for name, text in CANDIDATES.items()}
     assert "brevity penalty" not in str(score(long, REFERENCES))

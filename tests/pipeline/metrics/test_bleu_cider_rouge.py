@@ -51,8 +51,8 @@ def test_cider_equals_that_of_pycocoevalcap(images):
         return  # pycocoevalcap fails without any word in the references
     _, values = Cider().compute_score(targets, hypotheses)
     frequencies = CorpusFrequencies.count(references)
-    found = cider_values(count_pairs(candidates, references), frequencies)
-    assert found == pytest.approx(values, **EQUAL)
+    ours = cider_values(count_pairs(candidates, references), frequencies)
+    assert ours == pytest.approx(values, **EQUAL)
 
 
 @given(IMAGES, st.lists(st.lists(CAPTION, max_size=3), min_size=1, max_size=6))
@@ -60,8 +60,8 @@ def test_cider_with_frequencies_of_a_corpus_equals_that_of_pycocoevalcap(images,
     candidates, references, *_ = both_sides(images)
     counted = CorpusFrequencies.count(corpus)
     loaded = CorpusFrequencies.from_bytes(counted.to_bytes())
-    found = cider_values(count_pairs(candidates, references), loaded)
-    assert found == pytest.approx(cider_of_coco(images, corpus), **EQUAL)
+    ours = cider_values(count_pairs(candidates, references), loaded)
+    assert ours == pytest.approx(cider_of_coco(images, corpus), **EQUAL)
 
 
 def test_frequencies_of_coco_are_counted_once(monkeypatch, tmp_path):
@@ -79,10 +79,10 @@ def test_frequencies_of_coco_are_counted_once(monkeypatch, tmp_path):
     second = coco_frequencies()
     coco_frequencies.cache_clear()
     assert reads == ["train"]
-    for found in (first, second):
-        assert (found.documents, found.words) == (3, ["a", "dog"])
+    for frequencies in (first, second):
+        assert (frequencies.documents, frequencies.words) == (3, ["a", "dog"])
         # "a dog" is in captions of one image, so it is left out
-        assert [counts.tolist() for counts in found.counts] == [[2, 2, 1], [1], [1], [1]]
+        assert [counts.tolist() for counts in frequencies.counts] == [[2, 2, 1], [1], [1], [1]]
     weights = next(first.weights(np.array([[0, 1, 2, -1]]).T))
     assert weights[:, 0] == pytest.approx(np.log([3 / 2, 3 / 2, 3, 3]))
 
@@ -92,14 +92,14 @@ def test_frequencies_of_coco_are_counted_once(monkeypatch, tmp_path):
 def test_frequencies_of_coco_equal_those_of_pycocoevalcap(monkeypatch, users_cache):
     monkeypatch.setenv("A2_CACHE", str(users_cache))  # counted by an earlier run or now
     coco_frequencies.cache_clear()
-    found = coco_frequencies()
+    counted = coco_frequencies()
     coco_frequencies.cache_clear()
     captions = coco_captions("train")
-    assert found.documents == len(captions) == 82_783
+    assert counted.documents == len(captions) == 82_783
     tokens = [tokenize({"": group})[""] for group in captions.values()]
     chosen = [(group[0], group[1:]) for group in tokens[:50]]
-    pair = count_pairs([one for one, _ in chosen], [others for _, others in chosen])
-    assert cider_values(pair, found) == pytest.approx(cider_of_coco(chosen, tokens), **EQUAL)
+    pair = count_pairs([first for first, _ in chosen], [rest for _, rest in chosen])
+    assert cider_values(pair, counted) == pytest.approx(cider_of_coco(chosen, tokens), **EQUAL)
 
 
 @given(IMAGES)

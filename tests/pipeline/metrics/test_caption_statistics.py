@@ -26,8 +26,8 @@ def test_statistics_equal_those_counted_by_hand():
 
 
 def test_captions_of_one_word_and_empty_ones_have_no_bigrams():
-    found = caption_statistics({"1": "dog", "2": ""})
-    assert (found["distinct_2"], found["repetition"], found["words_min"]) == (0, 0, 0)
+    stats = caption_statistics({"1": "dog", "2": ""})
+    assert (stats["distinct_2"], stats["repetition"], stats["words_min"]) == (0, 0, 0)
 
 
 REFERENCES = {"1": ["a dog", "two dogs run"], "2": ["a cat sits here"], "3": ["a bus"]}
@@ -35,23 +35,23 @@ REFERENCES = {"1": ["a dog", "two dogs run"], "2": ["a cat sits here"], "3": ["a
 
 def test_equal_beams_have_diversity_zero_and_disjoint_beams_one():
     beams = {"1": ["two dogs run"] * 3, "2": ["cat sits here", "one bus"], "3": ["a bus"]}
-    found = beam_diversity(beams, REFERENCES)
-    assert list(found) == ["1", "2"]  # one beam has no diversity
-    assert found["1"] == pytest.approx(0, abs=1e-9)
-    assert found["2"] == pytest.approx(1)
+    diversity = beam_diversity(beams, REFERENCES)
+    assert list(diversity) == ["1", "2"]  # one beam has no diversity
+    assert diversity["1"] == pytest.approx(0, abs=1e-9)
+    assert diversity["2"] == pytest.approx(1)
 
 
 def test_diversity_equals_the_formula_of_the_paper():
     """Half of the unigrams of two beams are equal, and in the references of two images."""
     references = {"1": ["a dog", "dog"], "2": ["dogs", "dog"], "3": ["x"]}
-    found = beam_diversity({"1": ["dog runs", "dog sits"], "2": [], "3": []}, references)["1"]
+    diversity = beam_diversity({"1": ["dog runs", "dog sits"], "2": [], "3": []}, references)["1"]
     rarity = {"dog": np.log(4 / 2), "runs": np.log(4), "sits": np.log(4)}
-    one, other = (np.array([rarity[w], rarity["dog"]]) for w in ("runs", "sits"))
-    cosine = one[1] * other[1] / np.linalg.norm(one) / np.linalg.norm(other)
+    first, second = (np.array([rarity[w], rarity["dog"]]) for w in ("runs", "sits"))
+    cosine = first[1] * second[1] / np.linalg.norm(first) / np.linalg.norm(second)
     similarity = cosine / 2  # no bigram is common, and both orders have equal weight
-    assert found == pytest.approx(-np.log((1 + similarity) / 2) / np.log(2))
+    assert diversity == pytest.approx(-np.log((1 + similarity) / 2) / np.log(2))
 
 
 def test_a_single_image_has_a_diversity_too():
-    found = beam_diversity({"1": ["a dog", "a dog"]}, {"1": ["a dog"]})
-    assert found["1"] == pytest.approx(0, abs=1e-9)
+    diversity = beam_diversity({"1": ["a dog", "a dog"]}, {"1": ["a dog"]})
+    assert diversity["1"] == pytest.approx(0, abs=1e-9)

@@ -80,13 +80,13 @@ def test_spider_needs_what_spice_needs():
 
 @pytest.mark.usefixtures("without_meteor")
 def test_a_metric_of_a_set_has_a_value_without_interval_or_image():
-    found = score(CANDIDATES, REFERENCES, metrics=["distinct-2", "cider"])
-    assert list(found.metrics) == ["CIDEr", "distinct_2"]
-    assert found.metrics["distinct_2"] == caption_statistics(CANDIDATES)["distinct_2"]
-    assert found.confidence.keys() == {"CIDEr"}
-    assert all(values.keys() == {"CIDEr"} for values in found.per_image.values())
-    [line] = [line for line in str(found).splitlines() if line.startswith("distinct-2")]
-    assert line.split() == ["distinct-2", f"{found.metrics['distinct_2']:.4f}"]
+    scores = score(CANDIDATES, REFERENCES, metrics=["distinct-2", "cider"])
+    assert list(scores.metrics) == ["CIDEr", "distinct_2"]
+    assert scores.metrics["distinct_2"] == caption_statistics(CANDIDATES)["distinct_2"]
+    assert scores.confidence.keys() == {"CIDEr"}
+    assert all(values.keys() == {"CIDEr"} for values in scores.per_image.values())
+    [line] = [line for line in str(scores).splitlines() if line.startswith("distinct-2")]
+    assert line.split() == ["distinct-2", f"{scores.metrics['distinct_2']:.4f}"]
     alone = score(CANDIDATES, REFERENCES, metrics=["distinct_1"])
     assert alone.metrics.keys() == {"distinct_1"}
 
@@ -94,7 +94,7 @@ def test_a_metric_of_a_set_has_a_value_without_interval_or_image():
 @pytest.mark.usefixtures("without_meteor")
 def test_metrics_of_a_set_are_compared_without_an_interval():
     other = CANDIDATES | {"1": "a a a a"}
-    pair = [score(one, REFERENCES, metrics=["distinct_1", "CIDEr"]) for one in (CANDIDATES, other)]
+    pair = [score(c, REFERENCES, metrics=["distinct_1", "CIDEr"]) for c in (CANDIDATES, other)]
     cider, distinct = compare_scores(*pair)
     assert (cider.metric, cider.low is None) == ("CIDEr", False)
     assert (distinct.metric, distinct.low, distinct.high, distinct.better) == (

@@ -24,16 +24,16 @@ def values_of(metric, **options):
     stated = re.findall(r"\| (right|wrong) \| (.+) \| (\d\.\d\d) \|", rows)
     assert {kind for kind, *_ in stated} == {"right", "wrong"}
     captions = {caption: caption for _, caption, _ in stated}
-    found = a2cap.score(captions, dict.fromkeys(captions, texts), metrics=[metric], **options)
+    scores = a2cap.score(captions, dict.fromkeys(captions, texts), metrics=[metric], **options)
     return {caption: value for _, caption, value in stated}, {
-        caption: f"{values[metric]:.2f}" for caption, values in found.per_image.items()
+        caption: f"{values[metric]:.2f}" for caption, values in scores.per_image.items()
     }
 
 
 @pytest.mark.parametrize("metric", ["Bleu_2", "METEOR", "ROUGE_L"])
 def test_examples_have_the_values_of_the_page(metric):
-    stated, found = values_of(metric)
-    assert found == stated
+    stated, values = values_of(metric)
+    assert values == stated
 
 
 @pytest.mark.slow
@@ -41,8 +41,8 @@ def test_examples_have_the_values_of_the_page(metric):
 @pytest.mark.usefixtures("models")
 def test_examples_of_spice_and_cider_have_the_values_of_the_page(monkeypatch, users_cache):
     for metric, options in (("SPICE", {}), ("CIDEr", {"idf": "coco"})):
-        stated, found = values_of(metric, **options)
-        assert found == stated
+        stated, values = values_of(metric, **options)
+        assert values == stated
         monkeypatch.setenv("A2_CACHE", str(users_cache))  # COCO was counted there or is now
 
 

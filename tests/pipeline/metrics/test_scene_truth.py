@@ -37,9 +37,9 @@ def scores(without_meteor):
 
 
 def test_truth_is_a_share_of_captions_and_of_statements(scores):
-    found = {name: value for name, value in scores.metrics.items() if name in TRUTH}
+    truth = {name: value for name, value in scores.metrics.items() if name in TRUTH}
     # the captions have no sizes and textures, and compare nothing
-    assert found == pytest.approx(EXPECTED)
+    assert truth == pytest.approx(EXPECTED)
     low, high = scores.confidence["truth"]
     assert 0 <= low <= 1 / 4 <= high <= 1
     assert scores.per_image["1"]["truth"] == 1

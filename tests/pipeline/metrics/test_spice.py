@@ -89,9 +89,9 @@ def test_each_caption_is_parsed_once_and_parsed_references_are_kept(program):
     spice_values(["a cat", "a cat"], references, advance=progress.append)
     assert program.parsed == [["a dog", "dogs", "a cat"]]
     assert sum(progress) == 5
-    found = spice_values(["dogs", "a bus"], references, advance=progress.append)
+    values = spice_values(["dogs", "a bus"], references, advance=progress.append)
     assert program.parsed[1:] == [["a bus"]]
-    assert [image.overall for image in found] == [0, 1]
+    assert [image.overall for image in values] == [0, 1]
     assert sum(progress) == 10
 
 
@@ -120,9 +120,9 @@ def test_an_interrupted_parse_is_resumed(program, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             spice_values(["one", "two", "three"], references, advance=print)
     assert program.parsed == [["one"], ["two"]]
-    found = spice_values(["one", "two", "three"], references, advance=print)
+    values = spice_values(["one", "two", "three"], references, advance=print)
     assert program.parsed[2:] == [[], [], ["three"]]
-    assert [image.overall for image in found] == [1, 1, 1]
+    assert [image.overall for image in values] == [1, 1, 1]
 
 
 def test_a_damaged_entry_of_the_cache_is_parsed_again(program, tmp_path):
@@ -137,8 +137,8 @@ def test_without_its_database_the_program_parses_the_captions_as_they_are(progra
     """LMDB of the jar is machine code of x86-64."""
     monkeypatch.setattr(spice, "_HAS_CACHE", False)
     for _ in range(2):
-        found = spice_values(["a cat", "a cat"], [["a dog"], ["a cat"]], advance=print)
-        assert [image.overall for image in found] == [1, 2]
+        values = spice_values(["a cat", "a cat"], [["a dog"], ["a cat"]], advance=print)
+        assert [image.overall for image in values] == [1, 2]
     assert program.parsed == [["a dog", "a cat", "a cat", "a cat"]] * 2
 
 
@@ -169,10 +169,10 @@ def test_scores_equal_those_of_spice_s_own_program(models, capfd, monkeypatch, h
     """Source: edu.anu.spice.SpiceScorer of spice-1.0.jar, run on OpenJDK 17 with Nashorn 15.4."""
     monkeypatch.setattr(spice, "_HAS_CACHE", has_cache and spice._HAS_CACHE)
     progress: list[int] = []
-    found = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
-    assert [image.overall for image in found] == GOLDEN
-    assert found[0].parts == GOLDEN_PARTS
+    values = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
+    assert [image.overall for image in values] == GOLDEN
+    assert values[0].parts == GOLDEN_PARTS
     assert sum(progress) == len(CANDIDATES) + sum(map(len, REFERENCES))
     assert capfd.readouterr() == ("", "")
     again = spice_values(CANDIDATES, REFERENCES, advance=progress.append)
-    assert again == found
+    assert again == values

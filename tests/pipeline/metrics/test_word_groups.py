@@ -31,10 +31,10 @@ def scored(captions=CAPTIONS, references=REFERENCES, groups=GROUPS):
 
 
 def test_words_are_compared_with_the_references_of_their_image():
-    found = scored().groups["colours"]
+    colours = scored().groups["colours"]
     # Image 1: red occurs twice, but in no reference; two of the references' three words occur.
     # Image 2: red occurs, as in one reference.
-    assert asdict(found) == {
+    assert asdict(colours) == {
         "precision": 2 / 3,
         "recall": 3 / 4,
         "f1": pytest.approx(2 * (2 / 3) * (3 / 4) / (2 / 3 + 3 / 4)),
@@ -45,8 +45,8 @@ def test_words_are_compared_with_the_references_of_their_image():
 
 
 def test_repeated_words_are_correct_as_often_as_in_one_reference():
-    found = scored({"1": "red red red ball", "2": ""})
-    assert found.groups["colours"].precision == 1 / 3
+    scores = scored({"1": "red red red ball", "2": ""})
+    assert scores.groups["colours"].precision == 1 / 3
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_repeated_words_are_correct_as_often_as_in_one_reference():
     ],
 )
 def test_shares_of_zero_are_none_with_a_reason(captions, references, reason):
-    found = scored(captions, references).groups["colours"]
-    assert found.reason == reason
-    assert found.f1 is None
-    assert (found.precision is None) is ("red" not in captions["1"])
-    assert (found.recall is None) is ("red" not in references["1"][0])
+    colours = scored(captions, references).groups["colours"]
+    assert colours.reason == reason
+    assert colours.f1 is None
+    assert (colours.precision is None) is ("red" not in captions["1"])
+    assert (colours.recall is None) is ("red" not in references["1"][0])
 
 
 SENTENCES = st.lists(
@@ -73,21 +73,21 @@ SENTENCES = st.lists(
 
 @given(caption=SENTENCES, others=st.lists(SENTENCES, max_size=3))
 def test_a_caption_equal_to_a_reference_is_correct_in_every_group(caption, others):
-    found = scored({"1": caption}, {"1": [*others, caption]})
-    for score in found.groups.values():
+    scores = scored({"1": caption}, {"1": [*others, caption]})
+    for score in scores.groups.values():
         assert score.precision in (None, 1.0)
 
 
 @given(caption=SENTENCES, references=st.lists(SENTENCES, min_size=1, max_size=3))
 def test_counts_are_consistent_and_independent_of_the_order_of_references(caption, references):
-    found = scored({"1": caption}, {"1": references})
-    assert found == scored({"1": caption}, {"1": references[::-1]})
-    for counts in found.per_image["1"].values():
+    scores = scored({"1": caption}, {"1": references})
+    assert scores == scored({"1": caption}, {"1": references[::-1]})
+    for counts in scores.per_image["1"].values():
         assert counts.correct <= counts.predicted
         assert counts.recalled <= counts.expected
 
 
 def test_f1_is_zero_if_nothing_is_correct_and_nan_without_words():
     rows = [GroupCounts(2, 0, 3, 0, 1), GroupCounts(2, 1, 4, 4, 1), [0] * 5]
-    found = f1_values(np.array(rows, dtype=float))
-    np.testing.assert_equal(found, [[0], [2 / 3], [np.nan]])
+    values = f1_values(np.array(rows, dtype=float))
+    np.testing.assert_equal(values, [[0], [2 / 3], [np.nan]])

@@ -41,8 +41,8 @@ def evaluation(
     return replace(standard, **changes)
 
 
-def with_scores(found: Evaluation, **changes: Any) -> Evaluation:
-    return replace(found, scores=replace(found.scores, **changes))
+def with_scores(evaluated: Evaluation, **changes: Any) -> Evaluation:
+    return replace(evaluated, scores=replace(evaluated.scores, **changes))
 
 
 def card(photo: Path | None, attention: CaptionAttention | None, **changes: Any) -> ImageCard:

@@ -60,7 +60,7 @@ def path(tmp_path_factory):
 
 
 def test_captions_are_fixed_or_broken_by_a_tenth_of_cider():
-    assert [one.change for one in IMAGES] == ["same", "fixed", "broken", "changed", "fixed"]
+    assert [image.change for image in IMAGES] == ["same", "fixed", "broken", "changed", "fixed"]
     assert compared(1, "a dog", "a dog", (0.0, 9.0)).change == "same"
 
 
@@ -108,7 +108,7 @@ def test_cards_are_read_from_a_report_until_it_is_damaged(tmp_path):
     path = tmp_path / "report.html"
     cards = [(padded(n), card(None, None, names=["\u2028</script>"] * 3)) for n in (1, 2)]
     write_report(path, evaluation((1, 2)), cards)
-    assert list(read_cards(path)) == [(name, one.as_json("")) for name, one in cards]
+    assert list(read_cards(path)) == [(name, shown.as_json("")) for name, shown in cards]
     path.write_bytes(path.read_bytes().replace(b'2">{', b'2">{,'))
     assert [name for name, _ in read_cards(path)] == [padded(1)]
     path.write_bytes(b"\xff")
@@ -139,8 +139,8 @@ def test_images_of_both_reports_are_shown_side_by_side_with_both_attentions(
     attention = CaptionAttention(rows, rows[::-1], rows)
     reports = tmp_path / "first.html", tmp_path / "second.html"
     for path, numbers in zip(reports, ((2, 5), (5, 3)), strict=True):
-        found = [(padded(n), card(None, attention)) for n in numbers]
-        write_report(path, evaluation(range(1, 6), caption=lambda n: "a red bus"), found)
+        cards = [(padded(n), card(None, attention)) for n in numbers]
+        write_report(path, evaluation(range(1, 6), caption=lambda n: "a red bus"), cards)
     path = tmp_path / "comparison.html"
     write_comparison(path, COMPARISON, {}, reports)
     page = open_page(path, width=1200)

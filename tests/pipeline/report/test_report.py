@@ -70,8 +70,8 @@ class Page(HTMLParser):
     @property
     def details(self) -> list[dict[str, Any]]:
         """Embedded data of image cards."""
-        found = re.findall(r'<script [^>]*class="detail"[^>]*>(.*?)</script>', self.source, re.S)
-        return [json.loads(text) for text in found]
+        scripts = re.findall(r'<script [^>]*class="detail"[^>]*>(.*?)</script>', self.source, re.S)
+        return [json.loads(text) for text in scripts]
 
 
 ATTENTION = CaptionAttention(
@@ -95,7 +95,7 @@ def written(tmp_path):
 
     def write(content: Evaluation, cards: dict[int, ImageCard] | None = None) -> Page:
         path = tmp_path / "report.html"
-        write_report(path, content, [(padded(n), one) for n, one in (cards or {}).items()])
+        write_report(path, content, [(padded(n), card) for n, card in (cards or {}).items()])
         return Page(path)
 
     return write
@@ -125,7 +125,7 @@ def test_missing_scores_and_nan_are_null(written):
     per_image = {padded(1): {"SPICE": float("nan")}, padded(2): {"CIDEr": 0.2, "Bleu_4": 0.25}}
     page = written(with_scores(evaluation([1, 2]), per_image=per_image))
     assert page.data["metrics"] == ["BLEU-4", "CIDEr", "SPICE"]
-    assert [one["scores"] for one in page.data["images"]] == [[None, None, None], [0.25, 0.2, None]]
+    assert [row["scores"] for row in page.data["images"]] == [[None, None, None], [0.25, 0.2, None]]
 
 
 def test_image_cards_are_embedded_by_id_with_their_attention_in_sixteen_bits(written, photo):
@@ -205,17 +205,17 @@ def test_a_missing_or_damaged_image_has_no_thumbnail(tmp_path, content):
 
 
 def test_all_pages_together_stay_small():
-    found = [
+    pages = [
         file.read_bytes()
         for file in files("a2cap.pipeline.report.templates").iterdir()
         if file.is_file()
     ]
-    assert sum(map(len, found)) <= 76_000
+    assert sum(map(len, pages)) <= 76_000
 
 
 def test_the_header_reports_the_scored_and_the_skipped_images(written):
-    found = evaluation([1], statistics={"vocabulary": 1812, "words_mean": 9.26})
-    page = written(with_scores(found, spice={"Object": 0.35}))
+    evaluated = evaluation([1], statistics={"vocabulary": 1812, "words_mean": 9.26})
+    page = written(with_scores(evaluated, spice={"Object": 0.35}))
     assert "Captions of test · 1 of 2 images, 1 skipped" in page.text("p")
     sections = ["Caption statistics", "Provenance", "1 skipped, with reasons"]
     assert page.text("summary")[:5] == ["All metrics", "How to read this", *sections]
@@ -253,8 +253,8 @@ def test_one_sentence_tells_what_was_found(written, changes, expected):
 
 def test_six_cited_metrics_have_one_row(written):
     metrics = {"Bleu_1": 0.7, "Bleu_2": 0.5, "Bleu_4": 0.27, "CIDEr": 0.8}
-    found = evaluation([1], baseline=None)
-    page = written(with_scores(found, metrics=metrics, confidence={"CIDEr": (0.7512, 0.8499)}))
+    evaluated = evaluation([1], baseline=None)
+    page = written(with_scores(evaluated, metrics=metrics, confidence={"CIDEr": (0.7512, 0.8499)}))
     assert page.text("dt")[:4] == ["BLEU-1", "BLEU-4", "CIDEr", "SPICE"]
     assert page.text("b")[:4] == ["0.700", "0.270", "0.800", "–"]
     assert "0.751–0.850" in page.text("span")
@@ -295,18 +295,18 @@ def test_without_boxes_and_groups_of_words_the_report_has_no_such_sections(writt
     page = written(evaluation([1]))
     assert not [text for text in page.text("p") if text.startswith("Attention on")]
     assert not page.all("option", value="grounding -1")
-    assert [one.get("aria-label") for one in page.all("table")] == ["Metrics", None]
+    assert [table.get("aria-label") for table in page.all("table")] == ["Metrics", None]
 
 
 def test_groups_of_words_have_a_table(written):
     groups = {"colours": frozenset({"red"}), "kinds": frozenset({"ball", "cup"})}
     references = {"1": ["a red ball"]}
-    found, blind = (
+    seeing, blind = (
         score_word_groups({"1": caption}, references, groups)
         for caption in ("a red ball", "a red cup")
     )
     baseline = Baseline({}, blind.groups, "blind")
-    page = written(evaluation([1], word_groups=found, baseline=baseline))
+    page = written(evaluation([1], word_groups=seeing, baseline=baseline))
     assert page.text("th")[-8:] == [
         *("group", "words", "precision", "recall", "F1", "blind, F1"),
         *("colours", "kinds"),

@@ -81,7 +81,7 @@ def report(tmp_path_factory):
         2: card(None, ATTENTION),
     }
     path = folder / "report.html"
-    write_report(path, EVALUATION, ((padded(n), one) for n, one in cards.items()))
+    write_report(path, EVALUATION, ((padded(n), shown) for n, shown in cards.items()))
     return path
 
 
@@ -246,8 +246,8 @@ def layer(card):
 
 def dimmed(card, *points):
     """Return the opacity of the overlay at points of the image, 0 to 255."""
-    found = layer(card)
-    return [found.getpixel((x * found.width // 640, y * found.height // 480))[3] for x, y in points]
+    shade = layer(card)
+    return [shade.getpixel((x * shade.width // 640, y * shade.height // 480))[3] for x, y in points]
 
 
 def test_the_overlay_dims_what_is_not_attended_with_the_largest_share_in_each_pixel(page):
@@ -282,10 +282,10 @@ def test_a_grid_is_dimmed_smoothly_at_once_and_neither_names_nor_boxes(tmp_path,
     light = (rows[2] - 1 / 49).clip(0) / (rows[2].max() - 1 / 49)
     values = Image.fromarray(light.reshape(7, 7))
     expected = 1 - np.asarray(values.resize((240, 240), Image.Resampling.BICUBIC)).clip(0, 1)
-    found = np.asarray(layer(shown), dtype=float) / (0.7 * 255)
-    assert found[:, :, :3].max() == 0  # black, through which the attended cells are seen
-    assert np.abs(found[:, 40:280, 3] - expected).mean() < 0.01
-    assert found[:, :38, 3] == pytest.approx(1, abs=0.01)
+    overlay = np.asarray(layer(shown), dtype=float) / (0.7 * 255)
+    assert overlay[:, :, :3].max() == 0  # black, through which the attended cells are seen
+    assert np.abs(overlay[:, 40:280, 3] - expected).mean() < 0.01
+    assert overlay[:, :38, 3] == pytest.approx(1, abs=0.01)
 
 
 def test_even_attention_is_called_so_and_dims_nothing(tmp_path, open_page):
@@ -531,7 +531,7 @@ def test_everything_fits_the_width(report, open_page, width):
     parts = page.locator(".table, .card, .folds, .tools")
     assert parts.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
     if width >= 768:  # one row of controls
-        tops = {round(one.bounding_box()["y"]) for one in page.locator(".tools > label").all()}
+        tops = {round(label.bounding_box()["y"]) for label in page.locator(".tools > label").all()}
         assert len(tops) == 1
 
 

@@ -41,8 +41,8 @@ def test_values_are_exchanged_between_all_ranks(together, count):
             "equal": [tensor.tolist() for tensor in tensors],
         }
 
-    for rank, found in enumerate(together(count, share)):
-        assert found == {
+    for rank, values in enumerate(together(count, share)):
+        assert values == {
             "rank": (rank, count, rank == 0),
             "sum": [sum(range(count)), count],
             "all": [{"rank": other} for other in range(count)],

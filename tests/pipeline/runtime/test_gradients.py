@@ -32,13 +32,13 @@ def test_gradients_are_summed_for_any_message_size(together, monkeypatch, bucket
     monkeypatch.setattr(gradients, "_BUCKET", bucket)
 
     def add(group):
-        found = [nn.Parameter(torch.zeros(size)) for size in ((2, 3), 4, (), 5)]
-        found.append(nn.Parameter(torch.zeros(2, dtype=torch.float64)))
-        for number, parameter in enumerate(found):
+        parameters = [nn.Parameter(torch.zeros(size)) for size in ((2, 3), 4, (), 5)]
+        parameters.append(nn.Parameter(torch.zeros(2, dtype=torch.float64)))
+        for number, parameter in enumerate(parameters):
             if number != 2 and (group.rank, number) != (1, 1):
                 parameter.grad = torch.full_like(parameter, 10.0**group.rank + number)
-        sum_present([found[:2], found[2:]], group)
-        return [(tuple(p.grad.shape), p.grad.unique().tolist(), p.grad.dtype) for p in found]
+        sum_present([parameters[:2], parameters[2:]], group)
+        return [(tuple(p.grad.shape), p.grad.unique().tolist(), p.grad.dtype) for p in parameters]
 
     shapes, values = [(2, 3), (4,), (), (5,), (2,)], [11.0, 2.0, 0.0, 17.0, 19.0]
     types = [torch.float32] * 4 + [torch.float64]
@@ -64,7 +64,7 @@ def test_sums_during_the_backward_pass_equal_sums_after_it_bit_for_bit(
     monkeypatch.setattr(dist, "all_reduce", send_and_note)
 
     def add(group):
-        found = []
+        both = []
         for overlap in (False, True):
             torch.manual_seed(group.rank)
             network.zero_grad()
@@ -77,8 +77,8 @@ def test_sums_during_the_backward_pass_equal_sums_after_it_bit_for_bit(
                 if overlap and group.rank < 2:
                     loss.backward()
             gradient_sum.wait()
-            found.append(torch.cat([p.grad.flatten() for p in parameters]).tolist())
-        return found, sum(sent_early)
+            both.append(torch.cat([p.grad.flatten() for p in parameters]).tolist())
+        return both, sum(sent_early)
 
     (first_found, early), *others = together(3, add)
     assert all(sums == first_found for sums, _ in others)

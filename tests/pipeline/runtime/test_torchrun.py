@@ -47,14 +47,14 @@ def test_announcements_arrive_in_order_until_the_command_of_rank_0_ends():
 
 @pytest.mark.slow
 def test_a_rank_waits_for_the_next_announcement():
-    store, found = dist.HashStore(), []
-    waiting = threading.Thread(target=lambda: found.append(next(RankGroup(store, 1).announced())))
+    store, heard = dist.HashStore(), []
+    waiting = threading.Thread(target=lambda: heard.append(next(RankGroup(store, 1).announced())))
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
     RankGroup(store, 0).announce(*WORK)
     waiting.join(20)
-    assert found == [ANNOUNCED]
+    assert heard == [ANNOUNCED]
 
 
 @pytest.fixture

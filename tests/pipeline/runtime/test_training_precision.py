@@ -45,7 +45,7 @@ def test_a_configuration_contains_the_precision_that_auto_is(monkeypatch, is_fas
     config = load_config(overrides=[*fields, "runtime.device=cpu"])
     expected = "bf16" if is_fast else "fp32"
     sections = (config.train, config.scst, config.detector)
-    assert [one.precision for one in sections] == [expected, "fp32", expected]
+    assert [section.precision for section in sections] == [expected, "fp32", expected]
     assert yaml.safe_load(config.to_yaml())["train"]["precision"] == expected
     assert config.train.model_dump().get("precision", "fp32") == expected
 

@@ -18,7 +18,7 @@ from a2cap.pipeline.stages.estimates import detector_training_disk
 from a2cap.pipeline.stages.plan import check_stages, require_runnable
 from a2cap.pipeline.upkeep import machine
 from tests.data.sources.samples import tar_bytes
-from tests.experiments import a2, copied_captioner, found, free, problems, settings, swap_words
+from tests.experiments import a2, check_of, copied_captioner, free, problems, settings, swap_words
 
 NO_IMAGES = "data.images is not set; name the folder with --set data.images=DIR"
 NO_CAPTIONS = "data.annotations is not set; name the file with --set data.annotations=FILE"
@@ -38,9 +38,9 @@ def test_an_experiment_that_can_run_has_no_problem(experiment, new):
 def test_tars_and_lists_are_images_too(new, tmp_path, name):
     (tmp_path / "s.tar").write_bytes(tar_bytes({"1.jpg": b""}))
     (tmp_path / "list.txt").write_text("1.jpg\n")
-    check = found(new(override("data.images", tmp_path / name)), "extract", "images")
+    check = check_of(new(override("data.images", tmp_path / name)), "extract", "images")
     assert (check.problem, check.text) == (None, f"those of {tmp_path / name}")
-    missing = found(new(override("data.images", tmp_path / "none.tar")), "extract", "images")
+    missing = check_of(new(override("data.images", tmp_path / "none.tar")), "extract", "images")
     assert missing.problem and "1 of 1 files" in missing.text
 
 
@@ -97,7 +97,7 @@ def test_one_problem_is_raised_as_it_is_and_several_of_a_kind_as_that_kind(
 )
 def test_a_missing_file_is_reported(new, tmp_path, field, stage, need):
     opened = new(override(field, tmp_path / "none"), "extract.boxes=detect")
-    check = found(opened, stage, need)
+    check = check_of(opened, stage, need)
     missing = f"file of {field} not found: {str(tmp_path / 'none')!r}; check the path"
     assert (check.state, check.text) == ("problem", missing)
 
@@ -117,7 +117,7 @@ def test_a_missing_file_is_reported(new, tmp_path, field, stage, need):
 def test_what_the_report_reads_last_is_read_before_any_work(new, tmp_path, field, need, message):
     path = tmp_path / "other.json"
     path.write_text("{}")
-    check = found(new(override(field, path), "extract.boxes=detect"), "evaluate", need)
+    check = check_of(new(override(field, path), "extract.boxes=detect"), "evaluate", need)
     assert check.state == "problem"
     assert check.text.startswith(message.format(repr(str(path))))
 
@@ -156,7 +156,7 @@ def test_a_member_of_an_ensemble_with_another_vocabulary_is_a_problem(
     (member / "model.safetensors").write_bytes(b"never read")
     changed = "train.seed=0" if trained else "train.seed=5"
     opened = experiment.open(override("evaluate.ensemble", (member,)), changed)
-    check = found(opened, "evaluate", "ensemble")
+    check = check_of(opened, "evaluate", "ensemble")
     assert (check.state, check.text) == (
         "problem",
         f"vocabulary of {str(member)!r} is {other[:12]}, that of "
@@ -170,7 +170,7 @@ def test_instances_are_needed_only_if_attention_is_compared(new, tmp_path):
     gone = override("data.instances", tmp_path / "none.json")
     for unread in ("data.instances=null", "evaluate.attention=none"):
         opened = new(gone, "extract.boxes=detect", unread)
-        assert found(opened, "evaluate", "instances").text == "none"
+        assert check_of(opened, "evaluate", "instances").text == "none"
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_a_stage_has_only_its_own_needs(new, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_problem_that_follows_from_another_is_not_reported_twice(new):
-    check = found(new("extract.weights=null"), "extract", "disk")
+    check = check_of(new("extract.weights=null"), "extract", "disk")
     assert (check.state, check.text) == ("unknown", "unknown until the other problems are fixed")
     assert len(problems(new("extract.weights=null"))) == 1
     assert len(problems(new("data.images=null"))) == 1
@@ -216,7 +216,7 @@ def test_images_without_a_file_are_counted_with_an_example_before_any_work(
         "them, else they are left out"
     )
     for stage in ("extract", "preprocess", "evaluate"):
-        check = found(new(*overrides), stage, "images")
+        check = check_of(new(*overrides), stage, "images")
         assert (check.state, check.text, check.problem) == ("warning", doubt, None)
     with new(*overrides) as opened:
         require_runnable(opened, ["preprocess"])  # which reads no image
@@ -347,9 +347,9 @@ def test_warnings_are_listed_after_problems_and_logged_before_a_run(new, tmp_pat
         ("preprocess", "length", length),
         ("train-xe", "schedule", schedule),
     ):
-        check = found(new(*overrides), stage, need)
+        check = check_of(new(*overrides), stage, need)
         assert (check.state, check.text, check.problem) == ("warning", text, None)
-    open_ended = found(new(*overrides, "preprocess.eos_after_cut=false"), "preprocess", "length")
+    open_ended = check_of(new(*overrides, "preprocess.eos_after_cut=false"), "preprocess", "length")
     assert open_ended.text.endswith("and are cut; raise preprocess.max_length")
     with new(*overrides) as opened:
         require_runnable(opened, ["preprocess", "train-xe"])
@@ -365,7 +365,7 @@ def test_warnings_are_listed_after_problems_and_logged_before_a_run(new, tmp_pat
     ],
 )
 def test_a_warm_up_of_at_most_half_of_all_updates_is_right(new, overrides, found_text):
-    check = found(new(*overrides), "train-xe", "schedule")
+    check = check_of(new(*overrides), "train-xe", "schedule")
     assert (check.state, check.text) == ("ok", found_text)
 
 
@@ -388,13 +388,13 @@ def test_the_doctor_reports_if_spice_will_run_and_its_absence_is_not_a_problem(n
         "will not run, exit code 3: SPICE needs its parser and Rhino; "
         'run "a2 weights fetch spice" first'
     )
-    left_out = found(new("evaluate.spice=auto"), "evaluate", "spice")
+    left_out = check_of(new("evaluate.spice=auto"), "evaluate", "spice")
     assert (left_out.state, left_out.text.partition(": ")[0]) == ("ok", "left out")
-    check = found(new("evaluate.spice=true"), "evaluate", "spice")
+    check = check_of(new("evaluate.spice=true"), "evaluate", "spice")
     assert (check.state, check.text) == ("ok", needs)
-    assert found(new(), "evaluate", "spice").text == "not requested"
+    assert check_of(new(), "evaluate", "spice").text == "not requested"
     monkeypatch.setattr("a2cap.pipeline.metrics.spice.spice_jars", list)
-    assert found(new("evaluate.spice=true"), "evaluate", "spice").text == "ready"
+    assert check_of(new("evaluate.spice=true"), "evaluate", "spice").text == "ready"
 
 
 # --- a detector's training ----------------------------------------------------------------------
@@ -414,13 +414,13 @@ def of_detector(opened, **options):
 
 @pytest.mark.slow
 def test_the_inputs_of_a_detector_s_training_are_checked(labelled, tmp_path):
-    found = of_detector(detector_plan(labelled, tmp_path / "new"))
+    text_of = of_detector(detector_plan(labelled, tmp_path / "new"))
     labels = [str(labelled.folder / name / "instances.json") for name in ("train", "val")]
-    assert found["labels"] == ", ".join(labels)
-    assert found["labelled images"] == ("12 in detector.images, 6 in detector.validation_images")
-    assert found["start"] == "random"
-    assert found["disk"].startswith("checkpoints take at least 9.5 MB, ")
-    assert found["folder"] == str(tmp_path / "new")
+    assert text_of["labels"] == ", ".join(labels)
+    assert text_of["labelled images"] == ("12 in detector.images, 6 in detector.validation_images")
+    assert text_of["start"] == "random"
+    assert text_of["disk"].startswith("checkpoints take at least 9.5 MB, ")
+    assert text_of["folder"] == str(tmp_path / "new")
 
 
 def test_a_start_that_is_not_a_weights_file_is_reported_before_any_work(labelled, tmp_path):

@@ -83,8 +83,8 @@ def test_captions_of_a_language_are_the_same_after_their_words(tmp_path, languag
     rows.append({**rows[0], "image": "21.jpg", "split": "val"})
     file = tmp_path / "captions.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    found = read_annotations(file)
-    assert preprocess(CONFIG, found, file, tmp_path, EventLog(tmp_path)) == []
+    annotations = read_annotations(file)
+    assert preprocess(CONFIG, annotations, file, tmp_path, EventLog(tmp_path)) == []
 
     vocabulary = Vocabulary.load(tmp_path / VOCABULARY)
     captions = CaptionFile(tmp_path / CAPTIONS)

@@ -30,8 +30,8 @@ def run(tmp_path):
     directory.mkdir()
 
     def preprocess_into(annotations, config=CONFIG, split_list=None):
-        found = read_annotations(annotations, split_list=split_list)
-        return preprocess(config, found, annotations, directory, EventLog(directory))
+        read = read_annotations(annotations, split_list=split_list)
+        return preprocess(config, read, annotations, directory, EventLog(directory))
 
     preprocess_into.directory = directory
     return preprocess_into
@@ -147,8 +147,8 @@ def test_references_are_the_first_captions_by_id(run, tmp_path, quick):
     path.write_text(json.dumps({"images": images, "annotations": annotations}))
     splits.write_text("1 train\n2 val\n")
     run(path, CONFIG.model_copy(update={"references": 2}), splits)
-    found = load_reference_tokens(run.directory / REFERENCES)
-    assert found["000000000002"] == ["first.", "second."]
+    tokens = load_reference_tokens(run.directory / REFERENCES)
+    assert tokens["000000000002"] == ["first.", "second."]
 
 
 def test_images_that_are_not_in_the_split_list_are_not_reported(run, experiment, tmp_path, quick):
@@ -206,8 +206,8 @@ def test_a_folder_of_images_with_text_files_needs_only_a_split(tmp_path):
     answer = a2("preprocess", *options)
     assert (answer.exit_code, answer.exception) == (0, None), answer.output
     [captions] = (tmp_path / "artifacts").glob("preprocess/*/captions.h5")
-    found = CaptionFile(captions)
-    assert [len(found.image_ids(split)) for split in ("train", "val", "test")] == [8, 1, 1]
+    captions_file = CaptionFile(captions)
+    assert [len(captions_file.image_ids(split)) for split in ("train", "val", "test")] == [8, 1, 1]
     assert "nothing to do" in a2("preprocess", *options).stdout
     (folder / "3.txt").write_text("A cat.")
     assert "nothing to do" not in a2("preprocess", *options).stdout

@@ -13,7 +13,7 @@ from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages import plan
 from a2cap.pipeline.stages.estimates import training_disk
 from a2cap.pipeline.stages.plan import Plan, require_runnable
-from tests.experiments import TRANSIENT, found, free, problems
+from tests.experiments import TRANSIENT, check_of, free, problems
 
 # --- disk ---------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ def test_features_take_images_times_regions_times_width(new, monkeypatch):
 def test_an_existing_result_needs_no_disk_space(experiment, monkeypatch):
     free(monkeypatch, 0)
     assert problems(experiment.open()) == []
-    assert found(experiment.open(), "extract", "disk").text == "the result exists"
+    assert check_of(experiment.open(), "extract", "disk").text == "the result exists"
     [problem] = problems(experiment.open(), "extract", force=True)
     assert problem.startswith("disk too small for features: ")
 
@@ -50,9 +50,9 @@ def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp
     def opened():
         return experiment.open("train.seed=5", artifacts=artifacts)
 
-    with opened() as found:
-        key = found.stage("train-xe").made_from.key
-        needed = training_disk(Plan(found).parameters)
+    with opened() as experiment_opened:
+        key = experiment_opened.stage("train-xe").made_from.key
+        needed = training_disk(Plan(experiment_opened).parameters)
     free(monkeypatch, 0)
     assert len(problems(opened(), "train-xe")) == 1
     checkpoints = artifacts / "train-xe" / f"{key}.partial" / "checkpoints"
@@ -62,7 +62,7 @@ def test_the_files_of_an_unfinished_training_count_as_free_space(experiment, tmp
 
 
 def given_boxes(opened):
-    return [one.boxes for one in read_instances(opened.config.data.instances).values()]
+    return [instances.boxes for instances in read_instances(opened.config.data.instances).values()]
 
 
 MANY = ("extract.boxes=detect", "extract.min_regions=100", "extract.proposals=100")
@@ -110,14 +110,16 @@ def test_models_that_exceed_the_memory_are_rejected(new, memory):
     ]
     memory(10**9)
     assert problems(new()) == []
-    assert found(new(), "train-xe", "memory").text == ("training takes about 11.9 MB, 1.0 GB free")
+    assert check_of(new(), "train-xe", "memory").text == (
+        "training takes about 11.9 MB, 1.0 GB free"
+    )
 
 
 @pytest.mark.slow
 def test_unknown_memory_rejects_nothing(new, memory):
     memory(None)
     assert problems(new()) == []
-    assert found(new(), "extract", "memory").text == (
+    assert check_of(new(), "extract", "memory").text == (
         "the detector takes about 19.4 MB; the system hides its free memory"
     )
 
@@ -165,5 +167,5 @@ def test_the_folder_of_a_result_must_be_writable(new, monkeypatch):
 
 @pytest.mark.slow
 def test_the_folder_of_a_named_output_is_checked(new, tmp_path):
-    check = found(new(), "extract", "folder", output=tmp_path / "some" / "store")
+    check = check_of(new(), "extract", "folder", output=tmp_path / "some" / "store")
     assert check.text == str(tmp_path)

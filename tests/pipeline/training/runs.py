@@ -35,8 +35,8 @@ DETECTOR = ("detector.safetensors", "figures.json", "names.json")
 
 def run_in(folder: Path, runtime: RuntimeConfig, **inputs: Path) -> TrainingRun:
     """Return the run of a training on the current ranks, with inputs that nothing checks."""
-    found = Inputs({name: Input(path, "") for name, path in inputs.items()})
-    return TrainingRun(folder, found, EventLog(folder), runtime)
+    unchecked = Inputs({name: Input(path, "") for name, path in inputs.items()})
+    return TrainingRun(folder, unchecked, EventLog(folder), runtime)
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ def without_speed(directory: Path) -> list[dict[str, float]]:
 
 def events(directory: Path, kind: str) -> list[dict[str, Any]]:
     """Return the events of one kind."""
-    found = map(json.loads, (directory / "events.jsonl").read_text().splitlines())
-    return [event for event in found if event["event"] == kind]
+    lines = map(json.loads, (directory / "events.jsonl").read_text().splitlines())
+    return [event for event in lines if event["event"] == kind]
 
 
 def checkpoint_steps(directory: Path) -> list[int]:
@@ -125,24 +125,24 @@ def checkpoint_steps(directory: Path) -> list[int]:
 
 def last_checkpoint(directory: Path) -> Checkpoint:
     """Return the newest checkpoint."""
-    found = Checkpoints(directory / "checkpoints").latest()
-    assert found is not None
-    return found
+    checkpoint = Checkpoints(directory / "checkpoints").latest()
+    assert checkpoint is not None
+    return checkpoint
 
 
-def assert_equal_results(one: Path, other: Path) -> None:
+def assert_equal_results(first: Path, second: Path) -> None:
     """Compare outputs, metrics and last checkpoints bit for bit."""
-    names = CAPTIONER if (one / "model.json").exists() else DETECTOR
+    names = CAPTIONER if (first / "model.json").exists() else DETECTOR
     for name in names:
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    assert without_speed(one) == without_speed(other)
-    found, expected = last_checkpoint(one), last_checkpoint(other)
-    assert found.step == expected.step
-    torch.testing.assert_close(found.tensors, expected.tensors, rtol=0, atol=0)
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    assert without_speed(first) == without_speed(second)
+    actual, expected = last_checkpoint(first), last_checkpoint(second)
+    assert actual.step == expected.step
+    torch.testing.assert_close(actual.tensors, expected.tensors, rtol=0, atol=0)
     for name in ("optimizer", "random"):
-        states = (found.state[name], expected.state[name])
+        states = (actual.state[name], expected.state[name])
         torch.testing.assert_close(*map(_tensors, states), rtol=0, atol=0)
-    assert _python_states(found) == _python_states(expected)
+    assert _python_states(actual) == _python_states(expected)
 
 
 def _python_states(checkpoint: Checkpoint) -> list[object]:

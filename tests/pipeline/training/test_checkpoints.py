@@ -48,15 +48,15 @@ def test_a_loaded_checkpoint_equals_the_saved_one(checkpoints, caplog):
     assert checkpoints.latest() is None
     assert not caplog.records
     save(checkpoints, 3)
-    found = checkpoints.latest()
-    assert found.step == 3
+    checkpoint = checkpoints.latest()
+    assert checkpoint.step == 3
     tensors = {
         "weight": torch.tensor([[3.0, 6.0], [4.0, 7.0], [5.0, 8.0]]),
         "step": torch.tensor(3),
     }
-    torch.testing.assert_close(found.tensors, tensors, rtol=0, atol=0)
-    assert found.state["position"] == {"step": 3, "loss": 1.0}
-    assert found.state["moments"].tolist() == [3, 3, 3]
+    torch.testing.assert_close(checkpoint.tensors, tensors, rtol=0, atol=0)
+    assert checkpoint.state["position"] == {"step": 3, "loss": 1.0}
+    assert checkpoint.state["moments"].tolist() == [3, 3, 3]
 
 
 @pytest.mark.slow
@@ -205,11 +205,11 @@ def test_the_state_of_a_whole_training_loads_as_weights_only(checkpoints):
 def test_equal_states_are_equal_bytes_in_any_folder(tmp_path):
     for folder in ("one", "another place"):
         save(Checkpoints(tmp_path / folder), 5)
-    one, other = (
+    first, second = (
         [(tmp_path / folder / "step-00000005" / name).read_bytes() for name in FILES]
         for folder in ("one", "another place")
     )
-    assert one == other
+    assert first == second
 
 
 def draws():
@@ -245,9 +245,9 @@ def test_the_rng_states_of_existing_gpus_are_restored(monkeypatch, now):
 
 
 def test_the_environment_names_what_exact_resume_depends_on(monkeypatch):
-    found = environment(torch.device("cpu"), ranks=3)
-    assert found.keys() == {"torch", "numpy", "device", "threads", "processes"}
-    assert (found["torch"], found["processes"]) == (torch.__version__, "3")
-    assert found["threads"] == str(torch.get_num_threads())
+    facts = environment(torch.device("cpu"), ranks=3)
+    assert facts.keys() == {"torch", "numpy", "device", "threads", "processes"}
+    assert (facts["torch"], facts["processes"]) == (torch.__version__, "3")
+    assert facts["threads"] == str(torch.get_num_threads())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
     assert environment(torch.device("cuda", 1), ranks=1)["device"] == "GPU 1"

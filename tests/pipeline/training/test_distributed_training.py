@@ -31,30 +31,30 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork:Deprec
 KEY_BIAS = re.compile(r"(key_value|query_key_value)\.bias")
 
 
-def assert_close_results(one, other):
+def assert_close_results(ours, theirs):
     """Compare losses and tensors except biases of keys: no loss depends on them, so Adam turns
     the rounding of their gradient into full steps."""
-    for line, its in zip(without_speed(one), without_speed(other), strict=True):
+    for line, its in zip(without_speed(ours), without_speed(theirs), strict=True):
         assert line == pytest.approx(its, rel=1e-4)
-    found, expected = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
-    for name in (name for name in found if not KEY_BIAS.search(name)):
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-5, msg=name)
+    mine, expected = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
+    for name in (name for name in mine if not KEY_BIAS.search(name)):
+        torch.testing.assert_close(mine[name], expected[name], rtol=0, atol=1e-5, msg=name)
 
 
 def test_two_ranks_train_as_one_on_the_same_batches(train, together, tmp_path):
     settings = ("model.dropout=0", "train.lr=0.1", "train.accumulate=2", "train.grouping=caption")
     alone = train(tmp_path / "alone", *settings)
-    found = tmp_path / "together"
-    assert together(2, lambda _: outcome(lambda: train(found, *settings))) == [None, None]
-    assert_close_results(found, alone)
+    joint = tmp_path / "together"
+    assert together(2, lambda _: outcome(lambda: train(joint, *settings))) == [None, None]
+    assert_close_results(joint, alone)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted_ranks(train, together, tmp_path_factory):
     """Train with two ranks and dropout, without interruption."""
-    found = tmp_path_factory.mktemp("together") / "uninterrupted"
-    assert together(2, lambda _: outcome(lambda: train(found))) == [None, None]
-    return found
+    result = tmp_path_factory.mktemp("together") / "uninterrupted"
+    assert together(2, lambda _: outcome(lambda: train(result))) == [None, None]
+    return result
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_signal_to_one_rank_stops_all_and_they_resume_exactly(
     request, training, together, tmp_path, signals, kind, stops
 ):
     train, _ = training(kind)
-    found = tmp_path / "stopped"
+    result = tmp_path / "stopped"
     if kind == "cross-entropy":
         alone = request.getfixturevalue("uninterrupted_ranks")
     else:
@@ -74,13 +74,13 @@ def test_a_signal_to_one_rank_stops_all_and_they_resume_exactly(
     for rank, step in stops:
         signals.clear()
         signals[rank, step] = [signal.SIGTERM]
-        ended = together(2, lambda _: outcome(lambda: train(found)))
+        ended = together(2, lambda _: outcome(lambda: train(result)))
         assert ended == [signal.SIGTERM] * 2
-        assert Checkpoints(found / "checkpoints").steps()[-1] == step
-        assert not list(found.glob("*.safetensors"))
+        assert Checkpoints(result / "checkpoints").steps()[-1] == step
+        assert not list(result.glob("*.safetensors"))
     signals.clear()
-    assert together(2, lambda _: outcome(lambda: train(found))) == [None, None]
-    assert_equal_results(found, alone)
+    assert together(2, lambda _: outcome(lambda: train(result))) == [None, None]
+    assert_equal_results(result, alone)
 
 
 @pytest.mark.parametrize(
@@ -98,19 +98,19 @@ def test_a_signal_during_the_exchange_stops_the_ranks_at_the_next_one(
     def agree_and_signal(self, stop):
         nonlocal agreements
         agreements += 1
-        found = agree(self, stop)
+        stopped = agree(self, stop)
         if (self.rank, agreements) == (0, agreement):
             signal.raise_signal(signal.SIGTERM)
-        return found
+        return stopped
 
-    found = tmp_path / "stopped"
+    result = tmp_path / "stopped"
     with monkeypatch.context() as patch:
         patch.setattr(Ranks, "agree_to_stop", agree_and_signal)
-        ended = together(2, lambda _: outcome(lambda: train(found)))
+        ended = together(2, lambda _: outcome(lambda: train(result)))
     assert ended == [signal.SIGTERM, others]
-    assert Checkpoints(found / "checkpoints").steps()[-1] == step
-    assert together(2, lambda _: outcome(lambda: train(found))) == [None, None]
-    assert_equal_results(found, uninterrupted_ranks)
+    assert Checkpoints(result / "checkpoints").steps()[-1] == step
+    assert together(2, lambda _: outcome(lambda: train(result))) == [None, None]
+    assert_equal_results(result, uninterrupted_ranks)
 
 
 def test_each_rank_draws_its_own_dropout(uninterrupted_ranks):
@@ -122,20 +122,20 @@ def test_each_rank_draws_its_own_dropout(uninterrupted_ranks):
 
 def test_another_number_of_ranks_resumes_and_warns(train, together, tmp_path, signals, caplog):
     settings = ("model.dropout=0", "train.lr=0.1")
-    alone, found = train(tmp_path / "alone", *settings), tmp_path / "changed"
+    alone, result = train(tmp_path / "alone", *settings), tmp_path / "changed"
     signals[0, 5] = [signal.SIGINT]
-    ended = together(2, lambda _: outcome(lambda: train(found, *settings)))
+    ended = together(2, lambda _: outcome(lambda: train(result, *settings)))
     assert ended == [signal.SIGINT] * 2
     signals[0, 8] = [signal.SIGINT]
-    assert outcome(lambda: train(found, *settings)) == signal.SIGINT
+    assert outcome(lambda: train(result, *settings)) == signal.SIGINT
     assert (
         "train: processes 2 -> 1 since the checkpoint; the result will not equal that of an "
         "uninterrupted run bit for bit"
     ) in caplog.messages
     signals.clear()
-    assert together(3, lambda _: outcome(lambda: train(found, *settings))) == [None] * 3
-    assert {path.name for path in found.iterdir()} == {path.name for path in alone.iterdir()}
-    assert_close_results(found, alone)
+    assert together(3, lambda _: outcome(lambda: train(result, *settings))) == [None] * 3
+    assert {path.name for path in result.iterdir()} == {path.name for path in alone.iterdir()}
+    assert_close_results(result, alone)
 
 
 def test_a_loss_that_is_not_finite_ends_all_ranks_and_names_the_images_of_all(
@@ -150,12 +150,12 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_and_names_the_images_of_all(
         return replace(losses, caption=losses.caption * torch.nan) if broken else losses
 
     monkeypatch.setattr(cross_entropy, "two_losses", poisoned)
-    found = tmp_path / "poisoned"
-    one, other = together(2, lambda _: outcome(lambda: train(found)))
-    assert one == other
-    assert one.startswith("loss is not finite at step 6: loss nan, mask_loss -")
-    assert len(re.search(r"\(images (.*)\);", one)[1].split(", ")) == 2
-    assert Checkpoints(found / "checkpoints").latest().step == 4
+    result = tmp_path / "poisoned"
+    first, second = together(2, lambda _: outcome(lambda: train(result)))
+    assert first == second
+    assert first.startswith("loss is not finite at step 6: loss nan, mask_loss -")
+    assert len(re.search(r"\(images (.*)\);", first)[1].split(", ")) == 2
+    assert Checkpoints(result / "checkpoints").latest().step == 4
 
 
 def test_a_rank_that_dies_ends_the_others_with_an_error(train, together, tmp_path, monkeypatch):
@@ -167,12 +167,12 @@ def test_a_rank_that_dies_ends_the_others_with_an_error(train, together, tmp_pat
         return update(self, parts, number)
 
     monkeypatch.setattr(CrossEntropyUpdater, "step", die)
-    found = tmp_path / "died"
-    one, other = together(2, lambda _: outcome(lambda: train(found)))
-    assert other == "its disk is gone"
-    assert one.startswith("rank 0 of 2 lost the others (")
-    assert one.endswith("); read their error messages, then run the same command again")
-    assert Checkpoints(found / "checkpoints").latest().step == 4
+    result = tmp_path / "died"
+    first, second = together(2, lambda _: outcome(lambda: train(result)))
+    assert second == "its disk is gone"
+    assert first.startswith("rank 0 of 2 lost the others (")
+    assert first.endswith("); read their error messages, then run the same command again")
+    assert Checkpoints(result / "checkpoints").latest().step == 4
 
 
 def start_torchrun(experiment, artifacts, *overrides, ranks=2, restarts=0):
@@ -222,6 +222,6 @@ def test_under_torchrun_stopped_and_killed_ranks_resume_exactly(
     printed, printed_errors = ended.communicate(timeout=600)
     assert ended.returncode == 0, printed_errors
     assert printed.startswith("train-xe: done in")
-    found = artifacts / "train-xe" / key
-    assert len(events(found, "resume")) == 2
-    assert_equal_results(found, alone)
+    result = artifacts / "train-xe" / key
+    assert len(events(result, "resume")) == 2
+    assert_equal_results(result, alone)

@@ -48,8 +48,8 @@ def after(folder, before, now, **options):
     """Return the stage of a configuration after the training of another, and that one's name."""
     name = finish(folder, before, **options)
     score = "CIDEr" if isinstance(now, TrainConfig) else "AP50"
-    found = continued(stage_of(now), folder, now, score=score, rate_falls=score == "AP50")
-    return found, name
+    stage = continued(stage_of(now), folder, now, score=score, rate_falls=score == "AP50")
+    return stage, name
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def after(folder, before, now, **options):
     ],
 )
 def test_a_training_that_would_end_at_the_same_epoch_is_not_made_again(tmp_path, before, now):
-    found, name = after(tmp_path, trained(**before), trained(**now))
-    assert (found.made_from.key, found.note) == (name, "")
+    stage, name = after(tmp_path, trained(**before), trained(**now))
+    assert (stage.made_from.key, stage.note) == (name, "")
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_a_training_that_would_end_at_the_same_epoch_is_not_made_again(tmp_path,
     ],
 )
 def test_only_a_longer_training_continues_and_from_the_last_epoch(tmp_path, before, now, epoch):
-    found, name = after(tmp_path, trained(**before), trained(**now))
-    assert found.note == (f"continues from epoch {epoch} of {name}" if epoch else "")
-    assert found.made_from == stage_of(trained(**now)).made_from
-    assert (found.begin is None) == (epoch is None)
+    stage, name = after(tmp_path, trained(**before), trained(**now))
+    assert stage.note == (f"continues from epoch {epoch} of {name}" if epoch else "")
+    assert stage.made_from == stage_of(trained(**now)).made_from
+    assert (stage.begin is None) == (epoch is None)
 
 
 def test_a_training_that_cannot_continue_says_why(tmp_path):
@@ -99,9 +99,9 @@ def test_a_record_that_is_not_whole_is_no_training_to_go_on_from(tmp_path, conte
     path.write_text(path.read_text().split("\n")[0] if content is None else content)
     for epochs in (1, 3):
         config = trained(epochs=epochs)
-        found = continued(stage_of(config), tmp_path, config, score="CIDEr")
-        assert found.made_from == stage_of(config).made_from
-        assert found.note == f"starts over: metrics.jsonl of {name} is damaged"
+        stage = continued(stage_of(config), tmp_path, config, score="CIDEr")
+        assert stage.made_from == stage_of(config).made_from
+        assert stage.note == f"starts over: metrics.jsonl of {name} is damaged"
 
 
 def test_the_longest_of_several_trainings_continues(tmp_path):
@@ -109,8 +109,8 @@ def test_the_longest_of_several_trainings_continues(tmp_path):
     finish(tmp_path, trained(epochs=1))
     (tmp_path / "0123456789ab").mkdir()
     (tmp_path / "0123456789ab" / "manifest.json").write_text("damaged")
-    found, name = after(tmp_path, trained(epochs=3), trained(epochs=4))
-    assert found.note == f"continues from epoch 3 of {name}"
+    stage, name = after(tmp_path, trained(epochs=3), trained(epochs=4))
+    assert stage.note == f"continues from epoch 3 of {name}"
 
 
 def test_a_killed_copy_is_made_again_and_force_starts_over(tmp_path):
@@ -138,15 +138,15 @@ def test_a_continued_training_ends_as_one_long_run_even_if_it_is_stopped(
 ):
     train, uninterrupted = training(kind)
     first = train(tmp_path / "first", "train.epochs=1", "scst.epochs=1", "train.checkpoint_every=5")
-    found = tmp_path / "continued"
-    found.mkdir()
-    copy_training(first, found)
+    result = tmp_path / "continued"
+    result.mkdir()
+    copy_training(first, result)
     signals[0, 9] = [signal.SIGTERM]
-    assert outcome(lambda: train(found)) == signal.SIGTERM
+    assert outcome(lambda: train(result)) == signal.SIGTERM
     signals.clear()
-    train(found)
-    assert [event["step"] for event in events(found, "resume")] == [6, 9]
-    assert_equal_results(found, uninterrupted)
+    train(result)
+    assert [event["step"] for event in events(result, "resume")] == [6, 9]
+    assert_equal_results(result, uninterrupted)
 
 
 def test_the_stage_continues_from_the_finished_result(copy, caplog):

@@ -14,7 +14,7 @@ def curve(*scores, start=None):
 
 
 @pytest.mark.parametrize(
-    ("found", "summary", "sentences"),
+    ("curve", "summary", "sentences"),
     [
         (
             curve(0.5, 0.25, 0.25),
@@ -36,8 +36,8 @@ def curve(*scores, start=None):
         (LearningCurve([{"epoch": 1, "step": 1, "loss": 2.0}]), "not validated", ""),
     ],
 )
-def test_the_best_epoch_is_told_as_a_sentence(found, summary, sentences):
-    assert (found.summary, found.sentences) == (summary, sentences)
+def test_the_best_epoch_is_told_as_a_sentence(curve, summary, sentences):
+    assert (curve.summary, curve.sentences) == (summary, sentences)
 
 
 def test_equal_scores_are_decided_by_the_validation_loss_as_in_training():
@@ -51,9 +51,9 @@ def test_equal_scores_are_decided_by_the_validation_loss_as_in_training():
 def test_what_selects_is_shown_before_cider(tmp_path):
     line = {"epoch": 1, "step": 2, "loss": 3.0, "CIDEr": 0.5, "likelihood": 0.25, "lr": 0.1}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line))
-    found = LearningCurve.read(tmp_path)
-    assert (found.score, found.figures) == ("likelihood", ["loss", "likelihood", "CIDEr", "lr"])
-    assert found.lines == [
+    curve = LearningCurve.read(tmp_path)
+    assert (curve.score, curve.figures) == ("likelihood", ["loss", "likelihood", "CIDEr", "lr"])
+    assert curve.lines == [
         "epoch  loss  likelihood  CIDEr   lr",
         "   1*     3        0.25    0.5  0.1",
     ]
@@ -66,12 +66,12 @@ def test_what_is_no_finite_number_is_left_out(tmp_path):
         '{"epoch": "three", "step": 6, "CIDEr": 0.75}',
     )
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    found = LearningCurve.read(tmp_path)
-    assert found.epochs == [
+    curve = LearningCurve.read(tmp_path)
+    assert curve.epochs == [
         {"epoch": 1, "step": 2, "CIDEr": 0.5},
         {"epoch": 2, "step": 4, "CIDEr": 0.25},
     ]
-    assert found.summary == "best at epoch 1 of 2"
+    assert curve.summary == "best at epoch 1 of 2"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"epoch": 0, "step": 0, "CIDEr": 1}', None])

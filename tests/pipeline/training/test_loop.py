@@ -97,11 +97,11 @@ def test_longer_training_describes_the_validation_scenes(experiment, tmp_path):
     train = CaptionerTraining(experiment.config_file, *folders)
     sizes = ("model.width=32", "model.feed_forward=64", "train.batch_size=8")
     rate = ("train.schedule=constant", "train.lr=0.003")
-    found = metrics(
+    epochs = metrics(
         train(tmp_path / "longer", "train.epochs=10", "train.patience=10", *sizes, *rate)
     )
-    assert sum(line["CIDEr"] for line in found[-5:]) / 5 > 0.9
-    assert found[-1]["loss"] < 0.9
+    assert sum(line["CIDEr"] for line in epochs[-5:]) / 5 > 0.9
+    assert epochs[-1]["loss"] < 0.9
 
 
 VALIDATED = ("validation_loss", "CIDEr")
@@ -115,10 +115,10 @@ METRICS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", METRICS)
 def test_metrics_have_one_line_per_epoch(training, kind):
-    found = metrics(training(kind)[1])
+    epochs = metrics(training(kind)[1])
     epoch = 3 if kind == "detector" else 6
-    assert [(line["epoch"], line["step"]) for line in found] == [(1, epoch), (2, 2 * epoch)]
-    assert all(list(line) == ["epoch", "step", *METRICS[kind]] for line in found)
+    assert [(line["epoch"], line["step"]) for line in epochs] == [(1, epoch), (2, 2 * epoch)]
+    assert all(list(line) == ["epoch", "step", *METRICS[kind]] for line in epochs)
 
 
 @pytest.mark.slow
@@ -129,9 +129,9 @@ def test_tensorboard_has_speed_and_divergence_of_each_epoch(uninterrupted):
     assert layers
     assert {"validation/CIDEr", "train/tokens_per_second"} <= set(names)
     for name in layers:
-        found = board.Scalars(name)
-        assert [entry.step for entry in found] == [6, 12]
-        assert all(0 <= entry.value <= math.log(2) for entry in found)
+        entries = board.Scalars(name)
+        assert [entry.step for entry in entries] == [6, 12]
+        assert all(0 <= entry.value <= math.log(2) for entry in entries)
 
 
 @pytest.mark.slow
@@ -156,10 +156,10 @@ def scored(monkeypatch, *scores):
 
 def test_the_best_epoch_is_saved_and_not_the_last(train, tmp_path, monkeypatch):
     scored(monkeypatch, 0.7, 0.4)
-    found = train(tmp_path / "best")
-    checkpoints = Checkpoints(found / "checkpoints")
+    result = train(tmp_path / "best")
+    checkpoints = Checkpoints(result / "checkpoints")
     assert checkpoints.steps() == [6, 12]  # the best, and the last to go on from
-    saved = load_file(found / "model.safetensors")
+    saved = load_file(result / "model.safetensors")
     best, last = checkpoints.load(6).tensors, checkpoints.load(12).tensors
     assert saved.keys() == best.keys()
     assert all(torch.equal(saved[name], best[name]) for name in best)
@@ -170,12 +170,12 @@ def test_the_best_epoch_is_saved_and_not_the_last(train, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("patience", "scores"), [(1, [0.5, 0.4]), (2, [0.1, 0.0, 0.5, 0.4, 0.45])])
 def test_training_ends_when_patience_runs_out(train, tmp_path, monkeypatch, patience, scores):
     scored(monkeypatch, *scores)
-    found = train(
+    result = train(
         tmp_path / "early", f"train.patience={patience}", *NINE_EPOCHS, "train.batch_size=16"
     )
-    assert [line["CIDEr"] for line in metrics(found)] == scores
+    assert [line["CIDEr"] for line in metrics(result)] == scores
     best = scores.index(max(scores)) + 1
-    assert load_file(found / "model.safetensors")["schedule_step"].item() == 2 * best
+    assert load_file(result / "model.safetensors")["schedule_step"].item() == 2 * best
 
 
 def test_a_training_without_any_score_keeps_its_lowest_loss_and_says_so(
@@ -183,14 +183,14 @@ def test_a_training_without_any_score_keeps_its_lowest_loss_and_says_so(
 ):
     scored(monkeypatch, 0.0, 0.0, 0.0)
     with caplog.at_level("INFO", "a2cap.pipeline.training.loop"):
-        found = train(
+        result = train(
             tmp_path / "none", "train.patience=1", "train.epochs=3", "train.batch_size=16"
         )
-    lines = metrics(found)
+    lines = metrics(result)
     best = min(lines, key=lambda line: line["validation_loss"])
     assert len(lines) == 3
-    assert load_file(found / "model.safetensors")["schedule_step"].item() == best["step"]
-    summary = TrainingSummary.read(found)
+    assert load_file(result / "model.safetensors")["schedule_step"].item() == best["step"]
+    summary = TrainingSummary.read(result)
     assert summary.patience is None
     assert (summary.epochs, summary.best_epoch, summary.score) == (3, best["epoch"], 0)
     assert summary.data == {"images": 32, "captions": 160}
@@ -229,8 +229,8 @@ def test_max_validation_images_limits_the_decoded_images(train, tmp_path, monkey
 @pytest.mark.slow
 def test_progress_events_contain_the_step_and_the_total(train, tmp_path, monkeypatch):
     monkeypatch.setattr("a2cap.pipeline.training.training_parts._SECONDS_BETWEEN_EVENTS", 0.0)
-    found = events(train(tmp_path / "events"), "progress")
-    assert [(event["step"], event["total"]) for event in found if "step" in event] == [
+    progress = events(train(tmp_path / "events"), "progress")
+    assert [(event["step"], event["total"]) for event in progress if "step" in event] == [
         (step, STEPS) for step in range(1, STEPS + 1)
     ]
 
@@ -291,16 +291,16 @@ def test_a_loss_that_is_not_finite_is_reported_and_keeps_the_last_good_checkpoin
 @pytest.mark.slow
 def test_a_damaged_best_checkpoint_is_not_replaced_by_another(train, tmp_path, monkeypatch):
     scored(monkeypatch, 0.5, 0.4)
-    found = tmp_path / "damaged"
+    result = tmp_path / "damaged"
     with monkeypatch.context() as patch:
         patch.setattr(loop.SavedTraining, "best_tensors", lambda *_, **__: pytest.fail("saved"))
         with pytest.raises(pytest.fail.Exception, match="saved"):
-            train(found)
-    path = found / "checkpoints" / "step-00000006" / "model.safetensors"
+            train(result)
+    path = result / "checkpoints" / "step-00000006" / "model.safetensors"
     size = path.stat().st_size
     path.write_bytes(b"")
-    assert message_of(train, found, error=A2Error) == (
+    assert message_of(train, result, error=A2Error) == (
         f"checkpoint is damaged: {str(path)!r} has 0 bytes, {size} in the manifest; "
         'train again with "a2 train --force"'
     )
-    assert not (found / "model.safetensors").exists()
+    assert not (result / "model.safetensors").exists()

@@ -77,7 +77,7 @@ def test_a_second_signal_during_a_save_leaves_no_finished_checkpoint(
     train, uninterrupted, tmp_path, signals, monkeypatch
 ):
     signals[0, 5] = [signal.SIGTERM]
-    found = tmp_path / "stopped"
+    result = tmp_path / "stopped"
     with monkeypatch.context() as patch:
 
         def signal_and_digest(path):
@@ -86,14 +86,14 @@ def test_a_second_signal_during_a_save_leaves_no_finished_checkpoint(
             return sha256_of(path)
 
         patch.setattr("a2cap.data.files.sealed_folder.sha256_of", signal_and_digest)
-        assert outcome(lambda: train(found)) == signal.SIGTERM
-    assert {path.name for path in (found / "checkpoints").iterdir()} == {
+        assert outcome(lambda: train(result)) == signal.SIGTERM
+    assert {path.name for path in (result / "checkpoints").iterdir()} == {
         "step-00000004",
         ".step-00000005.partial",
     }
     # update 5 is made again, and so is its signal
-    assert until_done(lambda: train(found)) == [signal.SIGTERM]
-    assert_equal_results(found, uninterrupted)
+    assert until_done(lambda: train(result)) == [signal.SIGTERM]
+    assert_equal_results(result, uninterrupted)
 
 
 @pytest.mark.slow
@@ -101,12 +101,12 @@ def test_resume_in_another_environment_warns_that_it_is_not_exact(
     train, tmp_path, monkeypatch, signals, caplog
 ):
     signals[0, 3] = [signal.SIGTERM]
-    found = tmp_path / "moved"
-    assert outcome(lambda: train(found)) == signal.SIGTERM
+    result = tmp_path / "moved"
+    assert outcome(lambda: train(result)) == signal.SIGTERM
     here = checkpoints.environment(torch.device("cpu"), ranks=1)
     elsewhere = {**here, "torch": "9.9", "device": "abacus"}
     monkeypatch.setattr(checkpoints, "environment", lambda device, ranks: elsewhere)
-    train(found)
+    train(result)
     assert [text for text in caplog.messages if "->" in text] == [
         f"train: torch {here['torch']} -> 9.9, device {here['device']} -> abacus since the "
         "checkpoint; the result will not equal that of an uninterrupted run bit for bit"
@@ -163,14 +163,14 @@ def test_a_stopped_training_of_a_kind_ends_as_an_uninterrupted_one(
         (tmp_path / "extracted" / "features.lmdb").symlink_to(request.getfixturevalue("cells"))
         train = replace(train, features=tmp_path / "extracted")
     uninterrupted = train(tmp_path / "uninterrupted", *OPTIONS)
-    found = tmp_path / "stopped"
+    result = tmp_path / "stopped"
     signals[0, 3] = [signal.SIGINT]
-    assert outcome(lambda: train(found, *OPTIONS)) == signal.SIGINT
+    assert outcome(lambda: train(result, *OPTIONS)) == signal.SIGINT
     signals.clear()
-    train(found, *OPTIONS)
-    assert [event["step"] for event in events(found, "resume")] == [3]
-    assert_equal_results(found, uninterrupted)
-    assert all(line["label_smoothing"] for line in metrics(found))
+    train(result, *OPTIONS)
+    assert [event["step"] for event in events(result, "resume")] == [3]
+    assert_equal_results(result, uninterrupted)
+    assert all(line["label_smoothing"] for line in metrics(result))
     penalties = {"show-attend-tell": "doubly_stochastic", "hard attention": "reinforce"}
     for name, penalty in penalties.items():
-        assert all((penalty in line) == (kind == name) for line in metrics(found))
+        assert all((penalty in line) == (kind == name) for line in metrics(result))

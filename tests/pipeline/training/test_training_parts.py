@@ -38,7 +38,7 @@ def test_a_parameter_without_a_gradient_stays_and_the_state_is_restored():
     again = torch.nn.Parameter(moved.detach().clone())
     other = GravesRmsprop([torch.nn.Parameter(torch.ones(2)), again], lr=0.1)
     other.load_state_dict(deepcopy(optimiser.state_dict()))  # else they share tensors
-    for one, parameter in ((optimiser, moved), (other, again)):
+    for updated, parameter in ((optimiser, moved), (other, again)):
         parameter.grad = torch.full((2,), 0.5)
-        one.step()
+        updated.step()
     assert torch.equal(moved, again)

@@ -31,7 +31,7 @@ class Sides(Updater[Numbers]):
 
     def __init__(self, config, *, divided=()):
         self.parameters = [nn.Parameter(torch.ones(1)) for _ in range(2)]
-        sides = [([one], torch.optim.SGD([one], lr=0.0)) for one in self.parameters]
+        sides = [([p], torch.optim.SGD([p], lr=0.0)) for p in self.parameters]
         super().__init__(sides, config, SINGLE)
         self.divided = divided
 
@@ -39,28 +39,28 @@ class Sides(Updater[Numbers]):
         return len(part.values)
 
     def losses(self, part, number, index):
-        one, other = self.parameters
-        loss = (part.values.mean() * (one + 2 * other)).sum()
+        first, second = self.parameters
+        loss = (part.values.mean() * (first + 2 * second)).sum()
         return loss, loss.detach().reshape(1)
 
     def lr(self, number):
         return number / 10
 
     def divisors(self, values):
-        return [torch.tensor(one) for one in self.divided]
+        return [torch.tensor(divisor) for divisor in self.divided]
 
 
 def test_parts_count_by_their_share_of_the_batch():
     parts = [Numbers(torch.tensor([1.0, 2.0, 3.0])), Numbers(torch.tensor([6.0]))]
     whole, parted = (Sides(TrainConfig(clip_norm=None)) for _ in range(2))
     [expected] = whole.step([Numbers(torch.cat([part.values for part in parts]))], 2)
-    [found] = parted.step(parts, 2)
-    assert (found.amount, found.image_ids) == (4, ("7", "7"))
-    assert found.means == expected.means == {"loss": pytest.approx(9.0)}
-    assert found.scalars["lr"] == 0.2
-    for one, other in zip(parted.parameters, whole.parameters, strict=True):
-        torch.testing.assert_close(one, other)
-    assert [one.item() for one in whole.parameters] == pytest.approx([1 - 0.6, 1 - 1.2])
+    [divided] = parted.step(parts, 2)
+    assert (divided.amount, divided.image_ids) == (4, ("7", "7"))
+    assert divided.means == expected.means == {"loss": pytest.approx(9.0)}
+    assert divided.scalars["lr"] == 0.2
+    for parameter, theirs in zip(parted.parameters, whole.parameters, strict=True):
+        torch.testing.assert_close(parameter, theirs)
+    assert [parameter.item() for parameter in whole.parameters] == pytest.approx([1 - 0.6, 1 - 1.2])
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_parts_count_by_their_share_of_the_batch():
 )
 def test_each_side_is_divided_and_clipped_by_itself(clip_norm, clipped):
     updater = Sides(TrainConfig(clip_norm=clip_norm), divided=(2.0, 24.0))
-    [found] = updater.step([Numbers(torch.tensor([6.0]))], 1)
-    assert found.gradient_norm == pytest.approx(math.hypot(3.0, 0.5))
+    [reported] = updater.step([Numbers(torch.tensor([6.0]))], 1)
+    assert reported.gradient_norm == pytest.approx(math.hypot(3.0, 0.5))
     gradients = [parameter.grad.item() for parameter in updater.parameters]
     assert gradients == pytest.approx(clipped, rel=1e-5)
 
@@ -81,10 +81,10 @@ def test_each_side_is_divided_and_clipped_by_itself(clip_norm, clipped):
 def test_a_loss_or_gradient_that_is_not_finite_changes_neither_side(value, factor, clip_norm):
     updater = Sides(TrainConfig(clip_norm=clip_norm))
     updater.parameters[1].register_hook(lambda gradient: gradient * factor)
-    [found] = updater.step([Numbers(torch.tensor([value]))], 1)
-    assert not found.finite
-    assert math.isfinite(found.means["loss"]) == math.isfinite(value)
-    assert [one.item() for one in updater.parameters] == [1.0, 1.0]
+    [reported] = updater.step([Numbers(torch.tensor([value]))], 1)
+    assert not reported.finite
+    assert math.isfinite(reported.means["loss"]) == math.isfinite(value)
+    assert [parameter.item() for parameter in updater.parameters] == [1.0, 1.0]
 
 
 def test_measurements_are_read_in_intervals_and_before_a_checkpoint():
@@ -92,8 +92,8 @@ def test_measurements_are_read_in_intervals_and_before_a_checkpoint():
     updater.read_interval = 3
     parts = [Numbers(torch.tensor([1.0]))]
     expected = [update for number in range(1, 6) for update in at_once.step(parts, number)]
-    found = [updater.step(parts, number) for number in range(1, 6)]
-    assert found == [[], [], expected[:3], [], []]
+    reported = [updater.step(parts, number) for number in range(1, 6)]
+    assert reported == [[], [], expected[:3], [], []]
     assert [update.number for update in expected] == [1, 2, 3, 4, 5]
     assert updater.flush() == expected[3:]
     assert updater.flush() == []

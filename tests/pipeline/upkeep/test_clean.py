@@ -23,7 +23,7 @@ from tests.experiments import CopiedExperiment, a2
 class Copy(CopiedExperiment):
     """A copy of the experiment's results that a test may clean."""
 
-    def found(self, *overrides, keep=()):
+    def kinds(self, *overrides, keep=()):
         """Map the removable paths below the artifacts folder to their kind and reason."""
         items = self.items(*overrides, keep=keep)
         return {self.name(item.path): (item.kind, item.why) for item in items}
@@ -54,9 +54,9 @@ def copy(experiment, tmp_path):
 def test_results_of_other_settings_are_listed_with_the_difference_and_their_readers(copy):
     why = "evaluate.beam_size 2 -> 3; evaluate.split 'test' -> 'val'"
     others = ("evaluate.beam_size=3", "evaluate.split=val")
-    assert copy.found(*others) == {copy.name("evaluate"): ("result", why)}
+    assert copy.kinds(*others) == {copy.name("evaluate"): ("result", why)}
     read = f"extract.dtype 'float16' -> 'float32'; read by {copy.name('evaluate')}"
-    assert copy.found("extract.dtype=float32")[copy.name("extract")] == ("result", read)
+    assert copy.kinds("extract.dtype=float32")[copy.name("extract")] == ("result", read)
 
 
 def test_a_result_that_depends_on_an_unfinished_stage_may_be_used(copy):
@@ -64,7 +64,7 @@ def test_a_result_that_depends_on_an_unfinished_stage_may_be_used(copy):
         "unknown if it is used: evaluate needs train-xe, which is not finished; "
         'run "a2 train" or "a2 run"'
     )
-    assert copy.found("train.seed=1") == {
+    assert copy.kinds("train.seed=1") == {
         copy.name("train-xe"): ("result", f"train.seed 0 -> 1; read by {copy.name('evaluate')}"),
         copy.name("evaluate"): ("result", waits),
     }
@@ -79,15 +79,15 @@ def test_a_trained_detector_may_be_used_without_its_configuration(experiment, co
         "unknown if it is used: detector.labels is not set; "
         "name the file with --set detector.labels=FILE"
     )
-    assert copy.found() == {"train-detector/0123456789ab": ("result", unknown)}
+    assert copy.kinds() == {"train-detector/0123456789ab": ("result", unknown)}
     places = (
         override("detector.images", experiment.scenes / "images"),
         override("detector.labels", copy.experiment.config_file),
     )
     unreadable = {"train-detector/0123456789ab": ("result", "its settings are unreadable")}
-    assert copy.found(*places) == unreadable
+    assert copy.kinds(*places) == unreadable
     start = override("detector.start", trained / "detector.safetensors")
-    assert copy.found(*places, start) == {}
+    assert copy.kinds(*places, start) == {}
 
 
 def unfinished(copy, stage):
@@ -104,11 +104,11 @@ def unfinished(copy, stage):
 def test_unfinished_work_is_listed_with_what_would_resume_it(copy):
     partial = unfinished(copy, "evaluate")
     name = copy.name(partial)
-    assert copy.found() == {name: ("unfinished", "the next run resumes it")}
-    assert copy.found("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
+    assert copy.kinds() == {name: ("unfinished", "the next run resumes it")}
+    assert copy.kinds("evaluate.beam_size=3") == {name: ("unfinished", "evaluate.beam_size 2 -> 3")}
     (partial / "made_from.json").write_text("{")
     unreadable = ("unfinished", "its settings are unreadable")
-    assert copy.found("evaluate.beam_size=3") == {name: unreadable}
+    assert copy.kinds("evaluate.beam_size=3") == {name: unreadable}
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_unfinished_work_is_listed_with_what_would_resume_it(copy):
 def test_leftovers_beside_a_result_are_removable(copy, ending, why):
     name = copy.name("evaluate")
     shutil.copytree(copy.artifacts / name, copy.artifacts / f"{name}.{ending}")
-    assert copy.found() == {f"{name}.{ending}": ("leftover", why)}
+    assert copy.kinds() == {f"{name}.{ending}": ("leftover", why)}
 
 
 def test_a_replaced_result_stays_until_its_replacement_exists(copy):
@@ -127,7 +127,7 @@ def test_a_replaced_result_stays_until_its_replacement_exists(copy):
     shutil.copytree(copy.artifacts / name, copy.artifacts / f"{name}.replaced")
     (copy.artifacts / name).rename(copy.artifacts / f"{name}.partial")
     why = "its replacement is not finished; run the stage again first"
-    assert copy.found() == {
+    assert copy.kinds() == {
         f"{name}.partial": ("unfinished", "the next run resumes it"),
         f"{name}.replaced": ("unfinished", why),
     }
@@ -160,8 +160,8 @@ def test_captioners_of_an_ensemble_are_not_removable(copy, configured):
         outputs = read_manifest(further).outputs
         digests = {name: output.sha256 for name, output in outputs.items()}
         add_input(copy.directory("evaluate"), "model.2", captioner_digest(digests))
-    found = copy.found(*filter(None, other))
-    assert "train-xe" not in {name.split("/")[0] for name in found}
+    removable = copy.kinds(*filter(None, other))
+    assert "train-xe" not in {name.split("/")[0] for name in removable}
 
 
 def add_input(result, name, digest, **changes):
@@ -174,20 +174,20 @@ def test_the_baseline_of_another_evaluation_is_not_removable(copy):
     baseline = copy.directory("evaluate")
     other = shutil.copytree(baseline, baseline.with_name("0123456789ab"))
     add_input(other, "baseline", read_manifest(baseline).outputs["metrics.json"].sha256, outputs={})
-    assert set(copy.found("evaluate.beam_size=3")) == {copy.name(other)}
+    assert set(copy.kinds("evaluate.beam_size=3")) == {copy.name(other)}
 
 
 @pytest.mark.parametrize("inner", [".", "features.lmdb"])
 def test_a_result_that_a_command_reads_is_not_removable(copy, inner):
     extracted = copy.directory("extract")
     name = copy.name(extracted)
-    assert name in copy.found("extract.dtype=float32")
+    assert name in copy.kinds("extract.dtype=float32")
     with reading(extracted / inner, copy.artifacts / "none"):
-        assert name not in copy.found("extract.dtype=float32")
+        assert name not in copy.kinds("extract.dtype=float32")
         answer = copy.a2("clean", "--set", "extract.dtype=float32", name)
     assert answer.exit_code == 1
     assert answer.stderr == f'a2: {name!r} is not removable; name a path that "a2 clean" lists\n'
-    assert name in copy.found("extract.dtype=float32")
+    assert name in copy.kinds("extract.dtype=float32")
 
 
 def test_a_result_that_a_command_reads_since_the_listing_is_not_removed_or_replaced(copy):
@@ -208,17 +208,17 @@ def test_work_of_a_running_process_is_not_removable(copy, lock):
     partial = unfinished(copy, "evaluate")
     held = StagePaths(partial, shared=True).lock.parent / lock.format(partial.stem)
     with stage_lock(held, what="a test"):
-        assert copy.found("evaluate.beam_size=3") == {}
+        assert copy.kinds("evaluate.beam_size=3") == {}
 
 
 @pytest.mark.slow
 def test_inputs_of_a_running_stage_of_any_experiment_are_not_removable(copy):
     other = ("extract.dtype=float32", "preprocess.min_count=2")
     partial = unfinished(copy, "train-xe")
-    assert {"extract", "preprocess"} <= {name.split("/")[0] for name in copy.found(*other)}
+    assert {"extract", "preprocess"} <= {name.split("/")[0] for name in copy.kinds(*other)}
     with stage_lock(StagePaths(partial.with_suffix(""), shared=True).lock, what="a test"):
-        found = copy.found(*other)
-        assert {name.split("/")[0] for name in found} == {"evaluate"}
+        removable = copy.kinds(*other)
+        assert {name.split("/")[0] for name in removable} == {"evaluate"}
 
 
 def test_a_captioner_is_read_while_it_captions(copy, monkeypatch):
@@ -235,19 +235,19 @@ def test_a_captioner_is_read_while_it_captions(copy, monkeypatch):
 def test_an_input_inside_a_result_is_not_removable(copy):
     # with the results of another experiment, in which it is the only use
     baseline = override("evaluate.baseline", copy.directory("evaluate") / "metrics.json")
-    assert copy.found(baseline) == {}
+    assert copy.kinds(baseline) == {}
 
 
 def test_a_result_whose_configuration_is_in_use_is_not_removable(copy):
     evaluated = copy.directory("evaluate")
-    assert copy.found("evaluate.beam_size=3", keep=[evaluated / "config.yaml"]) == {}
+    assert copy.kinds("evaluate.beam_size=3", keep=[evaluated / "config.yaml"]) == {}
 
 
 def test_other_files_are_ignored(copy):
     for name in ("evaluate/notes", "evaluate/0123456789AB", "evaluate/0123456789ab.old", "mine/x"):
         (copy.artifacts / name).mkdir(parents=True)
     (copy.artifacts / "0123456789ab").mkdir()
-    assert copy.found() == {}
+    assert copy.kinds() == {}
 
 
 def test_links_out_of_the_artifacts_folder_are_not_followed(copy, tmp_path):
@@ -257,7 +257,7 @@ def test_links_out_of_the_artifacts_folder_are_not_followed(copy, tmp_path):
     (final.parent / "0123456789ab").symlink_to(elsewhere / "evaluate" / final.name)
     shutil.rmtree(copy.artifacts / "preprocess")
     (copy.artifacts / "preprocess").symlink_to(elsewhere / "evaluate")
-    names = copy.found("evaluate.beam_size=3", "train.seed=1").keys()
+    names = copy.kinds("evaluate.beam_size=3", "train.seed=1").keys()
     assert names == {copy.name(final), copy.name("train-xe")}
 
 

@@ -35,8 +35,8 @@ def captioner(artifacts, tmp_path):
 
 
 def result(artifacts, stage):
-    [found] = (path for path in (artifacts / stage).iterdir() if path.is_dir())
-    return found
+    [folder] = (path for path in (artifacts / stage).iterdir() if path.is_dir())
+    return folder
 
 
 def checkpoints_of(artifacts):
@@ -85,11 +85,11 @@ def forced(artifacts, stage):
 
 @pytest.mark.parametrize("data", [False, True])
 def test_a_finished_experiment_is_intact(artifacts, data):
-    found = list(verify(artifacts, data=data))
+    items = list(verify(artifacts, data=data))
     stages = set(STAGES) - {"train-scst", "train-detector"}  # the experiment has none of them
     checkpoints = ["checkpoint"] * len(checkpoints_of(artifacts))
-    assert sorted(v.kind for v in found) == sorted([*stages, *checkpoints])
-    assert not any(v.damages for v in found)
+    assert sorted(v.kind for v in items) == sorted([*stages, *checkpoints])
+    assert not any(v.damages for v in items)
 
 
 def test_verification_changes_nothing(artifacts):
@@ -100,9 +100,9 @@ def test_verification_changes_nothing(artifacts):
 
 def test_a_store_is_verified_with_the_fingerprint_of_its_extractor(store):
     made = json.loads(store.with_name("extractor.json").read_text())
-    [found] = verify(store, data=True)
-    assert (found.kind, found.damages) == ("store", ())
-    summary, weights, meta, code = found.notes
+    [item] = verify(store, data=True)
+    assert (item.kind, item.damages) == ("store", ())
+    summary, weights, meta, code = item.notes
     assert summary == f"extractor: {made['summary']}"
     assert weights == f"extractor's weights: sha256 {made['weights_sha256']}"
     assert meta.startswith("extractor's meta: anchor_order ratio-major, anchors 12 rows, ")
@@ -111,13 +111,13 @@ def test_a_store_is_verified_with_the_fingerprint_of_its_extractor(store):
         + ", ".join(f"{name} {version}" for name, version in made["libraries"].items())
     )
     [of_result] = verify(store.parent, data=False)
-    assert of_result.notes == found.notes
+    assert of_result.notes == item.notes
 
 
 def test_a_captioner_without_its_manifest_is_verified(captioner):
-    [found] = verify(captioner, data=True)
-    assert (found.kind, found.damages) == ("captioner", ())
-    assert found.notes[-1] == (
+    [item] = verify(captioner, data=True)
+    assert (item.kind, item.damages) == ("captioner", ())
+    assert item.notes[-1] == (
         "no manifest to compare model.safetensors with; copy manifest.json too"
     )
 
@@ -196,9 +196,9 @@ def test_every_damage_is_named_with_the_remedy_of_its_folder(artifacts, kind, tm
         path.unlink()
         if content is not None:
             path.write_bytes(content)
-        found = [(folder, f"{str(path)!r} {what}; {remedy}")]
-        assert damages(folder, data=True) == found
-        assert damages(folder) == (found if is_seen_by_size else [])
+        expected = [(folder, f"{str(path)!r} {what}; {remedy}")]
+        assert damages(folder, data=True) == expected
+        assert damages(folder) == (expected if is_seen_by_size else [])
         path.write_bytes(whole)
 
 
@@ -206,8 +206,8 @@ def test_every_damage_is_named_with_the_remedy_of_its_folder(artifacts, kind, tm
 def test_an_unreadable_manifest_is_damage(artifacts, content):
     path = result(artifacts, "evaluate") / "manifest.json"
     path.unlink() if content is None else path.write_text(content)
-    [(found, line)] = damages(artifacts)
-    assert found == path.parent
+    [(damaged, line)] = damages(artifacts)
+    assert damaged == path.parent
     assert line.startswith(f"manifest is unreadable: {str(path)!r} (")
 
 

@@ -100,7 +100,7 @@ def test_captions_of_unseen_scenes_name_what_is_there_in_its_colour(scenes):
     captioner = a2cap.load("scenes", device="cpu", beam_size=3)
     known = read_scenes(scenes / "instances.json")
     images = sorted((scenes / "images").glob("*.jpg"))
-    found = [judge(captioner(image).tokens, known[image.stem]) for image in images]
+    judged = [judge(captioner(image).tokens, known[image.stem]) for image in images]
     for family, least in LEAST_TRUE.items():
-        stated = [s.is_true for one in found for s in one.statements if s.family == family]
+        stated = [s.is_true for j in judged for s in j.statements if s.family == family]
         assert len(stated) >= 20 and sum(stated) >= least * len(stated), family

@@ -141,8 +141,8 @@ def test_bundled_weights_are_the_documented_ones(name, tmp_path, monkeypatch):
 
 def test_settings_default_to_what_the_weights_state(tmp_path):
     def settings(*overrides):
-        found = load_config(None, overrides).extract
-        return found.min_side, found.max_side, found.roi_size, found.proposals
+        config = load_config(None, overrides).extract
+        return config.min_side, config.max_side, config.roi_size, config.proposals
 
     published = (600, 1000, 14, 300)
     assert settings() == published
@@ -176,8 +176,8 @@ def test_the_commands_know_the_bundled_image_encoder():
         f"file                 {photos.path}\nsha256               {photos.sha256}\n"
         "boxes                grid\ngrid backbone        efficientnet-lite2\n"
     )
-    found = load_config(None, ["extract.weights=photos"]).extract
-    assert (found.boxes, found.grid_backbone, found.grid_size) == ("grid", "efficientnet-lite2", 7)
+    model = load_config(None, ["extract.weights=photos"]).extract
+    assert (model.boxes, model.grid_backbone, model.grid_size) == ("grid", "efficientnet-lite2", 7)
 
 
 def test_an_unknown_name_is_refused_with_the_names():

@@ -36,11 +36,11 @@ def test_it_is_small_and_the_one_that_its_configuration_trains():
 
 
 def test_it_names_the_cat_and_shows_aligned_attention(captioner):
-    found = captioner(CAT)
-    assert "cat" in found.tokens
-    assert found.attention.original.shape == (len(found.tokens), 49)
-    assert not np.allclose(found.attention.aligned, found.attention.original)
-    assert found.boxes[-1, 2:].tolist() == [451, 300]
+    caption = captioner(CAT)
+    assert "cat" in caption.tokens
+    assert caption.attention.original.shape == (len(caption.tokens), 49)
+    assert not np.allclose(caption.attention.aligned, caption.attention.original)
+    assert caption.boxes[-1, 2:].tolist() == [451, 300]
 
 
 def test_it_is_the_default_of_a2_caption(captioner):
@@ -64,8 +64,8 @@ def test_it_is_the_default_of_a2_caption(captioner):
 )
 def test_images_of_any_size_and_mode_have_a_caption(captioner, tmp_path, name, mode, size):
     Image.new(mode, size).save(tmp_path / name)
-    found = captioner(tmp_path / name)
-    assert found.caption and (found.regions.width, found.regions.height) == size
+    caption = captioner(tmp_path / name)
+    assert caption.caption and (caption.regions.width, caption.regions.height) == size
 
 
 @pytest.mark.slow

@@ -159,7 +159,7 @@ def test_without_memory_halves_are_captioned(saved, monkeypatch, caplog):
         together = captioner.caption_each(reads, attention=True)
     assert "out of memory with 4 images together; trying 2" in caplog.text
     alone = [captioner.caption_each([read], attention=True)[0] for read in reads]
-    assert [one.beams[0].caption for one in together] == [one.beams[0].caption for one in alone]
+    assert [c.beams[0].caption for c in together] == [c.beams[0].caption for c in alone]
 
 
 def test_captions_that_do_not_end_are_cut_with_one_warning(saved, caplog):
@@ -194,8 +194,8 @@ def test_a_caption_without_words_has_no_attention(saved, monkeypatch):
         lambda tokenizer, tokens: ([], np.zeros((0, len(tokens)), np.float32)),
     )
     read = [lambda: OpenedImage(np.zeros((9, 9, 3), np.uint8))]
-    [found] = captioner.caption_each(read, attention=True)
-    assert found.beams[0].caption == "" and found.attention is None and not len(found.regions)
+    [image] = captioner.caption_each(read, attention=True)
+    assert image.beams[0].caption == "" and image.attention is None and not len(image.regions)
 
 
 def test_a_folder_without_processor_is_refused(saved, tmp_path):

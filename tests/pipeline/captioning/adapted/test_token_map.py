@@ -30,15 +30,15 @@ def local(name):
     """Return a model whose image encoder does not mix patches, so that each token sees its cell."""
     small = build(name)
     encoders, mixing = ("vision", "visual", "image_encoder"), ("out_proj", "o_proj", "attn.proj")
-    found = [
+    parameters = [
         parameter
         for key, parameter in small.model.named_parameters()
         if any(part in key for part in encoders)
         and any(f"{part}." in key for part in (*mixing, "projection_layer"))
     ]
-    assert found
+    assert parameters
     with torch.no_grad():
-        for parameter in found:
+        for parameter in parameters:
             parameter.zero_()
     return small
 
@@ -77,7 +77,7 @@ def with_cell(background, box):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in BUILDERS],
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BUILDERS],
 )
 def test_a_bright_cell_comes_back_at_its_place(name):
     """The tokens that a bright cell changes most, on the grid: in portrait and 3:1 images too."""
@@ -92,8 +92,8 @@ def test_a_bright_cell_comes_back_at_its_place(name):
             changed = (states(small, with_cell(background, boxes[cell])) - before).norm(dim=-1)
             if name == "git":
                 changed[0] = 0  # the class token sees all
-            found = boxes[tokens.spread(changed.numpy()[None])[0].argmax()]
-            distance = np.abs(found - boxes[cell])[:2] / (boxes[cell][2:] - boxes[cell][:2])
+            brightest = boxes[tokens.spread(changed.numpy()[None])[0].argmax()]
+            distance = np.abs(brightest - boxes[cell])[:2] / (boxes[cell][2:] - boxes[cell][:2])
             worst = max(worst, float(distance.max()))
     assert worst <= 1.01, name
 

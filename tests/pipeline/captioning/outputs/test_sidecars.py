@@ -58,9 +58,9 @@ def test_sidecars_lie_beside_their_images(tmp_path):
 )  # fmt: skip
 def test_no_two_images_of_a_folder_have_one_name(tmp_path, files, names):
     touch(tmp_path, *files)
-    found = ImageNames()
+    names_of_images = ImageNames()
     for given in (files, reversed(files)):
-        assert {file: found.of(tmp_path / file) for file in given} == dict(
+        assert {file: names_of_images.of(tmp_path / file) for file in given} == dict(
             zip(files, names, strict=True)
         )
     texts = [tmp_path / f"{name}.txt" for name in names]
@@ -74,8 +74,8 @@ def test_images_without_suffix_or_of_another_one_have_names_of_their_own(tmp_pat
     touch(tmp_path, "dog.jpg", "dog.dat.jpg", "dog.dat")
     (tmp_path / "dog").write_bytes(b"\xff\xd8\xff\xe0")
     names = ImageNames()
-    found = [names.of(tmp_path / file) for file in ("dog.jpg", "dog", "dog.dat.jpg", "dog.dat")]
-    assert found == ["dog.jpg", "dog", "dog.dat", "dog.dat_"]
+    shown = [names.of(tmp_path / file) for file in ("dog.jpg", "dog", "dog.dat.jpg", "dog.dat")]
+    assert shown == ["dog.jpg", "dog", "dog.dat", "dog.dat_"]
 
 
 def test_an_image_that_comes_later_changes_the_name_and_not_the_caption(tmp_path):

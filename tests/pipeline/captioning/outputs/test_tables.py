@@ -183,8 +183,8 @@ def test_files_that_have_no_captions_are_kept(tmp_path, name, content, reason, f
         arrow = pytest.importorskip("pyarrow")
         pytest.importorskip("pyarrow.parquet").write_table(arrow.table(content), path)
     before = path.read_bytes()
-    found = message_of(opened, path, force=force, error=InputError)
-    assert found == f"not a file of captions: {str(path)!r} {reason}; name another --output"
+    message = message_of(opened, path, force=force, error=InputError)
+    assert message == f"not a file of captions: {str(path)!r} {reason}; name another --output"
     assert path.read_bytes() == before
     assert names_in(tmp_path) == [name]
 

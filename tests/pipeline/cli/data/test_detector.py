@@ -32,8 +32,8 @@ class Trained:
     @property
     def directory(self):
         """Directory of the result."""
-        [found] = (path for path in (self.artifacts / "train-detector").iterdir() if path.is_dir())
-        return found
+        [folder] = (path for path in (self.artifacts / "train-detector").iterdir() if path.is_dir())
+        return folder
 
     @property
     def weights(self):
@@ -99,9 +99,9 @@ def test_status_and_verify_find_the_result(trained):
     assert explained.stdout.startswith("train-detector blocked\n")
     changed = a2("status", *trained.place, "--explain", "--set", "detector.lr=0.5")
     assert changed.stdout.splitlines()[1].strip() == "detector.lr 0.002 -> 0.5"
-    found = list(verify(trained.artifacts, data=True))
-    assert {item.kind for item in found} == {"train-detector", "checkpoint"}
-    assert not any(item.damages for item in found)
+    items = list(verify(trained.artifacts, data=True))
+    assert {item.kind for item in items} == {"train-detector", "checkpoint"}
+    assert not any(item.damages for item in items)
 
 
 def test_extraction_detects_regions_with_the_trained_weights(trained, labelled, tmp_path):
@@ -162,8 +162,8 @@ def test_the_evaluation_of_the_trained_weights_equals_the_training_output(traine
 
 def test_the_evaluation_uses_the_configured_images(trained):
     fewer = settings("detector.max_validation_images=2", "detector.validation_proposals=5")
-    found = json.loads(evaluate(trained, "--json", *fewer).stdout)
-    assert (found["images"], found["proposals"]) == (2, 5)
+    figures = json.loads(evaluate(trained, "--json", *fewer).stdout)
+    assert (figures["images"], figures["proposals"]) == (2, 5)
 
 
 def changed_labels(labelled, folder, change):

@@ -35,8 +35,8 @@ def a2(monkeypatch, tmp_path):
         for image in images:
             if image.path.name == "stop":
                 os.kill(os.getpid(), signal.SIGINT)
-            found = CaptionedImage([Beam(run.caption, -1.0)], regions)
-            yield image, run.failing.get(image.path.name, found)
+            caption_of_image = CaptionedImage([Beam(run.caption, -1.0)], regions)
+            yield image, run.failing.get(image.path.name, caption_of_image)
 
     def run(*words, **given):
         words = ["caption", *map(str, words)]
@@ -144,7 +144,7 @@ def test_texts_of_a_person_are_kept_and_counted(a2, photos):
 
 
 def test_a_text_that_appears_while_images_are_captioned_is_kept(a2, photos, monkeypatch):
-    def writing(image, found):
+    def writing(image, captioned):
         (photos / "b.txt").write_text("mine\n")
         return image.path, {"caption": "a dog", "model": "photos"}
 

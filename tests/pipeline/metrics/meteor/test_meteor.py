@@ -49,20 +49,20 @@ def asked(candidates: list[str], references: list[list[str]]) -> list[list[float
         for caption, group in zip(candidates, references, strict=True)
     ]
     command = [str(find_java()), "-Xmx2G", "-Dfile.encoding=UTF-8"]
-    found = subprocess.run(
+    answer = subprocess.run(
         [*command, "-jar", str(metric_file(METEOR)), "-", "-", "-stdio", "-l", "en", "-norm"],
         input="".join(lines),
         capture_output=True,
         encoding="utf-8",
         check=True,
     )
-    return [[float(number) for number in line.split()] for line in found.stdout.splitlines()]
+    return [[float(number) for number in line.split()] for line in answer.stdout.splitlines()]
 
 
 @pytest.mark.slow
 def test_counts_equal_those_of_the_jar(java_on_path):
     candidates, references = random_pairs(500)
-    candidates += [one for one in SENTENCES for _ in SENTENCES]
+    candidates += [sentence for sentence in SENTENCES for _ in SENTENCES]
     references += [[other] for _ in SENTENCES for other in SENTENCES]
     assert list(_best_rows(candidates, references)) == asked(candidates, references)
 

@@ -42,11 +42,11 @@ def test_pairs_equal_those_of_a_search_of_all_rows(table, captions, block):
 
 def named_pairs(table, sentences):
     """Return the pairs as occurrences of their phrases, in the order of the table."""
-    found = table.occurrences(sentences)
+    spans = table.occurrences(sentences)
     places = {}
-    for phrase, *place in zip(found.phrase, found.sentence, found.start, found.length, strict=True):
+    for phrase, *place in zip(spans.phrase, spans.sentence, spans.start, spans.length, strict=True):
         places.setdefault(phrase, []).append(place)
-    _, sources, targets = table.pairs(found.phrase, found.phrase)
+    _, sources, targets = table.pairs(spans.phrase, spans.phrase)
     return [(places[s], places[t]) for s, t in zip(sources, targets, strict=True)]
 
 
@@ -66,7 +66,7 @@ def test_the_file_is_sorted_and_its_rows_can_be_recognised():
     assert len(file._text) == paraphrases._SIZE
     lines = file._text.split(b"\n")
     phrases, targets = lines[1::3], lines[2::3]
-    assert all(one <= other for one, other in pairwise(phrases))
+    assert all(phrase <= following for phrase, following in pairwise(phrases))
     assert max(len(phrase.split(b" ")) for phrase in {*phrases, *targets}) == LONGEST
     numbers = {line for line in lines[::3] if paraphrases._ROW.match(line + b"\nx")}
     assert numbers.isdisjoint(phrases) and numbers.isdisjoint(targets)

@@ -68,10 +68,10 @@ def update(updater, batch, number):
     return losses
 
 
-def equal(one, other):
+def equal(model, other):
     """Compare two captioners bit for bit, buffers included."""
     tensors = other.state_dict()
-    return all(torch.equal(tensor, tensors[name]) for name, tensor in one.state_dict().items())
+    return all(torch.equal(tensor, tensors[name]) for name, tensor in model.state_dict().items())
 
 
 def losses_of(model, batch, number=1):
@@ -85,10 +85,10 @@ def clipped_at(largest):
 
 
 def gradients(loss, parameters):
-    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    derivatives = torch.autograd.grad(loss, parameters, allow_unused=True)
     return [
         torch.zeros_like(parameter) if gradient is None else gradient
-        for parameter, gradient in zip(parameters, found, strict=True)
+        for parameter, gradient in zip(parameters, derivatives, strict=True)
     ]
 
 
@@ -121,14 +121,14 @@ def test_an_update_changes_each_side_by_its_own_loss_only(
 
 def test_the_caption_loss_covers_all_tokens_and_eos_after_bos(batch):
     model = captioner()
-    found = update(CrossEntropyUpdater(copy.deepcopy(model), CONSTANT), batch, 1)
+    reported = update(CrossEntropyUpdater(copy.deepcopy(model), CONSTANT), batch, 1)
     model.schedule_step.fill_(1)
     memory = model.encode(batch.features, batch.boxes, batch.region_mask)
     log_probs = model(memory, decoder_input(batch.tokens, bos=1))
     chosen = log_probs.gather(-1, batch.tokens[..., None])[..., 0]
     is_token = batch.tokens != 0
-    assert found.means["loss"] == pytest.approx(-chosen[is_token].mean().item(), rel=1e-5)
-    assert found.amount == int(is_token.sum()) == 12
+    assert reported.means["loss"] == pytest.approx(-chosen[is_token].mean().item(), rel=1e-5)
+    assert reported.amount == int(is_token.sum()) == 12
 
 
 MASKS = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll")
@@ -142,13 +142,13 @@ def test_masks_have_an_optimizer_and_measurements_only_with_fusion(
     batch, fusion, optimizers, reported
 ):
     updater = CrossEntropyUpdater(captioner(fusion=fusion), CONSTANT)
-    found = update(updater, batch, 1)
+    step = update(updater, batch, 1)
     assert len(updater.state_dict()["optimizers"]) == optimizers
-    assert found.scalars.keys() == {"caption_loss", "lr", *reported}
-    means = {name: found.scalars[name] for name in ("mask_loss", "mean_mask") if reported}
-    assert found.means == {"loss": found.scalars["caption_loss"], "mask_loss": 0.0, **means}
-    assert found.finite
-    assert 0 < found.means.get("mean_mask", 0.5) < 1
+    assert step.scalars.keys() == {"caption_loss", "lr", *reported}
+    means = {name: step.scalars[name] for name in ("mask_loss", "mean_mask") if reported}
+    assert step.means == {"loss": step.scalars["caption_loss"], "mask_loss": 0.0, **means}
+    assert step.finite
+    assert 0 < step.means.get("mean_mask", 0.5) < 1
 
 
 def test_the_schedule_step_is_the_number_of_the_update(batch):
@@ -192,20 +192,20 @@ def test_the_gradient_of_parts_is_that_of_the_whole_batch(uneven, fusion, rows):
     whole, parted = captioner(fusion=fusion), captioner(fusion=fusion)
     expected = update(CrossEntropyUpdater(whole, config), uneven, 1)
     parts = [part(uneven, some) for some in rows]
-    [found] = CrossEntropyUpdater(parted, config).step(parts, 1)
-    for (name, one), other in zip(parted.named_parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
-    assert_same_losses(found, expected)
+    [divided] = CrossEntropyUpdater(parted, config).step(parts, 1)
+    for (name, parameter), other in zip(parted.named_parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
+    assert_same_losses(divided, expected)
 
 
-def assert_same_losses(found, expected):
-    assert found.amount == expected.amount
+def assert_same_losses(actual, expected):
+    assert actual.amount == expected.amount
     # the mean mask is one over regions too, by which parts are not weighed
     weighed = expected.scalars.keys() - {"mean_mask"}
-    assert {name: found.scalars[name] for name in weighed} == pytest.approx(
+    assert {name: actual.scalars[name] for name in weighed} == pytest.approx(
         {name: expected.scalars[name] for name in weighed}, rel=1e-4, abs=1e-6
     )
-    assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+    assert actual.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -223,28 +223,28 @@ def test_ranks_make_the_same_update_as_a_single_rank(uneven, fusion, together):
     def updates(group):
         model = captioner(fusion=fusion).double()
         updater = CrossEntropyUpdater(model, config, group)
-        found = [updater.step(shares[group.rank], number) for number in (1, 2)]
-        return found, model.state_dict()
+        updates = [updater.step(shares[group.rank], number) for number in (1, 2)]
+        return updates, model.state_dict()
 
     alone = captioner(fusion=fusion).double()
     updater = CrossEntropyUpdater(alone, config)
     expected = [update(updater, uneven, number) for number in (1, 2)]
     made = together(3, updates)
-    for found, tensors in made:
-        for [losses], of_one in zip(found, expected, strict=True):
+    for steps, tensors in made:
+        for [losses], of_one in zip(steps, expected, strict=True):
             assert_same_losses(losses, of_one)
         torch.testing.assert_close(tensors, alone.state_dict(), rtol=1e-6, atol=1e-8)
         assert all(torch.equal(tensors[name], made[0][1][name]) for name in tensors)
-    assert [found[0][0].image_ids for found, _ in made] == [("1", "2"), ("3",), ()]
+    assert [steps[0][0].image_ids for steps, _ in made] == [("1", "2"), ("3",), ()]
 
 
 def test_bf16_gives_close_losses_and_keeps_state_in_float32(batch):
     model, other = captioner(), captioner()
     exact = update(CrossEntropyUpdater(model, CONSTANT), batch, 1)
     kept = CrossEntropyUpdater(other, BF16)
-    found = update(kept, batch, 1)
-    assert found.scalars == pytest.approx(exact.scalars, rel=0.02, abs=0.02)
-    assert found.scalars != exact.scalars
+    rounded = update(kept, batch, 1)
+    assert rounded.scalars == pytest.approx(exact.scalars, rel=0.02, abs=0.02)
+    assert rounded.scalars != exact.scalars
     assert {parameter.dtype for parameter in other.parameters()} == {torch.float32}
     saved = [state["state"].values() for state in kept.state_dict()["optimizers"]]
     assert {state["exp_avg"].dtype for states in saved for state in states} == {torch.float32}
@@ -291,7 +291,7 @@ def test_a_step_schedule_decays_every_few_epochs_and_a_cosine_ends_at_zero():
     linear = cosine.model_copy(update={"schedule": "linear"})
     rates = [learning_rate(linear, number, width=1, steps_per_epoch=2) for number in (1, 3, 9)]
     assert rates == pytest.approx([2, 1.5, 0])
-    assert [one.rate_depends_on_epochs for one in (step, cosine, linear)] == [False, True, True]
+    assert [c.rate_depends_on_epochs for c in (step, cosine, linear)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -328,9 +328,9 @@ def test_label_smoothing_trains_and_is_reported_apart(batch):
     plain, smoothed = captioner(), captioner()
     config = CONSTANT.model_copy(update={"label_smoothing": 0.2})
     before = update(CrossEntropyUpdater(plain, CONSTANT), batch, 1)
-    found = update(CrossEntropyUpdater(smoothed, config), batch, 1)
-    assert found.means["loss"] == before.means["loss"]
-    assert found.means["label_smoothing"] != 0
+    after = update(CrossEntropyUpdater(smoothed, config), batch, 1)
+    assert after.means["loss"] == before.means["loss"]
+    assert after.means["label_smoothing"] != 0
     assert "label_smoothing" not in before.means
     assert not equal(plain, smoothed)
 
@@ -354,8 +354,8 @@ def test_the_average_of_the_weights_is_validated_and_resumed(batch):
     other = CrossEntropyUpdater(resumed, config)
     resumed.load_state_dict(saved[0])
     other.load_state_dict(saved[1])
-    for one in (updater, other):
-        update(one, batch, 4)
+    for each in (updater, other):
+        update(each, batch, 4)
     assert equal(resumed, model)
     with updater.averaged(), other.averaged():
         assert equal(resumed, model)

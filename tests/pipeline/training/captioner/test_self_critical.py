@@ -45,11 +45,11 @@ def test_the_captioner_changes_but_not_its_masks_and_schedule_step(
 
 @pytest.mark.slow
 def test_continued_masks_change_too_and_their_loss_is_reported(refine, tmp_path):
-    found = refine(tmp_path / "continued", "scst.mask=continued", "scst.epochs=1")
-    names = moved(refine, found)
+    result = refine(tmp_path / "continued", "scst.mask=continued", "scst.epochs=1")
+    names = moved(refine, result)
     assert any("mask_network" in name for name in names)
     assert "schedule_step" not in names
-    assert metrics(found)[0]["mask_loss"] < 0  # a masked caption is less probable
+    assert metrics(result)[0]["mask_loss"] < 0  # a masked caption is less probable
 
 
 @pytest.mark.slow
@@ -67,13 +67,13 @@ def test_continued_masks_change_too_and_their_loss_is_reported(refine, tmp_path)
     ],
 )
 def test_other_settings_train_another_captioner(refine, uninterrupted_refinement, tmp_path, choice):
-    found = refine(tmp_path / "other", choice)
+    result = refine(tmp_path / "other", choice)
     assert (
-        load_file(found / "model.safetensors").keys()
+        load_file(result / "model.safetensors").keys()
         == load_file(uninterrupted_refinement / "model.safetensors").keys()
     )
-    one, other = (metrics(directory)[0] for directory in (found, uninterrupted_refinement))
-    assert (one["loss"], one["reward"]) != (other["loss"], other["reward"])
+    changed, plain = (metrics(directory)[0] for directory in (result, uninterrupted_refinement))
+    assert (changed["loss"], changed["reward"]) != (plain["loss"], plain["reward"])
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_dropout_is_off_unless_rescoring_uses_it(ready):
 
 def test_penalties_of_the_captioner_have_a_gradient(ready, monkeypatch):
     """Gradients with a penalty differ by the penalty's, which is per token of the samples."""
-    found = []
+    gradients = []
     for weight in (0.0, 0.5):
         captioner, batch, updater = ready()
         bias = captioner.decoder.output.bias
@@ -133,9 +133,9 @@ def test_penalties_of_the_captioner_have_a_gradient(ready, monkeypatch):
             monkeypatch.setattr(adam, "step", lambda: None)
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_, **__: torch.ones(()))
         updater.step(batch, 1)
-        found.append(bias.grad.clone())
+        gradients.append(bias.grad.clone())
     torch.testing.assert_close(
-        found[1] - found[0], torch.full_like(found[0], 0.5), atol=1e-5, rtol=0
+        gradients[1] - gradients[0], torch.full_like(gradients[0], 0.5), atol=1e-5, rtol=0
     )
 
 
@@ -166,9 +166,9 @@ def test_a_caption_is_rewarded_by_the_references_of_its_image(refine):
     ids = data.captions.image_ids("train")[:2]
     own = [torch.from_numpy(data.captions.captions(name)[:1]).long() for name in ids]
     captions = torch.stack([torch.cat(own), torch.cat(own)])
-    found = rewards(ids, captions)
-    assert found[0, 0] > found[0, 1]
-    assert found[1, 1] > found[1, 0]
+    values = rewards(ids, captions)
+    assert values[0, 0] > values[0, 1]
+    assert values[1, 1] > values[1, 0]
 
 
 def count_the_words(captions, references):
@@ -193,14 +193,14 @@ def test_a_reward_of_ones_own_gets_the_captions_and_the_references(refine):
 
 @pytest.mark.parametrize("name", ["cider", "a b:c", ":f", "module:", "module:f()", "../x:f"])
 def test_a_reward_without_module_or_function_is_rejected(name):
-    found = message_of(load_config, None, [override("scst.reward", name)], error=ConfigError)
-    assert f"scst.reward: {name!r} is not module:function; name a function of a module" in found
+    message = message_of(load_config, None, [override("scst.reward", name)], error=ConfigError)
+    assert f"scst.reward: {name!r} is not module:function; name a function of a module" in message
 
 
 def test_a_reward_that_fails_is_named(refine, tmp_path):
     own = f"{__name__}:fail"
-    found = message_of(refine, tmp_path / "model", f"scst.reward={own}", error=A2Error)
-    assert found == (
+    message = message_of(refine, tmp_path / "model", f"scst.reward={own}", error=A2Error)
+    assert message == (
         f"scst.reward {own!r} returned 11 numbers for 12 captions; return one number for each"
     )
 
@@ -219,8 +219,8 @@ def test_reading_a_captioner_imports_no_reward(refine, tmp_path):
 
 def test_frequencies_of_another_vocabulary_are_rejected(refine, tmp_path):
     captions = Path(shutil.copytree(refine.captions, tmp_path / "captions"))
-    found = DocumentFrequencies.load(captions / "document_frequencies.npz")
-    replace(found, words=(*found.words[:4], "zebra", *found.words[5:])).save(
+    frequencies = DocumentFrequencies.load(captions / "document_frequencies.npz")
+    replace(frequencies, words=(*frequencies.words[:4], "zebra", *frequencies.words[5:])).save(
         captions / "document_frequencies.npz"
     )
     assert message_of(replace(refine, captions=captions), tmp_path / "model") == (

@@ -25,11 +25,11 @@ def test_a_named_category_has_its_regions_and_other_words_have_none():
     exists = torch.tensor([[True, True, True, False]])
     tokens = torch.tensor([[[4, 5, 6, 2, 0], [4, 7, 4, 6, 2]]])
     batch = Batch(("1",), torch.zeros(1, 4, 3), relative[None], exists, tokens)
-    found = NamedRegions(instances, VOCABULARY).targets(batch)
+    targets = NamedRegions(instances, VOCABULARY).targets(batch)
     expected = torch.zeros(2, 5, 4)
     expected[0, 1:3, 0] = 1  # "hot dog"; the "dog" of the second caption is none
     expected[1, 1, 1:3] = 0.5
-    assert torch.equal(found, expected.reshape(1, 10, 4))
+    assert torch.equal(targets, expected.reshape(1, 10, 4))
 
 
 def test_boxes_without_the_size_of_their_image_are_rejected(tmp_path):

@@ -41,10 +41,10 @@ def make(labelled, data):
     return make
 
 
-def assert_equal_items(one, other):
-    assert one.labels.image_id == other.labels.image_id
-    assert np.array_equal(one.pixels, other.pixels)
-    assert np.array_equal(one.labels.boxes, other.labels.boxes)
+def assert_equal_items(first, second):
+    assert first.labels.image_id == second.labels.image_id
+    assert np.array_equal(first.pixels, second.pixels)
+    assert np.array_equal(first.labels.boxes, second.labels.boxes)
 
 
 @pytest.mark.parametrize("flip", [True, False])
@@ -63,15 +63,15 @@ def test_seed_epoch_and_index_decide_if_an_item_is_mirrored(data, flip):
 def test_a_mirrored_box_contains_the_mirrored_pixels(data):
     labels = replace(data.images[0], boxes=np.floor(data.images[0].boxes))
     item = LabelledItem(read_image(labels.file), labels)
-    found = mirrored(item)
-    assert found.pixels.flags["C_CONTIGUOUS"]
-    for box, other in zip(labels.boxes.astype(int), found.labels.boxes.astype(int), strict=True):
+    mirror = mirrored(item)
+    assert mirror.pixels.flags["C_CONTIGUOUS"]
+    for box, other in zip(labels.boxes.astype(int), mirror.labels.boxes.astype(int), strict=True):
         x1, y1, x2, y2 = box
         inside = item.pixels[y1:y2, x1:x2]
         x1, y1, x2, y2 = other
-        assert np.array_equal(found.pixels[y1:y2, x1:x2], inside[:, ::-1])
-    assert np.array_equal(found.labels.class_ids, labels.class_ids)
-    assert found.labels.attribute_ids == labels.attribute_ids
+        assert np.array_equal(mirror.pixels[y1:y2, x1:x2], inside[:, ::-1])
+    assert np.array_equal(mirror.labels.class_ids, labels.class_ids)
+    assert mirror.labels.attribute_ids == labels.attribute_ids
 
 
 @pytest.mark.slow

@@ -85,10 +85,10 @@ def test_the_weights_need_no_other_file_to_extract(uninterrupted_detector, label
     config = labelled.config()
     data = read_detector_data(config)
     assert detector.architecture == new_detector(config, data.training).architecture
-    found = detect_objects(
+    detections = detect_objects(
         detector, [read_image(data.validation.images[0].file)], proposals=5, roi_size=7
     )
-    assert len(found) == 1
+    assert len(detections) == 1
 
 
 @pytest.mark.slow
@@ -101,9 +101,9 @@ def test_the_weights_need_no_other_file_to_extract(uninterrupted_detector, label
     ids=" ".join,
 )
 def test_other_settings_train_too(train_detector, tmp_path, changes):
-    found = train_detector(tmp_path / "other", epochs=1, max_validation_images=2, **changes)
-    assert math.isfinite(metrics(found)[0]["loss"])
-    detector = load_detector(found / "detector.safetensors")
+    result = train_detector(tmp_path / "other", epochs=1, max_validation_images=2, **changes)
+    assert math.isfinite(metrics(result)[0]["loss"])
+    detector = load_detector(result / "detector.safetensors")
     assert detector.architecture.depth == changes.get("depth", 18)
     has_attributes = detector.architecture.attributes > 0
     assert has_attributes == changes.get("attribute_head", True)
@@ -111,29 +111,29 @@ def test_other_settings_train_too(train_detector, tmp_path, changes):
 
 @pytest.mark.slow
 def test_figures_are_measured_with_the_stored_weights(train_detector, labelled, tmp_path):
-    found = train_detector(tmp_path / "half", epochs=1, dtype="float16")
-    stored = load_file(found / "detector.safetensors")
+    result = train_detector(tmp_path / "half", epochs=1, dtype="float16")
+    stored = load_file(result / "detector.safetensors")
     halves = {name for name, tensor in stored.items() if tensor.dtype == torch.float16}
     assert halves == {name for name, tensor in stored.items() if tensor.ndim > 1}
     config = labelled.config()
-    detector = load_detector(found / "detector.safetensors")
+    detector = load_detector(result / "detector.safetensors")
     figures = detector_figures(detector, read_detector_data(config).validation, config)
-    assert json.loads(json.dumps(figures)) == figures_of(found)
+    assert json.loads(json.dumps(figures)) == figures_of(result)
 
 
 @pytest.mark.slow
 def test_figures_describe_all_validation_images(uninterrupted_detector, labelled):
-    found = figures_of(uninterrupted_detector)
-    assert (found["images"], found["proposals"], found["roi_size"]) == (6, 20, 7)
-    assert found["proposal_recall"].keys() == {"10", "36", "100"}
+    figures = figures_of(uninterrupted_detector)
+    assert (figures["images"], figures["proposals"], figures["roi_size"]) == (6, 20, 7)
+    assert figures["proposal_recall"].keys() == {"10", "36", "100"}
     seen = {
         int(class_id)
         for image in read_detector_data(labelled.config()).validation.images
         for class_id in image.class_ids
     }
-    assert len(found["AP50_of_class"]) == len(seen)
+    assert len(figures["AP50_of_class"]) == len(seen)
     best = max(metrics(uninterrupted_detector), key=lambda line: line["AP50"])
-    assert [found[name] for name in ("AP", "AP50", "AP75")] == pytest.approx(
+    assert [figures[name] for name in ("AP", "AP50", "AP75")] == pytest.approx(
         [best[name] for name in ("AP", "AP50", "AP75")]
     )
 
@@ -154,7 +154,7 @@ def test_a_few_images_are_overfitted(train_detector, tmp_path):
     write_scenes(tmp_path / "few", count=4, seed=5, side=96)
     copied = tmp_path / "copies of them"
     write_scenes(copied, count=4, seed=5, side=96)
-    found = train_detector(
+    result = train_detector(
         tmp_path / "by heart",
         images=str(tmp_path / "few" / "images"),
         labels=str(tmp_path / "few" / "instances.json"),
@@ -172,8 +172,8 @@ def test_a_few_images_are_overfitted(train_detector, tmp_path):
         warmup=10,
         validation_proposals=60,
     )
-    assert figures_of(found)["AP50"] > 0.85
-    assert metrics(found)[-1]["loss"] < 0.25 * metrics(found)[0]["loss"]
+    assert figures_of(result)["AP50"] > 0.85
+    assert metrics(result)[-1]["loss"] < 0.25 * metrics(result)[0]["loss"]
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +190,8 @@ def test_frozen_norms_keep_their_initial_values(train_detector, labelled, resnet
     changes = {"start": str(resnet), "norms": "frozen", "width": 64}
     data = read_detector_data(labelled.config()).training
     before = new_detector(labelled.config(**changes), data).state_dict()
-    found = train_detector(tmp_path / "tuned", epochs=1, max_validation_images=1, **changes)
-    trained = load_detector(found / "detector.safetensors").state_dict()
+    result = train_detector(tmp_path / "tuned", epochs=1, max_validation_images=1, **changes)
+    trained = load_detector(result / "detector.safetensors").state_dict()
     moved = {name for name, tensor in trained.items() if not torch.equal(tensor, before[name])}
     assert not {name for name in moved if ".norm." in name}
     assert "backbone.res3.0.conv1.weight" in moved
@@ -221,11 +221,11 @@ def test_two_ranks_train_as_one_if_nothing_is_sampled(
 ):
     settings = {"proposals": 20, "batch_size": 5, "lr": 1e-4, **EVERYTHING, **changes}
     alone = train_detector(tmp_path / "alone", **settings)
-    found = tmp_path / "together"
-    ended = together(2, lambda _: outcome(lambda: train_detector(found, **settings)))
+    joint = tmp_path / "together"
+    ended = together(2, lambda _: outcome(lambda: train_detector(joint, **settings)))
     assert ended == [None, None]
-    assert {path.name for path in found.iterdir()} == {path.name for path in alone.iterdir()}
-    for line, its in zip(without_speed(found), without_speed(alone), strict=True):
+    assert {path.name for path in joint.iterdir()} == {path.name for path in alone.iterdir()}
+    for line, its in zip(without_speed(joint), without_speed(alone), strict=True):
         assert line == pytest.approx(its, rel=1e-3, abs=1e-4)
 
 
@@ -317,13 +317,13 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole_batch(
 ):
     """3 parts of 4 images have 2, 1 and 1 of them."""
     monkeypatch.setattr(trainable, "_replace_norms", lambda detector: None)
-    found = {}
+    made = {}
     for parts in (1, accumulate):
         detector, updater = started(accumulate=parts, clip_norm=None, proposals=20, **EVERYTHING)
         assert len(parts_of(parts)) == parts
         [update] = updater.step(parts_of(parts), 1)
-        found[parts] = update, gradients(detector)
-    (whole, expected), (divided, sums) = found.values()
+        made[parts] = update, gradients(detector)
+    (whole, expected), (divided, sums) = made.values()
     assert divided.means == pytest.approx(whole.means, rel=1e-5)
     assert divided.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-4)
     assert sums.keys() == expected.keys()
@@ -377,8 +377,8 @@ COSINE = [0.4 * (1 + math.cos(math.pi * share / 8)) / 2 for share in range(1, 9)
 )
 def test_the_rate_rises_linearly_and_falls_along_half_a_cosine(labelled, warmup, steps, rates):
     config = labelled.config(lr=0.4, warmup=warmup)
-    found = [detector_learning_rate(config, number, steps=steps) for number in range(1, steps + 1)]
-    assert found == pytest.approx(rates)
+    shown = [detector_learning_rate(config, number, steps=steps) for number in range(1, steps + 1)]
+    assert shown == pytest.approx(rates)
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def truth(images, classes=CLASSES):
     )
 
 
-def found(*objects):
+def boxed(*objects):
     """Return detections from (box, class id, score)."""
     return Detections(
         boxes=np.array([box for box, *_ in objects], np.float32).reshape(-1, 4),
@@ -58,7 +58,7 @@ def random_case(seed, *, images=6, crowds=True):
         shaken = np.concatenate([boxes, boxes]) + rng.normal(0, 4, (10, 4))
         of_classes = np.where(rng.random(10) < 0.8, np.tile(class_ids, 2), rng.integers(0, 3, 10))
         scores = rng.integers(1, 6, 10) / 6
-        detections[str(number)] = found(*zip(shaken, of_classes, scores, strict=True))
+        detections[str(number)] = boxed(*zip(shaken, of_classes, scores, strict=True))
     return truth(labels), detections
 
 
@@ -83,10 +83,10 @@ def all_at_once(data, detections):
             yield {**of_class, **sides, "score": float(score)}
 
     known, seen = [], []
-    for number, one in enumerate(data.images):
-        found = detections[one.image_id]
-        known += annotations(number, one.boxes, one.class_ids, one.crowd, one.crowd)
-        seen += annotations(number, found.boxes, found.class_ids, found.scores * 0, found.scores)
+    for number, image in enumerate(data.images):
+        them = detections[image.image_id]
+        known += annotations(number, image.boxes, image.class_ids, image.crowd, image.crowd)
+        seen += annotations(number, them.boxes, them.class_ids, them.scores * 0, them.scores)
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = COCOeval(indexed(known), indexed(seen), "bbox")
         evaluation.evaluate()
@@ -99,7 +99,7 @@ def test_perfect_detections_score_one(capsys):
     boxes = {"a": [Label((0, 0, 20, 20), DOG), Label((50, 50, 100, 110), CAT)], "b": []}
     boxes["c"] = [Label((10, 10, 310, 310), DOG)]
     detections = {
-        name: found(*((label.box, label.class_id, 0.5) for label in labels))
+        name: boxed(*((label.box, label.class_id, 0.5) for label in labels))
         for name, labels in boxes.items()
     }
     scores = detection_metrics(truth(boxes), detections)
@@ -121,14 +121,14 @@ def test_class_by_class_equals_pycocotools_on_all_classes(seed):
 
 def test_classes_without_a_box_to_find_do_not_count():
     data = truth({"a": [Label((0, 0, 50, 50), DOG), Label((100, 100, 200, 200), CAT, crowd=True)]})
-    detections = {"a": found(((0, 0, 50, 50), DOG, 0.5), ((300, 300, 400, 400), CUP, 0.9))}
+    detections = {"a": boxed(((0, 0, 50, 50), DOG, 0.5), ((300, 300, 400, 400), CUP, 0.9))}
     scores = detection_metrics(data, detections)
     assert scores.per_class == pytest.approx({"dog": 1})
     assert scores.ap == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
-    ("call", "nothing"), [(detection_metrics, found()), (proposal_recall, np.zeros((0, 4)))]
+    ("call", "nothing"), [(detection_metrics, boxed()), (proposal_recall, np.zeros((0, 4)))]
 )
 def test_images_without_a_box_to_find_are_rejected(call, nothing):
     crowd = Label((0, 0, 9, 9), DOG, crowd=True)
