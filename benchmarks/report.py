@@ -20,7 +20,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.scenes.scene import draw, make_scene, raw_text
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.metrics.all_metrics import Scores
-from a2cap.pipeline.metrics.metric_table import METRICS
+from a2cap.pipeline.metrics.metric_table import DEFAULTS
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Evaluation, write_report
 from benchmarks.measure import print_machine, print_table
@@ -45,14 +45,14 @@ def make_evaluation(count: int) -> Evaluation:
     scenes = [make_scene(index, seed=0, side=160) for index in range(count)]
     references = {s.image_id: [raw_text(caption) for caption in s.captions] for s in scenes}
     per_image = {
-        image_id: dict(zip(METRICS, rng.random(len(METRICS)).tolist(), strict=True))
+        image_id: dict(zip(DEFAULTS, rng.random(len(DEFAULTS)).tolist(), strict=True))
         for image_id in references
     }
     return Evaluation(
         title="Captions of generated scenes",
         captions={image_id: group[0] for image_id, group in references.items()},
         references=references,
-        scores=Scores(dict.fromkeys(METRICS, 0.5), per_image, {}),
+        scores=Scores(dict.fromkeys(DEFAULTS, 0.5), per_image, {}),
         beams={
             image_id: [Beam(text, -float(rank)) for rank, text in enumerate(group)]
             for image_id, group in references.items()

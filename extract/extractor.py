@@ -15,7 +15,7 @@ from torch import Tensor
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
-from a2cap.extract.detector.detector import Detector, Precision, fuse
+from a2cap.extract.detector.detector import Classify, Detector, fuse
 from a2cap.extract.detector.input import (
     Boxes,
     Pixels,
@@ -26,8 +26,8 @@ from a2cap.extract.detector.input import (
 )
 from a2cap.extract.detector.proposal_precision import (
     MixedPrecision,
-    resolve_precision,
-    warn_about_emulation,
+    resolve_proposal_precision,
+    warn_about_mixed_precision,
 )
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
@@ -51,14 +51,14 @@ class Extractor:
         self.device = torch.device(device)
         if conflict := config.conflict(stated_settings(detector.meta.model_dump())):
             logger.warning("%s", conflict)
-        warn_about_emulation(config, self.device)
+        warn_about_mixed_precision(config, self.device)
         self.config = config.model_copy(
-            update={"precision": resolve_precision(config, self.device)}
+            update={"precision": resolve_proposal_precision(config, self.device)}
         )
         self._network = _network(detector, config).to(self.device)
-        self._precision: Precision = Detector.classify
+        self._classify: Classify = Detector.classify
         if self.config.precision == "mixed":
-            self._precision = MixedPrecision(self._network)
+            self._classify = MixedPrecision(self._network)
         fields = ("proposals", "roi_size", "confidence", "min_regions", "max_regions")
         self._selection = RegionSelection(**config.model_dump(include=set(fields)))
 
@@ -123,8 +123,8 @@ class Extractor:
                 "supply boxes, or set extract.boxes=detect"
             )
         scaled, (size,) = self._scaled([image])
-        selection, precision = self._selection, self._precision
-        detected = self._network(scaled, size=size, selection=selection, precision=precision)
+        selection, classify = self._selection, self._classify
+        detected = self._network(scaled, size=size, selection=selection, classify=classify)
         return _regions(detected.boxes, detected, image)
 
     def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> list[Regions]:

@@ -22,7 +22,7 @@ from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors
 from a2cap.data.regions import NO_CLASS, Regions, cell_boxes
 from a2cap.extract.detector.input import Boxes, check_boxes, rounded_blob, rounded_size
-from a2cap.extract.detector.proposal_precision import warn_about_emulation
+from a2cap.extract.detector.proposal_precision import warn_about_mixed_precision
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.roi_pool import roi_align
 from a2cap.extract.efficientnet_lite import STRIDE, EfficientNetLite
@@ -78,7 +78,7 @@ class GridExtractor:
         self._weights = _load(backbone, weights, config.grid_backbone)
         self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
         if self.config.precision == "mixed":
-            warn_about_emulation(config, self.device)
+            warn_about_mixed_precision(config, self.device)
             # bfloat16 convolutions are half as fast again on this layout
             self._map.to(memory_format=torch.channels_last)
         # not by `grid_width`: the first operation on the meta device imports torch's compiler

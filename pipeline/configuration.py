@@ -109,9 +109,11 @@ class Config(Section):
         automatic = {name: s for name, s in sections.items() if s.precision == "auto"}
         if not automatic:
             return self
-        from a2cap.pipeline.runtime.training_precision import resolve_precision  # imports torch
+        from a2cap.pipeline.runtime.training_precision import (
+            resolve_training_precision,  # imports torch
+        )
 
-        precision = resolve_precision("auto", self.runtime.device)
+        precision = resolve_training_precision("auto", self.runtime.device)
         for name, section in automatic.items():
             # the model is frozen for its users, who never see `auto`
             vars(self)[name] = section.model_copy(update={"precision": precision})

@@ -31,7 +31,7 @@ from a2cap.pipeline.engine.run import (
 )
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.engine.status import Status, UnfinishedStageError, status_of
-from a2cap.pipeline.runtime.launch import RankGroup
+from a2cap.pipeline.runtime.rank_group import RankGroup
 from a2cap.pipeline.stages.evaluate import Evaluate
 from a2cap.pipeline.stages.extract import Extract, ImportFeatures
 from a2cap.pipeline.stages.input_files import ExperimentFiles

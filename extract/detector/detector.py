@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,22 +26,8 @@ CHUNK_OF_GPU = 100
 
 Pooling = Callable[..., Iterator[Tensor]]
 """`roi_pool`, or a function that replaces it."""
-
-
-class Precision(Protocol):
-    """Precision in which proposals are classified before they are selected."""
-
-    def __call__(
-        self,
-        detector: "Detector",
-        features: Tensor,
-        proposals: Tensor,
-        /,
-        *,
-        size: ScaledSize,
-        selection: RegionSelection,
-    ) -> DetectedRegions:
-        """Classify every proposal, (N, 4) in scaled pixels; features: map, (1, C, h, w)."""
+Classify = Callable[..., DetectedRegions]
+"""`Detector.classify`, or a function that replaces it in another precision."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +59,7 @@ class Detector(nn.Module):
         self.pool: Pooling = roi_pool if meta.region_pooling == "maximum" else roi_align
 
     def forward(
-        self, image: Tensor, *, size: ScaledSize, selection: RegionSelection, precision: Precision
+        self, image: Tensor, *, size: ScaledSize, selection: RegionSelection, classify: Classify
     ) -> DetectedRegions:
         """Detect the regions of an image, with features in float32.
 
@@ -85,7 +70,7 @@ class Detector(nn.Module):
             features, sizes=[size], count=selection.proposals, meta=self.meta
         )
         selection.require(len(proposals), size)
-        regions = precision(self, features, proposals, size=size, selection=selection)
+        regions = classify(self, features, proposals, size=size, selection=selection)
         selected = selection(regions)
         # a region that was classified roughly may rise into the selection, or fall out of it
         while len(rough := selected[~regions.is_exact[selected]]):

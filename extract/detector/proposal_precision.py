@@ -37,7 +37,9 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and bool(report())
 
 
-def resolve_precision(config: ExtractConfig, device: torch.device) -> Literal["exact", "mixed"]:
+def resolve_proposal_precision(
+    config: ExtractConfig, device: torch.device
+) -> Literal["exact", "mixed"]:
     """Return the precision that a configuration means on a device, equal on equal devices."""
     precision = config.precision_in_key
     if precision == "auto":
@@ -45,7 +47,7 @@ def resolve_precision(config: ExtractConfig, device: torch.device) -> Literal["e
     return precision
 
 
-def warn_about_emulation(config: ExtractConfig, device: torch.device) -> None:
+def warn_about_mixed_precision(config: ExtractConfig, device: torch.device) -> None:
     """Warn if mixed precision was asked for on a device that emulates bfloat16."""
     if config.precision == "mixed" and not has_bfloat16(device):
         message = "%s emulates bfloat16, many times slower: extract.precision=mixed; set it to auto"
@@ -53,7 +55,7 @@ def warn_about_emulation(config: ExtractConfig, device: torch.device) -> None:
 
 
 class MixedPrecision:
-    """Classification in bfloat16, and again in float32 where selection is likely; a `Precision`."""
+    """Classification in bfloat16, and again in float32 where selection is likely; `Classify`."""
 
     def __init__(self, detector: Detector) -> None:
         self._res5 = copy.deepcopy(detector.roi_heads).bfloat16()

@@ -28,7 +28,7 @@ from a2cap.pipeline.analysis.trainings import Run
 from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES
 from a2cap.pipeline.engine.progress import track
-from a2cap.pipeline.metrics.metric_table import METRICS
+from a2cap.pipeline.metrics.metric_table import DEFAULTS
 from a2cap.pipeline.report.erasure import Row, curve_rows, erasure_rows
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
@@ -214,7 +214,7 @@ def run_row(analysed: RunAnalysis) -> Row:
         "mean_mask": sum(keeps) / len(keeps) if keeps else None,
         "validation_CIDEr": analysed.run.validation,
         "evaluated_split": analysed.run.evaluated_split or None,
-        **{name: analysed.run.metrics.get(name) for name in METRICS},
+        **{name: analysed.run.metrics.get(name) for name in DEFAULTS},
     }
 
 

@@ -38,8 +38,8 @@ from a2cap.pipeline.weights.captioners import BUNDLED
 
 logger = logging.getLogger(__name__)
 
-_replacing = Lock()
-"""Of captioners in mixed precision, whose parameters are others while they decode."""
+_mixed_lock = Lock()
+"""Held while a captioner decodes in mixed precision, which replaces its parameters."""
 
 _DRAWINGS = "scenes"
 """Name of the data of `a2 scenes`."""
@@ -257,7 +257,7 @@ class ImageCaptioner:
         return [replace(image, attention=maps.get(str(n))) for n, image in enumerate(captioned)]
 
     def _alone(self) -> AbstractContextManager[object]:
-        return _replacing if self._is_mixed else nullcontext()
+        return _mixed_lock if self._is_mixed else nullcontext()
 
     def require_words(self, caption: str) -> None:
         """Raise InputError for a caption with words that the captioner does not know."""

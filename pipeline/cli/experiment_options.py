@@ -19,7 +19,7 @@ from a2cap.pipeline.cli.options import (
 )
 from a2cap.pipeline.configuration import Config, load_named_config
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.runtime.launch import RankGroup, launch
+from a2cap.pipeline.runtime.rank_group import RankGroup, process_rank
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def experiment_options(
             **others: object,
         ) -> None:
             options = ExperimentOptions(config_file, overrides, artifacts, verbose)
-            started = launch()
-            if not distributed or started.ranks == 1:
+            process = process_rank()
+            if not distributed or process.ranks == 1:
                 command(options, **others)
                 return
             from a2cap.pipeline.runtime.torchrun import connected  # imports torch

@@ -73,7 +73,7 @@ def lock_holder(path: Path) -> str:
 
 
 @contextmanager
-def reading(*paths: Path) -> Iterator[None]:
+def read_lock(*paths: Path) -> Iterator[None]:
     """Keep the results at or around these paths from being deleted inside the block."""
     with ExitStack() as opened:
         for path in paths:

@@ -32,7 +32,7 @@ from a2cap.pipeline.engine.inputs import Input, Inputs, Promised, file_state
 from a2cap.pipeline.engine.lock import (
     is_locked,
     lock_holder,
-    reading,
+    read_lock,
     require_unread,
     stage_lock,
 )
@@ -139,7 +139,7 @@ def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -
     if not (partial / MANIFEST).exists():
         events, inputs = EventLog(partial), Inputs(stage.inputs)
         write_durably(partial / RESOLVED_CONFIG, resolved_config.encode())
-        read = reading(*(source.path for source in stage.inputs.values()))
+        read = read_lock(*(source.path for source in stage.inputs.values()))
         with read, events.running(stage=stage.name, key=stage.made_from.key) as end:
             started = time.monotonic()
             inputs.check()
@@ -284,7 +284,7 @@ def _share(stage: PreparedStage, paths: StagePaths, stripe: Stripe) -> int:
     folder = paths.partial / f"stripe-{stripe.number}-of-{stripe.count}"
     folder.mkdir(exist_ok=True)
     events, inputs = EventLog(folder), Inputs(stage.inputs)
-    read = reading(*(source.path for source in stage.inputs.values()))
+    read = read_lock(*(source.path for source in stage.inputs.values()))
     log = events.running(stage=stage.name, key=stage.made_from.key, shard=str(stripe))
     with read, log:
         inputs.check()

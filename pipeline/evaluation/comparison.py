@@ -53,7 +53,7 @@ def compare_runs(
 
     first, second: folders of evaluations.
     names: their titles, by default those of the folders.
-    Metrics are in the order of METRICS, groups last.
+    Metrics are in the order of the table, groups last.
     Raises InputError if a folder contains no evaluation, or none with captions if `captions` is set
     (those of earlier versions have none), or the runs have different images or no common metric.
     """

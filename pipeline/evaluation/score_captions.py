@@ -27,10 +27,10 @@ from a2cap.pipeline.evaluation.results import (
     reference_fields,
     require_same_images,
 )
-from a2cap.pipeline.metrics import metric_table
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf
+from a2cap.pipeline.metrics.metric_table import DEFAULTS, kind_of
 from a2cap.pipeline.metrics.spice import NEEDS, spice_obstacle
 from a2cap.pipeline.metrics.tokenization import metric_tokens, tokenize
 from a2cap.pipeline.metrics.word_groups import score_word_groups
@@ -157,9 +157,7 @@ def score_evaluation(
         title,
         captions,
         shown or references,
-        score(
-            tokens, references, metrics=(*metric_table.METRICS, *metrics), judged=judged, **options
-        ),
+        score(tokens, references, metrics=(*DEFAULTS, *metrics), judged=judged, **options),
         skipped=skipped or {},
         statistics=statistics or caption_statistics(tokens),
         provenance=provenance or {},
@@ -195,7 +193,7 @@ def require_unscored(folder: Path, *, force: bool) -> None:
 
 def write_per_image(path: Path, evaluation: Evaluation) -> None:
     """Write a CSV file with the caption and the metrics of each image."""
-    names = [n for n in evaluation.scores.metrics if metric_table.kind_of(n) != "set"]
+    names = [n for n in evaluation.scores.metrics if kind_of(n) != "set"]
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["image_id", "caption", *names])

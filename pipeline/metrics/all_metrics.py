@@ -25,7 +25,7 @@ from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import IDFS, Idf, cider_values, frequencies_of
 from a2cap.pipeline.metrics.meteor.meteor import meteor_statistics
 from a2cap.pipeline.metrics.metric_table import (
-    METRICS,
+    DEFAULTS,
     TABLE,
     ScoreRow,
     families_of,
@@ -157,7 +157,7 @@ def score(
 
     candidates, references: tokens of the same images, from `tokenize` with this tokenizer; METEOR
         and SPICE are left out of Unicode words.
-    metrics: names in the table, as people write them, by default METRICS, or `module:function`.
+    metrics: names in the table, as people write them, by default DEFAULTS, or `module:function`.
     no_spice: why SPICE, which parses every caption, is left out; None to compute it.
     judged: the captions of generated scenes, from `judge_captions`.
     idf: source of CIDEr's document frequencies; coco, those of `coco_frequencies`, is for PTB
@@ -167,7 +167,7 @@ def score(
     if idf not in IDFS:
         raise InputError(f"unknown idf: {idf!r}; use one of {', '.join(IDFS)}")
     captions = replace(_paired(candidates, references), idf=idf)
-    chosen = METRICS if metrics is None else tuple(map(metric_name, metrics))
+    chosen = DEFAULTS if metrics is None else tuple(map(metric_name, metrics))
     not_run = {"SPICE": no_spice} if no_spice else {}
     if metric_tokens(tokenizer) != "PTB":
         not_run = {m.name: ENGLISH_ONLY for m in TABLE if m.english_only}
@@ -185,7 +185,7 @@ def score(
 def corpus_score(
     metric: str, candidates: Mapping[str, str | list[str]], references: Tokens
 ) -> float:
-    """Return one of METRICS alone over all images, without intervals, for validation in training.
+    """Return one of DEFAULTS alone over all images, without intervals, for validation in training.
 
     candidates, references: PTB tokens. CIDEr's document frequencies are those of `references`, one
     document per image, as in `COCOEvalCap`.

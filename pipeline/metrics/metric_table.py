@@ -79,7 +79,7 @@ TABLE = (
 
 _ROWS = {metric.name: metric for metric in TABLE}
 
-METRICS = tuple(m.name for m in TABLE if m.kind != "set" and "scenes" not in m.needs)
+DEFAULTS = tuple(m.name for m in TABLE if m.kind != "set" and "scenes" not in m.needs)
 """Metrics of any captions, computed unless others are named."""
 
 NAMEABLE = tuple(metric.name for metric in TABLE if "scenes" not in metric.needs)
@@ -159,8 +159,8 @@ def cited(metrics: Iterable[str]) -> list[str]:
 
 
 def versions(metrics: Iterable[str]) -> dict[str, int]:
-    """Return the versions of METRICS and of further ones, for the key of an evaluation."""
-    return {name: _ROWS[name].version for name in in_order((*METRICS, *metrics)) if name in _ROWS}
+    """Return the versions of DEFAULTS and of further ones, for the key of an evaluation."""
+    return {name: _ROWS[name].version for name in in_order((*DEFAULTS, *metrics)) if name in _ROWS}
 
 
 ScoreRow = tuple[str, str, str]

@@ -3,7 +3,7 @@
 import torch
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.runtime.launch import launch
+from a2cap.pipeline.runtime.rank_group import process_rank
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 
@@ -39,9 +39,9 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
         )
     if device.index is None:
         return _own_gpu()
-    if launch().local_ranks > 1:
+    if process_rank().local_ranks > 1:
         raise ConfigError(
-            f"runtime.device is {runtime.device!r}, one GPU for the {launch().local_ranks} "
+            f"runtime.device is {runtime.device!r}, one GPU for the {process_rank().local_ranks} "
             "ranks that torchrun started; use auto"
         )
     return device
@@ -58,12 +58,12 @@ def require_double(device: torch.device, what: str) -> None:
 
 def _own_gpu() -> torch.device:
     """Return the GPU of this rank; without an index, every rank would take the first one."""
-    started = launch()
-    if started.local_ranks == 1:
+    process = process_rank()
+    if process.local_ranks == 1:
         return torch.device("cuda")
-    if started.local_ranks > torch.cuda.device_count():
+    if process.local_ranks > torch.cuda.device_count():
         raise ConfigError(
-            f"torchrun started {started.local_ranks} ranks for "
+            f"torchrun started {process.local_ranks} ranks for "
             f"{torch.cuda.device_count()} GPUs; set --nproc-per-node to the number of GPUs"
         )
-    return torch.device("cuda", started.local_rank)
+    return torch.device("cuda", process.local_rank)

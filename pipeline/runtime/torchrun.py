@@ -9,7 +9,7 @@ from torch.distributed import distributed_c10d as dist
 from torch.distributed.rendezvous import rendezvous
 
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.launch import RankGroup, launch
+from a2cap.pipeline.runtime.rank_group import RankGroup, process_rank
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 _CONNECTION_TIMEOUT = timedelta(minutes=5)
@@ -26,7 +26,7 @@ def connected(runtime: RuntimeConfig) -> Iterator[RankGroup]:
     meeting = rendezvous("env://", timeout=_CONNECTION_TIMEOUT)
     store, rank, count = next(iter(meeting))
     # torchrun keeps its store when it starts the ranks again, with the keys of the dead
-    attempt = dist.PrefixStore(f"attempt {launch().restarts}", store)
+    attempt = dist.PrefixStore(f"attempt {process_rank().restarts}", store)
     dist.init_process_group(
         # values are exchanged on the CPU, gradients on the GPU
         "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",

@@ -20,7 +20,7 @@ from a2cap.pipeline.runtime.runtime_config import Precision, RuntimeConfig
 logger = logging.getLogger(__name__)
 
 
-def resolve_precision(precision: Precision, device: str) -> Precision:
+def resolve_training_precision(precision: Precision, device: str) -> Precision:
     """Return what `auto` is on a device of `runtime.device`, by the kind of its processor."""
     if precision != "auto":
         return precision
@@ -35,7 +35,7 @@ def extraction_precision(
     config: ExtractConfig, runtime: RuntimeConfig
 ) -> Literal["exact", "mixed"]:
     """Return what `auto` is on the device of an extraction."""
-    return proposal_precision.resolve_precision(config, prepare_device(runtime))
+    return proposal_precision.resolve_proposal_precision(config, prepare_device(runtime))
 
 
 def forward_precision(
@@ -77,7 +77,7 @@ def deterministic_operations(device: torch.device) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def warn_about_emulation(precision: Precision, device: torch.device) -> None:
+def warn_about_bf16(precision: Precision, device: torch.device) -> None:
     """Warn if the device emulates the bfloat16 that was asked for."""
     # on a CPU without AVX512_BF16 or AMX, one product took 600 times as long as in float32
     if precision == "bf16" and not has_bfloat16(device):

@@ -30,8 +30,8 @@ from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.progress import format_bytes
 from a2cap.pipeline.engine.status import Status
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.launch import launch
 from a2cap.pipeline.runtime.memory import available_memory
+from a2cap.pipeline.runtime.rank_group import process_rank
 from a2cap.pipeline.stages.checks import Check, Doubt, StatedDoubt, UnknownRequirement, known
 from a2cap.pipeline.stages.estimates import (
     captioner_parameters,
@@ -182,16 +182,16 @@ class Plan:
         """
 
         def memory() -> str:
-            started = launch()
+            process = process_rank()
             needed = step_memory(
                 self.config,
-                tokens=tokens(self.config, started.ranks),
+                tokens=tokens(self.config, process.ranks),
                 parameters=self.parameters,
                 vocabulary=self.vocabulary_size,
             )
             # the ranks on a CPU share its memory, each GPU has its own
             is_shared = known(lambda: prepare_device(self.config.runtime)).type == "cpu"
-            return self.memory(needed * (started.local_ranks if is_shared else 1), what, remedy)
+            return self.memory(needed * (process.local_ranks if is_shared else 1), what, remedy)
 
         return {
             "device": self.device,

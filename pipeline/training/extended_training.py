@@ -14,7 +14,7 @@ from pathlib import Path
 from a2cap.data.files.sealed_folder import MadeFrom
 from a2cap.pipeline.engine.artifact_names import CHECKPOINTS, EPOCHS, TENSORBOARD, checkpoint_name
 from a2cap.pipeline.engine.explain import finished_results
-from a2cap.pipeline.engine.lock import reading
+from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
 from a2cap.pipeline.training.selection import Selection, select
 from a2cap.pipeline.training.training_config import TrainingConfig
@@ -76,24 +76,24 @@ def _has_checkpoints(
 
 def copy_training(directory: Path, to: Path) -> None:
     """Copy the state and the record of a finished training."""
-    with reading(directory):
+    with read_lock(directory):
         for name in (CHECKPOINTS, TENSORBOARD):
             shutil.copytree(directory / name, to / name, dirs_exist_ok=True)
         shutil.copyfile(directory / EPOCHS, to / EPOCHS)
 
 
-def _without(names: Collection[str], image: MadeFrom) -> MadeFrom:
+def _without(names: Collection[str], origin: MadeFrom) -> MadeFrom:
     sections = {
         section: {name: value for name, value in fields.items() if name not in names}
-        for section, fields in image.fields.items()
+        for section, fields in origin.fields.items()
         if isinstance(fields, Mapping)
     }
-    return image.model_copy(update={"fields": sections})
+    return origin.model_copy(update={"fields": sections})
 
 
-def _of_length(image: MadeFrom, config: TrainingConfig) -> TrainingConfig:
+def _of_length(origin: MadeFrom, config: TrainingConfig) -> TrainingConfig:
     """Return the settings with the length of a finished training."""
-    sections = [fields for fields in image.fields.values() if isinstance(fields, Mapping)]
+    sections = [fields for fields in origin.fields.values() if isinstance(fields, Mapping)]
     stated = {name: fields[name] for fields in sections for name in LENGTH_FIELDS if name in fields}
     return config.model_copy(update=stated)
 

@@ -34,7 +34,7 @@ from a2cap.pipeline.runtime.distributed import RankError
 from a2cap.pipeline.runtime.training_precision import (
     deterministic_operations,
     matrix_precision,
-    warn_about_emulation,
+    warn_about_bf16,
 )
 from a2cap.pipeline.training.checkpoints import Checkpoints, Position, SavedTraining
 from a2cap.pipeline.training.summary import TrainingSummary, zero_warning
@@ -70,7 +70,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
     device = next(task.network.parameters()).device
     switch = deterministic_operations(device) if config.deterministic else nullcontext()
     if ranks.is_main:
-        warn_about_emulation(config.precision, device)
+        warn_about_bf16(config.precision, device)
     with (
         matrix_precision(config.precision),
         switch,

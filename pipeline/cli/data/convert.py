@@ -12,7 +12,7 @@ from a2cap.data.features.formats.feature_source import Reading
 from a2cap.data.features.formats.writers import FORMATS
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import PATH, log, verbose_option
-from a2cap.pipeline.engine.lock import reading
+from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.extraction.convert import convert as converted
 from a2cap.pipeline.extraction.convert import skipped_file
 from a2cap.pipeline.extraction.look import draw_boxes, look
@@ -106,7 +106,7 @@ def convert(
         raise click.UsageError(
             "missing argument 'TARGET'" if target is None else "--image needs --look"
         )
-    with reading(source):
+    with read_lock(source):
         made = converted(source, target, **options)
     fewest, most = made.regions
     counts = f"{fewest}" if fewest == most else f"{fewest} to {most}"

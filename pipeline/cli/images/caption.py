@@ -31,7 +31,7 @@ from a2cap.pipeline.cli.caption_lines import OF_THE_IMAGE, CaptionLines, Printed
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.cli.options import FILE, PATH, require_existing
 from a2cap.pipeline.configuration import Config
-from a2cap.pipeline.engine.lock import reading
+from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import captioner_name
@@ -176,7 +176,7 @@ def caption(
             )
             named = _missing(named, written, tally)
         files.enter_context(written)
-        files.enter_context(reading(*models))
+        files.enter_context(read_lock(*models))
         # all images are counted before a captioner is loaded, unless their names are still to come
         is_counted = output is not None and STANDARD_INPUT not in images
         rest = iter(list(named) if is_counted else named)

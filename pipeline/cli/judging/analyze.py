@@ -11,7 +11,7 @@ from a2cap.pipeline.analysis.trainings import Run, read_run, trainings_in
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import FOLDER, PATH, force_option
 from a2cap.pipeline.engine.artifact_names import TRAIN_XE
-from a2cap.pipeline.engine.lock import reading
+from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.report.erasure import erasure_rows, with_interval
 from a2cap.pipeline.runs import find_result, title_of
 
@@ -78,7 +78,9 @@ def analyze(
     with options.open() as experiment:
         runtime = experiment.config.runtime
     trainings = _runs(options, runs, split)
-    with reading(*(path for run in trainings for path in (run.model, run.features, run.captions))):
+    with read_lock(
+        *(path for run in trainings for path in (run.model, run.features, run.captions))
+    ):
         analysed = [
             analyse(run, split=split, images=images, runtime=runtime, erased=erasure)
             for run in trainings

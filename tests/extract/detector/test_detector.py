@@ -33,7 +33,7 @@ def test_features_and_probabilities_of_selected_regions_are_exact_in_any_precisi
     image = image.contiguous(memory_format=torch.channels_last)
     with torch.inference_mode():
         exact, other = (
-            network(image, size=size, selection=SELECTION, precision=classify)
+            network(image, size=size, selection=SELECTION, classify=classify)
             for classify in (Detector.classify, wrong_precision)
         )
     assert exact.is_exact.all()

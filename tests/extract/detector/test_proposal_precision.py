@@ -11,7 +11,7 @@ from a2cap.extract.detector import proposal_precision
 from a2cap.extract.detector.proposal_precision import (
     MixedPrecision,
     has_bfloat16,
-    resolve_precision,
+    resolve_proposal_precision,
 )
 from a2cap.extract.detector.region_selection import RegionSelection
 from a2cap.extract.extract_config import LITE
@@ -73,7 +73,7 @@ def test_the_precision_follows_from_the_kind_of_processor_and_keys_name_a_choice
     assert config.precision_in_key == (fast if fast == slow else "auto")
     for is_fast, expected in ((True, fast), (False, slow)):
         monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device, yes=is_fast: yes)
-        assert resolve_precision(config, CPU) == expected
+        assert resolve_proposal_precision(config, CPU) == expected
 
 
 @pytest.mark.parametrize("asked", [MIXED, AUTO])

@@ -20,7 +20,7 @@ from a2cap.pipeline.engine.lock import (
     is_locked,
     is_read,
     lock_holder,
-    reading,
+    read_lock,
     require_unread,
     stage_lock,
 )
@@ -122,7 +122,7 @@ def test_a_folder_is_read_while_a_reader_is_inside_it(tmp_path):
     for folder in (result, tmp_path / "another"):
         folder.mkdir()
     for path in (result, result / "file"):
-        with reading(path):
+        with read_lock(path):
             assert is_read(tmp_path)
             assert is_read(result)
             assert not is_read(tmp_path / "another")
@@ -133,7 +133,7 @@ def test_a_file_system_without_locks_of_folders_has_no_readers(tmp_path, monkeyp
     def refuse(*arguments):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    with reading(tmp_path):
+    with read_lock(tmp_path):
         monkeypatch.setattr(fcntl, "flock", refuse)
         assert not is_read(tmp_path)
 
@@ -158,7 +158,7 @@ def test_a_system_without_file_locks_is_asked_by_filelock(tmp_path, monkeypatch)
 
 
 def test_a_folder_that_is_read_is_named(tmp_path):
-    with reading(tmp_path):
+    with read_lock(tmp_path):
         assert message_of(require_unread, tmp_path, error=LockedError) == (
             f"{str(tmp_path)!r} is read by another process; wait for it, or stop it"
         )

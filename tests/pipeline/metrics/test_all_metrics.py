@@ -8,7 +8,7 @@ import pytest
 from a2cap.pipeline.metrics import cider as cider_module
 from a2cap.pipeline.metrics.all_metrics import corpus_score, score
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
-from a2cap.pipeline.metrics.metric_table import METRICS, NAMEABLE
+from a2cap.pipeline.metrics.metric_table import DEFAULTS, NAMEABLE
 from tests.data.messages import message_of
 from tests.pipeline.metrics import captions
 
@@ -27,7 +27,7 @@ def test_spice_that_was_not_requested_has_a_reason(capfd):
     scores = score(CANDIDATES, REFERENCES)
     assert scores.not_run == {"SPICE": "it was not asked for; set evaluate.spice to true"}
     assert list(scores.metrics) == [
-        name for name in METRICS if name not in ("METEOR", "SPICE", "SPIDEr")
+        name for name in DEFAULTS if name not in ("METEOR", "SPICE", "SPIDEr")
     ]
     assert all(values.keys() == scores.metrics.keys() for values in scores.per_image.values())
     assert capfd.readouterr().out == ""

@@ -9,7 +9,7 @@ from a2cap.pipeline.metrics.all_metrics import SCORERS, SETS, score
 from a2cap.pipeline.metrics.bootstrap import SUMMED
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.metric_table import (
-    METRICS,
+    DEFAULTS,
     NAMEABLE,
     TABLE,
     Metric,
@@ -106,6 +106,6 @@ def test_metrics_of_a_set_are_compared_without_an_interval():
 
 
 def test_the_key_of_an_evaluation_has_the_versions_of_its_metrics(monkeypatch):
-    assert versions(["distinct_1", "a:b"]) == dict.fromkeys((*METRICS, "distinct_1"), 1)
+    assert versions(["distinct_1", "a:b"]) == dict.fromkeys((*DEFAULTS, "distinct_1"), 1)
     monkeypatch.setitem(metric_table._ROWS, "CIDEr", Metric("CIDEr", "CIDEr", "mean", version=2))
     assert versions([])["CIDEr"] == 2

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from a2cap.pipeline.runtime import torchrun
-from a2cap.pipeline.runtime.launch import Announcement, Launch, RankGroup, launch
+from a2cap.pipeline.runtime.rank_group import Announcement, ProcessRank, RankGroup, process_rank
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.runtime.torchrun import connected
 
@@ -25,14 +25,16 @@ ANNOUNCED = Announcement("train-xe", "a", {"features": "b"})
 
 
 def test_torchrun_sets_rank_and_number_of_ranks():
-    assert launch(STARTED) == Launch(rank=5, ranks=8, local_rank=1, local_ranks=4, restarts=2)
+    assert process_rank(STARTED) == ProcessRank(
+        rank=5, ranks=8, local_rank=1, local_ranks=4, restarts=2
+    )
 
 
 @pytest.mark.parametrize("name", [None, "TORCHELASTIC_RUN_ID"])
 def test_without_torchrun_there_is_one_rank_even_if_a_shell_inherited_its_variables(name):
     inherited = {key: value for key, value in STARTED.items() if name and key != name}
-    assert launch(inherited) == Launch()
-    assert Launch().ranks == 1
+    assert process_rank(inherited) == ProcessRank()
+    assert ProcessRank().ranks == 1
 
 
 def test_announcements_arrive_in_order_until_the_command_of_rank_0_ends():

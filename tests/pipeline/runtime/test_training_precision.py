@@ -10,8 +10,8 @@ from a2cap.pipeline.runtime.training_precision import (
     deterministic_operations,
     forward_precision,
     matrix_precision,
-    resolve_precision,
-    warn_about_emulation,
+    resolve_training_precision,
+    warn_about_bf16,
 )
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def test_auto_follows_from_the_kind_of_processor(
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(precision_module, "has_bfloat16", lambda device: is_fast)
-    assert resolve_precision(precision, device) == expected
+    assert resolve_training_precision(precision, device) == expected
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
@@ -92,5 +92,5 @@ def test_operations_are_deterministic_only_inside_the_block(monkeypatch):
 )
 def test_bf16_warns_where_bfloat16_is_emulated(precision, emulated, messages, monkeypatch, caplog):
     monkeypatch.setattr(precision_module, "has_bfloat16", lambda device: not emulated)
-    warn_about_emulation(precision, CPU)
+    warn_about_bf16(precision, CPU)
     assert caplog.messages == messages

@@ -10,7 +10,7 @@ from a2cap.data.errors import InputError, LockedError
 from a2cap.data.files.paths import size_of
 from a2cap.data.files.sealed_folder import read_manifest, write_manifest
 from a2cap.pipeline.configuration import load_config, override
-from a2cap.pipeline.engine.lock import is_read, reading, stage_lock
+from a2cap.pipeline.engine.lock import is_read, read_lock, stage_lock
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.input_files import captioner_digest
@@ -182,7 +182,7 @@ def test_a_result_that_a_command_reads_is_not_removable(copy, inner):
     extracted = copy.directory("extract")
     name = copy.name(extracted)
     assert name in copy.kinds("extract.dtype=float32")
-    with reading(extracted / inner, copy.artifacts / "none"):
+    with read_lock(extracted / inner, copy.artifacts / "none"):
         assert name not in copy.kinds("extract.dtype=float32")
         answer = copy.a2("clean", "--set", "extract.dtype=float32", name)
     assert answer.exit_code == 1
@@ -195,7 +195,7 @@ def test_a_result_that_a_command_reads_since_the_listing_is_not_removed_or_repla
     item = copy.items("extract.dtype=float32")[0]
     assert item.path == extracted
     message = f"{str(extracted)!r} is read by another process; wait for it, or stop it"
-    with reading(extracted):
+    with read_lock(extracted):
         assert message_of(remove_item, item, error=LockedError) == message
         answer = copy.a2("extract", "--force")
     assert (answer.exit_code, answer.stderr) == (75, f"a2: {message}\n")

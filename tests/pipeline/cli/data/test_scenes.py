@@ -14,7 +14,7 @@ from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.cli.data.scenes import scenes
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.configuration import load_config
-from a2cap.pipeline.engine.lock import reading
+from a2cap.pipeline.engine.lock import read_lock
 from tests.experiments import a2
 
 ROOT = Path(__file__).parents[4]
@@ -96,7 +96,7 @@ def test_leftovers_of_killed_runs_are_deleted_and_those_of_running_ones_kept(tmp
     )
     for folder in (killed, running, other):
         (folder / "images").mkdir(parents=True)
-    with reading(running):
+    with read_lock(running):
         assert a2("scenes", tmp_path / "my scenes", "--count", 1).exit_code == 0
     assert sorted(tmp_path.iterdir()) == sorted([running, other, tmp_path / "my scenes"])
 

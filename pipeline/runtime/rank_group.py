@@ -19,7 +19,7 @@ _SECONDS_BETWEEN_POLLS = 0.1
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProcessRank:
     """Rank of this process among all ranks, and among those on its machine.
 
     restarts: how often torchrun has started all ranks again.
@@ -32,15 +32,15 @@ class Launch:
     restarts: int = 0
 
 
-def launch(environment: Mapping[str, str] = os.environ) -> Launch:
+def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
     """Return rank and world size from torchrun's environment; 0 of 1 without it."""
     # RANK alone is not enough: a shell may have inherited it
     if "TORCHELASTIC_RUN_ID" not in environment:
-        return Launch()
+        return ProcessRank()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     rank, ranks, local_rank, local_ranks = (int(environment[name]) for name in names)
     restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    return Launch(rank, ranks, local_rank, local_ranks, restarts)
+    return ProcessRank(rank, ranks, local_rank, local_ranks, restarts)
 
 
 @dataclass(frozen=True)
