@@ -22,7 +22,7 @@ from a2cap.data.annotations.record import Fields, RawImage, fields_of, first_val
 from a2cap.data.annotations.split_list import random_splits, read_split_list, split_of
 from a2cap.data.data_config import USUAL_NAMES, FieldNames
 from a2cap.data.errors import InputError
-from a2cap.data.files.sealed_folder import SkippedItem as SkippedItem  # noqa: PLC0414
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.identities import Identities, Key, Numbers
 from a2cap.data.image_ids import IdRule, find_images, image_id
 

@@ -19,7 +19,6 @@ from a2cap.data.annotations.json_items import (
     member,
     pixel_numbers,
 )
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection.labels import (
     WITHOUT_AREA,
     DetectionData,
@@ -32,6 +31,7 @@ from a2cap.data.detection.labels import (
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.image_file import image_size
 from a2cap.data.files.json_file import read_json_list, read_text
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.image_ids import image_id
 
 MOST_ATTRIBUTES = 16

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from a2cap.data.files.sealed_folder import MadeFrom, SkippedItem
-from a2cap.pipeline.engine.events import EventLog as EventLog  # noqa: PLC0414
-from a2cap.pipeline.engine.inputs import Input as Input  # noqa: PLC0414
-from a2cap.pipeline.engine.inputs import Inputs
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.lock import LOCKS
 from a2cap.pipeline.engine.shard_stripe import Stripe
 

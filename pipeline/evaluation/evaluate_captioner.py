@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances, read_instances
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
 from a2cap.data.batches.collate import Batch
 from a2cap.data.batches.loader import image_batches
@@ -19,7 +18,7 @@ from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
-from a2cap.data.files.sealed_folder import read_manifest
+from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.data.scenes.truth import Scenes, read_scenes
 from a2cap.data.tokenizers import Tokenizer
@@ -36,7 +35,8 @@ from a2cap.pipeline.engine.artifact_names import (
     REFERENCES,
     RESULTS,
 )
-from a2cap.pipeline.engine.prepared_stage import EventLog, Input
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.evaluation.metrics_file import read_baseline

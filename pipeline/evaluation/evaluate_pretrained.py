@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from a2cap.data.annotations.read import SkippedItem, check_skip_limit
+from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.sealed_folder import installed_versions
+from a2cap.data.files.sealed_folder import SkippedItem, installed_versions
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention import ground_captions
@@ -20,7 +20,8 @@ from a2cap.pipeline.captioning.caption_images import open_captioner
 from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.engine.artifact_names import ATTENTION, CAPTIONS, RESULTS, VOCABULARY
-from a2cap.pipeline.engine.prepared_stage import EventLog, Input
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.evaluation.evaluate_captioner import (
     SplitScoring,

@@ -17,7 +17,7 @@ from a2cap.model.captioner import Captioner
 from a2cap.pipeline.captioning.model_description import EXTRACTOR
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner
 from a2cap.pipeline.engine.artifact_names import RESOLVED_CONFIG, RESULTS, TRAIN_SCST
-from a2cap.pipeline.engine.prepared_stage import Input
+from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.evaluation.score_captions import METRIC_TOKENS
 from a2cap.pipeline.metrics.tokenization import metric_tokens

@@ -17,8 +17,8 @@ from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
 from a2cap.data.image_ids import sample_ids
 from a2cap.extract.extractor_record import CODE_VERSION, ExtractorRecord
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
-from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.extraction.convert import convert, skipped_file
 from a2cap.pipeline.extraction.imported import ImportedFeatures
 

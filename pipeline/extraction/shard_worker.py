@@ -20,8 +20,8 @@ from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import decode_image
 from a2cap.pipeline.engine.artifact_names import FEATURES
+from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
-from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.engine.progress import TrackedWork, track
 from a2cap.pipeline.extraction.images import (
     EncodedImage,

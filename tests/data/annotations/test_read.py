@@ -6,12 +6,12 @@ import pytest
 
 from a2cap.data.annotations.read import (
     Caption,
-    SkippedItem,
     check_skip_limit,
     read_annotations,
     resolve_files,
     tokenize,
 )
+from a2cap.data.files.sealed_folder import SkippedItem
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons, sentence
 from tests.data.messages import message_of, touch, written
 

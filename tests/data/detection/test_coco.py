@@ -3,9 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection.coco import REPEATED, read_coco
 from a2cap.data.detection.labels import WITHOUT_AREA
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.scenes.generate import write_scenes
 from tests.data.messages import bad_item, message_of, touch, written
 

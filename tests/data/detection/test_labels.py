@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection.labels import DetectionData, Label, labelled_image
+from a2cap.data.files.sealed_folder import SkippedItem
 from tests.data.messages import message_of
 
 coordinates = st.floats(-500, 500, width=32)

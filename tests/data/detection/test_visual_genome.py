@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.detection import visual_genome
 from a2cap.data.detection.labels import WITHOUT_AREA
 from a2cap.data.detection.visual_genome import (
@@ -17,6 +16,7 @@ from a2cap.data.detection.visual_genome import (
     split_object_name,
 )
 from a2cap.data.files.image_file import FORMAT_NAMES
+from a2cap.data.files.sealed_folder import SkippedItem
 from tests.data.messages import message_of, written
 
 VOCABULARY = Path(__file__).parents[3].parent / "shared/reference/visual_genome_vocab"

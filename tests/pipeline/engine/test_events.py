@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from a2cap.data.annotations.read import SkippedItem
 from a2cap.data.errors import A2Error
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths

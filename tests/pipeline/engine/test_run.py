@@ -9,7 +9,8 @@ import pytest
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
 from a2cap.pipeline.engine import run as running
-from a2cap.pipeline.engine.prepared_stage import Input, PreparedStage, StagePaths
+from a2cap.pipeline.engine.inputs import Input
+from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import run_stage
 from tests.data.messages import message_of
 

@@ -17,7 +17,8 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.model.captioners.recurrent.nic_config import NicConfig
-from a2cap.pipeline.engine.prepared_stage import EventLog, Input
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.evaluation import evaluate_captioner as evaluation
 from a2cap.pipeline.evaluation import score_captions
 from a2cap.pipeline.evaluation.evaluate_captioner import (

@@ -6,8 +6,8 @@ import pytest
 
 from a2cap.data.features.store import FeatureStore
 from a2cap.extract.extract_config import ExtractConfig
+from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs, file_state
-from a2cap.pipeline.engine.prepared_stage import EventLog
 from a2cap.pipeline.engine.shard_stripe import Stripe
 from a2cap.pipeline.extraction.extract_images import extract_images, extract_stripe
 from a2cap.pipeline.extraction.images import ExtractionInputs, ImageFiles

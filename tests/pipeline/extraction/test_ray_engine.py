@@ -13,7 +13,7 @@ import pytest
 
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.pipeline.engine.prepared_stage import EventLog
+from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.extraction import extract_images as engine
 from a2cap.pipeline.extraction.extract_images import extract_images, fill_on_ray
 from a2cap.pipeline.extraction.shard_worker import Extraction

@@ -13,7 +13,7 @@ from a2cap.data.captions.unicode_words import without_false_spaces
 from a2cap.data.captions.vocabulary import UNK, Vocabulary
 from a2cap.data.data_config import PreprocessConfig
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, REFERENCES, VOCABULARY
-from a2cap.pipeline.engine.prepared_stage import EventLog
+from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, score
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages.preprocess import preprocess

@@ -5,14 +5,15 @@ import json
 import numpy as np
 import pytest
 
-from a2cap.data.annotations.read import SkippedItem, read_annotations
+from a2cap.data.annotations.read import read_annotations
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.data_config import PreprocessConfig
+from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.pipeline.engine.artifact_names import REFERENCES
-from a2cap.pipeline.engine.prepared_stage import EventLog
+from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.metrics.tokenization import tokenize
 from a2cap.pipeline.stages import preprocess as stage
 from a2cap.pipeline.stages.preprocess import preprocess
