@@ -2,15 +2,12 @@
 
 import json
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
-
-import yaml
 
 from a2cap.captioner import Captioner, load
 from a2cap.data.errors import ConfigError
@@ -153,46 +150,36 @@ def configure(config: AnyConfig = None, settings: Mapping[str, object] | None = 
 
     Raises ConfigError, which lists all problems.
     """
+    overrides = [(name, _plain(name, value)) for name, value in (settings or {}).items()]
     if isinstance(config, str | PathLike):
-        return load_named_config(Path(config), _overrides(settings or {}))
+        return load_named_config(Path(config), overrides)
     content = config.model_dump(mode="json") if isinstance(config, Config) else config or {}
     if not isinstance(content, Mapping):
         kind = type(content).__name__
         raise ConfigError(f"not a configuration: {kind}; give a file, its content or a Config")
-    inside = {
-        f"{section}{name}": value
-        for section, fields in content.items()
-        for name, value in (
-            {f".{name}": value for name, value in fields.items()}
-            if isinstance(fields, Mapping)
-            else {"": fields}  # model: the name of a kind
-        ).items()
-    }
-    return load_config(None, _overrides({**inside, **(settings or {})}))
+    inside: list[tuple[str, object]] = []
+    for section, fields in content.items():
+        if isinstance(fields, Mapping):
+            inside += [(f"{section}.{n}", _plain(f"{section}.{n}", v)) for n, v in fields.items()]
+        else:  # model: the name of a kind
+            inside.append((section, _plain(section, fields)))
+    return load_config(None, [*inside, *overrides])
 
 
-def _overrides(settings: Mapping[str, object]) -> list[str]:
-    """Format values as overrides of a configuration, on one line each."""
-    lines = []
-    for name, value in settings.items():
-        try:
-            text = yaml.safe_dump([_plain(value)], default_flow_style=True, width=math.inf)
-        except yaml.YAMLError as error:
-            kind = type(value).__name__
-            raise ConfigError(
-                f"{name}: not a value of a setting: {kind}; give a number, text, path or list"
-            ) from error
-        lines.append(f"{name}={text.strip()[1:-1]}")
-    return lines
-
-
-def _plain(value: object) -> object:
-    """Return paths as texts, tuples as lists."""
+def _plain(name: str, value: object) -> object:
+    """Return paths as texts, tuples as lists; raise ConfigError for what YAML could not state."""
     if isinstance(value, PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    return list(map(_plain, value)) if isinstance(value, list | tuple) else value
+        return {key: _plain(name, inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise ConfigError(
+            f"{name}: not a value of a setting: {type(value).__name__}; "
+            "give a number, text, path or list"
+        )
+    return value
 
 
 def _opened(

@@ -124,10 +124,14 @@ class Config(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
+Override = str | tuple[str, object]
+"""`section.field=YAML` of a command line, or (`section.field`, value) of a program."""
+
+
 def load_config(
-    path: Path | None = None, overrides: Sequence[str] = (), *, is_of_user: bool = True
+    path: Path | None = None, overrides: Sequence[Override] = (), *, is_of_user: bool = True
 ) -> Config:
-    """Load the YAML file `path` and apply the overrides, each `section.field=value`.
+    """Load the YAML file `path` and apply the overrides.
 
     A name without suffix, such as a2-gate, is a file of the package's configs if none exists here.
     is_of_user: False for a file of a result, which may not import code outside a2.
@@ -142,15 +146,11 @@ def load_config(
             raise ConfigError(f"config not found: {path.name!r}; {meant} a file, or one of {named}")
         path = bundled[path.name]
     content = {} if path is None else read_yaml(path)
-    problems = []
-    for override in overrides:
-        problem = _apply(content, override)
-        if problem:
-            problems.append(problem)
+    problems = [problem for override in overrides if (problem := _apply(content, override))]
     return _validate(content, problems, MAY_IMPORT if is_of_user else None)
 
 
-def load_named_config(path: Path | None, overrides: Sequence[str]) -> Config:
+def load_named_config(path: Path | None, overrides: Sequence[Override]) -> Config:
     """Load a configuration as `load_config` does, which a file without `runtime.name` names."""
     config = load_config(path, overrides)
     if path is None or config.runtime.name is not None:
@@ -194,17 +194,23 @@ def override(field: str, value: Path | str | tuple[Path, ...] | list[list[str]])
     return f"{field}={text}"
 
 
-def _apply(content: dict[str, object], override: str) -> str | None:
+def _apply(content: dict[str, object], override: Override) -> str | None:
     """Write one override into `content`; return its problem, or None."""
-    name, equals, text = override.partition("=")
-    parts = name.strip().split(".")
-    if parts == ["model"] and text.strip():
-        # the defaults of a kind, whatever the file says of another one
+    if isinstance(override, str):
+        name, equals, text = override.partition("=")
+        value: object = text
         with suppress(yaml.YAMLError):
-            text = str(parse_yaml(text))
-        content["model"] = {"kind": text}
+            value = parse_yaml(text)
+        has_value = bool(equals)
+    else:
+        (name, value), has_value = override, True
+        override = f"{name}={value}"
+    parts = name.strip().split(".")
+    if parts == ["model"] and has_value and value not in (None, ""):
+        # the defaults of a kind, whatever the file says of another one
+        content["model"] = {"kind": str(value)}
         return None
-    if not equals or len(parts) < 2 or not all(parts):
+    if not has_value or len(parts) < 2 or not all(parts):
         return f"{override!r} is not an override; write section.field=value, or model=KIND"
     section = content
     for part in parts[:-1]:
@@ -212,10 +218,7 @@ def _apply(content: dict[str, object], override: str) -> str | None:
         copied = dict(inner) if isinstance(inner, Mapping) else {}
         section[part] = copied
         section = copied
-    try:
-        section[parts[-1]] = parse_yaml(text)
-    except yaml.YAMLError:
-        section[parts[-1]] = text
+    section[parts[-1]] = value
     return None
 
 
