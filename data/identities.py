@@ -5,12 +5,12 @@ in the order of their upload. Stores and keys name an image by the id of its fil
 (a2cap.data.image_ids); features, boxes and results of other programs name it by either.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
 from a2cap.data.errors import InputError
-from a2cap.data.image_ids import IdRule, image_id, named_id, names_file, results_id
+from a2cap.data.image_ids import IdRule, image_id, named_id, names_file, results_id, sample_ids
 
 Key = int | str
 """An image as a file names it: the id of an annotation, a number, a stem, a name or a path."""
@@ -217,3 +217,27 @@ def _file_id(file: str | None, rule: IdRule) -> str | None:
     with suppress(InputError):
         return None if file is None else image_id(file, rule)
     return None
+
+
+def shared_images(
+    splits: Mapping[str, Sequence[str]], digest: Callable[[str], object], what: str
+) -> str | None:
+    """Return a warning of images in two splits under two names, None without any.
+
+    splits: image ids by split; digest: of the features or the file of an image, which `what` names;
+    None for an image without.
+    """
+    first: dict[object, tuple[str, str]] = {}
+    pairs = []
+    for split, image_ids in splits.items():
+        for image in image_ids:
+            if (content := digest(image)) is not None:
+                other, other_split = first.setdefault(content, (image, split))
+                if other_split != split:
+                    pairs.append(f"{image!r} ({split}) is {other!r} ({other_split})")
+    if not pairs:
+        return None
+    return (
+        f"{len(pairs):,} images have the {what} of an image of another split: "
+        f"{sample_ids(pairs, 3)}; scores on them are too high, keep each photograph in one split"
+    )

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from heapq import merge
 from pathlib import Path
@@ -69,23 +69,6 @@ class FeatureStore:
         key = record_key(image_id)
         ends = (file.end(key, CHECKSUM_SIZE) for file in self._candidates(key))
         return next((end for end in ends if end is not None), None)
-
-    def repeated(self, splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-        """Return pairs of images of two splits with equal records, which are of one photograph.
-
-        splits: image ids by split. The first of a pair is the one in the later split.
-        """
-        first: dict[bytes, tuple[str, str]] = {}
-        pairs = []
-        for split, image_ids in splits.items():
-            for image_id in image_ids:
-                checksum = self.checksum(image_id)
-                if checksum is None:
-                    continue
-                other, other_split = first.setdefault(checksum, (image_id, split))
-                if other_split != split:
-                    pairs.append((image_id, other))
-        return pairs
 
     def __contains__(self, image_id: object) -> bool:
         try:

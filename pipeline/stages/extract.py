@@ -74,9 +74,10 @@ class Extract(Stage):
         return PreparedStage(self.name, self.version, fields, inputs, outputs, work, share)
 
     def checks(self, plan: "Plan") -> dict[str, Check]:
-        """Check images, weights, boxes, device, memory and disk."""
+        """Check images, their splits, weights, boxes, device, memory and disk."""
         return {
             "images": plan.images,
+            "splits": plan.shared_files,
             "weights": lambda: self._weights(plan),
             "boxes": lambda: self._boxes(plan),
             "device": plan.device,

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -27,6 +28,10 @@ from a2cap.pipeline.weights.captioners import captioner_folder
 
 _READING = 2
 """Raised when images of the same annotations are read in another way."""
+
+
+_MIDDLE = 4096
+"""Bytes in the middle of an image file by which those of one size are told apart."""
 
 
 class ExperimentFiles:
@@ -130,6 +135,27 @@ class ExperimentFiles:
         rules = [data.ids, data.split, words.clean, words.max_words]
         fields = data.fields.model_dump_json(exclude_defaults=True)
         return self.hashes.names(files, f"{_READING} {rules} {fields}", read)
+
+    @cached_property
+    def repeated(self) -> dict[str, str]:
+        """Image id -> digest of the files that others have the size and the middle of."""
+        sizes: dict[int, dict[str, Path]] = {}
+        for image_id, path in self.images.items():
+            if path is not None and path.is_file():
+                sizes.setdefault(path.stat().st_size, {})[image_id] = path
+        # many photographs have a size in common, and a digest reads the file
+        alike: dict[tuple[int, bytes], dict[str, Path]] = {}
+        for size, files in sizes.items():
+            for image_id, path in files.items() if len(files) > 1 else ():
+                with suppress(OSError), path.open("rb") as file:
+                    file.seek(size // 2)
+                    alike.setdefault((size, file.read(_MIDDLE)), {})[image_id] = path
+        return {
+            image_id: self.hashes.file(path, what="image").digest
+            for files in alike.values()
+            for image_id, path in files.items()
+            if len(files) > 1
+        }
 
     @property
     def annotated(self) -> set[str] | None:

@@ -23,6 +23,7 @@ from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.paths import require_folder, size_of
 from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.identities import shared_images
 from a2cap.data.sources.open_source import image_source, open_source
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, EXTRACT, FEATURES, PREPROCESS, VOCABULARY
@@ -42,7 +43,6 @@ from a2cap.pipeline.stages.estimates import (
     training_disk,
 )
 from a2cap.pipeline.stages.input_files import ExperimentFiles
-from a2cap.pipeline.training.captioner.training_data import shared_images
 from a2cap.pipeline.weights.detectors import weights_file
 
 logger = logging.getLogger(__name__)
@@ -209,8 +209,22 @@ class Plan:
         if extracted is None or preprocessed is None:
             return "compared when the training begins"
         captions = CaptionFile(preprocessed / CAPTIONS)
-        shared = shared_images(FeatureStore(extracted / FEATURES), captions)
+        checksum = FeatureStore(extracted / FEATURES).checksum
+        shared = shared_images(captions.splits, checksum, "features")
         return "no image is in two" if shared is None else StatedDoubt(shared)
+
+    def shared_files(self) -> str:
+        """Check that no image file is in two splits, before features are compared."""
+        files = known(lambda: self.files.images) if self.config.data.images else {}
+        if self.config.data.annotations is None or not any(files.values()):
+            return "compared when the training begins"
+        images = known(lambda: self.files.annotations).images
+        splits = {
+            split: [image.image_id for image in images if image.split == split]
+            for split in ("train", "val", "test")
+        }
+        shared = shared_images(splits, self.files.repeated.get, "file")
+        return "no file is in two" if shared is None else Doubt(shared)
 
     def feature_width(self) -> int:
         """Return the width of the features that the experiment extracts or imports."""

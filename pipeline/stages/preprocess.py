@@ -78,6 +78,7 @@ class Preprocess(Stage):
             "captions": self._captions,
             "length": self._length,
             "images": lambda: self._images(plan),
+            "splits": plan.shared_files,
             "metrics": require_metric_files,
         }
 

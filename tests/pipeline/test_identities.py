@@ -402,9 +402,32 @@ def test_one_photograph_in_two_splits_is_named_and_counted(experiment, original,
     assert caplog.messages.count(warning) == 1
 
 
+def test_one_image_file_in_two_splits_is_named_before_any_work(experiment, tmp_path):
+    images = shutil.copytree(experiment.scenes / "images", tmp_path / "images")
+    train, other, alike, *_ = images_of(experiment.scenes, "train")
+    val, test = (images_of(experiment.scenes, split)[0] for split in ("val", "test"))
+    files = {path.stem: path for path in images.iterdir()}
+    for copy in (val, test, other):  # of which the last is in one split
+        shutil.copyfile(files[train], files[copy])
+    content = files[train].read_bytes()
+    files[alike].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # of equal size and middle
+    opened = experiment.open(override("data.images", images), artifacts=tmp_path / "artifacts")
+    warning = (
+        f"2 images have the file of an image of another split: {val!r} (val) is {train!r} "
+        f"(train), {test!r} (test) is {train!r} (train); scores on them are too high, keep each "
+        "photograph in one split"
+    )
+    for stage in ("extract", "preprocess"):
+        check = found(opened, stage, "splits")
+        assert (check.state, check.text) == ("warning", warning)
+    assert opened.files.repeated.keys() == {train, other, alike, val, test}
+
+
 def test_splits_without_a_common_photograph_pass(experiment):
     check = check_of(experiment.open(), "train-xe", "splits", force=True)
     assert (check.state, check.text) == ("ok", "no image is in two")
+    check = found(experiment.open(), "extract", "splits", force=True)
+    assert (check.state, check.text) == ("ok", "no file is in two")
     unfinished = experiment.open("extract.roi_size=9")
     assert check_of(unfinished, "train-xe", "splits").text == "compared when the training begins"
 

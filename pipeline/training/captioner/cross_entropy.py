@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
+from a2cap.data.identities import shared_images
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import FUSIONS
@@ -44,7 +45,6 @@ from a2cap.pipeline.training.captioner.training_data import (
     NamedRegions,
     read_training_data,
     require_kind_of_regions,
-    shared_images,
 )
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import GravesRmsprop
@@ -66,7 +66,8 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     features, device = run.inputs["features"].path, prepare_device(run.runtime)
     ranks = Ranks.current()
     data = read_training_data(features, run.inputs["captions"].path)
-    if ranks.is_main and (shared := shared_images(data.store, data.captions)):
+    splits, checksum = data.captions.splits, data.store.checksum
+    if ranks.is_main and (shared := shared_images(splits, checksum, "features")):
         logger.warning("%s", shared)
     require_kind_of_regions(model, data.store, max_regions=config.max_regions)
     description = ModelDescription(

@@ -15,7 +15,6 @@ from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
-from a2cap.data.image_ids import sample_ids
 from a2cap.data.regions import is_grid
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
@@ -71,19 +70,6 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
     every = load_reference_tokens(captions / REFERENCES)
     references = {image_id: every[image_id] for image_id in validation}
     return TrainingData(store, tokens, references, vocabulary, skipped, validation)
-
-
-def shared_images(store: FeatureStore, captions: CaptionFile) -> str | None:
-    """Return a warning of images in two splits under two names, None without any."""
-    pairs = store.repeated(captions.splits)
-    if not pairs:
-        return None
-    splits = {image_id: split for split, ids in captions.splits.items() for image_id in ids}
-    twins = [f"{a!r} ({splits[a]}) is {b!r} ({splits[b]})" for a, b in pairs]
-    return (
-        f"{len(pairs):,} images have the features of an image of another split: "
-        f"{sample_ids(twins, 3)}; scores on them are too high, keep each photograph in one split"
-    )
 
 
 def require_kind_of_regions(

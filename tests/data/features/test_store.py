@@ -21,6 +21,7 @@ from a2cap.data.features.store import FeatureStore, seal_shards
 from a2cap.data.features.store_manifest import joint_digest, records_digest
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import MANIFEST, read_manifest, seal
+from a2cap.data.identities import shared_images
 from tests.data.features.stores import (
     flip_byte,
     make_regions,
@@ -75,14 +76,17 @@ def test_a_store_is_a_mapping_in_key_order(path):
     assert store["own/straße"].width == 640
 
 
-def test_equal_records_in_two_splits_are_paired(tmp_path):
+def test_equal_records_in_two_splits_are_named(tmp_path):
     with FeatureWriter(tmp_path / "store") as writer:
         for image_id, content in zip("abcdef", "112131", strict=True):
             writer.add(image_id, make_regions(content))
         writer.seal()
     store = FeatureStore(tmp_path / "store")
     splits = {"train": ["a", "b"], "val": ["c", "d"], "test": ["e", "f", "absent"]}
-    assert store.repeated(splits) == [("d", "a"), ("f", "a")]
+    assert shared_images(splits, store.checksum, "features") == (
+        "2 images have the features of an image of another split: 'd' (val) is 'a' (train), 'f' "
+        "(test) is 'a' (train); scores on them are too high, keep each photograph in one split"
+    )
     assert store.checksum("absent") is None
     assert store.checksum("a") == store.checksum("b") != store.checksum("c")
 
