@@ -17,7 +17,7 @@ from a2cap.data.features.formats.array_values import NumberType
 from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
 from a2cap.data.features.formats.writers import WRITERS, Format
 from a2cap.data.features.source_files import source_files
-from a2cap.data.features.store_manifest import DATA_FILE
+from a2cap.data.features.store_manifest import DATA_FILE, joint_digest
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import replacing, write_durably
 from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem
@@ -77,7 +77,6 @@ def convert(
     has_half = form == "a2" or WRITERS[form].has_half
     images = _ConvertedImages(target, form, dtype if has_half else "float32")
     images.write(opened, source, prefix)
-    images.require_equal()
     made = images.conversion()
     record |= {"result": asdict(made), "target": _state_of(target)}
     write_durably(_record_file(target), json.dumps(record).encode())
@@ -108,24 +107,12 @@ def _record_file(target: Path) -> Path:
     return target.with_name(f"{target.name}.conversion.json")
 
 
-class ContentChecksum:
-    """A checksum of ids, boxes and features that is equal in any format and any order."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sum = 0
-
-    def add(self, image_id: str, regions: Regions) -> None:
-        """Add one image."""
-        digest = hashlib.sha256(image_id.encode())
-        digest.update(np.ascontiguousarray(regions.boxes, "<f4").tobytes())
-        digest.update(np.ascontiguousarray(regions.features, "<f4").tobytes())
-        self._sum += int.from_bytes(digest.digest(), "big")
-        self.count += 1
-
-    def hexdigest(self) -> str:
-        """Return the sum of the sha256 of all images, which does not depend on their order."""
-        return f"{self._sum % (1 << 256):064x}"
+def content_digest(image_id: str, regions: Regions) -> str:
+    """Return the sha256 of id, boxes and features, equal in any format."""
+    digest = hashlib.sha256(image_id.encode())
+    for array in (regions.boxes, regions.features):
+        digest.update(np.ascontiguousarray(array, "<f4").tobytes())
+    return digest.hexdigest()
 
 
 @dataclass
@@ -135,8 +122,8 @@ class _ConvertedImages:
     target: Path
     form: Format
     dtype: FeatureType
-    checksum: ContentChecksum = field(default_factory=ContentChecksum)
     skipped: list[SkippedItem] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     width: int = 0
@@ -192,7 +179,7 @@ class _ConvertedImages:
             return
         # the checksum is that of the rounded features, as float16 loses precision as intended
         rounded = replace(regions, features=regions.features.astype(self.dtype))
-        self.checksum.add(image_id, rounded)
+        self.digests.append(content_digest(image_id, rounded))
         self.counts.append(len(regions))
         self.sizes[image_id] = regions.width, regions.height
 
@@ -215,22 +202,22 @@ class _ConvertedImages:
             text = "".join(f"{json.dumps(line)}\n" for line in lines)
             write_durably(skipped_file(self.target), text.encode())
 
-    def require_equal(self) -> None:
-        """Read the result; raise StoreError if its checksum differs."""
-        checksum = ContentChecksum()
-        for item in open_features(self.target, Reading(self.sizes.get)):
-            if isinstance(item, ImageFeatures):
-                checksum.add(item.image_id, item.regions)
-        if checksum.hexdigest() != self.checksum.hexdigest():
-            raise StoreError(
-                f"{str(self.target)!r} differs from the source: {checksum.count} images of "
-                f"{self.checksum.count}; remove it and convert again"
-            )
-
     def conversion(self) -> Conversion:
-        """Return the summary."""
-        counts, checksum = (min(self.counts), max(self.counts)), self.checksum.hexdigest()
-        return Conversion(self.checksum.count, counts, self.width, checksum, self.skipped)
+        """Return the summary; raise StoreError if the result that is read back differs."""
+        results = open_features(self.target, Reading(self.sizes.get))
+        digests = [
+            content_digest(item.image_id, item.regions)
+            for item in results
+            if isinstance(item, ImageFeatures)
+        ]
+        checksum, count = joint_digest(self.digests), len(self.digests)
+        if joint_digest(digests) != checksum:
+            raise StoreError(
+                f"{str(self.target)!r} differs from the source: {len(digests)} images of {count}; "
+                "remove it and convert again"
+            )
+        regions = min(self.counts), max(self.counts)
+        return Conversion(count, regions, self.width, checksum, self.skipped)
 
 
 def skipped_file(target: Path) -> Path:

@@ -77,11 +77,8 @@ class ImportedFeatures:
         """Return the files that state the sizes of images, by name."""
         if self.sizes is None:
             return {}
-        return (
-            find_images(self.sizes, self.identities.rule)
-            if self.sizes.is_dir()
-            else {"sizes": self.sizes}
-        )
+        is_folder = self.sizes.is_dir()
+        return find_images(self.sizes, self.identities.rule) if is_folder else {"sizes": self.sizes}
 
     def feature_width(self) -> int:
         """Return F of the first readable image; InputError if there is none."""

@@ -1,7 +1,7 @@
 """A look at region features before they are used: what a file was taken for, and its boxes."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -35,39 +35,37 @@ def look(path: Path, reading: Reading) -> list[str]:
     skipped = [item for item in items if isinstance(item, SkippedItem)]
     if not images:
         raise nothing_readable(path, skipped)
-    count = len(source)
-    lines = [f"layout: {source.title}", f"images: {count:,}"]
-    if count > len(items):
-        lines[1] += f"; the first {len(items)} are summarised"
-    lines += _summary([image.regions for image in images])
-    lines.append(f"first image: {images[0].image_id}")
-    lines += [f"skipped: {item.image_id}: {item.reason}" for item in skipped]
-    return lines
-
-
-def _summary(images: Sequence[Regions]) -> list[str]:
-    features = [one.features for one in images]
-    lowest, highest = min(map(np.min, features)), max(map(np.max, features))
-    zeros = sum(np.sum(one == 0) for one in features) / sum(one.size for one in features)
-    boxes = np.concatenate([one.boxes for one in images])
-    areas = [float(one.width * one.height) for one in images]
-    sides = boxes[:, 2:] - boxes[:, :2]
-    covered = sides.prod(axis=1) / np.repeat(areas, list(map(len, images)))
-    width, height = (_range(side) for side in sides.T)
-    x, y = _range(boxes[:, ::2]), _range(boxes[:, 1::2])
+    count = f"images: {len(source):,}"
+    if len(source) > len(items):
+        count += f"; the first {len(items)} are summarised"
     return [
-        f"regions: {_range(map(len, images))} of {_range(one.shape[1] for one in features)} "
-        "numbers",
-        f"features: {lowest:.4g} to {highest:.4g}, {zeros:.1%} zeros",
-        f"pixels: {_range(one.width for one in images)} x {_range(one.height for one in images)}",
-        f"boxes: x {x}, y {y}; {width} wide, {height} high, on average {covered.mean():.0%} of "
-        "the image",
+        *(f"layout: {source.title}", count, *_summary([image.regions for image in images])),
+        f"first image: {images[0].image_id}",
+        *(f"skipped: {item.image_id}: {item.reason}" for item in skipped),
     ]
 
 
-def _range(values: Iterable[int] | NDArray[np.float32]) -> str:
-    every = np.array(values if isinstance(values, np.ndarray) else list(values))
-    fewest, most = every.min(), every.max()
+def _summary(images: Sequence[Regions]) -> Iterator[str]:
+    counts, sizes = [len(one) for one in images], [(one.width, one.height) for one in images]
+    widths = [one.features.shape[1] for one in images]
+    values = np.concatenate([one.features.ravel() for one in images])
+    boxes = np.concatenate([one.boxes for one in images])
+    sides = boxes[:, 2:] - boxes[:, :2]
+    covered = sides.prod(axis=1) / np.repeat(np.prod(sizes, axis=1, dtype=float), counts)
+    yield f"regions: {_range(counts)} of {_range(widths)} numbers"
+    zeros = (values == 0).mean()
+    yield f"features: {values.min():.4g} to {values.max():.4g}, {zeros:.1%} zeros"
+    width, height = (_range(side) for side in zip(*sizes, strict=True))
+    yield f"pixels: {width} x {height}"
+    width, height = (_range(side) for side in sides.T)
+    yield (
+        f"boxes: x {_range(boxes[:, ::2])}, y {_range(boxes[:, 1::2])}; {width} wide, {height} "
+        f"high, on average {covered.mean():.0%} of the image"
+    )
+
+
+def _range(values: Sequence[int] | NDArray[np.float32]) -> str:
+    fewest, most = np.min(values), np.max(values)
     return f"{fewest:,.0f}" if fewest == most else f"{fewest:,.0f} to {most:,.0f}"
 
 
@@ -80,23 +78,19 @@ def draw_boxes(path: Path, reading: Reading, photograph: Path, target: Path) -> 
     image = _image_of(open_features(path, reading), photograph)
     file = find_images(photograph)[image.image_id] if photograph.is_dir() else photograph
     drawn = Image.fromarray(read_image(file)[..., ::-1])
-    regions, scale = image.regions, np.array([*drawn.size, *drawn.size], np.float32)
-    scale /= np.array([regions.width, regions.height] * 2, np.float32)
-    canvas = ImageDraw.Draw(drawn)
-    for number, box in enumerate(regions.boxes * scale):
+    regions, canvas = image.regions, ImageDraw.Draw(drawn)
+    stated, pixels = (regions.width, regions.height), drawn.size
+    for number, box in enumerate(regions.boxes * np.tile(np.divide(pixels, stated), 2)):
         colour = _COLOURS[number % len(_COLOURS)]
-        canvas.rectangle(box.tolist(), outline=colour, width=max(1, max(drawn.size) // 400))
+        canvas.rectangle(box.tolist(), outline=colour, width=max(1, max(pixels) // 400))
     content = io.BytesIO()
     drawn.save(content, format="PNG" if target.suffix.lower() == ".png" else "JPEG")
     write_durably(target, content.getvalue())
-    stated, photo = (regions.width, regions.height), drawn.size
     note = f"{len(regions)} boxes of {image.image_id} on {str(file)!r} in {str(target)!r}"
-    if stated != photo:
-        note += (
-            f"; the features are of {stated[0]} x {stated[1]} pixels, the photograph has "
-            f"{photo[0]} x {photo[1]}"
-        )
-    return note
+    if stated == pixels:
+        return note
+    of_features, of_photograph = (f"{width} x {height}" for width, height in (stated, pixels))
+    return f"{note}; the features are of {of_features} pixels, the photograph has {of_photograph}"
 
 
 def _image_of(source: FeatureSource, photograph: Path) -> ImageFeatures:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.dictionaries import (
@@ -59,14 +59,12 @@ _RESULT = "features.lmdb"
 
 def open_features(path: Path, reading: Reading | None = None) -> FeatureSource:
     """Open a file, folder or pattern by its content; raise InputError for an unknown one."""
-    if path.exists():
-        containers = _folder(path) if path.is_dir() else _file(path, path.name)
-    else:
-        containers = [
-            container
-            for one in matches(path)
-            for container in (_folder(one) if one.is_dir() else _file(one, str(one)))
-        ]
+    named = {path: path.name} if path.exists() else {one: str(one) for one in matches(path)}
+    containers = [
+        container
+        for one, name in named.items()
+        for container in (_folder(one) if one.is_dir() else _file(one, name))
+    ]
     if not containers:
         raise InputError(
             f"no region features at {str(path)!r}; name a store, a TSV or HDF5 file, a folder of "
@@ -182,15 +180,7 @@ def _zip(path: Path, name: str) -> list[Container]:
         return [numpy_container({path.name: opener(path)}, name)]
     if arrays := _arrays_in({one: partial(_unpacked, path, one) for one in names}, path):
         return [numpy_container(arrays, name)]
-    lines = [
-        tsv_container(
-            partial(_member, path, one.filename),
-            one.filename,
-            expansion_limit(one.compress_size),
-        )
-        for one in members
-        if one.filename.lower().endswith(".tsv") or ".tsv." in one.filename.lower()
-    ]
+    lines = [_member(path, one) for one in members if "tsv" in one.filename.lower().split(".")[1:]]
     if not lines:
         raise InputError(f"zip {name!r} has no TSV, npz or npy: {', '.join(names[:3])}; unpack it")
     return lines
@@ -205,8 +195,11 @@ def _arrays_in(files: Mapping[str, OpenFile], path: Path) -> dict[str, OpenFile]
     return arrays
 
 
-def _member(path: Path, name: str) -> BinaryIO:
-    return cast(BinaryIO, ZipFile(path).open(name))
+def _member(path: Path, member: ZipInfo) -> Container:
+    def opened() -> BinaryIO:
+        return cast(BinaryIO, ZipFile(path).open(member))
+
+    return tsv_container(opened, member.filename, expansion_limit(member.compress_size))
 
 
 def _unpacked(path: Path, name: str) -> BinaryIO:

@@ -407,10 +407,10 @@ def test_one_image_file_in_two_splits_is_named_before_any_work(experiment, tmp_p
     train, other, alike, *_ = images_of(experiment.scenes, "train")
     val, test = (images_of(experiment.scenes, split)[0] for split in ("val", "test"))
     files = {path.stem: path for path in images.iterdir()}
-    for copy in (val, test, other):  # of which the last is in one split
-        shutil.copyfile(files[train], files[copy])
-    content = files[train].read_bytes()
-    files[alike].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # of equal size and middle
+    content = files[train].read_bytes() + bytes(9999)
+    for copy in (train, val, test, other):  # of which the last is in one split
+        files[copy].write_bytes(content)
+    files[alike].write_bytes(content[:-1] + b"x")  # of equal size and middle
     opened = experiment.open(override("data.images", images), artifacts=tmp_path / "artifacts")
     warning = (
         f"2 images have the file of an image of another split: {val!r} (val) is {train!r} "
@@ -418,7 +418,7 @@ def test_one_image_file_in_two_splits_is_named_before_any_work(experiment, tmp_p
         "photograph in one split"
     )
     for stage in ("extract", "preprocess"):
-        check = found(opened, stage, "splits")
+        check = check_of(opened, stage, "splits")
         assert (check.state, check.text) == ("warning", warning)
     assert opened.files.repeated.keys() == {train, other, alike, val, test}
 
@@ -426,7 +426,7 @@ def test_one_image_file_in_two_splits_is_named_before_any_work(experiment, tmp_p
 def test_splits_without_a_common_photograph_pass(experiment):
     check = check_of(experiment.open(), "train-xe", "splits", force=True)
     assert (check.state, check.text) == ("ok", "no image is in two")
-    check = found(experiment.open(), "extract", "splits", force=True)
+    check = check_of(experiment.open(), "extract", "splits", force=True)
     assert (check.state, check.text) == ("ok", "no file is in two")
     unfinished = experiment.open("extract.roi_size=9")
     assert check_of(unfinished, "train-xe", "splits").text == "compared when the training begins"

@@ -21,8 +21,8 @@ Arrays = Mapping[str, object]
 NumberType = Literal["float32", "float16", "float64"]
 NUMBER_TYPES: tuple[NumberType, ...] = get_args(NumberType)
 
-NUMBERS = {"scores": 1, "class_ids": 1, "attribute_ids": 1, "attribute_scores": 1} | {
-    **{"boxes": 4, "probabilities": 0, "features": 0}
+NUMBERS = {"features": 0, "boxes": 4, "probabilities": 0} | {
+    **dict.fromkeys(("scores", "class_ids", "attribute_ids", "attribute_scores"), 1)
 }
 """Numbers of a region in each field of a layout; 0 for those of any width."""
 

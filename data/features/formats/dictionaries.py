@@ -42,7 +42,7 @@ def _by_image(content: Mapping[str, object], name: str) -> Mapping[str, object]:
     layout = layout_of(content)
     if layout is None:
         return _split_names(content) or content
-    if not isinstance(content[layout.features], Mapping):
+    if not isinstance(content[layout.fields["features"]], Mapping):
         return {name: content}  # of one image
     images: dict[str, dict[str, object]] = {}
     for key, values in content.items():

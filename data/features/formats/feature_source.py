@@ -199,32 +199,32 @@ class _Reader:
                 f"its layout is unknown: it has {names}; known names of features and boxes are "
                 f"{known_layouts()}"
             )
-        image_id = self._id_of(as_text(arrays.get(layout.image_id, name)))
-        size = _stated_size(arrays, layout) or self._reading.sizes(image_id)
+        fields = layout.by_field(arrays)
+        image_id = self._id_of(as_text(fields.get("image_id", name)))
+        size = _stated_size(fields) or self._reading.sizes(image_id)
         if size is None:
             raise InputError(
                 f"size of image {image_id!r} is unknown; name the folder of the images, or a COCO "
                 "file that lists it, with --sizes or data.sizes"
             )
-        values = self._values(arrays, layout)
-        self._number_type = values["features"].dtype.name
+        values = self._values(fields, layout)
         features = values["features"].astype(np.float32)
-        boxes = self._boxes(values["boxes"], size) if layout.boxes else _cells(features, size)
+        boxes = self._boxes(values["boxes"], size) if "boxes" in values else _cells(features, size)
         return ImageFeatures(image_id, _regions(boxes, features, values, size))
 
-    def _values(self, arrays: Arrays, layout: Layout) -> dict[str, NDArray[np.generic]]:
+    def _values(self, fields: Arrays, layout: Layout) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the regions by field."""
-        count = as_integer(arrays[layout.count]) if layout.count in arrays else None
-        names = {field: getattr(layout, field) for field in NUMBERS}
+        count = as_integer(fields["count"]) if "count" in fields else None
         number_type = self._reading.number_type
         values = {
-            field: as_array(arrays[name], name, field, count, number_type)
-            for field, name in names.items()
-            if name in arrays
+            field: as_array(fields[field], layout.fields[field], field, count, number_type)
+            for field in NUMBERS
+            if field in fields
         }
-        if self._is_examining and isinstance(arrays[layout.features], bytes | str):
+        if self._is_examining and isinstance(fields["features"], bytes | str):
             require_type(values["features"], number_type)
-        return without_padding(values, count, layout.count)
+        self._number_type = values["features"].dtype.name
+        return without_padding(values, count, layout.fields.get("count", ""))
 
     def _boxes(self, stored: NDArray[np.generic], size: Size) -> NDArray[np.float32]:
         """Return boxes as x1 y1 x2 y2 in pixels; raise ConventionError if they cannot be that."""
@@ -246,12 +246,12 @@ class _Reader:
         return boxes
 
 
-def _stated_size(arrays: Arrays, layout: Layout) -> Size | None:
-    """Return width and height in pixels if the arrays contain them."""
-    if layout.width in arrays and layout.height in arrays:
-        return as_integer(arrays[layout.width]), as_integer(arrays[layout.height])
-    if layout.size in arrays:
-        width, height = np.asarray(arrays[layout.size]).reshape(-1).tolist()
+def _stated_size(fields: Arrays) -> Size | None:
+    """Return width and height in pixels if a file contains them."""
+    if "width" in fields and "height" in fields:
+        return as_integer(fields["width"]), as_integer(fields["height"])
+    if "size" in fields:
+        width, height = np.asarray(fields["size"]).reshape(-1).tolist()
         return int(width), int(height)
     return None
 

@@ -1,112 +1,88 @@
 """The table of layouts: names of the arrays of an image in files of region features.
 
 A layout applies to any container: the columns of a TSV, the members of an npz, the datasets of
-HDF5, the keys of a pickled dictionary. To read another one, add a row and, for a TSV without a
-header line, its columns.
+HDF5, the keys of a pickled dictionary. To read another one, add a line.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Names that a layout gives to what an image has; empty where it has no such array.
+    """Names of the arrays by field; columns: of a TSV without a header line.
 
-    features: (R, F); boxes: (R, 4), without them the regions are the cells of a square grid; count:
-    number of regions that are not padding; size: width and height in one array; probabilities:
-    (R, C), of which the largest is the score; columns: of a TSV without a header line.
+    Fields: features (R, F); boxes (R, 4), without which the regions are the cells of a square grid;
+    count, of regions that are not padding; image_id; width and height in pixels, or size with both;
+    scores, class_ids, attribute_ids, attribute_scores (R,); probabilities (R, C), of which the
+    largest is the score.
     """
 
     name: str
-    features: str = "features"
-    boxes: str = "boxes"
-    count: str = ""
-    image_id: str = ""
-    width: str = ""
-    height: str = ""
-    size: str = ""
-    scores: str = ""
-    class_ids: str = ""
-    attribute_ids: str = ""
-    attribute_scores: str = ""
-    probabilities: str = ""
+    fields: Mapping[str, str]
     columns: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> set[str]:
-        """The names of all its arrays."""
-        values = (getattr(self, one.name) for one in fields(self)[1:-1])
-        return {value for value in values if value}
 
     def matches(self, names: Collection[str]) -> bool:
         """Return True if features, and boxes unless they are cells, are among the names."""
-        return self.features in names and (not self.boxes or self.boxes in names)
+        return all(self.fields.get(one, "") in {*names, ""} for one in ("features", "boxes"))
+
+    def by_field(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the arrays of the layout by field."""
+        return {field: arrays[name] for field, name in self.fields.items() if name in arrays}
 
 
-CAFFE = Layout(
-    "caffe",  # bottom-up-attention @514e561, tools/generate_tsv.py
-    count="num_boxes",
-    image_id="image_id",
-    width="image_w",
-    height="image_h",
-    columns=("image_id", "image_w", "image_h", "num_boxes", "boxes", "features"),
+def _layout(name: str, arrays: str, *, is_line: bool = False) -> Layout:
+    """Return a layout from names that are those of a field, or NAME=FIELD; "_" is not read."""
+    pairs = [word.split("=") for word in arrays.split()]
+    fields = {pair[-1]: pair[0] for pair in pairs if pair[-1] != "_"}
+    return Layout(name, fields, tuple(pair[0] for pair in pairs) if is_line else ())
+
+
+_CAFFE = "image_id image_w=width image_h=height num_boxes=count boxes features"
+_VL_BERT = "image_id image_h=height image_w=width num_boxes=count boxes features"
+_LXMERT = (
+    "img_id=image_id img_h=height img_w=width objects_id=class_ids objects_conf=scores "
+    "attrs_id=attribute_ids attrs_conf=attribute_scores num_boxes=count boxes features"
 )
-_VL_BERT = ("image_id", "image_h", "image_w", "num_boxes", "boxes", "features", "cls_prob")
-LXMERT = Layout(
-    "lxmert",  # and airsplay/py-bottom-up-attention @85ec9b7
-    count="num_boxes",
-    image_id="img_id",
-    width="img_w",
-    height="img_h",
-    scores="objects_conf",
-    class_ids="objects_id",
-    attribute_ids="attrs_id",
-    attribute_scores="attrs_conf",
-    columns=(
-        *("img_id", "img_h", "img_w", "objects_id", "objects_conf", "attrs_id", "attrs_conf"),
-        *("num_boxes", "boxes", "features"),
-    ),
-)
-ATT_BOX = Layout("att-box", features="feat", boxes="box")  # ImageCaptioning.pytorch
-MILVLG = Layout(
-    "milvlg",  # MILVLG/bottom-up-attention.pytorch @4dbce86, whose `info` is a pickle
-    features="x",
-    boxes="bbox",
-    count="num_bbox",
-    width="image_w",
-    height="image_h",
-)
-M2 = Layout("m2", probabilities="cls_prob", size="size")  # `size`: of DLCT
+_MMF = "features bbox=boxes num_boxes=count image_width=width image_height=height"
+
+# bottom-up-attention @514e561, tools/generate_tsv.py
+CAFFE = _layout("caffe", _CAFFE, is_line=True)
+# LXMERT, and airsplay/py-bottom-up-attention @85ec9b7
+LXMERT = _layout("lxmert", _LXMERT, is_line=True)
+# ImageCaptioning.pytorch
+ATT_BOX = _layout("att-box", "feat=features box=boxes")
+# MILVLG/bottom-up-attention.pytorch @4dbce86, whose `info` is a pickle
+MILVLG = _layout("milvlg", "x=features bbox=boxes num_bbox=count image_w=width image_h=height")
+M2 = _layout("m2", "features boxes cls_prob=probabilities size")  # `size`: of DLCT
 LAYOUTS = (
     CAFFE,
-    replace(CAFFE, name="vilbert", columns=(*CAFFE.columns, "cls_prob")),
-    replace(CAFFE, name="vl-bert", columns=(*_VL_BERT, "classes")),
+    _layout("vilbert", f"{_CAFFE} cls_prob=_", is_line=True),
+    _layout("vl-bert", f"{_VL_BERT} cls_prob=_ classes=_", is_line=True),
     LXMERT,
     ATT_BOX,
     MILVLG,
     M2,
-    Layout(
-        "mmf", boxes="bbox", count="num_boxes", width="image_width", height="image_height"
-    ),  # .npy and _info.npy, or LMDB
-    Layout("sides", count="num_boxes", width="width", height="height", scores="scores"),
-    Layout("ban", features="image_features", boxes="image_bb", count="num_boxes"),
-    Layout("uniter", boxes="norm_bb", scores="conf"),
-    Layout("grids", features="grids", boxes="", size="size"),  # DLCT, RSTNet
+    _layout("mmf", _MMF),  # .npy and _info.npy, or LMDB
+    _layout("sides", "features boxes num_boxes=count width height scores"),
+    _layout("ban", "image_features=features image_bb=boxes num_boxes=count"),
+    _layout("uniter", "features norm_bb=boxes conf=scores"),
+    _layout("grids", "grids=features size"),  # DLCT, RSTNet
 )
-KNOWN_NAMES = frozenset().union(*(layout.names for layout in LAYOUTS))
-FEATURE_NAMES = tuple(dict.fromkeys(layout.features for layout in LAYOUTS))
+KNOWN_NAMES = frozenset(name for layout in LAYOUTS for name in layout.fields.values())
+FEATURE_NAMES = tuple(dict.fromkeys(layout.fields["features"] for layout in LAYOUTS))
 
 
 def layout_of(names: Collection[str]) -> Layout | None:
     """Return the layout that has most of the names, the first of equals; None without any."""
     matching = [layout for layout in LAYOUTS if layout.matches(names)]
-    return max(matching, key=lambda layout: len(layout.names & {*names}), default=None)
+    return max(matching, key=lambda one: len({*one.fields.values()} & {*names}), default=None)
 
 
 def known_layouts() -> str:
     """List the layouts by their names of features and boxes, for a message."""
-    pairs = dict.fromkeys(
-        f"{one.features} and {one.boxes}" if one.boxes else one.features for one in LAYOUTS
-    )
-    return "; ".join(pairs)
+    named = ([one.fields[f] for f in ("features", "boxes") if f in one.fields] for one in LAYOUTS)
+    return "; ".join(dict.fromkeys(map(" and ".join, named)))

@@ -62,7 +62,7 @@ def att_box_container(folder: Path) -> Container:
 
 
 def _read_with_boxes(file: Path, boxes: Path) -> Arrays:
-    return {**read_npz(opener(file)), ATT_BOX.boxes: read_array(boxes.read_bytes())}
+    return {**read_npz(opener(file)), ATT_BOX.fields["boxes"]: read_array(boxes.read_bytes())}
 
 
 def _read_with_info(open_file: OpenFile, open_info: OpenFile | None) -> Arrays:

@@ -116,16 +116,14 @@ def parquet_container(path: Path, name: str) -> Container:
 
 def _schema(arrow: Any, feature: Any, width: int) -> Any:
     number, integer = arrow.float32(), arrow.int32()
+    vectors = {"scores": number, "class_ids": integer, "attribute_ids": integer}
     return arrow.schema(
         {
             "image_id": arrow.string(),
-            "width": integer,
-            "height": integer,
+            **dict.fromkeys(("width", "height"), integer),
             "boxes": arrow.list_(arrow.list_(number, 4)),
             "features": arrow.list_(arrow.list_(feature, width)),
-            "scores": arrow.list_(number),
-            "class_ids": arrow.list_(integer),
-            "attribute_ids": arrow.list_(integer),
+            **{name: arrow.list_(kind) for name, kind in vectors.items()},
             "attribute_scores": arrow.list_(number),
         }
     )

@@ -47,7 +47,9 @@ def _write_att_box(folder: Path, images: Iterable[ImageFeatures]) -> None:
         name, regions = str(int(image.image_id)), image.regions
         np.save(means / name, regions.features.mean(axis=0))
         np.save(boxes / name, regions.boxes)
-        np.savez(features / name, allow_pickle=False, **{ATT_BOX.features: regions.features})
+        np.savez(
+            features / name, allow_pickle=False, **{ATT_BOX.fields["features"]: regions.features}
+        )
 
 
 def _write_milvlg(folder: Path, images: Iterable[ImageFeatures]) -> None:
@@ -120,7 +122,7 @@ def _arrays_of(image: ImageFeatures, layout: Layout) -> dict[str, object]:
         "probabilities": probabilities,
     }
     return {
-        getattr(layout, field): value for field, value in fields.items() if getattr(layout, field)
+        layout.fields[field]: value for field, value in fields.items() if field in layout.fields
     }
 
 
