@@ -60,12 +60,14 @@ class CaptionQueue:
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
-    def answer(self, file: BinaryIO, *, as_figure: bool) -> bytes:
-        """Wait for the captions of an image and its card (`ImageCard`) in JSON, or for its figure.
+    def submit(self, file: BinaryIO, *, as_figure: bool) -> Future[bytes]:
+        """Return the future captions of an image and its card (`ImageCard`) in JSON, or its figure.
 
-        Raises A2Error for an unusable image, and Busy if too many wait or the server stops.
+        It fails with A2Error for an unusable image, and Busy if the server stops. Raises Busy if
+        too many wait or the server stops.
         """
         job = _Job(file, as_figure)
+        job.answer.set_running_or_notify_cancel()  # a client that left does not cancel it
         with self._changed:
             if self._is_closed:
                 raise _stops()
@@ -74,16 +76,20 @@ class CaptionQueue:
                 raise Busy("too many images wait", again=seconds)
             self._waiting.append(job)
             self._changed.notify()
-        return job.answer.result()
+        return job.answer
 
     def close(self) -> None:
-        """Wait for the batch that is being captioned, and caption none of those that wait."""
+        """Caption none of those that wait."""
         with self._changed:
             self._is_closed = True
             while self._waiting:
                 self._waiting.popleft().answer.set_exception(_stops())
             self._changed.notify()
-        self._thread.join()
+
+    @property
+    def is_working(self) -> bool:
+        """True until the last batch of a closed queue is captioned."""
+        return self._thread.is_alive()
 
     def _work(self) -> None:
         while jobs := self._next():

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from functools import partial
@@ -147,12 +146,11 @@ def test_torchrun_a_sweep_and_the_server_take_a_plug_in(copy, tmp_path, monkeypa
     (trained / "manifest.json").unlink()
     image = next((copy.experiment.scenes / "images").iterdir())
 
-    def serve_one(server):
-        with image.open("rb") as file:
-            answers.append(json.loads(server.queue.answer(file, as_figure=False)))
-        signal.raise_signal(signal.SIGINT)
+    def serve_one(server, sockets):
+        with image.open("rb") as file, sockets[0]:
+            answers.append(json.loads(server.queue.submit(file, as_figure=False).result()))
 
-    monkeypatch.setattr(CaptionServer, "handle_request", serve_one)
+    monkeypatch.setattr(CaptionServer, "run", serve_one)
     served = a2("serve", "--model", trained, "--port", 0)
     assert served.exit_code == 0, served.output
     line = f"{image}: {answers[0]['caption']}"

@@ -35,7 +35,6 @@ def serve(models: tuple[Path, ...], port: int, config: Config) -> None:
     folders = find_trainings(models)
     captioner = open_captioner(folders, decoding=config.evaluate, runtime=config.runtime)
     server = CaptionServer(captioner, name=captioner_name(folders), port=port)
-    with server, stop_between_steps() as stop:
+    with stop_between_steps():
         click.echo(f"{server.url} captions the images dropped on it; Ctrl-C stops")
-        while not stop.pending:
-            server.handle_request()
+        server.run(sockets=[server.socket])

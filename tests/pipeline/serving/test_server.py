@@ -3,7 +3,6 @@
 import errno
 import http.client
 import json
-import math
 import os
 import re
 import resource
@@ -16,7 +15,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -37,7 +36,7 @@ from a2cap.pipeline.serving import caption_queue
 from a2cap.pipeline.serving import server as serving
 from a2cap.pipeline.serving.server import CaptionServer
 from tests.data.messages import message_of
-from tests.experiments import copied_captioner, detecting
+from tests.experiments import a2, copied_captioner, detecting
 
 HOW = {"decoding": CaptioningConfig(beam_size=2), "runtime": RuntimeConfig(device="cpu")}
 
@@ -53,14 +52,13 @@ def model(experiment, tmp_path_factory):
 @contextmanager
 def listening(captioner):
     server = CaptionServer(captioner, name="a <model>", port=0)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.run, args=([server.socket],))
     thread.start()
     try:
         yield server
     finally:
-        server.shutdown()
+        server.should_exit = True
         thread.join()
-        server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +74,7 @@ def scene(experiment):
 
 def request(server, method, path, body=None, **headers):
     """Send one request; return status, headers and body."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=600)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     return answer.status, answer.headers, answer.read()
@@ -118,7 +116,10 @@ def test_no_path_of_a_request_is_opened_and_no_other_host_is_answered(server, pa
     assert refused(server, "GET", path) == (404, "no such page; open /")
     no_page = (404, "no such page; send an image to /caption")
     assert refused(server, "POST", path, b"x") == no_page
-    assert refused(server, "POST", "/caption", b"x", Host="example.org") == no_page
+    for method in ("GET", "POST"):
+        status, _, body = request(server, method, "/", Host=f"example.org:{server.port}")
+        assert (status, body) == (400, b"Invalid host header")
+    assert refused(server, "PUT", path, b"x") == (404, "no such page; open /")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_an_image_sent_by_another_page_is_refused(server, headers):
 
 def test_an_image_sent_by_the_page_is_used(server):
     for name in ("127.0.0.1", "localhost"):
-        host = f"{name}:{server.server_port}"
+        host = f"{name}:{server.port}"
         headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
         status, error = refused(server, "POST", "/caption", b"x", **headers)
         assert (status, error[:7]) == (422, "image '")
@@ -182,7 +183,7 @@ def serving_fixed():
 
 def started_upload(server, length, sent=b""):
     """Return a connection that has sent a part of an image."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.putrequest("POST", "/caption")
     connection.putheader("Content-Length", str(length))
     connection.endheaders()
@@ -207,17 +208,16 @@ def test_unfinished_uploads_fill_neither_memory_nor_disk(scene, monkeypatch):
         assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         held = [started_upload(server, 48 << 20, part) for _ in range(2)]
-        until(lambda: server._bytes == 96 << 20)
+        until(lambda: server.bytes == 96 << 20)
         status, headers, body = request(server, "POST", "/caption", bytes(5 << 20))
         assert (status, headers["Retry-After"]) == (503, "60")
         assert json.loads(body) == {"error": "too many images wait; send it again in 60 s"}
         assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
         for connection in held:
             connection.close()
-        until(lambda: server._bytes == 0)
-    assert (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 80_000
-    )  # KB; 48 MB are sent
+        until(lambda: server.bytes == 0)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 20_000  # KB; 48 MB are sent
 
 
 def test_an_upload_that_trickles_ends(monkeypatch):
@@ -230,38 +230,75 @@ def test_an_upload_that_trickles_ends(monkeypatch):
             for _ in range(500):
                 connection.send(b".")
                 time.sleep(0.02)
-        until(lambda: server._bytes == 0)
+        until(lambda: server.bytes == 0)
 
 
-def test_connections_beyond_the_limit_are_closed(monkeypatch, scene):
+def test_beyond_the_limit_the_connection_that_waits_longest_is_closed(monkeypatch, scene):
     monkeypatch.setattr(serving, "MOST_CONNECTIONS", 2)
+    image = scene.read_bytes()
+    with serving_fixed() as (server, captioner), ExitStack() as opened:
+        captioned = opened.enter_context(closing(started_upload(server, len(image), image)))
+        assert captioner.started.wait(60)
+        oldest = opened.enter_context(closing(started_upload(server, 10)))
+        for length in (20, 30):
+            newest = opened.enter_context(closing(started_upload(server, length)))
+            with pytest.raises(ConnectionError):
+                oldest.getresponse()
+            until(lambda length=length: server.bytes == len(image) + length)
+            oldest = newest
+        captioner.going_on.set()
+        assert captioned.getresponse().status == 200
+
+
+HEADERS = b"POST /caption HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", HEADERS, HEADERS + b"\r\n12345678"])
+def test_256_half_sent_requests_keep_no_others_out(scene, sent):
+    with serving_fixed() as (server, captioner), ExitStack() as held:
+        captioner.going_on.set()
+        for _ in range(300):
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            held.enter_context(connection).sendall(sent)
+        assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
+        assert len(server.server_state.connections) <= 256
+
+
+def test_a_connection_has_a_limited_time_for_its_headers(monkeypatch, scene):
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.2)
     with serving_fixed() as (server, captioner):
         captioner.going_on.set()
-        held = [started_upload(server, 10) for _ in range(2)]
-        until(lambda: server._bytes == 20)
-        with socket.create_connection(("127.0.0.1", server.server_port)) as beyond:
-            assert beyond.recv(1) == b""
-        for connection in held:
-            connection.close()
-        until(lambda: not server._connections)
-        assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
+        with closing(started_upload(server, len(scene.read_bytes()))) as slow:
+            with (
+                socket.create_connection(("127.0.0.1", server.port)) as trickling,
+                pytest.raises(ConnectionError),
+            ):
+                for _ in range(500):
+                    trickling.sendall(HEADERS[:1])
+                    time.sleep(0.02)
+            slow.send(scene.read_bytes())  # its headers had arrived
+            assert slow.getresponse().status == 200
 
 
-def test_half_sent_requests_keep_no_others_out(monkeypatch, scene):
-    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 2)
-    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.1)
-    with serving_fixed() as (server, captioner):
-        captioner.going_on.set()
-        silent = socket.create_connection(("127.0.0.1", server.server_port))
-        slow = started_upload(server, len(scene.read_bytes()))  # its headers have arrived
-        until(lambda: sorted(server._connections.values())[-1:] == [math.inf])
-        until(lambda: len(server._connections) == 2)
-        time.sleep(0.2)
-        assert request(server, "POST", "/caption", scene.read_bytes())[0] == 200
-        assert silent.recv(1) == b""
-        slow.send(scene.read_bytes())
-        assert slow.getresponse().status == 200
-        silent.close()
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (HEADERS + b"X: " + b"x" * 70_000, b"HTTP/1.1 400 "),
+        (
+            HEADERS.replace(b"Content-Length: 9", b"Transfer-Encoding: chunked") + b"\r\n5\r\n",
+            b"411",
+        ),
+        (HEADERS + b"Transfer-Encoding: chunked\r\n\r\n9\r\n", b"411"),
+        (HEADERS.replace(b" HTTP/1.1", b"") + b"\r\n", b"400"),
+        (HEADERS + HEADERS.partition(b"\n")[2] + b"\r\n", b"400"),  # two hosts
+        (b"\x16\x03\x01\x02\x00", b"400"),  # TLS
+    ],
+)
+def test_what_is_not_a_request_of_an_image_is_answered_at_once(server, sent, answer):
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.settimeout(60)
+        connection.sendall(sent)
+        assert answer in connection.recv(4096).partition(b"\n")[0]
 
 
 @pytest.mark.parametrize("failing", ["open", "write"])
@@ -310,7 +347,7 @@ def test_a_page_closed_early_is_no_error(scene, capfd, caplog):
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
         connection.close()
         captioner.going_on.set()
-        until(lambda: not server._connections)
+        until(lambda: not server.server_state.connections)
         assert request(server, "POST", "/caption", image)[0] == 200
     assert capfd.readouterr().err == "" and not caplog.records
 
@@ -340,7 +377,7 @@ def test_a_fault_of_one_image_leaves_the_others(scene, caplog):
         sent = [pool.submit(request, server, "POST", "/caption", images[0])]
         assert captioner.started.wait(60)  # the others wait: <script> would be answered at once
         sent += [pool.submit(request, server, "POST", "/caption", image) for image in images[1:]]
-        until(lambda: server._bytes == sum(map(len, images)))
+        until(lambda: server.bytes == sum(map(len, images)))
         captioner.going_on.set()
         answers = [one.result() for one in sent]
         assert [status for status, *_ in answers] == [200, 500, 422, 200]
@@ -356,11 +393,10 @@ def test_a_server_that_stops_captions_no_waiting_image(scene):
         first = pool.submit(request, server, "POST", "/caption", image)
         assert captioner.started.wait(60)
         second = pool.submit(refused, server, "POST", "/caption", image)
-        until(lambda: server._bytes == 2 * len(image))
-        stopping = pool.submit(server.queue.close)
+        until(lambda: server.bytes == 2 * len(image))
+        server.should_exit = True
         until(lambda: server.queue._is_closed)
         captioner.going_on.set()
-        stopping.result()
         assert first.result()[0] == 200
         assert second.result() == (503, "the server stops; start it again")
 
@@ -368,9 +404,9 @@ def test_a_server_that_stops_captions_no_waiting_image(scene):
 def test_a_server_that_stops_waits_for_its_threads_but_for_no_client():
     before = set(threading.enumerate())
     with serving_fixed() as (server, _):
-        silent = socket.create_connection(("127.0.0.1", server.server_port))
+        silent = socket.create_connection(("127.0.0.1", server.port))
         unfinished = started_upload(server, 10)
-        until(lambda: server._bytes == 10 and len(server._connections) == 2)
+        until(lambda: server.bytes == 10 and len(server.server_state.connections) == 2)
         start = time.monotonic()
     assert time.monotonic() - start < 30  # a connection may be silent for 60 s
     assert set(threading.enumerate()) == before
@@ -389,15 +425,25 @@ def test_a_request_above_the_limit_is_refused(server, monkeypatch):
 
 @pytest.mark.parametrize("length", [None, "-1", "a", "9" * 5000])
 def test_a_request_without_a_valid_length_is_refused(server, length):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=600)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     connection.putrequest("POST", "/caption")
     if length is not None:
         connection.putheader("Content-Length", length)
     connection.endheaders()
     answer = connection.getresponse()
-    assert (answer.status, json.loads(answer.read())) == (
-        411,
-        {"error": "no Content-Length; send it"},
+    if length is None:
+        assert json.loads(answer.read()) == {"error": "no Content-Length; send it"}
+    assert answer.status == (411 if length is None else 400)
+
+
+def test_without_uvicorn_the_message_names_the_extra(monkeypatch):
+    for module in ("a2cap.pipeline.cli.images.serve", "a2cap.pipeline.serving.server"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    result = a2("serve", "--model", "scenes")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        'a2: a2 serve needs uvicorn; run pip install "a2cap[serve]"\n',
     )
 
 
@@ -409,11 +455,9 @@ def test_a_captioner_of_given_boxes_and_a_taken_port_are_refused(experiment, ser
         "name one that was trained on detected boxes"
     )
     captioner = ImageCaptioner([model], **HOW)
-    message = message_of(
-        CaptionServer, captioner, name="", port=server.server_port, error=ConfigError
-    )
+    message = message_of(CaptionServer, captioner, name="", port=server.port, error=ConfigError)
     assert message == (
-        f"cannot listen on port {server.server_port}: Address already in use; choose another --port"
+        f"cannot listen on port {server.port}: Address already in use; choose another --port"
     )
 
 
