@@ -119,6 +119,11 @@ class AdaptedCaptioner:
         """Return theta and theta_m, the mask networks', for an optimiser each."""
         return list(caption_parameters(self.model)), list(mask_parameters(self.model))
 
+    def freeze(self) -> None:
+        """Freeze the model; from now on the parameters of alignment alone are trained."""
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(WEIGHTS in name)
+
     def save_pretrained(self, directory: str | Path) -> None:
         """Save the model with its alignment, processor and tokenizer; `a2cap.adapt` loads it."""
         self.model.save_pretrained(directory)

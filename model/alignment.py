@@ -34,8 +34,9 @@ def evidence(attention: Tensor, keep: Tensor) -> Tensor:
 
 
 def renormalise(attention: Tensor) -> Tensor:
-    """Scale each row (the last axis) to a sum of 1."""
-    return attention / attention.sum(dim=-1, keepdim=True)
+    """Scale each row (the last axis) to a sum of 1; rows of zeros stay."""
+    sums = attention.sum(dim=-1, keepdim=True)
+    return attention / sums.clamp(min=torch.finfo(sums.dtype).tiny)
 
 
 def uniform_average(region_mask: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -1,13 +1,13 @@
 """What an attention of `transformers` becomes: one that is recorded, and aligned if asked for.
 
 The parameters of the model keep their names; those of alignment are in a submodule `a2` of each
-cross-attention, so that `save_pretrained` and optimisers of others find them.
+attention, so that `save_pretrained` and optimisers of others find them.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -85,13 +85,12 @@ def recording(columns: Tensor | None = None) -> Iterator[Recorded]:
 class CrossInputs:
     """What a cross-attention reads.
 
-    hidden: (B, Q, D), the decoder's states; regions: (B, R, F), the encoder's output, or
-    None in a self-attention; cache: the KV
-    cache of `transformers`, or None; is_cached: True if it holds the keys of these regions.
+    hidden: (B, Q, D), the decoder's states; regions: (B, R, F), the encoder's output; cache: the
+    KV cache of `transformers`, or None; is_cached: True if it holds the keys of these regions.
     """
 
     hidden: Tensor
-    regions: Tensor | None
+    regions: Tensor
     cache: Any
     is_cached: bool
 
@@ -126,20 +125,29 @@ class AdaptedAttention(nn.Module):
         region_mask: Tensor | None = None,
         *,
         queries: int | None = None,
+        is_of_image: bool = False,
     ) -> None:
         """Add the attention to the open `recording`, if there is one.
 
         queries: tokens that a self-attention read in this call; None in a cross-attention, whose
-        keys are there from the first call.
+        keys are there from the first call. is_of_image: True if it has the image's columns alone.
         """
         found = _recorded.get()
         if found is None:
             return
-        if self.reads_prompt and found.columns is not None:
+        if self.reads_prompt and found.columns is not None and not is_of_image:
             read = attention.original.shape[-1] if queries is None else queries
             attention = found.of_columns(self.layer, attention, read)
         found.layers.setdefault(self.layer, []).append(attention)
         found.region_mask = found.region_mask if region_mask is None else region_mask
+
+    @contextmanager
+    def running(self) -> Iterator[DecoderPass]:
+        """Yield the pass that runs; the graph built in the block trains one side alone."""
+        now = self.decoder_pass or DecoderPass(self.schedule_step)
+        others = caption_parameters(self) if now.perturbed else mask_parameters(self)
+        with frozen(self, others):
+            yield now
 
     def forward(
         self,
@@ -161,10 +169,8 @@ class AdaptedAttention(nn.Module):
         Returns (B, H, Q, d) and the attention before dropout.
         """
         assert self.alignment is not None
-        now = self.decoder_pass or DecoderPass(self.schedule_step)
-        now = DecoderPass(now.schedule_step, now.perturbed, dropout=dropout)
-        others = caption_parameters(self) if now.perturbed else mask_parameters(self)
-        with frozen(self, others):
+        with self.running() as running:
+            now = replace(running, dropout=dropout)
             states, attention = attend(
                 scaled_product(queries, keys, scale=scale, bias=now.padding(region_mask)),
                 RegionProjection(keys, values, region_mask, self._mask_keys(inputs, now)),
@@ -178,7 +184,7 @@ class AdaptedAttention(nn.Module):
 
     def _mask_keys(self, inputs: CrossInputs, now: DecoderPass) -> Tensor:
         """Project the regions for the mask network, once per KV cache."""
-        assert self.alignment is not None and inputs.regions is not None
+        assert self.alignment is not None
         held = None if inputs.cache is None else vars(inputs.cache).setdefault("a2_mask_keys", {})
         if held is not None and inputs.is_cached and self.layer in held:
             found: Tensor = held[self.layer]

@@ -8,12 +8,14 @@ GIT's have no interface; they get a subclass of their own class. Written for tra
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.models.blip.modeling_blip_text import BlipTextSelfAttention
@@ -21,7 +23,9 @@ from transformers.models.git.modeling_git import GitSelfAttention
 from transformers.models.trocr.modeling_trocr import TrOCRAttention
 
 from a2cap.model.adapting.adapted_attention import AdaptedAttention, CrossInputs
+from a2cap.model.adapting.image_columns import follow
 from a2cap.model.adapting.removal import removal_in
+from a2cap.model.adapting.self_attention import SelfInputs, change_of_states
 from a2cap.model.alignment import (
     AlignedAttention,
     Alignment,
@@ -81,6 +85,8 @@ def adapt_layers(model: nn.Module, config: AlignmentConfig) -> AdaptedLayers:
     _require_alignable(model, config, is_cross=bool(cross), count=len(images))
     for attention in (*images, *words):
         _check(attention)
+        if not cross and config.fusion != "none":
+            _require_interceptable(attention)
     for layer, attention in enumerate((*images, *words)):
         is_image = layer < len(images)
         is_aligned = is_image and config.includes(layer + 1)
@@ -90,6 +96,8 @@ def adapt_layers(model: nn.Module, config: AlignmentConfig) -> AdaptedLayers:
             alignment=_alignment(attention, config) if is_aligned else None,
         )
         _adapt(attention, adapted, is_cross=attention in cross.values())
+    if not cross and config.fusion != "none":
+        follow(model)
     numbers = tuple(range(len(images) + len(words)))
     return AdaptedLayers(numbers[: len(images)], numbers[len(images) :])
 
@@ -101,15 +109,11 @@ def _require_alignable(
     if config.fusion == "none":
         return
     name, named = type(model).__name__, config.aligned_layers
-    if not is_cross:
-        raise ModelError(
-            f"alignment of {name}: its words attend to the image by self-attention, which a2 "
-            'records but does not align; leave alignment out, or set fusion to "none"'
-        )
+    kind = "cross" if is_cross else "self"
     if named != "all" and max(named) > count:
         raise ModelError(
             f"aligned_layers names layer {max(named)}, {name} has {count} "
-            'cross-attentions to the image; choose "all" or layers from 1'
+            f'{kind}-attentions to the image; choose "all" or layers from 1'
         )
 
 
@@ -151,7 +155,10 @@ def _projections(attention: nn.Module) -> list[nn.Module]:
 
 
 def _heads(attention: Any) -> int:
-    return next(int(getattr(attention, name)) for name in _HEADS if hasattr(attention, name))
+    names = [name for name in _HEADS if hasattr(attention, name)]
+    if names:
+        return int(getattr(attention, names[0]))
+    return int(_widths(_projections(attention)[0])[1] // attention.head_dim)
 
 
 def _check(attention: nn.Module) -> None:
@@ -175,8 +182,11 @@ def _adapt(attention: Any, adapted: AdaptedAttention, *, is_cross: bool) -> None
         attention.a2_plain_config = attention.config
         attention.config = copy.copy(attention.config)
         attention.config._attn_implementation = _INTERFACE
-        if is_cross:  # a self-attention has no regions to pass on
-            attention.register_forward_pre_hook(_pass_inputs_on, with_kwargs=True)
+    # a self-attention without alignment needs no more than its queries, keys and values
+    is_read = is_cross or adapted.alignment is not None
+    has_hook = _pass_inputs_on in attention._forward_pre_hooks.values()
+    if is_read and type(attention) not in _SWAPPED.values() and not has_hook:
+        attention.register_forward_pre_hook(_pass_inputs_on, with_kwargs=True)
 
 
 def _alignment(attention: Any, config: AlignmentConfig) -> Alignment:
@@ -200,15 +210,18 @@ def _read_inputs(
     forward: Callable[..., object],
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
-) -> CrossInputs:
+) -> CrossInputs | SelfInputs:
     """Find states, regions and cache among the arguments of an attention's `forward`."""
     given = inspect.signature(forward).bind(*args, **kwargs).arguments
     given = {**given, **given.get("kwargs", {})}
     names = ("encoder_hidden_states", "key_value_states")
     regions = next((given[name] for name in names if given.get(name) is not None), None)
-    cache = given.get("past_key_values")
-    updated = getattr(cache, "is_updated", {})
-    is_cached = bool(updated.get(getattr(attention, "layer_idx", None)))
+    cache: Any = given.get("past_key_values")
+    layer = getattr(attention, "layer_idx", None)
+    if regions is None:
+        past = 0 if cache is None else cache.get_seq_length(layer)
+        return SelfInputs(given["hidden_states"], cache, past)
+    is_cached = bool(getattr(cache, "is_updated", {}).get(layer))
     return CrossInputs(given["hidden_states"], regions, cache, is_cached)
 
 
@@ -246,7 +259,7 @@ def attend_adapted(
         attention_mask,
         like=queries,
         keys=keys.shape[2],
-        is_cross=kwargs.get("a2_inputs") is not None,
+        is_cross=isinstance(kwargs.get("a2_inputs"), CrossInputs),
         is_causal=getattr(attention, "is_causal", True),
     )
     states, weights = _attend(attention, queries, keys, values, mask, **kwargs)
@@ -260,41 +273,73 @@ def _attend(
     values: Tensor,
     attention_mask: Tensor | None,
     *,
-    a2_inputs: CrossInputs | None = None,
+    a2_inputs: CrossInputs | SelfInputs | None = None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **kwargs: object,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend as `attend_adapted` does, where no token is removed."""
     adapted: AdaptedAttention = attention.a2
     scale = queries.shape[-1] ** -0.5 if scaling is None else scaling
-    eager = inspect.unwrap(type(attention).forward).__globals__["eager_attention_forward"]
-    if adapted.alignment is not None:
-        assert a2_inputs is not None
+    if adapted.alignment is not None and isinstance(a2_inputs, CrossInputs):
         exists = _region_mask(attention_mask, keys)
         parts = {"scale": scale, "region_mask": exists, "dropout": dropout}
         states, aligned = adapted(queries, keys, values, a2_inputs, **parts)
         return states.transpose(1, 2), aligned.used
-    if adapted.is_recorded and a2_inputs is not None:
-        bias = padding_bias(_region_mask(attention_mask, keys))
-        scores = scaled_product(queries, keys, scale=scale, bias=bias)
-        weights = scores.float().softmax(dim=-1)
-        adapted.record(AlignedAttention(weights, weights))
-    elif adapted.is_recorded:
-        # the last query only, which predicts the next token; the class's own eager function knows
-        # shared keys, capped scores and sinks
-        last = _as_bias(attention_mask, queries.dtype)
-        options = {"dropout": 0.0, "scaling": scale, **kwargs}
-        _, weights = eager(attention, queries[:, :, -1:], keys, values, last, **options)
-        weights = weights.float()
-        adapted.record(AlignedAttention(weights, weights), queries=queries.shape[2])
-    name = attention.a2_plain_config._attn_implementation
-    plain = ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
-    options = {"dropout": dropout, "scaling": scaling, **kwargs}
+    eager, plain = _functions(attention)
+
+    def weigh(rows: Tensor, bias: Tensor | None) -> Tensor:
+        # the class's own eager function knows shared keys, capped scores and sinks
+        options = {**kwargs, "dropout": 0.0, "scaling": scale}
+        weights: Tensor = eager(attention, rows, keys, values, bias, **options)[1]
+        return weights
+
+    if adapted.alignment is None and adapted.is_recorded:
+        if isinstance(a2_inputs, CrossInputs):
+            bias = padding_bias(_region_mask(attention_mask, keys))
+            weights = scaled_product(queries, keys, scale=scale, bias=bias).float().softmax(dim=-1)
+            adapted.record(AlignedAttention(weights, weights))
+        else:
+            # the last query only, which predicts the next token
+            bias_of_last = _as_bias(attention_mask, queries.dtype)
+            weights = weigh(queries[:, :, -1:], bias_of_last).float()
+            adapted.record(AlignedAttention(weights, weights), queries=queries.shape[2])
+    options = {**kwargs, "dropout": dropout, "scaling": scaling}
     result: tuple[Tensor, Tensor | None] = plain(
         attention, queries, keys, values, attention_mask, **options
     )
-    return result
+    if adapted.alignment is None:
+        return result
+    assert isinstance(a2_inputs, SelfInputs)
+    _require_interceptable(attention)
+    change = change_of_states(
+        adapted, queries, values, attention_mask, a2_inputs, weigh=weigh, dropout=dropout
+    )
+    return result[0] + change, result[1]
+
+
+def _functions(attention: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the eager attention function of a class, and the one that its model has chosen."""
+    if isinstance(attention, GitSelfAttention):
+        return _git_attention, _git_attention
+    eager = inspect.unwrap(type(attention).forward).__globals__["eager_attention_forward"]
+    return eager, ALL_ATTENTION_FUNCTIONS.get_interface(_implementation(attention), eager)
+
+
+def _implementation(attention: Any) -> str:
+    config = getattr(attention, "a2_plain_config", None) or attention.config
+    return str(config._attn_implementation)
+
+
+def _require_interceptable(attention: Any) -> None:
+    """Raise ModelError for a self-attention whose mask has another form than a matrix."""
+    if not isinstance(attention, GitSelfAttention):
+        name = _implementation(attention)
+        if name not in ("eager", "sdpa"):
+            raise ModelError(
+                f"alignment of self-attention cannot read the mask of {name!r}; call "
+                'model.set_attn_implementation("sdpa")'
+            )
 
 
 AttentionInterface.register(_INTERFACE, attend_adapted)
@@ -330,7 +375,7 @@ class _Swapped(nn.Module):
             plain: tuple[Tensor, Tensor | None] = self._attend(*args, **kwargs)
             return plain
         inputs, name = _read_inputs(self, super().forward, args, kwargs), self._mask_name
-        assert inputs.regions is not None
+        assert isinstance(inputs, CrossInputs)
         keys, given = inputs.regions.shape[1], kwargs.get(name)
         mask = removal.mask(self.a2.layer, given, like=inputs.hidden, keys=keys, is_cross=True)
         states, weights = self._attend(*args, **{**kwargs, name: mask})
@@ -352,6 +397,7 @@ class _Swapped(nn.Module):
                 self.a2.record(AlignedAttention(weights, weights))
             return states, weights
         inputs = _read_inputs(self, plain, args, kwargs)
+        assert isinstance(inputs, CrossInputs)
         heads = _heads(self)
         keys, values = _keys_and_values(self, inputs, heads)
         queries = split_heads(_projections(self)[0](inputs.hidden), heads)
@@ -395,22 +441,47 @@ class AdaptedTrOCRAttention(_Swapped, TrOCRAttention):  # type: ignore[misc]
 class AdaptedGitAttention(GitSelfAttention):  # type: ignore[misc]
     """GIT's self-attention of tokens over the image and the tokens before them."""
 
-    def forward(self: Any, *args: object, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Attend as its class does; record the last query."""
-        plain = super().forward
-        if (removal := removal_in(self.a2.layer)) is not None:
-            given = inspect.signature(plain).bind(*args, **kwargs)
-            states, mask = given.arguments["hidden_states"], given.arguments["attention_mask"]
-            how = {"keys": mask.shape[-1], "is_cross": False}
-            given.arguments["attention_mask"] = removal.mask(
-                self.a2.layer, mask, like=states, **how
-            )
-            args, kwargs = given.args, given.kwargs
-        states, weights = plain(*args, **kwargs)
-        queries = states.shape[1]
-        weights_of_last = weights[:, :, -1:]
-        self.a2.record(AlignedAttention(weights_of_last, weights_of_last), queries=queries)
-        return states, weights
+    def forward(
+        self: Any,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend as its class does, through `attend_adapted`."""
+        given = (hidden_states, attention_mask, past_key_values)
+        inputs = _read_inputs(self, super().forward, given, kwargs)
+        parts = (one(hidden_states) for one in _projections(self))
+        queries, keys, values = (split_heads(part, _heads(self)) for part in parts)
+        if past_key_values is not None:
+            keys, values = past_key_values.update(keys, values, self.layer_idx)
+        states, weights = attend_adapted(
+            self,
+            queries,
+            keys,
+            values,
+            attention_mask,
+            a2_inputs=inputs,
+            dropout=self.dropout.p if self.training else 0.0,
+        )
+        return states.flatten(2), weights
+
+
+def _git_attention(
+    attention: nn.Module,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float,
+    **_: object,
+) -> tuple[Tensor, Tensor]:
+    """Attend as GIT's class does, to the bit; an attention function of `transformers`."""
+    scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1])
+    scores = scores if attention_mask is None else scores + attention_mask
+    weights = functional.dropout(scores.softmax(dim=-1), dropout)
+    return (weights @ values).transpose(1, 2).contiguous(), weights
 
 
 _SWAPPED: dict[type[nn.Module], type[nn.Module]] = {

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor
 
 from a2cap.model.adapting.adapted_attention import Recorded, recording
 from a2cap.model.adapting.cross_attention import AdaptedLayers
+from a2cap.model.adapting.image_columns import count_prompts, image_columns, padded
 from a2cap.model.adapting.removal import Removal, removing
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioner import StepAttention, average_attention
@@ -60,11 +60,11 @@ def generate_captions(
     recorded = Recorded()
     with torch.no_grad():
         if attention:
-            with recording(None if columns is None else _padded(columns)) as recorded:
+            with recording(None if columns is None else padded(columns)) as recorded:
                 output = model.generate(**arguments)
         else:
             output = model.generate(**arguments)
-    each = len(output.sequences) // _images(inputs)
+    each = len(output.sequences) // count_prompts(inputs)
     beams = getattr(output, "beam_indices", None)
     captions = []
     for number in range(len(output.sequences)):
@@ -122,7 +122,7 @@ def force_caption(
     inputs: of `model.generate`, for one image; tokens: without prompt and end.
     """
     columns = image_columns(model, inputs)
-    with recording(None if columns is None else _padded(columns)) as recorded:
+    with recording(None if columns is None else padded(columns)) as recorded:
         [log_probs] = _force(model, inputs, tokens)
     count = None if columns is None else len(columns[0])
     steps = _Trace(recorded, layers, count, 0).steps([0] * len(tokens))
@@ -198,37 +198,6 @@ def _repeated(output: Any, copies: int) -> Any:
     if isinstance(output, tuple | list):
         return type(output)(_repeated(value, copies) for value in output)
     return output
-
-
-def image_columns(model: Any, inputs: Mapping[str, Tensor]) -> list[Tensor] | None:
-    """Return the positions of each image's tokens among the keys of its prompt; None if all are.
-
-    inputs: of `model.generate`.
-    """
-    config, images = model.config, _images(inputs)
-    names = ("image_token_id", "image_token_index")
-    tokens = [getattr(config, name) for name in names if getattr(config, name, None) is not None]
-    if tokens and "input_ids" in inputs:
-        is_image = inputs["input_ids"] == tokens[0]
-        return [row.nonzero().squeeze(1) for row in is_image]
-    # generate puts BLIP-2's queries first; GIT's states of the image have no token
-    first = getattr(config, "num_query_tokens", None)
-    if first is None and hasattr(model, "git"):
-        first = model.git.encoder.layer[0].attention.self.image_patch_tokens
-    if first is None:
-        return None
-    device = next(iter(inputs.values())).device
-    return [torch.arange(first, device=device)] * images
-
-
-def _padded(columns: Sequence[Tensor]) -> Tensor:
-    return pad_sequence(list(columns), batch_first=True)
-
-
-def _images(inputs: Mapping[str, Tensor]) -> int:
-    """Return the number of images; pixel_values may have rows of tiles or patches."""
-    name = next((name for name in ("input_ids", "inputs_embeds") if name in inputs), None)
-    return len(inputs[name or next(iter(inputs))])
 
 
 def _special_ids(model: Any, *names: str) -> set[int]:

@@ -16,6 +16,7 @@ from a2cap.data.errors import ConfigError, WeightsError  # noqa: E402
 from a2cap.data.regions import is_grid  # noqa: E402
 from a2cap.pipeline.captioning.subwords import merge_tokens  # noqa: E402
 from tests.data.messages import message_of  # noqa: E402
+from tests.model.adapting import vision_language  # noqa: E402
 from tests.model.adapting.captioners import (  # noqa: E402
     BUILDERS,
     SIDE,
@@ -24,6 +25,7 @@ from tests.model.adapting.captioners import (  # noqa: E402
     labelled,
     teacher,
 )
+from tests.quick import some_quick  # noqa: E402
 from tests.test_structure import ROOT  # noqa: E402
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
@@ -153,6 +155,36 @@ def test_a_saved_model_is_loaded_with_its_alignment(name, tmp_path):
     with torch.no_grad():
         logits = [c.model(**teacher(name)).logits for c in (captioner, again)]
     assert torch.equal(*logits)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # PaliGemma's
+@pytest.mark.parametrize("name", some_quick(vision_language.BUILDERS, "llava"))
+def test_a_saved_vision_language_model_is_loaded_with_its_alignment(name, tmp_path):
+    small = vision_language.build(name)
+    fields = {"fusion": "decay", "decay_steps": 10.0, "aligned_layers": [2]}
+    prompt = None if name == "paligemma" else small.prompt  # to which the image's token is added
+    captioner = a2cap.adapt(small.model, small.processor, alignment=fields, prompt=prompt)
+    batch = vision_language.labelled(small, [Image.fromarray(IMAGE)] * 2)
+    captioner.freeze()
+    captioner.losses(**batch, step=7).total().backward()
+    trained = {name for name, one in captioner.model.named_parameters() if one.grad is not None}
+    masks = ("bias", "query.weight", "key.weight")
+    assert {name.rpartition("mask_network.")[2] for name in trained} == set(masks)
+    captioner.save_pretrained(tmp_path)
+    again = a2cap.adapt(tmp_path, small.processor, prompt=prompt)
+    assert again.alignment == captioner.alignment
+    with torch.no_grad():
+        logits = [one.model(**batch).logits for one in (captioner, again)]
+    assert torch.equal(*logits)
+    captions = [one(IMAGE, max_new_tokens=4) for one in (captioner, again)]
+    assert captions[0].caption == captions[1].caption
+    attention, same = (caption.attention for caption in captions)
+    assert attention.keep is not None and [one.keep is None for one in attention.layers] == [
+        True,
+        False,
+    ]
+    np.testing.assert_allclose(attention.aligned, same.aligned, rtol=1e-5)
+    assert not np.array_equal(attention.original, attention.aligned)
 
 
 def test_a_loaded_model_shows_its_kind_alignment_and_decoding(tmp_path):

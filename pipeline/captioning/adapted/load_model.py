@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from safetensors import safe_open
-from torch import nn
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging
 
 from a2cap.data.errors import ConfigError, WeightsError
@@ -102,14 +103,18 @@ def load_processor(directory: Path) -> tuple[Any, Any]:
         ) from error
 
 
-def load_alignment(model: nn.Module, directory: Path) -> None:
+def load_alignment(model: Any, directory: Path) -> None:
     """Load the parameters that the model's own `from_pretrained` ignores."""
+    expected = {name for name in model.state_dict() if WEIGHTS in name}
+    # save_pretrained gives many classes' weights the names of earlier versions
+    none = torch.empty(0)
+    saved = {name: next(iter(revert_weight_conversion(model, {name: none}))) for name in expected}
+    own_names = {other: name for name, other in saved.items()}
     loaded = {}
     for file in sorted(directory.glob("*.safetensors")):
         with safe_open(file, framework="pt") as opened:
             names = [name for name in list(opened.keys()) if WEIGHTS in name]
-            loaded.update({name: opened.get_tensor(name) for name in names})
-    expected = {name for name in model.state_dict() if WEIGHTS in name}
+            loaded.update({own_names.get(name, name): opened.get_tensor(name) for name in names})
     odd = sorted(expected ^ loaded.keys())
     if odd:
         raise WeightsError(

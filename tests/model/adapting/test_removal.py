@@ -6,11 +6,8 @@ import torch
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
 from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
-from a2cap.model.adapting.generation import (  # noqa: E402
-    force_caption,
-    image_columns,
-    kept_token_log_probs,
-)
+from a2cap.model.adapting.generation import force_caption, kept_token_log_probs  # noqa: E402
+from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.model.adapting.removal import Removal, removing  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
 from tests.model.adapting import captioners, vision_language  # noqa: E402
@@ -30,14 +27,14 @@ EACH = pytest.mark.parametrize(
 )
 
 
-def prepared(name):
+def prepared(name, config=NONE):
     """Return an adapted model, its layers, and the inputs of one image."""
     if name in vision_language.BUILDERS:
         small = vision_language.build(name)
         model, given = small.model, vision_language.inputs(small, IMAGES[:1])
     else:
         model, given = captioners.build(name), captioners.inputs(name, images=1)
-    return model, adapt_layers(model, NONE), given
+    return model, adapt_layers(model, config), given
 
 
 def subsets(model, layers, given):
@@ -122,7 +119,18 @@ def test_cross_attention_to_no_token_adds_the_bias_of_its_projection_alone():
     torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["blip", "trocr"])
+@pytest.mark.parametrize("name", ["llava", "git"])
+def test_alignment_without_any_token_of_the_image_changes_nothing(name):
+    model, layers, given = prepared(name)
+    kept = subsets(model, layers, given)
+    plain = kept_token_log_probs(model, layers, given, TOKENS, kept)
+    layers = adapt_layers(model, AlignmentConfig(fusion="max"))
+    aligned = kept_token_log_probs(model, layers, given, TOKENS, kept)
+    torch.testing.assert_close(aligned[-1], plain[-1], rtol=1e-6, atol=1e-6)
+    assert ((aligned - plain)[:-1].abs().amax(dim=1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("name", ["blip", "trocr", "llava", "git"])
 def test_an_aligned_model_removes_tokens_too(name):
     model, _, given = prepared(name)
     layers = adapt_layers(model, AlignmentConfig(fusion="gate"))

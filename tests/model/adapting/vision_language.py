@@ -351,3 +351,27 @@ def inputs(small, images, prompt=""):
         given = small.processor(images=nested, text=text, return_tensors="pt", padding=True)
     names = given.keys() - {"labels"}
     return {name: given[name] for name in names if isinstance(given[name], torch.Tensor)}
+
+
+def teacher(small, images):
+    """Return inputs of `forward` with the tokens of a text after the prompt, and their count."""
+    given = inputs(small, images)
+    words = torch.tensor([[WORDS.index(f"w{n}") for n in range(4)]] * len(images))
+    ids = given.get("input_ids", torch.ones(len(images), 1, dtype=torch.int64))
+    added = {"input_ids": words, "attention_mask": torch.ones_like(words)}
+    added |= {name: torch.zeros_like(words) for name in ("mm_token_type_ids",) if name in given}
+    if "token_type_ids" in given:  # PaliGemma's prefix is 0
+        added["token_type_ids"] = torch.ones_like(words)
+    if small.prompt is None:
+        given |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    joined = {name: torch.cat((given[name], rows), dim=1) for name, rows in added.items()}
+    return {**given, **joined}, words.shape[1]
+
+
+def labelled(small, images):
+    """Return the same with labels, the last of the second text absent."""
+    batch, count = teacher(small, images)
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels[:, -count:] = batch["input_ids"][:, -count:]
+    labels[1, -1] = -100
+    return {**batch, "labels": labels}

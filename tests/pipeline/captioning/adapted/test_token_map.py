@@ -8,7 +8,7 @@ from PIL import Image
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
 from a2cap.data.captions.attention_file import CaptionAttention  # noqa: E402
-from a2cap.model.adapting.generation import image_columns  # noqa: E402
+from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.pipeline.captioning.adapted.tiles import locate, process_ramps  # noqa: E402
 from a2cap.pipeline.captioning.adapted.token_map import NoGrid, map_tokens  # noqa: E402
 from tests.model.adapting.vision_language import (  # noqa: E402
