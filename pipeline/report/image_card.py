@@ -30,6 +30,13 @@ layers of eight heads."""
 EVEN = 1.5
 """Times the even share 1 / R: attention whose peak is below is spread evenly (attention.js)."""
 
+PLACES = (
+    *("upper left", "top", "upper right"),
+    *("left", "middle", "right"),
+    *("lower left", "bottom", "lower right"),
+)
+"""Quarters of an image, each half as wide and high, in steps of a quarter of a side."""
+
 _FUNCTION_WORDS = (
     "a an the this that these those some there it its his her their he she they him them one two "
     "of on in at to with and or by for from up down off out over under into onto near next behind "
@@ -84,6 +91,7 @@ class ImageCard:
     def as_json(self, caption: str) -> dict[str, object]:
         """Return the card for the report's script."""
         attention, tokens = self.attention, caption.split()
+        is_aligned = attention is not None and attention.keep is not None
         boxes = [] if self.is_grid else _corners(self.boxes)
         return {
             "thumbnail": thumbnail(self.image),
@@ -105,6 +113,10 @@ class ImageCard:
                 "certificates": None
                 if self.certificates is None
                 else [_rounded(row, 4) for row in self.certificates],
+                "places": [
+                    _places(self.boxes, rows, (self.width, self.height))
+                    for rows in (attention.original, attention.aligned)[: 1 + is_aligned]
+                ],
                 **_rows(attention),
                 "layers": [
                     {"heads": len(layer.original), **_rows(layer)} for layer in attention.layers
@@ -143,6 +155,36 @@ def _shares(rows: NDArray[np.floating]) -> NDArray[np.floating]:
     sums = np.maximum(rows.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
     shares: NDArray[np.floating] = rows / sums
     return shares
+
+
+def _places(
+    boxes: NDArray[np.floating], rows: NDArray[np.floating], size: tuple[int, int]
+) -> list[tuple[str, float, float]]:
+    """Return the quarter that gains most over an even row, its share, and its share of that.
+
+    boxes: (R, 4); rows: (L, R). The share of a box is spread evenly over it.
+    """
+    if not len(boxes):
+        return []
+    halves = [_in_halves(boxes[:, axis], boxes[:, axis + 2], size[axis]) for axis in (0, 1)]
+    parts = np.einsum("yr,xr->ryx", halves[1], halves[0]).reshape(len(boxes), len(PLACES))
+    shares, even = _shares(rows) @ parts, parts.mean(axis=0)
+    best = (shares - even).argmax(axis=1)
+    return [
+        (PLACES[k], round(float(row[k]), 3), round(float(even[k]), 3))
+        for k, row in zip(best, shares, strict=True)
+    ]
+
+
+def _in_halves(
+    low: NDArray[np.floating], high: NDArray[np.floating], side: int
+) -> NDArray[np.floating]:
+    """Return the parts (3, R) of intervals (R,) in the first, middle and last half of a side."""
+    high = np.maximum(high, low + 0.1)  # a box without width or height
+    starts = np.array([[0], [side / 4], [side / 2]])
+    inside = np.minimum(high, starts + side / 2) - np.maximum(low, starts)
+    parts: NDArray[np.floating] = inside.clip(0) / (high - low)
+    return parts
 
 
 def _corners(boxes: NDArray[np.floating]) -> list[list[float]]:

@@ -15,6 +15,7 @@ from PIL import Image
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.regions import cell_boxes
 from a2cap.data.scenes.truth import Judgement, Statement
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
@@ -177,6 +178,42 @@ def test_the_most_telling_word_is_the_noun_or_adjective_that_alignment_changes_m
 ):
     attention = CaptionAttention(np.array(original), 1.5 * np.array(aligned))
     assert telling_word(caption.split(), attention) == expected
+
+
+@pytest.mark.parametrize(
+    ("boxes", "row", "expected"),
+    [
+        ([[0, 0, 100, 50], [200, 100, 400, 200]], [0.75, 0.25], ["upper left", 0.75, 0.5]),
+        # of the whole image, a quarter is in each quarter
+        ([[0, 0, 400, 200], [300, 0, 400, 50]], [0.4, 0.6], ["upper right", 0.7, 0.625]),
+        # the quarter that gains most over an even row, not the one where most regions are
+        ([[0, 0, 9, 9], [0, 0, 9, 9], [300, 150, 400, 200]], [0.3, 0.3, 0.4], None),
+        ([[150, 75, 250, 125], [0, 0, 400, 200]], [1.0, 0.0], ["middle", 1.0, 0.625]),
+        ([[50, 60, 50, 60], [0, 0, 400, 200]], [3.0, 0.0], ["upper left", 1.0, 0.625]),
+        ([[0, 75, 40, 125], [0, 0, 400, 200]], [1.0, 0.0], ["left", 1.0, 0.625]),
+    ],
+)
+def test_the_place_of_attention_is_the_quarter_that_gains_most(boxes, row, expected):
+    rows = np.array([row], np.float32)
+    attention = CaptionAttention(rows, rows)
+    shown = ImageCard(None, 400, 200, np.array(boxes, float), [], attention=attention)
+    (place,) = json.loads(json.dumps(shown.as_json("ball")))["attention"]["places"][0]
+    assert place == (expected or ["lower right", 0.4, 0.333])
+
+
+@pytest.mark.parametrize("side", [4, 7, 14])
+@pytest.mark.parametrize("cell", [(0, 0), (0, -1), (-1, 0), (-1, -1)])
+def test_a_bright_cell_of_a_grid_is_found_at_its_place(side, cell):
+    light = np.full((side, side), 0.2 / (side**2 - 1), np.float32)
+    light[cell] = 0.8
+    rows = light.reshape(1, -1)
+    attention = CaptionAttention(rows, 1.5 * rows, np.ones_like(rows))
+    boxes = cell_boxes(side, (0, 0, 640, 480))
+    shown = ImageCard(None, 640, 480, boxes, [], attention=attention, is_grid=True)
+    ((original,), (aligned,)) = shown.as_json("ball")["attention"]["places"]
+    name = f"{('upper', 'lower')[cell[0]]} {('left', 'right')[cell[1]]}"
+    quarter = 0.8 + 0.2 * (side**2 / 4 - 1) / (side**2 - 1)
+    assert original == aligned == (name, pytest.approx(quarter, abs=6e-4), 0.25)
 
 
 def test_thumbnails_are_at_most_320_pixels_wide_and_upright(tmp_path):

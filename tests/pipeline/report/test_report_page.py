@@ -308,7 +308,8 @@ def test_the_most_telling_word_is_shown_with_a_switch_between_both_kinds(page):
     assert (kinds.all_inner_texts(), pressed) == (["original α", "aligned αᵃ"], ["false", "true"])
     card.locator(".word", has_text="dog").click()
     assert card.locator(".readout").inner_text() == (
-        "“dog”: original α 70 % on region 2, 2.1 × even; aligned αᵃ 61 % on region 2, 1.8 × even; "
+        "“dog”: looked at no single place; original α 70 % on region 2, 2.1 × even; "
+        "aligned αᵃ 61 % on region 2, 1.8 × even; "
         "aligned sums to 1.15; gate 0.50 (1 keeps the original)"
     )
     assert card.locator(".certificate").inner_text() == (
@@ -398,7 +399,7 @@ def test_a_captioner_without_alignment_shows_its_attention_alone(page):
     assert card.locator(".kinds button").count() == 0
     card.locator(".word").nth(1).hover()
     assert card.locator(".readout").inner_text() == (
-        "“cat”: attention α 70 % on region 2, 2.1 × even"
+        "“cat”: looked at no single place; attention α 70 % on region 2, 2.1 × even"
     )
     assert card.locator("thead th").all_text_contents() == ["region", "original α"]
 
@@ -531,7 +532,8 @@ def test_everything_fits_the_width(report, open_page, width):
     parts = page.locator(".table, .card, .folds, .tools")
     assert parts.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
     if width >= 768:  # one row of controls
-        tops = {round(label.bounding_box()["y"]) for label in page.locator(".tools > label").all()}
+        controls = page.locator(".tools > select").all()
+        tops = {round(control.bounding_box()["y"]) for control in controls}
         assert len(tops) == 1
 
 
