@@ -1,13 +1,16 @@
 """Features of another convention than the one they are read in are scaled, or refused by name."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from a2cap.data.box_check import corners
+from a2cap.data import box_check
+from a2cap.data.box_check import SwappedAxes, corners
 from a2cap.data.features.formats.feature_source import Reading
 from a2cap.data.features.store import FeatureStore
+from a2cap.data.regions import cell_boxes
 from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.extraction.open_features import open_features
 from tests.data.messages import message_of
@@ -126,6 +129,33 @@ def test_swapped_axes_of_square_images_are_noticed(tmp_path, caplog):
     caplog.clear()
     assert len([*open_features(path, Reading(order="yxyx"))]) == 12
     assert caplog.messages == []
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("is_swapped", [True, False])
+def test_swapped_axes_of_the_published_images_are_noticed_without_any_of_them(
+    is_swapped, monkeypatch
+):
+    file = Path(__file__).parents[5] / "shared/reference/caffe_features/train2014_obj36.tsv"
+    if not file.is_file():
+        pytest.skip("the reference features are not beside the checkout")
+    monkeypatch.setattr(box_check, "_FEWEST", 9)
+    regions = [item.regions for item in open_features(file)]
+    for left_out in range(-1, 10):
+        axes = SwappedAxes()
+        for number, one in enumerate(regions):
+            square = one.boxes / np.array([one.width, one.height] * 2, np.float32)
+            if number != left_out:
+                axes.add(as_yxyx(square) if is_swapped else square, (1, 1))
+        assert (axes.notice() is not None) is is_swapped
+
+
+def test_a_grid_has_no_axes_that_could_be_swapped():
+    axes = SwappedAxes()
+    for side in range(200, 220):
+        axes.add(cell_boxes(7, (0, 0, side, side)), (side, side))
+    assert axes.notice() is None
 
 
 @pytest.mark.parametrize(("kind", "width"), [("float16", 16), ("float64", 64)])
