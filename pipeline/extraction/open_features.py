@@ -16,12 +16,7 @@ from a2cap.data.features.formats.dictionaries import (
     load_pickle,
     load_safetensors,
 )
-from a2cap.data.features.formats.feature_source import (
-    Container,
-    FeatureSource,
-    Reading,
-    damaged,
-)
+from a2cap.data.features.formats.feature_source import Container, FeatureSource, Reading, damaged
 from a2cap.data.features.formats.hdf5 import hdf5_container
 from a2cap.data.features.formats.lmdb_records import lmdb_container
 from a2cap.data.features.formats.numpy_files import (
@@ -31,11 +26,7 @@ from a2cap.data.features.formats.numpy_files import (
     numpy_container,
     opener,
 )
-from a2cap.data.features.formats.own_files import (
-    parquet_container,
-    store_container,
-    tar_container,
-)
+from a2cap.data.features.formats.own_files import parquet_container, store_container, tar_container
 from a2cap.data.features.formats.tsv import tsv_container
 from a2cap.data.features.source_files import matches
 from a2cap.data.features.store_manifest import DATA_FILE, is_store

@@ -273,10 +273,7 @@ def test_padding_is_no_region(tmp_path):
     ("arrays", "reason"),
     [
         ({"num_boxes": 7}, "num_boxes is 7, but there are 6 regions; create the file again"),
-        (
-            {"num_boxes": 4},
-            "num_boxes is 4, but 6 regions have features; create the file again",
-        ),
+        ({"num_boxes": 4}, "num_boxes is 4, but 6 regions have features; create the file again"),
         (
             {"features": np.zeros((6, 32)), "boxes": np.zeros((6, 4))},
             "all its regions are zeros in boxes without area; extract it again",
