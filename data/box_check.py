@@ -29,6 +29,8 @@ _EXAMINED, _FEWEST_PROBLEMS = 1000, 3
 _FEWEST, _DEVIATIONS, _SMALLEST = 10, 1.5, 0.001
 """Square images, standard errors of their mean, and its smallest value, from which swapped axes are
 no accident."""
+_REACH = 0.8
+"""Share of the image, in both directions, that some box of ten images exceeds."""
 _WORDS = {"xyxy": "x1 y1 x2 y2", "xywh": "x y w h", "cxcywh": "cx cy w h", "yxyx": "y1 x1 y2 x2"}
 _CORNERS: dict[str, list[list[float]]] = {
     "xywh": [[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]],
@@ -135,36 +137,45 @@ def _advice(stored: NDArray[np.float32], size: Size, order: BoxOrder, option: st
     return f"are the boxes {names}{sizes}? {remedy}"
 
 
-class SwappedAxes:
-    """Evidence that boxes of square images have y before x, which no frame can show.
+class BoxEvidence:
+    """Evidence of all images about what a single one cannot show.
 
-    Large objects of photographs are below the middle and, as photographs can be mirrored, as often
-    left as right of it: in the 10 images of caffe's features at 0.49 of the width, 0.53 of the
-    height.
+    In square images, that boxes have y before x: large objects of photographs are below the middle
+    and, as photographs can be mirrored, as often left as right of it: in the 10 images of caffe's
+    features at 0.49 of the width, 0.53 of the height. And that boxes are pixels of smaller images.
     """
 
     def __init__(self) -> None:
         self._offsets: list[float] = []
         self._has_frames = False
+        self._count, self._reach = 0, 0.0
 
     def add(self, boxes: NDArray[np.float32], size: Size) -> None:
-        """Add the boxes of an image, of which the larger half counts."""
+        """Add the boxes of an image, of which the larger half counts for its axes."""
+        if not len(boxes):
+            return
+        self._count += 1
+        self._reach = max(self._reach, float((boxes[:, 2:] / size).max()))
         # swapped boxes would leave some of the images that are not square
         self._has_frames = self._has_frames or size[0] != size[1]
-        if self._has_frames or not len(boxes):
-            return
         areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
         large = boxes[areas >= 0.99 * np.median(areas)]  # of a grid, all cells
         x, y = (large[:, :2] + large[:, 2:]).mean(axis=0) / 2
-        self._offsets.append(float(x - y) / size[0])
+        self._offsets += [] if self._has_frames else [float(x - y) / size[0]]
 
     def notice(self) -> str | None:
-        """Return what to check if the boxes fit better with x and y exchanged."""
-        if self._has_frames or len(self._offsets) < _FEWEST:
+        """Return what to check, None if the boxes fit their images."""
+        if self._count < _FEWEST:
             return None
+        if self._reach < _REACH:
+            return (
+                f"no box reaches beyond {self._reach:.0%} of its image: are they pixels of scaled "
+                "images? Check the sizes of the images, and look at boxes with --look"
+            )
         offsets = np.array(self._offsets)
-        error = offsets.std(ddof=1) / np.sqrt(len(offsets))
-        if offsets.mean() <= max(_DEVIATIONS * error, _SMALLEST):
+        if self._has_frames or offsets.mean() <= _SMALLEST:
+            return None
+        if offsets.mean() <= _DEVIATIONS * offsets.std(ddof=1) / np.sqrt(len(offsets)):
             return None
         return (
             "all images are square, and the objects of photographs would be right of the middle "

@@ -4,6 +4,7 @@ import gzip
 import io
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,7 @@ from a2cap.data.features.formats.numpy_files import (
     SUFFIXES,
     OpenFile,
     att_box_container,
+    load_npy,
     numpy_container,
     opener,
 )
@@ -111,6 +113,7 @@ _KINDS: tuple[tuple[int, bytes, Callable[[Path, str], Container]], ...] = (
     (16, b"\xde\xc0\xef\xbe", lmdb_container),
     (0, _TORCH, partial(dictionary_container, _load_torch)),
     (0, b"\x80", partial(dictionary_container, load_pickle)),
+    (0, b"\x93NUMPY", partial(dictionary_container, load_npy)),
     (7, b"\0{", partial(dictionary_container, load_safetensors)),  # after the header's length
 )
 """Position and bytes of the mark of each kind of file, and its reader."""
@@ -128,6 +131,10 @@ def _file(path: Path, name: str) -> list[Container]:
             return [container(path, name)]
     limit = expansion_limit(path.stat().st_size)
     if head.startswith(b"\x1f\x8b"):
+        with suppress(OSError, EOFError), gzip.open(path) as file:  # of damage, the reader tells
+            head = file.read(_HEAD)
+        if any(head.startswith(mark, position) for position, mark, _ in _KINDS):
+            raise InputError(f"{name!r} is packed with gzip, and not a TSV; unpack it")
         return [tsv_container(lambda: cast(BinaryIO, gzip.open(path)), name, limit)]
     return [tsv_container(opener(path), name, limit)]
 

@@ -1,7 +1,8 @@
-"""Dictionaries of region features in one file: a pickle, safetensors, or a file of torch.
+"""Dictionaries of region features in one file: a pickle, .npy, safetensors, or a file of torch.
 
-By image and then by array, by array and then by image, or with names such as ID_features. Pickles
-are read without running them; an array of objects, as NumPy saves a dictionary, becomes these.
+A list, by image and then by array, by array and then by image, or with names such as ID_features.
+Pickles are read without running them; an array of objects, as NumPy saves a dictionary, becomes
+these.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,9 +14,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.array_values import named_arrays
+from a2cap.data.features.formats.array_values import as_text, named_arrays
 from a2cap.data.features.formats.feature_source import Container, Entry, damaged
-from a2cap.data.features.formats.layouts import FEATURE_NAMES, layout_of
+from a2cap.data.features.formats.layouts import FEATURE_NAMES, ID_NAMES, layout_of
 from a2cap.data.files.pickles import Interpreter, Name, UnsafeError
 
 Load = Callable[[Path], object]
@@ -28,14 +29,24 @@ _OBJECTS = object()
 def dictionary_container(load: Load, path: Path, name: str) -> Container:
     """Load a dictionary as a whole; raise InputError if the file has something else."""
     content = load(path)
-    if not isinstance(content, Mapping):
+    if isinstance(content, list | tuple) and content and all(map(_id_of, content)):
+        images = [(_id_of(record), record) for record in content]
+    elif isinstance(content, Mapping):
+        named = {str(key): value for key, value in content.items()}
+        images = [*_by_image(named, path.stem).items()]
+    else:
         raise InputError(
-            f"{name!r} has a {type(content).__name__} in place of a dictionary of images; name "
-            "another file"
+            f"{name!r} has a {type(content).__name__} in place of a dictionary of images, or of a "
+            "list of them with image_id; name another file"
         )
-    images = _by_image({str(key): value for key, value in content.items()}, path.stem)
-    entries = [Entry(image, partial(named_arrays, arrays)) for image, arrays in images.items()]
+    entries = [Entry(image, partial(named_arrays, arrays)) for image, arrays in images]
     return Container.of(f"{name!r} (dictionary)", entries)
+
+
+def _id_of(record: object) -> str:
+    """Return the id in a record of an image, an empty text without one."""
+    fields = record if isinstance(record, Mapping) else {}
+    return as_text(next((fields[name] for name in ID_NAMES if name in fields), ""))
 
 
 def _by_image(content: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from a2cap.data.box_check import (
+    BoxEvidence,
     BoxOrder,
     ConventionError,
     Size,
-    SwappedAxes,
     are_relative,
     corners,
     require_boxes,
@@ -147,7 +147,7 @@ class _Reader:
         return f"{self.container.title}{layout}"
 
     def items(self) -> Iterator[ImageFeatures | SkippedItem]:
-        self._is_examining, axes = True, SwappedAxes()
+        self._is_examining, evidence = True, BoxEvidence()
         results = map(self._read, self.container.entries())
         first = list(islice(results, _EXAMINED))
         refused = [(item, error) for item, error in first if isinstance(error, ConventionError)]
@@ -160,9 +160,9 @@ class _Reader:
         self._is_examining = False
         for item, _ in chain(first, results):
             if isinstance(item, ImageFeatures) and not self.container.is_own:
-                axes.add(item.regions.boxes, (item.regions.width, item.regions.height))
+                evidence.add(item.regions.boxes, (item.regions.width, item.regions.height))
             yield item
-        if notice := axes.notice():
+        if notice := evidence.notice():
             logger.warning("%s: %s", self.container.title, notice)
 
     def _read(self, entry: Entry) -> tuple[ImageFeatures | SkippedItem, Exception | None]:

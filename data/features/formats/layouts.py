@@ -72,6 +72,7 @@ LAYOUTS = (
     _layout("uniter", "features norm_bb=boxes conf=scores"),
     _layout("grids", "grids=features size"),  # DLCT, RSTNet
 )
+ID_NAMES = ("image_id", "img_id")
 KNOWN_NAMES = frozenset(name for layout in LAYOUTS for name in layout.fields.values())
 FEATURE_NAMES = tuple(dict.fromkeys(layout.fields["features"] for layout in LAYOUTS))
 

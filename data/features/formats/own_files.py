@@ -60,6 +60,9 @@ def tar_container(path: Path, name: str) -> Container:
         raise InputError(f"cannot read {str(path)!r}: {error}; copy it again") from error
     if not is_whole:
         raise InputError(f"tar {str(path)!r} ends early; copy it again")
+    if not any(_CHECKSUM in member.pax_headers for member in members):
+        first = ", ".join(member.name for member in members[:3])
+        raise InputError(f"tar {name!r} is not of a2 convert: it has {first}; unpack it")
 
     def read(member: tarfile.TarInfo, image_id: str) -> Regions:
         with path.open("rb") as file:

@@ -6,6 +6,7 @@ line that was joined with the next one is read.
 
 import re
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from functools import partial
 from gzip import BadGzipFile
@@ -15,7 +16,7 @@ from zipfile import BadZipFile
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.array_values import Arrays, as_text
 from a2cap.data.features.formats.feature_source import Container, Entry, damaged
-from a2cap.data.features.formats.layouts import LAYOUTS, layout_of
+from a2cap.data.features.formats.layouts import ID_NAMES, LAYOUTS, layout_of
 
 _CLEAR_ID = re.compile(rb"(?:.*=|[A-Za-z0-9+/]*?)((?<==)\d+|COCO_[a-z]+\d{4}_\d{12})")
 """The end of a torn base64 text and the id after it. Digits may belong to either of them, unless
@@ -33,7 +34,7 @@ def tsv_container(open_file: Callable[[], BinaryIO], name: str, limit: int) -> C
         try:
             with open_file() as file:
                 for line in iter(partial(file.readline, limit), b""):
-                    yield line.rstrip(b"\r\n")
+                    yield line.rstrip(b"\r\n").removeprefix(BOM_UTF8)
         except (EOFError, BadGzipFile, BadZipFile, zlib.error) as error:
             raise damaged(title, error) from error
 
@@ -48,7 +49,7 @@ def tsv_container(open_file: Callable[[], BinaryIO], name: str, limit: int) -> C
             "them, or add a first line with the names of the columns"
         )
     columns = tuple(names) if has_header else by_count[len(names)].columns
-    if not {"image_id", "img_id"} & {*columns}:
+    if not {*ID_NAMES} & {*columns}:
         raise InputError(
             f"{name!r} has no column of ids: its first line is {', '.join(names)}; call the column "
             "image_id"
@@ -68,9 +69,7 @@ class _Lines:
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self._columns = columns
-        self._id_column = next(
-            number for number, name in enumerate(columns) if name in ("image_id", "img_id")
-        )
+        self._id_column = next(number for number, name in enumerate(columns) if name in ID_NAMES)
         self._length = 0  # of the last column, in the latest whole line
 
     def entries(self, values: list[bytes], position: str) -> Iterator[Entry]:

@@ -1,10 +1,12 @@
 """Every published layout of region features is recognised by content and read alike."""
 
 import base64
+import codecs
 import gzip
 import io
 import pickle
 import sys
+import tarfile
 import zlib
 from pathlib import Path
 from zipfile import ZipFile
@@ -449,8 +451,46 @@ def test_dictionaries_by_image_and_by_array_are_read(tmp_path):
     assert_read(tmp_path / "x.safetensors")
     (tmp_path / "y.pkl").write_bytes(pickle.dumps([1]))
     assert message_of(open_features, tmp_path / "y.pkl") == (
-        "'y.pkl' has a list in place of a dictionary of images; name another file"
+        "'y.pkl' has a list in place of a dictionary of images, or of a list of them with "
+        "image_id; name another file"
     )
+
+
+def test_lists_of_images_are_read_by_their_ids(tmp_path):
+    by_file = [{"img_id": int(one), **mmf(one), "features": features_of(one)} for one in IDS]
+    for content in ([record(one) for one in IDS], by_file):
+        (tmp_path / "x.pkl").write_bytes(pickle.dumps(content))
+        np.save(tmp_path / "x.npy", np.array(content, dtype=object))
+        assert_read(tmp_path / "x.pkl")
+        assert_read(tmp_path / "x.npy")
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps([record(IDS[0])] * 2))
+    assert len([*open_features(tmp_path / "x.pkl")]) == 2  # of which a conversion names one
+
+
+def test_a_mark_of_utf_8_is_no_part_of_an_id(tmp_path):
+    for path in (tsv(tmp_path), tsv(tmp_path, "b.tsv", header=True)):
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+        assert_read(path)
+
+
+def test_tars_that_a2_did_not_write_are_to_be_unpacked(tmp_path):
+    npz(tmp_path / "9.npz", IDS[0])
+    for name, mode in (("x.tar", "w"), ("x.tar.gz", "w:gz")):
+        with tarfile.open(tmp_path / name, mode) as archive:
+            archive.add(tmp_path / "9.npz", "9.npz")
+    assert message_of(open_features, tmp_path / "x.tar") == (
+        "tar 'x.tar' is not of a2 convert: it has 9.npz; unpack it"
+    )
+    assert message_of(open_features, tmp_path / "x.tar.gz") == (
+        "'x.tar.gz' is packed with gzip, and not a TSV; unpack it"
+    )
+    np.save(tmp_path / "x.npy", features_of(IDS[0]))
+    assert message_of(open_features, tmp_path / "x.npy").startswith("'x.npy' has a ndarray in ")
+    (tmp_path / "x").mkdir()
+    np.save(tmp_path / "x" / "9.npy", features_of(IDS[0]))
+    assert [item.reason for item in open_features(tmp_path / "x")] == [
+        "no ID_info.npy with its boxes is beside it; copy it there"
+    ]
 
 
 def test_an_unknown_layout_lists_its_arrays_and_the_known_ones(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from a2cap.data import box_check
-from a2cap.data.box_check import SwappedAxes, corners
+from a2cap.data.box_check import BoxEvidence, corners
 from a2cap.data.features.formats.feature_source import Reading
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.regions import cell_boxes
@@ -143,7 +143,7 @@ def test_swapped_axes_of_the_published_images_are_noticed_without_any_of_them(
     monkeypatch.setattr(box_check, "_FEWEST", 9)
     regions = [item.regions for item in open_features(file)]
     for left_out in range(-1, 10):
-        axes = SwappedAxes()
+        axes = BoxEvidence()
         for number, one in enumerate(regions):
             square = one.boxes / np.array([one.width, one.height] * 2, np.float32)
             if number != left_out:
@@ -151,8 +151,22 @@ def test_swapped_axes_of_the_published_images_are_noticed_without_any_of_them(
         assert (axes.notice() is not None) is is_swapped
 
 
+def test_boxes_of_smaller_images_are_noticed(tmp_path, caplog):
+    sizes = dict.fromkeys((f"{number:012d}" for number in range(1, 11)), SIZE)
+    for number in range(1, 11):
+        arrays = {"features": features_of(IDS[0]), "boxes": boxes_of(IDS[0]) / 2}
+        np.savez(tmp_path / f"{number}.npz", **arrays)
+    assert len([*open_features(tmp_path, Reading(sizes.get))]) == 10
+    [message] = caplog.messages
+    assert message.endswith(
+        ": are they pixels of scaled images? Check the sizes of the images, and look at boxes with "
+        "--look"
+    )
+    assert "no box reaches beyond 4" in message
+
+
 def test_a_grid_has_no_axes_that_could_be_swapped():
-    axes = SwappedAxes()
+    axes = BoxEvidence()
     for side in range(200, 220):
         axes.add(cell_boxes(7, (0, 0, side, side)), (side, side))
     assert axes.notice() is None
