@@ -224,15 +224,15 @@ def _pairs(
     images: Iterable[AnyImage], boxes: Iterable[ArrayLike | None] | None
 ) -> Iterator[tuple[AnyImage, ArrayLike | None]]:
     """Yield each image with its boxes; raise InputError if their numbers differ."""
-    given = None if boxes is None else iter(boxes)
+    boxes_left = None if boxes is None else iter(boxes)
     end = object()
     for image in images:
-        image_boxes = None if given is None else next(given, end)
+        image_boxes = None if boxes_left is None else next(boxes_left, end)
         if image_boxes is end:
             break
         yield image, cast("ArrayLike | None", image_boxes)
     else:
-        if given is None or next(given, end) is end:
+        if boxes_left is None or next(boxes_left, end) is end:
             return
     raise InputError("images and boxes differ in number; give one entry of boxes for each image")
 

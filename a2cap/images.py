@@ -137,8 +137,8 @@ class RegionExtractor:
         extract = {"weights": weights, **settings}
         config = config_from({"extract": extract, "runtime": {"device": device}})
         path = weights_file(config.extract)
-        chosen = prepare_device(config.runtime)
-        self._extractor = load_extractor(path, config=config.extract, device=str(chosen))
+        torch_device = prepare_device(config.runtime)
+        self._extractor = load_extractor(path, config=config.extract, device=str(torch_device))
 
     def __call__(
         self, image: AnyImage, *, boxes: ArrayLike | None = None, channels: Channels = "rgb"

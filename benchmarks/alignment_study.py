@@ -85,7 +85,7 @@ def main(
     extent = QUICK_EXTENT if quick else Extent()
     if seeds is not None:
         extent = replace(extent, seeds=seeds, planted_seeds=seeds, other_seeds=seeds)
-    wanted = trials(extent, parts or PARTS)
+    planned = trials(extent, parts or PARTS)
     full = Images(drawn, train=4 * drawn // 5, validate=drawn // 30, test=drawn // 15)
     with tempfile.TemporaryDirectory() as temporary:
         folder = (Path(temporary) if quick else output).resolve()
@@ -98,15 +98,15 @@ def main(
             start=start and plain_start(start, folder / "start"),
         )
         try:
-            _run(study, wanted, processes=processes)
+            _run(study, planned, processes=processes)
         except A2Error as error:
             raise click.ClickException(str(error)) from error
 
 
-def _run(study: Study, wanted: Sequence[Trial], *, processes: int) -> None:
+def _run(study: Study, planned: Sequence[Trial], *, processes: int) -> None:
     """Run all trials; update tables and figures after each training."""
-    prepare(study, list(dict.fromkeys(trial.world for trial in wanted)))
-    jobs_left = jobs(study, wanted)
+    prepare(study, list(dict.fromkeys(trial.world for trial in planned)))
+    jobs_left = jobs(study, planned)
     rows_of: dict[Trial, list[Row]] = {}
     for number, (job, findings) in enumerate(
         run_jobs(study, jobs_left, processes=processes), start=1
@@ -117,7 +117,7 @@ def _run(study: Study, wanted: Sequence[Trial], *, processes: int) -> None:
                 for finding in findings
                 if trial.self_critical or finding.phase == CROSS_ENTROPY
             ]
-        ordered = [line for trial in wanted for line in rows_of.get(trial, ())]
+        ordered = [line for trial in planned for line in rows_of.get(trial, ())]
         _write(Results(ordered), study.folder)
         names = ", ".join(f"{trial.part} {trial.label} {trial.seed}" for trial in job.trials)
         click.echo(f"{number} of {len(jobs_left)}: {names}")

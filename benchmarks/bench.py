@@ -283,11 +283,11 @@ def storing(peaks: Peaks, *, quick: bool, rounds: int) -> list[Figure]:
     print_timings("loader", loaded, reference=next(iter(forms)), count=len(images))
     figures = []
     for what, timings in (("write", written), ("read", read)):
-        seconds, others = timings[what].median, timings[ARRAYS].median
+        seconds, arrays = timings[what].median, timings[ARRAYS].median
         share = size / seconds / peaks[MEMORY]
         title = f"{what} features of {len(images):,} images"
         figures.append(
-            Figure(title, seconds, share=share, peak=MEMORY, others={ARRAYS: others / seconds})
+            Figure(title, seconds, share=share, peak=MEMORY, others={ARRAYS: arrays / seconds})
         )
     return figures
 
@@ -373,13 +373,13 @@ def moved(before: Sequence[Mapping[str, Any]], now: Sequence[Figure]) -> list[st
     earlier = {figure["what"]: Figure(**figure) for figure in before}
     lines = []
     for figure in now:
-        known = earlier.get(figure.what)
-        if known is None:
+        past = earlier.get(figure.what)
+        if past is None:
             continue
-        ours, theirs = figure.ratio or 1 / figure.seconds, known.ratio or 1 / known.seconds
+        ours, theirs = figure.ratio or 1 / figure.seconds, past.ratio or 1 / past.seconds
         if abs(change := ours / theirs - 1) > MOVED:
             kind = "ratio" if figure.ratio else "speed"
-            lines.append(f"moved: {figure.what}: {kind} {change:+.0%}, {known.text} before")
+            lines.append(f"moved: {figure.what}: {kind} {change:+.0%}, {past.text} before")
     return lines
 
 

@@ -244,18 +244,18 @@ def main(
     """Train, evaluate and time every captioner, with and without alignment."""
     print_machine()
     logging.disable(logging.WARNING)
-    chosen = names or (QUICK if quick else KINDS)
-    wanted = [(name, fusion) for name in chosen for fusion in fusions_of(name)]
+    kinds = names or (QUICK if quick else KINDS)
+    planned = [(name, fusion) for name in kinds for fusion in fusions_of(name)]
     # in rounds, so that no two processes train one start
-    rounds = [[row for row in wanted if depth(row[0]) == number] for number in range(3)]
+    rounds = [[row for row in planned if depth(row[0]) == number] for number in range(3)]
     spawning = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if quick else output.resolve()
         sizes = (40, 1, 8) if quick else (scenes, epochs, width)
         compared = Comparison(folder, *sizes)
         prepare(compared)
-        known = folder / f"rows-{'-'.join(map(str, sizes))}.json"
-        rows = read_rows(known)
+        saved = folder / f"rows-{'-'.join(map(str, sizes))}.json"
+        rows = read_rows(saved)
         with ProcessPoolExecutor(processes, mp_context=spawning) as pool:
             run = map if quick else pool.map
             for together in rounds:
@@ -263,11 +263,11 @@ def main(
                     together, run(partial(run_row, compared), together), strict=True
                 ):
                     rows[row] = cells
-                    done = len(wanted) - sum(row not in rows for row in wanted)
-                    click.echo(f"{done} of {len(wanted)}: {', '.join(cells[:3])}")
-                    write_json(known, [[*row, cells] for row, cells in rows.items()])
-                    every = [(name, fusion) for name in KINDS for fusion in fusions_of(name)]
-                    text = table([rows[row] for row in every if row in rows])
+                    done = len(planned) - sum(row not in rows for row in planned)
+                    click.echo(f"{done} of {len(planned)}: {', '.join(cells[:3])}")
+                    write_json(saved, [[*row, cells] for row, cells in rows.items()])
+                    in_order = [(name, fusion) for name in KINDS for fusion in fusions_of(name)]
+                    text = table([rows[row] for row in in_order if row in rows])
                     (folder / "table.md").write_text(text, encoding="utf-8")
     click.echo(f"\n{text}")
 

@@ -137,8 +137,8 @@ def torchvisions_pool(
     maps: Tensor, rois: Tensor, *, size: int, scale: float, chunk: int
 ) -> Iterator[Tensor]:
     """Pool as `roi_pool` does, with torchvision's operator."""
-    for some in torch.split(rois, chunk):
-        yield torchvisions_roi_pool(maps, some, size, scale)
+    for part in torch.split(rois, chunk):
+        yield torchvisions_roi_pool(maps, part, size, scale)
 
 
 def plain_form(extractor: Extractor, path: Path) -> Regions:

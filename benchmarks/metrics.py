@@ -55,8 +55,8 @@ def odd_strings(count: int) -> list[str]:
     def text() -> str:
         kind = generator.random()
         if kind < 0.6:
-            chosen = generator.choices(_PIECES, k=generator.randint(1, 9))
-            return "".join(piece + generator.choice(["", " ", "  "]) for piece in chosen)
+            pieces = generator.choices(_PIECES, k=generator.randint(1, 9))
+            return "".join(piece + generator.choice(["", " ", "  "]) for piece in pieces)
         if kind < 0.95:
             return "".join(generator.choices(scripts, k=generator.randint(1, 30)))
         return "".join(chr(generator.randrange(1, 0xD800)) for _ in range(generator.randint(1, 12)))

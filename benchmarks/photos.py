@@ -62,8 +62,8 @@ def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) 
     annotations = folder / "dataset_coco.json"
     if not annotations.is_file():
         similar = similar_captions(training, read_texts(without=without), least=LEAST, most=MOST)
-        chosen = agreeing_captions(training, similar, most=AGREEING)
-        write_annotations(annotations, photos, chosen, dataset="coco-photos")
+        captions = agreeing_captions(training, similar, most=AGREEING)
+        write_annotations(annotations, photos, captions, dataset="coco-photos")
     tune_encoder(training, source, folder / ENCODER)
 
 

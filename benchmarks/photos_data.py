@@ -142,23 +142,23 @@ def agreeing_captions(
     per photograph.
     """
     own = [[" ".join(words) for words in photo.captions] for photo in photos]
-    every = [
+    candidates = [
         lines + [" ".join(words) for words in similar[photo.file]]
         for photo, lines in zip(photos, own, strict=True)
     ]
     frequencies = CorpusFrequencies.count(own)
-    values = [[0.0] * len(lines) for lines in every]
-    for number in range(max(map(len, every))):
-        rows = [row for row, lines in enumerate(every) if number < len(lines)]
+    values = [[0.0] * len(lines) for lines in candidates]
+    for number in range(max(map(len, candidates))):
+        rows = [row for row, lines in enumerate(candidates) if number < len(lines)]
         references = [own[row][:number] + own[row][number + 1 :] for row in rows]
-        pairs = count_pairs([every[row][number] for row in rows], references)
+        pairs = count_pairs([candidates[row][number] for row in rows], references)
         for row, value in zip(rows, cider_values(pairs, frequencies).tolist(), strict=True):
             values[row][number] = value
-    chosen: dict[Path, list[list[str]]] = {}
-    for photo, lines, agreement in zip(photos, every, values, strict=True):
+    kept: dict[Path, list[list[str]]] = {}
+    for photo, lines, agreement in zip(photos, candidates, values, strict=True):
         best = sorted(range(len(lines)), key=agreement.__getitem__, reverse=True)[:most]
-        chosen[photo.file] = [lines[number].split() for number in sorted(best)]
-    return chosen
+        kept[photo.file] = [lines[number].split() for number in sorted(best)]
+    return kept
 
 
 def similar_captions(
@@ -187,7 +187,7 @@ def similar_captions(
             scores, order = both[0].topk(_CANDIDATES, dim=1)
             rows = both[1].gather(1, order)
             progress.advance(len(chunk))
-    chosen: dict[Path, list[list[str]]] = {}
+    kept: dict[Path, list[list[str]]] = {}
     for photo, values, numbers in zip(photos, scores.tolist(), rows.tolist(), strict=True):
         own = {" ".join(words) for words in photo.captions}
         other = (
@@ -195,8 +195,8 @@ def similar_captions(
             for value, number in zip(values, numbers, strict=True)
             if value >= least and texts[lines[number]] != photo.number and lines[number] not in own
         )
-        chosen[photo.file] = [line.split() for line in list(other)[:most]]
-    return chosen
+        kept[photo.file] = [line.split() for line in list(other)[:most]]
+    return kept
 
 
 def _grams(words: list[str]) -> Iterator[str]:
@@ -209,12 +209,12 @@ def _terms(photos: Iterable[Photo], frequencies: Counter[str], *, texts: int) ->
     used: Counter[str] = Counter()
     for photo in photos:
         used.update({gram for words in photo.captions for gram in _grams(words)})
-    known = [
+    shared = [
         term
         for term, count in used.most_common()
         if count >= 2 and 2 <= frequencies[term] < 0.3 * texts
     ]
-    return {term: number for number, term in enumerate(known[:_MOST_TERMS])}
+    return {term: number for number, term in enumerate(shared[:_MOST_TERMS])}
 
 
 def _weights(

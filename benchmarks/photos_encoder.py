@@ -51,8 +51,8 @@ def targets(photos: Sequence[Photo]) -> Tensor:
     """Return the share of each photograph's captions that contain each word, (photos, words)."""
     spoken = [[set(caption) for caption in photo.captions] for photo in photos]
     counts = Counter(chain.from_iterable(set().union(*captions) for captions in spoken))
-    known = sorted(word for word, n in counts.items() if n >= LEAST and word not in _UNSEEN)
-    numbers = {word: number for number, word in enumerate(known)}
+    words = sorted(word for word, n in counts.items() if n >= LEAST and word not in _UNSEEN)
+    numbers = {word: number for number, word in enumerate(words)}
     shares = torch.zeros(len(photos), len(numbers))
     for row, captions in zip(shares, spoken, strict=True):
         for word in chain.from_iterable(captions):
@@ -172,9 +172,9 @@ def _first_layer(
         side, means = tagger.network.side, list[Tensor]()
         with track("read photographs", total=len(files)) as progress, torch.inference_mode():
             for start in range(0, len(files), BATCH):
-                some = files[start : start + BATCH]
-                means.append(tagger.means(_batch([_scaled(read_image(f), side) for f in some])))
-                progress.advance(len(some))
+                group = files[start : start + BATCH]
+                means.append(tagger.means(_batch([_scaled(read_image(f), side) for f in group])))
+                progress.advance(len(group))
         with replacing(cache) as partial:
             torch.save(torch.cat(means), partial)
     means = torch.load(cache, weights_only=True)

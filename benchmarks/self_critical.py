@@ -153,8 +153,8 @@ def plain_gradients(
         state, ended = output.state, ended | (last == EOS)
     captions = torch.stack(drawn, dim=1).reshape(sizes.images, sizes.samples, -1)
     rewards = reward(captions)
-    others = (rewards.sum(dim=1, keepdim=True) - rewards) / (sizes.samples - 1)
-    loss = -(torch.stack(log_probs).sum(dim=0) * (rewards - others).flatten().float()).sum()
+    baseline = (rewards.sum(dim=1, keepdim=True) - rewards) / (sizes.samples - 1)
+    loss = -(torch.stack(log_probs).sum(dim=0) * (rewards - baseline).flatten().float()).sum()
     torch.autograd.backward(loss / (captions != PAD).sum())
 
 

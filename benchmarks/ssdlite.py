@@ -70,15 +70,15 @@ class SSDLite:
         """Return the six maps from which boxes are predicted, the largest first."""
         states = self._layer(states, "Conv", stride=2)
         for number in range(17):
-            block, given = f"expanded_conv{f'_{number}' * (number > 0)}", states
+            block, shortcut = f"expanded_conv{f'_{number}' * (number > 0)}", states
             if number > 0:
                 states = self._layer(states, f"{block}/expand")
             if number == 13:
                 maps = [states]
             states = self._layer(states, f"{block}/depthwise", stride=1 + (number in _STRIDED))
             states = self._layer(states, f"{block}/project", is_linear=True)
-            if states.shape == given.shape:
-                states = states + given
+            if states.shape == shortcut.shape:
+                states = states + shortcut
         maps.append(self._layer(states, "Conv_1"))
         for narrow, wide in _EXTRA.items():
             states = self._layer(maps[-1], f"layer_19_1_Conv2d_{narrow}")

@@ -116,8 +116,8 @@ def _pool(meta: DetectorMeta) -> Pooling:
             size, scales=[scale], sampling_ratio=0, pooler_type=form
         )
         boxes = _module("structures").Boxes
-        for some in torch.split(rois, chunk):
-            per_image = [some[some[:, 0] == index, 1:] for index in range(len(maps))]
+        for part in torch.split(rois, chunk):
+            per_image = [part[part[:, 0] == index, 1:] for index in range(len(maps))]
             yield pooler([maps], [boxes(corners) for corners in per_image])
 
     return pool

@@ -79,11 +79,11 @@ class _Block(nn.Module):
         self._project_conv, self._bn2 = _convolution(inner, channels, 1, 1), _norm(channels)
         self._expands, self._adds = expansion > 1, stride == 1 and inputs == channels
 
-    def forward(self, given: Tensor) -> Tensor:
-        states = F.relu6(self._bn0(self._expand_conv(given))) if self._expands else given
+    def forward(self, maps: Tensor) -> Tensor:
+        states = F.relu6(self._bn0(self._expand_conv(maps))) if self._expands else maps
         states = F.relu6(self._bn1(self._depthwise_conv(states)))
         states = self._bn2(self._project_conv(states))
-        output: Tensor = given + states if self._adds else states
+        output: Tensor = maps + states if self._adds else states
         return output
 
 

@@ -104,11 +104,11 @@ class Extractor:
         regions: dict[int, Regions] = {}
         with_boxes: dict[int, Pixels] = {}
         with torch.inference_mode():
-            for index, (image, given) in enumerate(zip(images, boxes, strict=True)):
-                if given is None:
+            for index, (image, image_boxes) in enumerate(zip(images, boxes, strict=True)):
+                if image_boxes is None:
                     regions[index] = self._detect(image)
                 else:
-                    check_boxes(given, height=image.shape[0], width=image.shape[1])
+                    check_boxes(image_boxes, height=image.shape[0], width=image.shape[1])
                     with_boxes[index] = image
             for batch in batches_of_one_size(with_boxes):
                 given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
@@ -132,14 +132,14 @@ class Extractor:
         network = self._network
         scaled, sizes = self._scaled(images)
         factors = np.tile(np.array(sizes[0].factors, np.float32), 2)
-        rois = batch_rois([torch.from_numpy(given * factors) for given in boxes]).to(self.device)
+        rois = batch_rois([torch.from_numpy(b * factors) for b in boxes]).to(self.device)
         features = network.backbone(scaled)
         predicted = network.predict(features, rois, roi_size=self.config.roi_size)
         classified = network.on_cpu(rois, predicted, size=sizes[0])
-        ends = np.cumsum([len(given) for given in boxes])
+        ends = np.cumsum([len(b) for b in boxes])
         return [
-            _regions(given, classified.rows(np.arange(end - len(given), end)), image)
-            for given, end, image in zip(boxes, ends, images, strict=True)
+            _regions(b, classified.rows(np.arange(end - len(b), end)), image)
+            for b, end, image in zip(boxes, ends, images, strict=True)
         ]
 
     def _scaled(self, images: Sequence[Pixels]) -> tuple[Tensor, list[ScaledSize]]:

@@ -128,7 +128,7 @@ class GridExtractor:
         aligned = roi_align(
             feature_map, rois, size=self.config.grid_size, scale=1 / STRIDE, chunk=_TOGETHER
         )
-        return torch.cat([some.mean(dim=(2, 3)) for some in aligned])
+        return torch.cat([cells.mean(dim=(2, 3)) for cells in aligned])
 
     def _input(
         self, image: NDArray[np.uint8]
@@ -165,7 +165,7 @@ class GridExtractor:
         self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[Boxes | None]
     ) -> list[Regions]:
         """Return the regions of several images, in order, each processed alone."""
-        return [self(image, given) for image, given in zip(images, boxes, strict=True)]
+        return [self(image, image_boxes) for image, image_boxes in zip(images, boxes, strict=True)]
 
     def save(self, path: Path) -> None:
         """Write the backbone's weights atomically; equal weights give equal bytes.
@@ -254,14 +254,14 @@ def _backbone(name: GridBackbone) -> nn.Module:
 def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
     """Load a state dict and return its tensors that count; WeightsError for another network."""
     network = backbone.network if isinstance(backbone, TimmBackbone) else backbone
-    every = network.state_dict()
+    tensors = network.state_dict()
     omitted = getattr(backbone, "classifiers", _CLASSIFIERS)
-    own = {key: value for key, value in every.items() if not key.startswith(omitted)}
+    own = {key: value for key, value in tensors.items() if not key.startswith(omitted)}
     own = {key: value for key, value in own.items() if not key.endswith(_UNUSED)}
     fits = {key: weights[key] for key in own if key in weights}
     wrong = [key for key, value in fits.items() if value.shape != own[key].shape]
     # a deeper network of the same family has every tensor of this one, and more
-    unknown = () if isinstance(backbone, EfficientNetLite) else weights.keys() - every.keys()
+    unknown = () if isinstance(backbone, EfficientNetLite) else weights.keys() - tensors.keys()
     if problems := sorted(own.keys() - fits.keys()) or wrong or sorted(unknown):
         raise WeightsError(
             f"weights do not fit {name}: {len(problems):,} tensors are missing, unknown or of "

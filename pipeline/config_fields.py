@@ -35,21 +35,21 @@ def format_problems(
     foreign = {name: details for details in errors if (name := _foreign_field(details, captioner))}
     lines: dict[str, str] = {}
     if foreign:
-        owners = (name for name, known in KINDS.items() if foreign.keys() <= _fields(known))
+        owners = (name for name, model in KINDS.items() if foreign.keys() <= _fields(model))
         lines["model"] = (
             f"model: {kind} has no {', '.join(foreign)} (of {next(owners, 'other kinds')}); "
             f"leave them out, or start from the defaults of {kind} with --set model={kind}"
         )
-    others = [details for details in errors if details not in foreign.values()]
+    plain = [details for details in errors if details not in foreign.values()]
     # to describe a thousand takes seconds
-    for details in others[:_MOST_PROBLEMS]:
+    for details in plain[:_MOST_PROBLEMS]:
         parts, is_choice = _field_parts(details["loc"], root, captioner)
         path = ".".join(parts)
         # a union has an error for each of its members
         if path not in lines or not is_choice:
             line = _format_problem(details, parts, is_choice, root=root, captioner=captioner)
             lines[path if is_choice else line] = line
-    more = max(len(others) - _MOST_PROBLEMS, 0)
+    more = max(len(plain) - _MOST_PROBLEMS, 0)
     return [*lines.values(), *([f"and {more:,} more"] if more else [])], len(lines) + more
 
 
@@ -151,12 +151,12 @@ def explain_field(path: str, root: type[BaseModel]) -> list[str]:
 
     Raises ConfigError for an unknown field.
     """
-    known = [field for field, _ in field_paths(root)]
-    if path not in known:
-        nearest = get_close_matches(path, known, n=1, cutoff=0.5)
+    fields = [field for field, _ in field_paths(root)]
+    if path not in fields:
+        nearest = get_close_matches(path, fields, n=1, cutoff=0.5)
         remedy = f"did you mean {nearest[0]!r}?" if nearest else 'see "a2 config show"'
         raise ConfigError(f"unknown field: {path!r}; {remedy}")
-    inside = [field for field in known if field.rpartition(".")[0] == path]
+    inside = [field for field in fields if field.rpartition(".")[0] == path]
     if inside:
         return [f"{field}: {describe_field(field, root)}" for field in inside]
     return [f"{path}: {describe_field(path, root)}", f"valid: {valid_values(path, root)}"]

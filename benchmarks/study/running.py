@@ -148,7 +148,7 @@ def _without_self_critical(config: Config) -> Config:
 
 
 def run_jobs(
-    study: Study, wanted: Sequence[Job], *, processes: int
+    study: Study, planned: Sequence[Job], *, processes: int
 ) -> Iterator[tuple[Job, list[Finding]]]:
     """Yield each finished job with its findings after each training task.
 
@@ -159,8 +159,8 @@ def run_jobs(
     one_thread = mock.patch.dict(os.environ, dict.fromkeys(THREADS, "1"))
     with one_thread, ProcessPoolExecutor(processes, mp_context=spawning) as pool:
         for wave in (
-            [job for job in wanted if job.start is None],
-            [job for job in wanted if job.start is not None],
+            [job for job in planned if job.start is None],
+            [job for job in planned if job.start is not None],
         ):
             running = {pool.submit(run_job, study, job): job for job in wave}
             for future in as_completed(running):

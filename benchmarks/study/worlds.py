@@ -92,8 +92,8 @@ def draw_world(world: World, images: Images) -> None:
             progress=progress.advance,
         )
     document: Any = read_json(world.folder / "dataset_coco.json")
-    chosen = {**document, "images": chosen_images(document["images"], images)}
-    write_json(world.annotations, chosen)
+    content = {**document, "images": chosen_images(document["images"], images)}
+    write_json(world.annotations, content)
 
 
 def chosen_images(images: Sequence[Mapping[str, Any]], counts: Images) -> list[dict[str, Any]]:
@@ -103,15 +103,15 @@ def chosen_images(images: Sequence[Mapping[str, Any]], counts: Images) -> list[d
     """
     held_out = [image for image in images if SPLITS[image["split"]] in _HELD_OUT]
     training = [image for image in images if SPLITS[image["split"]] not in _HELD_OUT]
-    wanted = {
+    ranges = {
         "train": (training, 0, counts.train),
         "val": (held_out, 0, counts.validate),
         "test": (held_out, counts.validate, counts.test),
     }
-    chosen = []
-    for split, (source, first, count) in wanted.items():
+    entries = []
+    for split, (source, first, count) in ranges.items():
         part = source[first : first + count]
         if len(part) < count:
             raise ValueError(f"too few images for {split}: {len(part)} of {count}; draw more")
-        chosen += [{**image, "split": split} for image in part]
-    return chosen
+        entries += [{**image, "split": split} for image in part]
+    return entries

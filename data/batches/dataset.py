@@ -76,16 +76,16 @@ class CaptionDataset:
         epoch, index = key
         if self._pairs is None:
             image, count = index, self._counts[index]
-            wanted = self._captions_per_image
-            chosen = caption_choice(count, wanted, seed=self._seed, epoch=epoch, index=index)
+            number = self._captions_per_image
+            rows = caption_choice(count, number, seed=self._seed, epoch=epoch, index=index)
         else:
             image, caption = self._pairs[index]
-            chosen = [caption]
+            rows = [caption]
         image_id = self.image_ids[image]
         return Item(
             image_id=image_id,
             regions=top_scoring(self.store[image_id], self._max_regions),
-            tokens=self._tokens(image_id)[chosen].astype(np.int64),
+            tokens=self._tokens(image_id)[rows].astype(np.int64),
         )
 
     def sizes(self) -> dict[str, int]:
@@ -110,11 +110,11 @@ class CaptionDataset:
     def _with_short_captions(self, max_words: int) -> list[str]:
         """Return the images that have a caption left; log what is left out."""
         kept = {image_id: len(self._tokens(image_id)) for image_id in self.image_ids}
-        every = sum(len(self._captions.captions(image_id)) for image_id in self.image_ids)
+        total = sum(len(self._captions.captions(image_id)) for image_id in self.image_ids)
         logger.info(
             "left out %s of %s captions with more than %d words; images without another: %d",
-            f"{every - sum(kept.values()):,}",
-            f"{every:,}",
+            f"{total - sum(kept.values()):,}",
+            f"{total:,}",
             max_words,
             sum(not count for count in kept.values()),
         )

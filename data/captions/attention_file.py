@@ -50,15 +50,15 @@ class CaptionAttention:
         if layer is None:
             raise InputError(f"head {head} of which layer; name the layer too")
         _check_number("layer", layer, len(self.layers))
-        chosen = self.layers[layer - 1]
+        attention = self.layers[layer - 1]
         if head is not None:
-            _check_number(f"head in layer {layer}", head, len(chosen.original))
+            _check_number(f"head in layer {layer}", head, len(attention.original))
         heads = slice(None) if head is None else slice(head - 1, head)
 
         def mean(values: NDArray[np.float32]) -> NDArray[np.float32]:
             return np.asarray(values[heads].mean(axis=0))
 
-        return chosen.map(mean, mean)
+        return attention.map(mean, mean)
 
     def map(self, rows: _Change, gate: _Change) -> "CaptionAttention":
         """Apply a function to all values over regions, and one to the gate, of the layers too."""

@@ -92,8 +92,8 @@ class CutCaptions:
         cls, images: Iterable[AnnotatedImage], *, preset: str, max_length: int
     ) -> "CutCaptions":
         """Count them in annotations."""
-        every = (caption for image in images for caption in image.captions)
-        is_cut = [len(tokens_of(caption, preset)) > max_length for caption in every]
+        captions = (caption for image in images for caption in image.captions)
+        is_cut = [len(tokens_of(caption, preset)) > max_length for caption in captions]
         return cls(sum(is_cut), len(is_cut), max_length)
 
     @property

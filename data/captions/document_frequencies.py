@@ -96,15 +96,15 @@ def _encode(
     """Return the ids of all words, <eos> after each sentence, and the word of each id."""
     own = vocabulary.words
     # the text "<unk>" in a reference is an ordinary word
-    known = {word: number for number, word in enumerate(own) if number >= len(SPECIALS)}
+    ids = {word: number for number, word in enumerate(own) if number >= len(SPECIALS)}
     # split twice, because seven million words would take more memory than all that follows
-    others = sorted(set(chain.from_iterable(map(str.split, sentences))) - set(known))
-    known |= {word: number for number, word in enumerate(others, start=len(own))}
+    added = sorted(set(chain.from_iterable(map(str.split, sentences))) - set(ids))
+    ids |= {word: number for number, word in enumerate(added, start=len(own))}
     numbers = np.fromiter(
-        (n for sentence in sentences for n in (*map(known.__getitem__, sentence.split()), EOS)),
+        (n for sentence in sentences for n in (*map(ids.__getitem__, sentence.split()), EOS)),
         dtype=np.int32,
     )
-    return numbers, (*own, *others)
+    return numbers, (*own, *added)
 
 
 def count_ngrams(

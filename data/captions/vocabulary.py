@@ -103,7 +103,7 @@ class Vocabulary:
             if preset not in PRESETS:
                 raise BadItem(f"unknown preset {preset!r}")
             named = document.get("tokenizer", "karpathy") if isinstance(document, dict) else None
-            tokenizer = next((known for known in TOKENIZERS if known == named), None)
+            tokenizer = next((rule for rule in TOKENIZERS if rule == named), None)
             if tokenizer is None:
                 raise BadItem(f"unknown tokenizer {named!r}")
         except BadItem as error:

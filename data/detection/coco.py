@@ -66,9 +66,9 @@ def read_coco(
         attribute_ids={name: index for index, name in enumerate(attributes.values())},
     )
     entries, bad = read_annotated(instances, document, image=_read_image, box=read_label)
-    wanted = None if only is None else _listed_ids(only, document, instances)
-    if wanted is not None:
-        entries = {identity: entry for identity, entry in entries.items() if identity in wanted}
+    ids = None if only is None else _listed_ids(only, document, instances)
+    if ids is not None:
+        entries = {identity: entry for identity, entry in entries.items() if identity in ids}
     files = resolve_files({of: entry.image.file for of, entry in entries.items()}, images)
     reasons = {
         identity: f"no file {entry.image.file!r}"
@@ -79,7 +79,7 @@ def read_coco(
     reasons |= {
         item.image_id: item.reason
         for item in bad
-        if wanted is None or item.image_id in wanted or names_no_image(item.image_id)
+        if ids is None or item.image_id in ids or names_no_image(item.image_id)
     }
     skipped = tuple(SkippedItem(identity, reason) for identity, reason in reasons.items())
     total = len(entries.keys() | reasons.keys())
@@ -106,7 +106,7 @@ def read_coco(
             REPEATED: sum(len(entry.boxes) for entry in usable.values()) - read,
         },
     )
-    return data if wanted is None else data.subset(wanted)
+    return data if ids is None else data.subset(ids)
 
 
 def _listed_ids(names: Collection[str], document: object, path: Path) -> frozenset[str]:

@@ -68,18 +68,18 @@ class DetectionData:
         Ignores ids of skipped images, and as many others as skipped entries name no image. Raises
         InputError if another id has no image or no image is left.
         """
-        wanted = set(image_ids)
-        kept = tuple(image for image in self.images if image.image_id in wanted)
+        ids = set(image_ids)
+        kept = tuple(image for image in self.images if image.image_id in ids)
         skipped = {item.image_id for item in self.skipped}
-        missing = wanted - skipped - {image.image_id for image in kept}
+        missing = ids - skipped - {image.image_id for image in kept}
         if len(missing) > sum(map(names_no_image, skipped)):
             raise InputError(
-                f"no labelled image {min(missing)!r} ({len(missing):,} of {len(wanted):,} are "
+                f"no labelled image {min(missing)!r} ({len(missing):,} of {len(ids):,} are "
                 "missing); remove its id from the list, or add its labels"
             )
         if not kept:
             raise InputError(
-                f"none of {len(wanted):,} images can be used; check their files and labels"
+                f"none of {len(ids):,} images can be used; check their files and labels"
             )
         return replace(self, images=kept)
 

@@ -107,16 +107,16 @@ def read_visual_genome(
     an id of `only` is not in the file.
     """
     classes, listed = read_name_list(object_names), read_name_list(attribute_names)
-    wanted = None if only is None else frozenset(only)
+    ids = None if only is None else frozenset(only)
     folders = (images, *sorted(images.glob("VG_100K*")))
     files = {file.stem: file for folder in folders for file in folder.glob("*.jpg")}
-    reader = _Reader(classes, listed, files, *_read_attributes(attributes, wanted), wanted)
+    reader = _Reader(classes, listed, files, *_read_attributes(attributes, ids), ids)
     for index, item in enumerate(read_json_list(objects)):
         reader.add(item, f"images[{index}]")
     bad = {
         of: reason
         for of, reason in reader.skipped.items()
-        if wanted is None or of in wanted or names_no_image(of)
+        if ids is None or of in ids or names_no_image(of)
     }
     skipped = [SkippedItem(of, reason) for of, reason in bad.items()]
     check_usable(skipped, total=len(reader.seen | bad.keys()), annotations=objects, images=images)
@@ -134,7 +134,7 @@ def read_visual_genome(
         ),
         dropped={reason: reader.dropped[reason] for reason in _REASONS},
     )
-    return data if wanted is None else data.subset(wanted)
+    return data if ids is None else data.subset(ids)
 
 
 def clean_name(text: str) -> str:
@@ -158,9 +158,7 @@ def split_attribute(text: str) -> tuple[str, ...]:
     return (name,) if name == "black and white" else tuple(map(str.strip, name.split(" and ")))
 
 
-def _read_attributes(
-    path: Path, wanted: frozenset[str] | None
-) -> tuple[_Attributes, dict[str, str]]:
+def _read_attributes(path: Path, ids: frozenset[str] | None) -> tuple[_Attributes, dict[str, str]]:
     """Return the attributes, and the reasons of bad items by image id or position."""
     # Read item by item: the file takes twice its size in memory as text, more as objects.
     attributes: _Attributes = {}
@@ -170,7 +168,7 @@ def _read_attributes(
         try:
             number = key_member(item, "image_id")
             owner = _identity(number)
-            if wanted is not None and owner not in wanted:
+            if ids is not None and owner not in ids:
                 continue
             of_image = attributes.setdefault(number, {})
             for entry in list_member(item, "attributes"):

@@ -142,10 +142,10 @@ class Interpreter:
         elif name in ("GLOBAL", "STACK_GLOBAL", "INST"):
             self._push_name(argument)
         elif name in ("REDUCE", "NEWOBJ", "BUILD"):
-            given, to = self.stack.pop(), self.stack.pop()
+            state, to = self.stack.pop(), self.stack.pop()
             is_record = isinstance(to, Name) and to in (Name.RECORD, Name.SCALAR)
             make = self._reduce_record if is_record else self._reduce
-            self.stack.append(self._build(to, given) if name == "BUILD" else make(to, given))
+            self.stack.append(self._build(to, state) if name == "BUILD" else make(to, state))
         elif name not in ("PROTO", "FRAME"):
             self._step_container(name)
 

@@ -36,8 +36,8 @@ class skip_init(TorchFunctionMode):  # lower case as torch.no_grad
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Return the tensor as it is if `func` would only initialise it."""
-        given = dict(kwargs or {})
+        options = dict(kwargs or {})
         in_place = func in (Tensor.uniform_, Tensor.normal_)
         if in_place or getattr(func, "__module__", None) == "torch.nn.init":
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
+            return args[0] if args else options["tensor"]
+        return func(*args, **options)

@@ -77,12 +77,12 @@ def _sentences(objects: Sequence[SceneObject], rng: np.random.Generator) -> list
         [sentence for category in categories for sentence in _with_patterns(grammar.ONE, category)]
         + _with_patterns(grammar.THREE if len(groups) >= 3 else (), *groups[:3]),
     )
-    chosen: list[_Sentence] = []  # an empty type is replaced by plain enumerations below
+    sentences: list[_Sentence] = []  # an empty type is replaced by plain enumerations below
     for sort in sorts:
-        chosen += _sample(1, sort, chosen, rng)
+        sentences += _sample(1, sort, sentences, rng)
     plain = _with_patterns(grammar.ONE if len(groups) == 1 else grammar.TWO, *groups[:2])
-    chosen += _sample(CAPTIONS_PER_SCENE - len(chosen), plain, chosen, rng)
-    return [chosen[i] for i in rng.permutation(len(chosen))]
+    sentences += _sample(CAPTIONS_PER_SCENE - len(sentences), plain, sentences, rng)
+    return [sentences[i] for i in rng.permutation(len(sentences))]
 
 
 def _sample(

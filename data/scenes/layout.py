@@ -127,9 +127,9 @@ def _container_styles(rng: np.random.Generator) -> list[_Style]:
     # The outline of a small star in a ring of the same colour would be hard to see.
     content = replace(_group(1, [], rng)[0], size="small", priority=True, relative=True)
     if content.category == category or content.colour == container.colour:
-        others = [name for name in OBJECT_CATEGORIES if name not in CONTAINERS]
+        small = [name for name in OBJECT_CATEGORIES if name not in CONTAINERS]
         left = [colour for colour in COLOURS if colour != container.colour]
-        content = replace(content, category=choose(others, rng), colour=choose(left, rng))
+        content = replace(content, category=choose(small, rng), colour=choose(left, rng))
     styles = [container, content]
     for _ in range(rng.integers(3)):
         styles += _group(int(rng.integers(1, 4)), styles, rng)

@@ -140,19 +140,19 @@ class Table:
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read the images of the row groups that contain one of them."""
-        wanted = {int(item.member): item for item in items}
-        while wanted:
+        by_row = {int(item.member): item for item in items}
+        while by_row:
             try:
                 column = self._image_column()
-                for row, values in self.rows([column, *self.first_of(_NAME)], wanted):
-                    yield wanted.pop(row), self._image(row, values)
-                if wanted:
+                for row, values in self.rows([column, *self.first_of(_NAME)], by_row):
+                    yield by_row.pop(row), self._image(row, values)
+                if by_row:
                     raise InputError(f"{self.name!r} has too few rows; restore what was listed")
             except A2Error as error:
                 # the rows after a damaged one may be readable
-                failed = [min(wanted)] if isinstance(error, InputError) else sorted(wanted)
+                failed = [min(by_row)] if isinstance(error, InputError) else sorted(by_row)
                 for row in failed:
-                    yield wanted.pop(row), error
+                    yield by_row.pop(row), error
 
     def rows(
         self, columns: Sequence[str], wanted: Collection[int] | None = None

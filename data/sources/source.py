@@ -78,8 +78,8 @@ class ImageSource:
             except TruncatedError as error:
                 truncated.append(error)
         if truncated:
-            others = f" ({len(truncated) - 1} more tars do too)" if truncated[1:] else ""
-            raise TruncatedError(f"{truncated[0]}{others}") from truncated[0]
+            more = f" ({len(truncated) - 1} more tars do too)" if truncated[1:] else ""
+            raise TruncatedError(f"{truncated[0]}{more}") from truncated[0]
         if not seen:
             raise InputError(f"no images in {self.text!r}; check the path")
 

@@ -37,17 +37,17 @@ class Tar:
 
     def read(self, items: Sequence[SourceItem]) -> Iterator[EncodedImage]:
         """Read the images in one pass, which ends at the last of them."""
-        wanted = {item.member: item for item in items}
+        left = {item.member: item for item in items}
         problem: A2Error | None = None
         try:
-            for member, content in self.members(wanted.__contains__):
-                if member in wanted:
-                    yield wanted.pop(member), _named(member, content)
-                if not wanted:
+            for member, content in self.members(left.__contains__):
+                if member in left:
+                    yield left.pop(member), _named(member, content)
+                if not left:
                     return
         except A2Error as error:
             problem = error
-        for item in wanted.values():
+        for item in left.values():
             missing = f"no whole image {item.member!r} in {self.name!r}; copy the tar again"
             yield item, problem or InputError(missing)
 

@@ -85,8 +85,8 @@ class DetectorMeta(BaseModel):
 
         Anchors, pooling and strides are part of the weights and stay.
         """
-        chosen = _CAFFE_PROCEDURE if procedure == "caffe" else _DETECTRON2_PROCEDURE
-        return self.model_copy(update=chosen)
+        conventions = _CAFFE_PROCEDURE if procedure == "caffe" else _DETECTRON2_PROCEDURE
+        return self.model_copy(update=conventions)
 
 
 CAFFE_MEAN = (102.9801, 115.9465, 122.7717)
@@ -178,7 +178,7 @@ def custom_meta(
     """
     # centred in their cells, where detectron2's anchors are centred on a corner
     anchors = detectron2_anchors(sizes=sizes, ratios=ratios, centre=STRIDE / 2)
-    chosen = {
+    conventions = {
         "anchors": as_anchors(anchors),
         "scale": scale,
         "last_stage": last_stage,
@@ -187,7 +187,7 @@ def custom_meta(
         "roi_size": roi_size,
         "proposals": proposals,
     }
-    return detectron2_meta(origin=origin, classes=classes).model_copy(update=chosen)
+    return detectron2_meta(origin=origin, classes=classes).model_copy(update=conventions)
 
 
 def as_anchors(boxes: NDArray[np.floating]) -> tuple[tuple[float, float, float, float], ...]:

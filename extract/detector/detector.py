@@ -74,8 +74,8 @@ class Detector(nn.Module):
         selected = selection(regions)
         # a region that was classified roughly may rise into the selection, or fall out of it
         while len(rough := selected[~regions.is_exact[selected]]):
-            some = rows_of(proposals, rough)
-            exact = self.classify(features, some, size=size, selection=selection)
+            boxes = rows_of(proposals, rough)
+            exact = self.classify(features, boxes, size=size, selection=selection)
             regions = regions.updated(rough, exact)
             selected = selection(regions)
         return regions.rows(selected)

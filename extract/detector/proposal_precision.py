@@ -85,8 +85,8 @@ class MixedPrecision:
             has_attributes=detector.architecture.attributes > 0,
         )
         rows = likely(regions)
-        some = rows_of(proposals, rows)
-        exact = detector.classify(features, some, size=size, selection=selection)
+        boxes = rows_of(proposals, rows)
+        exact = detector.classify(features, boxes, size=size, selection=selection)
         return regions.updated(rows, exact)
 
     def class_logits(

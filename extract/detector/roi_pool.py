@@ -28,7 +28,7 @@ def roi_pool(
             yield from cells.regions(chunk)
         return
     pool = torchvision_module("ops").roi_pool
-    yield from (pool(maps, some, size, scale) for some in torch.split(rois, chunk))
+    yield from (pool(maps, part, size, scale) for part in torch.split(rois, chunk))
 
 
 def can_use_tables(maps: Tensor) -> bool:
@@ -53,5 +53,5 @@ def roi_align(
     it covers map cells.
     """
     align = torchvision_module("ops").roi_align
-    for some in torch.split(rois, chunk):
-        yield align(maps, some, size, scale, sampling_ratio=0, aligned=True)
+    for part in torch.split(rois, chunk):
+        yield align(maps, part, size, scale, sampling_ratio=0, aligned=True)

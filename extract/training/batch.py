@@ -67,8 +67,8 @@ def labelled_batch(
 
 def _targets(labels: LabelledImage, size: ScaledSize) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return boxes, classes, attributes and crowds of one image, as in LabelledBatch."""
-    given = torch.from_numpy(np.asarray(labels.boxes, np.float32).reshape(-1, 4))
-    scaled = given * torch.tensor(size.factors, dtype=torch.float32).repeat(2)
+    boxes = torch.from_numpy(np.asarray(labels.boxes, np.float32).reshape(-1, 4))
+    scaled = boxes * torch.tensor(size.factors, dtype=torch.float32).repeat(2)
     filled = (scaled[:, 2:] > scaled[:, :2]).all(dim=1)
     crowd = torch.from_numpy(np.asarray(labels.crowd, np.bool_))
     kept = filled & ~crowd

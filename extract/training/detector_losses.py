@@ -32,8 +32,8 @@ class DetectorLosses:
 
     def total(self, *, attribute_weight: float) -> Tensor:
         """Return the sum to minimise; caffe's attribute_weight is 0.5."""
-        others = self.objectness + self.proposal_boxes + self.classes + self.boxes
-        return others + attribute_weight * self.attributes
+        without = self.objectness + self.proposal_boxes + self.classes + self.boxes
+        return without + attribute_weight * self.attributes
 
     def named(self) -> dict[str, Tensor]:
         """Return the five losses by name."""
@@ -106,19 +106,19 @@ class AttributeLoss:
         attribute_ids: (K, A) int64, padded with -1.
         images: (K,) int64 in [0, count). Regions without attributes are ignored.
         """
-        given = attribute_ids >= 0
-        known = given.any(dim=1)
+        has_attribute = attribute_ids >= 0
+        is_labelled = has_attribute.any(dim=1)
         if self.target == "sigmoid":
             targets = logits.new_zeros(logits.shape)
-            targets.scatter_add_(1, attribute_ids.clamp(min=0), given.to(logits))
+            targets.scatter_add_(1, attribute_ids.clamp(min=0), has_attribute.to(logits))
             sums = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
             sums = sums[:, :-1].sum(dim=1)  # the last row is "no attribute"
         else:
             log_probabilities = self._log_probabilities(logits)
             own = log_probabilities.gather(1, attribute_ids.clamp(min=0))
-            sums = -torch.where(given, own, 0).sum(dim=1)
-        losses = sums[known] / given.sum(dim=1)[known]
-        return mean_by_image(losses, images[known], count=count)
+            sums = -torch.where(has_attribute, own, 0).sum(dim=1)
+        losses = sums[is_labelled] / has_attribute.sum(dim=1)[is_labelled]
+        return mean_by_image(losses, images[is_labelled], count=count)
 
     def _log_probabilities(self, logits: Tensor) -> Tensor:
         if self.target == "softmax":

@@ -70,7 +70,7 @@ def sample(
     Returns indices, (K,) int64 in rising order.
     """
     foreground, background = (
-        wanted.nonzero()[:, 0].cpu() for wanted in (matches >= 0, matches == BACKGROUND)
+        kind.nonzero()[:, 0].cpu() for kind in (matches >= 0, matches == BACKGROUND)
     )
     positives = min(len(foreground), int(count * positive_fraction))
     taken = [

@@ -122,7 +122,7 @@ class TrainableDetector(nn.Module):
         generator: torch.Generator,
     ) -> tuple[Tensor, Tensor]:
         """Return the losses of objectness and boxes of the proposal network."""
-        chosen, matches = [], []
+        sampled_rows, matches = [], []
         for boxes, crowds, size in zip(batch.boxes, batch.crowds, batch.sizes, strict=True):
             matched = match(boxes, scored.anchors, crowds=crowds, rule=ANCHOR_RULE)
             matched = matched.masked_fill(_centred_outside(scored.anchors, size), IGNORED)
@@ -132,11 +132,11 @@ class TrainableDetector(nn.Module):
                 positive_fraction=sampling.anchor_positives,
                 generator=generator,
             )
-            chosen.append(taken)
+            sampled_rows.append(taken)
             matches.append(matched[taken])
-        anchors = [scored.anchors[taken] for taken in chosen]
+        anchors = [scored.anchors[taken] for taken in sampled_rows]
         sampled = self._targets(anchors, matches, batch, weights=(1.0, 1.0, 1.0, 1.0))
-        rows = sampled.images, torch.cat(chosen)
+        rows = sampled.images, torch.cat(sampled_rows)
         return (
             objectness_loss(scored.logits[rows], sampled),
             box_loss(scored.deltas[rows], sampled),
@@ -173,9 +173,9 @@ class TrainableDetector(nn.Module):
         if predictor.has_attributes:
             rows = sampled.foreground
             logits = predictor.attribute_logits_of(vectors[rows], class_ids[rows]).float()
-            given = _attribute_ids(matches, batch)
+            attribute_ids = _attribute_ids(matches, batch)
             of_attributes = self._attribute_loss(
-                logits, given, sampled.images[rows], count=sampled.count
+                logits, attribute_ids, sampled.images[rows], count=sampled.count
             )
         return (
             class_loss(predictor(vectors).float(), class_ids, sampled),
@@ -192,10 +192,10 @@ class TrainableDetector(nn.Module):
         weights: tuple[float, float, float, float],
     ) -> Samples:
         """Return sampled boxes of all images with the deltas to their true boxes, times weights."""
-        deltas = [torch.zeros_like(some) for some in boxes]  # 0 for background
-        for delta, some, matched, true in zip(deltas, boxes, matches, batch.boxes, strict=True):
+        deltas = [torch.zeros_like(b) for b in boxes]  # 0 for background
+        for delta, regions, matched, true in zip(deltas, boxes, matches, batch.boxes, strict=True):
             rows = matched >= 0
-            encoded = encode_boxes(true[matched[rows]], some[rows], plus1=self.meta.decode_plus1)
+            encoded = encode_boxes(true[matched[rows]], regions[rows], plus1=self.meta.decode_plus1)
             delta[rows] = encoded * encoded.new_tensor(weights)
         foreground = torch.cat(matches) >= 0
         counts = torch.tensor([len(matched) for matched in matches], device=foreground.device)

@@ -172,10 +172,10 @@ def _load_public(path: Path, head: bytes) -> dict[str, Tensor]:
             f"weights {path.name!r} are a web page, because the download link is dead; "
             'get the file elsewhere, see "a2 weights list"'
         )
-    for known in _FORMATS:
-        if head.startswith(known.starts):
-            return known.load(path)
-    names = ", ".join(known.name for known in _FORMATS)
+    for form in _FORMATS:
+        if head.startswith(form.starts):
+            return form.load(path)
+    names = ", ".join(form.name for form in _FORMATS)
     raise WeightsError(
         f"weights {path.name!r} have an unknown format: the file begins with {head!r}; "
         f"name a safetensors file, {names}"

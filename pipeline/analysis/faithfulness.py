@@ -87,16 +87,16 @@ def analyse(
             f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
         )
     skipped = read_manifest(run.features).reasons
-    every = sorted(captions.image_ids(split))
-    chosen = [image_id for image_id in every if image_id not in skipped][:images]
-    if not chosen:
+    of_split = sorted(captions.image_ids(split))
+    image_ids = [image_id for image_id in of_split if image_id not in skipped][:images]
+    if not image_ids:
         raise InputError(f"no image of split {split!r} has features; set --split to another one")
     meter = FaithfulnessMeter(saved.captioner)
     erasure = ErasureMeter(images=erased)
     batches = image_batches(
-        store.path, chosen, batch_size=_BATCH, max_regions=saved.description.max_regions
+        store.path, image_ids, batch_size=_BATCH, max_regions=saved.description.max_regions
     )
-    with track(f"analyse {run.name}", total=len(chosen)) as progress:
+    with track(f"analyse {run.name}", total=len(image_ids)) as progress:
         for batch in batches:
             moved = batch.to(device)
             first = np.stack([captions.captions(image_id)[0] for image_id in batch.image_ids])
@@ -107,7 +107,7 @@ def analyse(
             erase_regions(erasure, saved.captioner, measured, meter.add(*measured))
             progress.advance(len(batch.image_ids))
     alignment = saved.description.model.alignment
-    counts = {"images": len(chosen), "total": len(every), "erased": erasure.erased}
+    counts = {"images": len(image_ids), "total": len(of_split), "erased": erasure.erased}
     return RunAnalysis(run, alignment, meter.layers(), erasure=erasure.results(), **counts)
 
 

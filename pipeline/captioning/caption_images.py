@@ -72,9 +72,9 @@ def caption_files(
     """
     how: dict[str, Any] = {"decoding": decoding, "runtime": runtime, "least_beams": least_beams}
     captioner = open_captioner(models, **how)
-    given = _given_boxes(captioner, boxes, models[0])
+    files_boxes = _given_boxes(captioner, boxes, models[0])
     for group in _growing_groups(images, batch_size):
-        opened = [partial(_open, image, given) for image in group]
+        opened = [partial(_open, image, files_boxes) for image in group]
         captioned = captioner.caption_each(opened, attention=attention)
         yield from zip(group, captioned, strict=True)
 
@@ -290,11 +290,11 @@ def attention_by(
     function does for an image that it cannot extract, and for words that the captioner has not.
     """
     captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime)
-    given = _given_boxes(captioner, boxes if captioner.reads_boxes else None, models[0])
+    files_boxes = _given_boxes(captioner, boxes if captioner.reads_boxes else None, models[0])
 
     def attend(image: NamedImage, captioned: CaptionedImage) -> CaptionedImage:
         captioner.require_words(captioned.beams[0].caption)
-        opened = _open(image, given)
+        opened = _open(image, files_boxes)
         regions = captioner.extract(opened.pixels, opened.boxes, labels=opened.labels)
         return captioner.with_attention([replace(captioned, regions=regions)])[0]
 
@@ -309,9 +309,9 @@ def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[l
         count = min(2 * count, batch_size)
 
 
-def _open(image: NamedImage, given: GivenBoxes | None) -> OpenedImage:
+def _open(image: NamedImage, files_boxes: GivenBoxes | None) -> OpenedImage:
     """Read an image file and its user-supplied boxes."""
-    labels = None if given is None else given.find(image)
+    labels = None if files_boxes is None else files_boxes.find(image)
     pixels = read_image(image.path)
     if labels is None:
         return OpenedImage(pixels)

@@ -136,9 +136,9 @@ def ground(
     return Grounding(original, aligned, uniform, len(shares))
 
 
-def mean_grounding(found: Iterable[Grounding]) -> Grounding | None:
+def mean_grounding(groundings: Iterable[Grounding]) -> Grounding | None:
     """Average over all words of several captions; return None for no captions."""
-    every = list(found)
+    every = list(groundings)
     if not every:
         return None
     words = np.array([g.words for g in every], dtype=float)

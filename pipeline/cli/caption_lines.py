@@ -57,10 +57,10 @@ class CaptionLines:
     def settings(self) -> str:
         """The settings that the user set, which enter the lines of captions."""
         decoding = self.config.evaluate
-        chosen = sorted(f"{name}={getattr(decoding, name)}" for name in decoding.model_fields_set)
-        chosen += [f"beams={self.beams}"] if self.beams else []
+        stated = sorted(f"{name}={getattr(decoding, name)}" for name in decoding.model_fields_set)
+        stated += [f"beams={self.beams}"] if self.beams else []
         around = {"prefix": self.prefix, "suffix": self.suffix}
-        return " ".join([*chosen, *(f"{name}={text!r}" for name, text in around.items() if text)])
+        return " ".join([*stated, *(f"{name}={text!r}" for name, text in around.items() if text)])
 
     def of(self, image: NamedImage, captioned: CaptionedImage) -> tuple[Path, dict[str, Any]]:
         """Return the path and the captions of an image as JSON values."""

@@ -39,16 +39,16 @@ def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
         **others: Any,
     ) -> None:
         log(verbose)
-        chosen = list(overrides)
+        settings = list(overrides)
         if beam_size is not None:
-            chosen.append(f"evaluate.beam_size={beam_size}")
+            settings.append(f"evaluate.beam_size={beam_size}")
         if prompt is not None:
-            chosen.append(override("evaluate.prompt", prompt))
+            settings.append(override("evaluate.prompt", prompt))
         if max_new_tokens is not None:
-            chosen.append(f"evaluate.max_length={max_new_tokens}")
+            settings.append(f"evaluate.max_length={max_new_tokens}")
         if device is not None:
-            chosen.append(override("runtime.device", device))
-        command(config=_config(chosen, beams=others.get("beams") or 1), **others)
+            settings.append(override("runtime.device", device))
+        command(config=_config(settings, beams=others.get("beams") or 1), **others)
 
     named = click.option("--device", help="Set runtime.device: auto, cpu, cuda or cuda:N.")
     beam = click.option("--beam-size", type=click.IntRange(min=1), help="Set evaluate.beam_size.")

@@ -52,8 +52,8 @@ class Inputs(dict[str, Input]):
         the promised content. paths: the files that the commit depends on, by default all.
         """
         promised = self._promised
-        chosen = promised if paths is None else [path for path in paths if path in promised]
-        changed = [path for path in chosen if path and self._changed(path)]
+        checked = promised if paths is None else [path for path in paths if path in promised]
+        changed = [path for path in checked if path and self._changed(path)]
         if not changed:
             return
         first = changed[0]
@@ -71,11 +71,11 @@ class Inputs(dict[str, Input]):
         )
 
     def _changed(self, path: Path) -> bool:
-        digest, known = self._promised[path]
+        digest, state_before = self._promised[path]
         try:
             # before the digest, so that a later change shows
             state = file_state(path / MANIFEST if path.is_dir() else path)
-            if state == known:
+            if state == state_before:
                 return False
             # of a folder by size only: the records of a feature store have checksums of their own
             if path.is_dir() and problems(path, digests=False):

@@ -91,18 +91,18 @@ def run_stage(
     directory then stays for the next run, with --force or without.
     """
     # before the lock, which needs the right to write
-    chosen = resumed(stage, paths, force=force)
-    if (published := finished(stage, chosen)) is not None:
+    resumed_paths = resumed(stage, paths, force=force)
+    if (published := finished(stage, resumed_paths)) is not None:
         return published
     with name_in_disk_errors(paths.partial), stage_lock(paths.lock, what=stage.name):
         # again, because another process may have finished the stage since
-        chosen = resumed(stage, paths, force=force)
-        if (published := finished(stage, chosen)) is not None:
+        resumed_paths = resumed(stage, paths, force=force)
+        if (published := finished(stage, resumed_paths)) is not None:
             return published
-        if chosen.forced:
-            require_unread(chosen.final)
-            _make_room(stage, chosen)
-        return complete(stage, chosen, resolved_config=resolved_config)
+        if resumed_paths.forced:
+            require_unread(resumed_paths.final)
+            _make_room(stage, resumed_paths)
+        return complete(stage, resumed_paths, resolved_config=resolved_config)
 
 
 def resumed(stage: PreparedStage, paths: StagePaths, *, force: bool = False) -> StagePaths:

@@ -192,8 +192,8 @@ class _Captioning:
         """Write the attention of the captions; return it with the images and annotated boxes."""
         attention, layers, certificates = None, {}, {}
         if self.config.attention != "none":
-            chosen = shown if self.config.attention == "report" else list(captions)
-            attention = self.write_attention(directory / ATTENTION, captions, chosen)
+            attended = shown if self.config.attention == "report" else list(captions)
+            attention = self.write_attention(directory / ATTENTION, captions, attended)
             layers = self.layers(captions, shown)
             certificates = self.certify(captions, attention, shown)
         instances = inputs.get("instances")
@@ -284,18 +284,18 @@ def evaluate_captioner(
     events.write("scored", **scores.metrics)
 
     shown = worst_typical_best(scores.per_image, config.report_images)
-    known = captioning.attend(directory, inputs, images, captions, shown)
+    attended = captioning.attend(directory, inputs, images, captions, shown)
     evaluation = replace(
         evaluation,
         skipped=skipped,
         provenance=provenance_of(config, inputs, model, named.identities),
         curve=LearningCurve.read(inputs["model"].path),
         beams=beams,
-        grounding=known.ground(captions),
+        grounding=attended.ground(captions),
         baseline=scoring.baseline,
         facts=_facts(config, inputs, model),
     )
-    write_evaluation(directory, evaluation, known.cards(shown))
+    write_evaluation(directory, evaluation, attended.cards(shown))
     return [SkippedItem(image_id, reason) for image_id, reason in skipped.items()]
 
 
@@ -349,16 +349,16 @@ def read_split(
     captions = inputs["captions"].path
     tokens = load_reference_tokens(captions / REFERENCES)
     # Sorted: the order of decoding is the same on every machine.
-    chosen = sorted(CaptionFile(captions / CAPTIONS).image_ids(name))
+    of_split = sorted(CaptionFile(captions / CAPTIONS).image_ids(name))
     # a model of transformers reads no features
     features = inputs.get("features")
     reasons = {} if features is None else read_manifest(features.path).reasons
-    references = {image_id: tokens[image_id] for image_id in chosen if image_id not in reasons}
+    references = {image_id: tokens[image_id] for image_id in of_split if image_id not in reasons}
     if not references:
         raise InputError(
             f"no image of split {name!r} has features; set evaluate.split to another one"
         )
-    return references, {image_id: reasons[image_id] for image_id in chosen if image_id in reasons}
+    return references, {image_id: reasons[image_id] for image_id in of_split if image_id in reasons}
 
 
 def _statistics(

@@ -78,9 +78,9 @@ def write_sheet(
     Raises InputError if the captioners share too few images, an image file is missing, or the
     folder exists, ConfigError without `images`.
     """
-    names, every = tuple(captions), list(captions.values())
-    shared = set.intersection(*(set(run) for run in every))
-    different = sorted(i for i in shared if len({run[i] for run in every}) == len(every))
+    names, candidates = tuple(captions), list(captions.values())
+    shared = set.intersection(*(set(run) for run in candidates))
+    different = sorted(i for i in shared if len({run[i] for run in candidates}) == len(candidates))
     if len(different) < count:
         raise InputError(
             f"{len(different):,} images have different captions in all files, fewer than "
@@ -90,10 +90,10 @@ def write_sheet(
     drawn = generator.sample(different, count)
     items = [
         Item(image_id=i, first_is_left=generator.random() < 0.5, pair=pair)
-        for pair in combinations(range(len(every)), 2)
+        for pair in combinations(range(len(candidates)), 2)
         for i in drawn
     ]
-    if len(every) > 2:  # an image's pairs are not next to each other
+    if len(candidates) > 2:  # an image's pairs are not next to each other
         generator.shuffle(items)
     files = find_images(require_folder(images, "--images"))
     if missing := [i for i in drawn if i not in files]:
@@ -105,8 +105,8 @@ def write_sheet(
         {
             "item": number,
             "image": files[item.image_id].name,
-            "left": every[item.pair[not item.first_is_left]][item.image_id],
-            "right": every[item.pair[item.first_is_left]][item.image_id],
+            "left": candidates[item.pair[not item.first_is_left]][item.image_id],
+            "right": candidates[item.pair[item.first_is_left]][item.image_id],
         }
         for number, item in enumerate(items, 1)
     ]

@@ -167,7 +167,7 @@ def score(
     if idf not in IDFS:
         raise InputError(f"unknown idf: {idf!r}; use one of {', '.join(IDFS)}")
     captions = replace(_paired(candidates, references), idf=idf)
-    chosen = DEFAULTS if metrics is None else tuple(map(metric_name, metrics))
+    asked = DEFAULTS if metrics is None else tuple(map(metric_name, metrics))
     not_run = {"SPICE": no_spice} if no_spice else {}
     if metric_tokens(tokenizer) != "PTB":
         not_run = {m.name: ENGLISH_ONLY for m in TABLE if m.english_only}
@@ -175,11 +175,11 @@ def score(
             not_run["CIDEr"] = COCO_TOKENS
     if len(captions.image_ids) == 1 and idf == "references":
         not_run["CIDEr"] = ONE_IMAGE
-    statistics = _measure(captions, families_of(chosen) - not_run.keys())
-    statistics |= {path: _outside(path, captions) for path in chosen if ":" in path}
+    statistics = _measure(captions, families_of(asked) - not_run.keys())
+    statistics |= {path: _outside(path, captions) for path in asked if ":" in path}
     if judged is not None:
         statistics["truth"] = truth_counts(judged[image_id] for image_id in captions.image_ids)
-    return _scores(captions, statistics, not_run, chosen)
+    return _scores(captions, statistics, not_run, asked)
 
 
 def corpus_score(
@@ -254,15 +254,15 @@ def _scores(
     captions: Captions,
     statistics: Mapping[str, Floats],
     not_run: Mapping[str, str],
-    chosen: Collection[str],
+    asked: Collection[str],
 ) -> Scores:
     """Return the scores by metric, in the order of the table, and by image."""
     overall, values = _values(statistics)
-    for family in families_of(chosen) & SETS.keys():
+    for family in families_of(asked) & SETS.keys():
         overall |= SETS[family](captions)
     # A family of truth without a statement has no value, here and in single images.
-    known = [name for name in in_order(overall) if np.isfinite(overall[name])]
-    names = [name for name in known if name in chosen or name in TRUTH]
+    finite = [name for name in in_order(overall) if np.isfinite(overall[name])]
+    names = [name for name in finite if name in asked or name in TRUTH]
     parts = _parts(statistics["SPICE"]) if "SPICE" in statistics else []
     image_ids = captions.image_ids
     # An interval over one image would have no width.
@@ -278,7 +278,7 @@ def _scores(
             }
             for row, image_id in enumerate(image_ids)
         },
-        not_run={name: why for name, why in not_run.items() if name in chosen},
+        not_run={name: why for name, why in not_run.items() if name in asked},
         confidence={name: interval(resampled[name]) for name in names if name in resampled},
         statistics={
             family: dict(zip(image_ids, rows.tolist(), strict=True))

@@ -67,20 +67,20 @@ class CorpusFrequencies:
         # without the others, which count as 1 anyway, the table is a fraction of the size
         ngrams, frequency = ngrams[frequency >= 2], frequency[frequency >= 2]
         sizes = (ngrams >= 0).sum(axis=1)  # (M, 4) -> (M,)
-        known = ngrams[sizes == 1, 0]  # -> (W,)
-        renumbered = np.searchsorted(known, ngrams)
+        unigrams = ngrams[sizes == 1, 0]  # -> (W,)
+        renumbered = np.searchsorted(unigrams, ngrams)
         keys: list[Ints] = []
         for size in range(1, MAX_N + 1):
             *first, last = renumbered[sizes == size, :size].T  # (G, n) -> n of (G,)
             rows = np.zeros(len(last), dtype=np.int64)
             for table, column in zip(keys, first, strict=False):
-                rows = find_rows(np, table, ngram_keys(np, rows, column, words=len(known)))
+                rows = find_rows(np, table, ngram_keys(np, rows, column, words=len(unigrams)))
             # the last one matches nothing
             end = np.iinfo(np.int64).max
-            keys.append(np.append(ngram_keys(np, rows, last, words=len(known)), end))
+            keys.append(np.append(ngram_keys(np, rows, last, words=len(unigrams)), end))
         counts = [np.append(frequency[sizes == n].astype(np.int64), 1) for n in range(1, MAX_N + 1)]
         words = list(number)
-        return cls(len(captions), [words[i] for i in known.tolist()], keys, counts)
+        return cls(len(captions), [words[i] for i in unigrams.tolist()], keys, counts)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "CorpusFrequencies":
@@ -131,19 +131,19 @@ def cider_values(pairs: Pairs, frequencies: CorpusFrequencies) -> Floats:
     """Return (N,), CIDEr-D of each candidate; the corpus value is their mean."""
     number = {word: rank for rank, word in enumerate(frequencies.words)}
     # the last two are the ends of captions and of references
-    known = np.array([*(number.get(word, -1) for word in pairs.words), -1, -1], dtype=np.int64)
+    ids = np.array([*(number.get(word, -1) for word in pairs.words), -1, -1], dtype=np.int64)
     values = np.empty(pairs.captions)
     for part in pairs.parts:
         norms = vector_norms(
             np,
-            frequencies.weights(known[part.references]),
+            frequencies.weights(ids[part.references]),
             count_occurrences(np, part.references, part.references),
             ngram_exists(part.references),
         )
         values[part.rows] = cider_d(
             np,
             part.counts,
-            frequencies.weights(known[part.tokens]),
+            frequencies.weights(ids[part.tokens]),
             norms,
             lengths=part.lengths,
             reference_lengths=part.reference_lengths,

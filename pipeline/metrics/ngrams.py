@@ -63,17 +63,17 @@ def count_pairs(candidates: Sequence[str], references: Sequence[Sequence[str]]) 
     sentences = (len(candidates) + np.cumsum(groups) - groups)[:, None] + offsets
     sentences = np.where(offsets < groups[:, None], sentences, -1)
 
-    def padded(chosen: Ints, end: int) -> Ints:
-        longest = max(MAX_N, int(lengths[chosen].max()))
+    def padded(columns: Ints, end: int) -> Ints:
+        longest = max(MAX_N, int(lengths[columns].max()))
         positions = np.arange(longest).reshape(-1, 1, 1)
-        index = np.minimum(starts[chosen] + positions, len(words))
-        return np.where(positions < lengths[chosen], numbers[index], end).astype(np.int32)
+        index = np.minimum(starts[columns] + positions, len(words))
+        return np.where(positions < lengths[columns], numbers[index], end).astype(np.int32)
 
     def part(rows: Ints) -> PairCounts:
-        own, others = rows[:, None], sentences[rows]
-        tokens, targets = padded(own, END_OF_CAPTION), padded(others, END_OF_REFERENCE)
+        own, references_of = rows[:, None], sentences[rows]
+        tokens, targets = padded(own, END_OF_CAPTION), padded(references_of, END_OF_REFERENCE)
         counts = NgramCounts.of(np, tokens, targets)
-        return PairCounts(rows, tokens, targets, lengths[own], lengths[others], counts)
+        return PairCounts(rows, tokens, targets, lengths[own], lengths[references_of], counts)
 
     # captions of similar length together, so that little is padding
     longest = np.maximum(lengths[: len(groups)], lengths[sentences].max(axis=1, initial=MAX_N))

@@ -101,13 +101,13 @@ class Comparison:
     def title(self) -> str:
         """The first settings that differ, or the names of the runs if none does."""
         # Those of a section, such as model.alignment.fusion, come first; digests always differ.
-        chosen = [name for name in self.settings if not name.startswith(_TRACES)]
-        chosen.sort(key=lambda name: "." not in name)
+        shown = [name for name in self.settings if not name.startswith(_TRACES)]
+        shown.sort(key=lambda name: "." not in name)
         parts = [
             f"{name.rpartition('.')[2].replace('_', ' ')} {' → '.join(self.settings[name])}"
-            for name in chosen[:_IN_TITLE]
+            for name in shown[:_IN_TITLE]
         ]
-        more = [f"{len(chosen) - _IN_TITLE} more"] if len(chosen) > _IN_TITLE else []
+        more = [f"{len(shown) - _IN_TITLE} more"] if len(shown) > _IN_TITLE else []
         return ", ".join([*parts, *more]) or " → ".join(self.names)
 
 

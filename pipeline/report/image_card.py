@@ -145,8 +145,8 @@ def telling_word(tokens: Sequence[str], attention: CaptionAttention) -> int | No
         return None
     peaks = [row.max(axis=1) * row.shape[1] for row in rows]
     changes = np.abs(rows[1] - rows[0]).sum(axis=1).round(6)
-    others = {*_FUNCTION_WORDS.split(), *_VAGUE_WORDS.split()}
-    content = [i for i, token in enumerate(tokens) if token.lower() not in others]
+    empty_words = {*_FUNCTION_WORDS.split(), *_VAGUE_WORDS.split()}
+    content = [i for i, token in enumerate(tokens) if token.lower() not in empty_words]
     uneven = [i for i in content or range(len(tokens)) if min(peaks[0][i], peaks[1][i]) >= EVEN]
     return max(uneven, key=lambda i: (changes[i], peaks[1][i], -i), default=None)
 

@@ -125,8 +125,8 @@ class Extract(Stage):
     def _given_regions(self, plan: "Plan") -> int:
         path = require_file(self.data.instances, "data.instances")
         images = known(lambda: plan.files.images)
-        given = given_boxes(path, images, optional=self.extract.pools_map) or {}
-        return sum(max(1, len(given[name])) for name, file in images.items() if file is not None)
+        boxes = given_boxes(path, images, optional=self.extract.pools_map) or {}
+        return sum(max(1, len(boxes[name])) for name, file in images.items() if file is not None)
 
     def _disk(self, plan: "Plan") -> str:
         width = known(plan.feature_width)

@@ -174,8 +174,8 @@ class ExperimentFiles:
         ]
         files = {name: file for part in lists for name, file in part.local_files().items()}
         listed = self.hashes.images(Path(source), files)
-        wanted = "\n".join(sorted(self.annotated or ()))
-        content = f"{container.digest}\n{listed.digest}\n{wanted}"
+        listed_ids = "\n".join(sorted(self.annotated or ()))
+        content = f"{container.digest}\n{listed.digest}\n{listed_ids}"
         digest = hashlib.sha256(content.encode()).hexdigest()
         return Input(Path(source), digest, {**container.files, **listed.files})
 

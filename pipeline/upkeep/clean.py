@@ -90,15 +90,15 @@ def select_items(
     Raises LockedError for a path that a process works on, InputError for one that is not removable.
     """
     by_path = {item.path.resolve(): item for item in items}
-    chosen = []
+    selected = []
     for name in names:
         candidates = (Path(name).resolve(), (artifacts / name).resolve())
         path = next((path for path in candidates if path in by_path), None)
         if path is None:
             raise _refusal(name, candidates)
-        if by_path[path] not in chosen:
-            chosen.append(by_path[path])
-    return chosen
+        if by_path[path] not in selected:
+            selected.append(by_path[path])
+    return selected
 
 
 def remove_item(item: RemovableItem) -> None:

@@ -29,6 +29,6 @@ def evaluate(options: ExperimentOptions, force: bool, model: Path | None) -> Non
       a2 evaluate -c configs/a2-gate.yaml --set evaluate.beam_size=3
       a2 evaluate -c configs/a2-gate.yaml --model my-vlm --set evaluate.max_length=40
     """
-    chosen = [] if model is None else [override("evaluate.model", model)]
-    with options.open(*chosen) as experiment:
+    settings = [] if model is None else [override("evaluate.model", model)]
+    with options.open(*settings) as experiment:
         run_stages(experiment, ["evaluate"], force=force)

@@ -109,13 +109,13 @@ def _by_score(run: RunResult) -> float:
 
 def _setting(listed: list[RunResult], name: str) -> str:
     """Return the full name of a setting; its last part is enough if no other setting has it."""
-    known = list(dict.fromkeys(field for run in listed for field in run.fields))
-    meant = [field for field in known if name in (field, field.rpartition(".")[2])]
+    fields = list(dict.fromkeys(field for run in listed for field in run.fields))
+    meant = [field for field in fields if name in (field, field.rpartition(".")[2])]
     if len(meant) == 1 or name in meant:
         return name if name in meant else meant[0]
     if meant:
         raise InputError(f"{name!r} is in several settings; name one of {', '.join(meant)}")
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, fields, n=1)
     hint = f"did you mean {near[0]!r}?" if near else '"a2 runs --json" lists those that are changed'
     raise InputError(f"no listed run has the setting {name!r}; {hint}")
 

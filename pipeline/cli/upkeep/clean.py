@@ -42,12 +42,12 @@ def clean(options: ExperimentOptions, names: tuple[str, ...], yes: bool) -> None
                 "check --artifacts, or the folder that you are in"
             )
         removable = find_removable(experiment, keep=[config_file] if config_file else [])
-        chosen = select_items(removable, names, experiment.artifacts)
+        to_delete = select_items(removable, names, experiment.artifacts)
     if yes and not names:
-        chosen = [item for item in removable if item.kind == LEFTOVER]
+        to_delete = [item for item in removable if item.kind == LEFTOVER]
     if not names and not yes:
         _print_removable(removable)
-    for item in chosen:
+    for item in to_delete:
         remove_item(item)
         click.echo(f"deleted {item.path}: {format_bytes(item.size)}")
 

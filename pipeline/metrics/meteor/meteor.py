@@ -110,10 +110,10 @@ def _best_rows(
     sentences, pairs = _read(texts, len(candidates))
     first = len(candidates)
     for candidate, group in zip(sentences, references, strict=False):
-        others = sentences[first : first + len(group)]
+        group_sentences = sentences[first : first + len(group)]
         first += len(group)
-        matcher = _Matcher(candidate, others, pairs)
-        rows = [_counts(candidate, other, matcher.matches(other)) for other in others]
+        matcher = _Matcher(candidate, group_sentences, pairs)
+        rows = [_counts(candidate, other, matcher.matches(other)) for other in group_sentences]
         yield max(rows, key=_score)  # the first one in a tie
 
 
@@ -137,11 +137,11 @@ def _read(texts: Sequence[str], candidates: int) -> tuple[list[_Sentence], _Pair
         backward[target][source] = row
     used = np.zeros(len(table.keys) + 1, dtype=np.bool_)
     used[sources] = used[targets] = True
-    chosen = used[spans.phrase]
+    in_pairs = used[spans.phrase]
     phrases: list[dict[int, list[Occurrence]]] = [{} for _ in texts]
     for sentence, start, length, phrase in zip(
         *(
-            column[chosen].tolist()
+            column[in_pairs].tolist()
             for column in (spans.sentence, spans.start, spans.length, spans.phrase)
         ),
         strict=True,
@@ -214,12 +214,12 @@ class _Matcher:
         stems = self._by_stem.get(word.stem, ())
         common = self._by_synset.keys() & word.synsets
         synonyms = sorted({n for synset in common for n in self._by_synset[synset]})
-        others = [(STEM, n) for n in stems] + [(SYNONYM, n) for n in synonyms]
-        return same + [(stage, n) for stage, n in others if self._keys[n] != word.key]
+        inexact = [(STEM, n) for n in stems] + [(SYNONYM, n) for n in synonyms]
+        return same + [(stage, n) for stage, n in inexact if self._keys[n] != word.key]
 
 
-def _common(table: dict[int, int], wanted: set[int]) -> Iterator[tuple[int, int]]:
-    return ((phrase, table[phrase]) for phrase in table.keys() & wanted)
+def _common(table: dict[int, int], phrases: set[int]) -> Iterator[tuple[int, int]]:
+    return ((phrase, table[phrase]) for phrase in table.keys() & phrases)
 
 
 def _counts(candidate: _Sentence, reference: _Sentence, matches: list[list[Match]]) -> list[int]:

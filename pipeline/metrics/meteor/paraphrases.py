@@ -134,19 +134,19 @@ class ParaphraseTable:
         rows = np.minimum(np.searchsorted(self.keys, key), len(self.keys) - 1)
         return np.where((word >= 0) & (self.keys[rows] == key), rows + 1, 0)
 
-    def pairs(self, phrases: Ints, others: Ints) -> tuple[Ints, Ints, Ints]:
+    def pairs(self, phrases: Ints, references: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the pairs of a phrase of one list with one of the other, in either order.
 
         Returns their rows, sources and targets.
         """
-        of_first, of_second = (self._mask(nodes) for nodes in (phrases, others))
+        of_first, of_second = (self._mask(nodes) for nodes in (phrases, references))
         groups = np.flatnonzero((of_first | of_second)[self.sources])  # (G,) -> (g,)
         first, sizes = self.starts[groups], np.diff(self.starts)[groups]
         offsets = np.cumsum(sizes) - sizes
         rows = np.repeat(first - offsets, sizes) + np.arange(sizes.sum())  # (g,) -> (r,)
         source, target = np.repeat(self.sources[groups], sizes), self.targets[rows]
-        chosen = (of_first[source] & of_second[target]) | (of_second[source] & of_first[target])
-        return rows[chosen], source[chosen], target[chosen]
+        both = (of_first[source] & of_second[target]) | (of_second[source] & of_first[target])
+        return rows[both], source[both], target[both]
 
     def _mask(self, nodes: Ints) -> NDArray[np.bool_]:
         mask = np.zeros(len(self.keys) + 1, dtype=np.bool_)
@@ -167,25 +167,25 @@ class ParaphraseFile:
         self._bounds, self._first = list(pairwise([*blocks, len(text)])), list(blocks.values())
 
     def parts(
-        self, wanted: AbstractSet[bytes] | None = None
+        self, only: AbstractSet[bytes] | None = None
     ) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield phrases and their paraphrases, in order; only pairs of wanted ones, if given.
 
         wanted: phrases, with the first one and two words of each.
         """
-        heads = [phrase for phrase in wanted or () if phrase.count(b" ") < 2]
+        heads = [phrase for phrase in only or () if phrase.count(b" ") < 2]
         blocks = set(chain.from_iterable(map(self._blocks, heads)))
-        for number in range(len(self._first)) if wanted is None else sorted(blocks):
+        for number in range(len(self._first)) if only is None else sorted(blocks):
             start, end = self._bounds[number]
             lines = self._text[start:end].split(b"\n")
-            phrases, others = lines[1::3], lines[2::3]
-            if wanted is None:
-                yield phrases, others
-            elif not wanted.isdisjoint(phrases):
+            phrases, targets = lines[1::3], lines[2::3]
+            if only is None:
+                yield phrases, targets
+            elif not only.isdisjoint(phrases):
                 rows = [
                     (phrase, other)
-                    for phrase, other in zip(phrases, others, strict=True)
-                    if phrase in wanted and other in wanted
+                    for phrase, other in zip(phrases, targets, strict=True)
+                    if phrase in only and other in only
                 ]
                 yield [phrase for phrase, _ in rows], [other for _, other in rows]
 

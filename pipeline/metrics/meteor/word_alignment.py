@@ -81,11 +81,11 @@ def align(matches: Sequence[Sequence[Match]]) -> list[Match]:
         paths = _advanced(paths, position, fixed_match, () if fixed_match else here) or paths[:1]
     paths.sort(key=_rank)
     best = min(paths[:BEAM], key=lambda path: path[0] + (0 if path[4] == -1 else _CHUNK))
-    chosen, trail = list(fixed.values()), best[5]
+    aligned, trail = list(fixed.values()), best[5]
     while trail is not None:
-        chosen.append(trail[0])
+        aligned.append(trail[0])
         trail = trail[1]
-    return chosen
+    return aligned
 
 
 def _rank(path: _Path) -> int:

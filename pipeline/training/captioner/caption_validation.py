@@ -97,13 +97,13 @@ class CaptionValidation:
     """The score of the captioner that is trained further, None for a new one."""
 
     def __post_init__(self) -> None:
-        chosen = self.data.validation[: self.config.max_validation_images]
-        if self.config.select == "CIDEr" and len(chosen) == 1:
+        images = self.data.validation[: self.config.max_validation_images]
+        if self.config.select == "CIDEr" and len(images) == 1:
             logger.warning(
                 "only one image is validated, %r: its CIDEr is 0 whatever the caption, so the "
                 "validation loss selects and patience never ends the training; validate on more, "
                 "or set train.select and scst.select to loss",
-                chosen[0],
+                images[0],
             )
         if self.config.select != "METEOR":
             return
@@ -130,8 +130,8 @@ class CaptionValidation:
         Each rank decodes a share, and the main rank scores all.
         """
         ranks, data = self.ranks, self.data
-        others = self._loss()
-        chosen = data.validation[: self.config.max_validation_images]
+        scores = self._loss()
+        image_ids = data.validation[: self.config.max_validation_images]
         decoded = caption_batches(
             self.captioner,
             self._batches(),
@@ -145,12 +145,12 @@ class CaptionValidation:
         if not ranks.is_main:
             return ranks.all_gather({})[0]  # waits for the figures of the main rank
         candidates = dict(pair for share in shares for pair in share)
-        references = {image_id: data.references[image_id] for image_id in chosen}
+        references = {image_id: data.references[image_id] for image_id in image_ids}
         for name in dict.fromkeys(("CIDEr", self.config.select)):
             if name != "loss":
                 metric = name.replace("BLEU-", "Bleu_")
-                others[name] = corpus_score(metric, candidates, references)
-        return ranks.all_gather(others)[0]
+                scores[name] = corpus_score(metric, candidates, references)
+        return ranks.all_gather(scores)[0]
 
     @torch.inference_mode()
     def _loss(self) -> dict[str, float]:
@@ -171,10 +171,10 @@ class CaptionValidation:
 
     def _batches(self) -> Iterator[Batch]:
         """Yield this rank's share of the validation images."""
-        chosen = self.data.validation[: self.config.max_validation_images]
+        image_ids = self.data.validation[: self.config.max_validation_images]
         return image_batches(
             self.data.store.path,
-            chosen[self.ranks.rank :: self.ranks.count],
+            image_ids[self.ranks.rank :: self.ranks.count],
             batch_size=_VALIDATION_BATCH,
             max_regions=self.description.max_regions,
         )
@@ -187,15 +187,15 @@ class CaptionValidation:
         """
         if not self.captioner.has_masks:
             return {}
-        chosen = self.data.validation[:_MONITORED_IMAGES]
+        image_ids = self.data.validation[:_MONITORED_IMAGES]
         # the batches of a loader, so that regions are limited and padded as in training
         [batch] = image_batches(
             self.data.store.path,
-            chosen,
-            batch_size=len(chosen),
+            image_ids,
+            batch_size=len(image_ids),
             max_regions=self.description.max_regions,
         )
-        references = [self.data.references[name][0].split() for name in chosen]
+        references = [self.data.references[name][0].split() for name in image_ids]
         captions = [
             torch.tensor([*self.data.vocabulary.encode(words), EOS]) for words in references
         ]

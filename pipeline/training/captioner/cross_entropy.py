@@ -265,14 +265,14 @@ def start_from(
                 f"set model.{name} to {old!r}, or name another captioner"
             )
     ids = {token: number for number, token in enumerate(start.vocabulary.words)}
-    known = [number for number, token in enumerate(vocabulary.words) if token in ids]
-    rows = [ids[vocabulary.words[number]] for number in known]
-    given, wanted = start.captioner.state_dict(), captioner.state_dict()
-    for name in sorted(given.keys() | wanted.keys()):
-        is_new = name not in given and "alignment" in name
+    shared = [number for number, token in enumerate(vocabulary.words) if token in ids]
+    rows = [ids[vocabulary.words[number]] for number in shared]
+    before, after = start.captioner.state_dict(), captioner.state_dict()
+    for name in sorted(before.keys() | after.keys()):
+        is_new = name not in before and "alignment" in name
         if is_new or name.startswith("prophet."):  # which serves one training alone
             continue
-        old, new = given.get(name), wanted.get(name)
+        old, new = before.get(name), after.get(name)
         is_of_words = name.startswith(_OF_WORDS)
         if old is None or new is None or old.shape[is_of_words:] != new.shape[is_of_words:]:
             shapes = [t if t is None else tuple(t.shape) for t in (old, new)]
@@ -281,7 +281,7 @@ def start_from(
                 "in the new captioner; set the section model as it was, or name another captioner"
             )
         if is_of_words:
-            new[known] = old[rows]
+            new[shared] = old[rows]
         else:
             new.copy_(old)
-    logger.info("train: %d of %d tokens are known from train.start", len(known), len(vocabulary))
+    logger.info("train: %d of %d tokens are known from train.start", len(shared), len(vocabulary))

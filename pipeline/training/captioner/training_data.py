@@ -67,8 +67,8 @@ def read_training_data(features: Path, captions: Path) -> TrainingData:
         )
     store.require(validation)
     # only these: all references would stay in memory, those of every image of the training
-    every = load_reference_tokens(captions / REFERENCES)
-    references = {image_id: every[image_id] for image_id in validation}
+    all_references = load_reference_tokens(captions / REFERENCES)
+    references = {image_id: all_references[image_id] for image_id in validation}
     return TrainingData(store, tokens, references, vocabulary, skipped, validation)
 
 

@@ -164,8 +164,8 @@ def _indexed(annotations: _Annotations, images: Sequence[object]) -> COCO:
 
 
 def _mean_of_known(precision: _Table) -> float | None:
-    known = precision[precision >= 0]  # -1: the class has no box of such an area
-    return float(known.mean()) if len(known) else None
+    defined = precision[precision >= 0]  # -1: the class has no box of such an area
+    return float(defined.mean()) if len(defined) else None
 
 
 def _nothing_to_find(truth: DetectionData) -> InputError:

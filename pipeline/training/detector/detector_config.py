@@ -170,12 +170,12 @@ def image_files(config: DetectorConfig) -> dict[str, dict[str, Path]]:
     files = {}
     for field, listed_by in lists.items():
         images = find_images(require_folder(getattr(config, field), f"detector.{field}"))
-        wanted: set[str] = set()
+        ids: set[str] = set()
         for name in listed_by:
             listed = listed_names(config, name)
             # no list: all images
-            wanted.update(images if listed is None else map(named_id, listed))
-        files[field] = {name: path for name, path in images.items() if name in wanted}
+            ids.update(images if listed is None else map(named_id, listed))
+        files[field] = {name: path for name, path in images.items() if name in ids}
     return files
 
 

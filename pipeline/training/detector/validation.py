@@ -70,11 +70,11 @@ def attribute_accuracy(
         detections = detected[image.image_id]
         for index, row in _found_objects(image, detections).items():
             for family, ids in families.items():
-                given = set(image.attribute_ids[index]) & set(ids)
-                if given and detections.attribute_logits is not None:
+                labelled = set(image.attribute_ids[index]) & set(ids)
+                if labelled and detections.attribute_logits is not None:
                     best = ids[int(detections.attribute_logits[row, ids].argmax())]
-                    right[family].append(best in given)
-    return {family: float(np.mean(some)) if some else None for family, some in right.items()}
+                    right[family].append(best in labelled)
+    return {family: float(np.mean(hits)) if hits else None for family, hits in right.items()}
 
 
 def _found_objects(image: LabelledImage, detections: Detections) -> dict[int, int]:
@@ -189,10 +189,10 @@ def _apply_to_images(
     by_id: dict[str, Found] = {}
     with track(title, total=len(images), shown=shown) as progress:
         for start in range(0, len(images), BATCH):
-            some = images[start : start + BATCH]
-            results = find([read_image(image.file) for image in some])
-            by_id.update(zip([image.image_id for image in some], results, strict=True))
-            progress.advance(len(some))
+            group = images[start : start + BATCH]
+            results = find([read_image(image.file) for image in group])
+            by_id.update(zip([image.image_id for image in group], results, strict=True))
+            progress.advance(len(group))
     return by_id
 
 
@@ -231,10 +231,10 @@ def _require_same_names(path: Path, data: DetectionData) -> None:
     """Raise ConfigError if the class names beside the weights differ from the labels'."""
     names = path.with_name(DETECTOR_NAMES)
     content = read_json(names) if names.is_file() else None  # published weights have no such file
-    known = content.get("classes") if isinstance(content, dict) else None
-    if not isinstance(known, list) or len(known) != len(data.classes):
+    classes = content.get("classes") if isinstance(content, dict) else None
+    if not isinstance(classes, list) or len(classes) != len(data.classes):
         return
-    for theirs, ours in zip(known, data.classes, strict=True):
+    for theirs, ours in zip(classes, data.classes, strict=True):
         if theirs != ours:
             raise ConfigError(
                 f"classes of {str(path)!r} and of the labels differ: {theirs!r} and {ours!r}; "
