@@ -35,16 +35,16 @@ def on_page_markdown(markdown: str, *, page: Any, **others: Any) -> str:
     if page.file.generated_by is not None:
         return markdown
     folder = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
-    return LINK.sub(lambda found: _link(found, folder), markdown)
+    return LINK.sub(lambda link: _link(link, folder), markdown)
 
 
-def _link(found: re.Match[str], folder: str) -> str:
+def _link(match: re.Match[str], folder: str) -> str:
     """Return the link, or its text if the target is not in docs/; folder: of its page."""
-    _, text, target = found.groups()
+    _, text, target = match.groups()
     if "://" in target or target.startswith("#"):
-        return found[0]
+        return match[0]
     path = posixpath.normpath(posixpath.join(folder, target.partition("#")[0]))
-    return found[0] if path.startswith("docs/") else text
+    return match[0] if path.startswith("docs/") else text
 
 
 def settings() -> str:
@@ -83,6 +83,6 @@ def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Co
     if isinstance(command, click.Group):
         context = click.Context(command)
         for below in sorted(command.list_commands(context)):
-            found = command.get_command(context, below)
-            assert found is not None
-            yield from _commands(f"{name} {below}", found)
+            inner = command.get_command(context, below)
+            assert inner is not None
+            yield from _commands(f"{name} {below}", inner)
