@@ -94,7 +94,7 @@ class Interval:
         return f"{self.mean:.3f} ± {self.half_width:.3f}"
 
 
-def interval(values: Sequence[float]) -> Interval:
+def t_interval(values: Sequence[float]) -> Interval:
     """Return the mean of one or more independent values with its t-interval."""
     sample = np.asarray(values, dtype=float)
     if len(sample) < 2:

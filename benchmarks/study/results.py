@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from a2cap.pipeline.sweep import Interval, interval
+from a2cap.pipeline.sweep import Interval, t_interval
 from benchmarks.study.grid import Trial
 from benchmarks.study.running import Finding
 
@@ -87,7 +87,7 @@ class Results:
     def mean(self, part: str, label: str, phase: str, name: str) -> Interval | None:
         """Return the mean over seeds; None if it is undefined for all."""
         means = self.by_seed(part, label, phase, name)
-        return interval(list(means.values())) if means else None
+        return t_interval(list(means.values())) if means else None
 
     def write(self, path: Path) -> None:
         """Write a CSV file with a column per name."""
@@ -115,4 +115,4 @@ def paired_difference(
     shared = sorted(values.keys() & baseline.keys())
     if not shared:
         return None
-    return interval([values[seed] - baseline[seed] for seed in shared])
+    return t_interval([values[seed] - baseline[seed] for seed in shared])

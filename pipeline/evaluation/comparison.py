@@ -57,7 +57,7 @@ def compare_runs(
     Raises InputError if a folder contains no evaluation, or none with captions if `captions` is set
     (those of earlier versions have none), or the runs have different images or no common metric.
     """
-    run_a, run_b = read_run(first), read_run(second)
+    run_a, run_b = read_scored_run(first), read_scored_run(second)
     _require_same_images(run_a, run_b, first, second)
     for run, folder in ((run_a, first), (run_b, second)):
         if captions and len(run.captions) < len(run.images):
@@ -112,7 +112,7 @@ def compare_scores(first: Scores, second: Scores) -> list[Difference]:
     return _differences(first.metrics, second.metrics, drawn, redrawn)
 
 
-def read_run(folder: Path) -> ScoredRun:
+def read_scored_run(folder: Path) -> ScoredRun:
     """Return the scores in a folder; raise InputError if they are missing or damaged."""
     metrics, images = (_read(folder, name) for name in (METRICS, PER_IMAGE))
     try:

@@ -38,7 +38,7 @@ _LISTED = 5  # missing answers in a message
 SHEET, PAGE, KEY = "sheet.csv", "sheet.html", "key.json"
 
 
-class Item(BaseModel):
+class SheetItem(BaseModel):
     """One pair of captions; pair: positions of their captioners among the names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -55,7 +55,7 @@ class Key(BaseModel):
 
     names: tuple[str, ...]
     seed: int
-    items: list[Item]
+    items: list[SheetItem]
 
     @classmethod
     def read(cls, folder: Path) -> "Key":
@@ -89,7 +89,7 @@ def write_sheet(
     generator = random.Random(seed)
     drawn = generator.sample(different, count)
     items = [
-        Item(image_id=i, first_is_left=generator.random() < 0.5, pair=pair)
+        SheetItem(image_id=i, first_is_left=generator.random() < 0.5, pair=pair)
         for pair in combinations(range(len(candidates)), 2)
         for i in drawn
     ]

@@ -80,7 +80,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         checkpoints = Checkpoints(run.folder / CHECKPOINTS, task.command)
         saved = SavedTraining(task.network, task.updater, config.seed, device, run, checkpoints)
         position = saved.resume()
-        training = Training(task, record, saved, position)
+        training = TrainingLoop(task, record, saved, position)
         start = task.validation.start
         if record is not None and start is not None and not position.step:
             record.epoch({"epoch": 0, "step": 0, task.validation.score: start})
@@ -102,7 +102,7 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
 
 
 @dataclass
-class Training(Generic[Part]):
+class TrainingLoop(Generic[Part]):
     """One training over its epochs; record: None on ranks that do not write."""
 
     task: TrainingTask[Part]

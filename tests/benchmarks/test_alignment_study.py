@@ -6,7 +6,7 @@ import pytest
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.boxes import box_iou
 from a2cap.pipeline.captioning.grounding import MIN_IOU
-from a2cap.pipeline.sweep import interval, t_quantile
+from a2cap.pipeline.sweep import t_interval, t_quantile
 from benchmarks.study.grid import Extent, trials
 from benchmarks.study.grounding import (
     GroundedWord,
@@ -84,11 +84,11 @@ def test_quantiles_equal_published_tables(degrees, quantile):
 
 
 def test_the_interval_is_the_t_interval_of_the_mean():
-    mean = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    mean = t_interval([1.0, 2.0, 3.0, 4.0, 5.0])
     assert mean.mean == 3
     assert mean.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
     assert str(mean) == "3.000 ± 1.963"
-    single = interval([0.25])  # has none
+    single = t_interval([0.25])  # has none
     assert (str(single), single.excludes_zero) == ("0.250", False)
 
 

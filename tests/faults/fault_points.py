@@ -79,7 +79,7 @@ _ANY_TRAINING = (
     Point("a2cap.data.files.tensors:save_tensors", writes=0),
     Point("torch:save"),
     Point("a2cap.pipeline.training.training_parts:TrainingRecord.epoch"),
-    Point("a2cap.pipeline.training.loop:Training._end_epoch"),
+    Point("a2cap.pipeline.training.loop:TrainingLoop._end_epoch"),
 )
 
 _CAPTIONER_TRAINING = (

@@ -16,7 +16,7 @@ from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.artifact_names import METRICS
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.sweep import Point, grid, interval
+from a2cap.pipeline.sweep import Point, grid, t_interval
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
 
@@ -124,6 +124,6 @@ def _print_means(scores: list[tuple[Point, dict[str, float]]]) -> None:
     width = max(7, *map(len, of_setting))
     click.echo(f"{'setting':<{width}}  runs{''.join(f'  {name:<13}' for name in shown)}".rstrip())
     for setting, rows in of_setting.items():
-        means = (str(interval([row[name] for row in rows])) for name in shown)
+        means = (str(t_interval([row[name] for row in rows])) for name in shown)
         columns = "".join(f"  {mean:<13}" for mean in means)
         click.echo(f"{setting:<{width}}  {len(rows):>4}{columns}".rstrip())
