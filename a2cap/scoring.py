@@ -48,8 +48,8 @@ def score(
     The result prints as a table. Raises InputError if the images differ, JavaError if SPICE cannot
     run.
 
-    >>> found = score(["a red house"], [["a red house", "a house on a hill"]])  # doctest: +SKIP
-    >>> found.metrics["Bleu_4"], found.warnings  # doctest: +SKIP
+    >>> scores = score(["a red house"], [["a red house", "a house on a hill"]])  # doctest: +SKIP
+    >>> scores.metrics["Bleu_4"], scores.warnings  # doctest: +SKIP
     """
     texts, groups = _by_image(captions, references)
     candidates = tokenize({name: [caption] for name, caption in texts.items()}, tokenizer)

@@ -87,7 +87,7 @@ def _found_objects(image: LabelledImage, detections: Detections) -> dict[int, in
 
 logger = logging.getLogger(__name__)
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 RECALL_AT = (10, 36, 100)
 """Numbers of proposals at which recall is measured."""
@@ -181,12 +181,12 @@ def detections_of(
 def _apply_to_images(
     title: str,
     images: Sequence[LabelledImage],
-    find: Callable[[list[NDArray[np.uint8]]], list[Found]],
+    find: Callable[[list[NDArray[np.uint8]]], list[Result]],
     *,
     shown: bool = True,
-) -> dict[str, Found]:
+) -> dict[str, Result]:
     """Return the results of `find` on the pixels of a few images at once, by image id."""
-    by_id: dict[str, Found] = {}
+    by_id: dict[str, Result] = {}
     with track(title, total=len(images), shown=shown) as progress:
         for start in range(0, len(images), BATCH):
             group = images[start : start + BATCH]
