@@ -30,7 +30,7 @@ from a2cap.model.adapting.adapted_losses import adapted_losses
 from a2cap.model.adapting.cross_attention import adapt_layers
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.pipeline.sweep import interval
+from a2cap.pipeline.sweep import t_interval
 from benchmarks.measure import machine, print_table
 from benchmarks.study.grounding import GroundingMeter, grounded_words
 from benchmarks.study.results import paired_difference
@@ -260,12 +260,12 @@ def table(results: Mapping[str, Any]) -> list[list[str]]:
         for measure_name in MEASURES:
             label = f"all/{measure_name}"
             values = {s: one[way][label] for s, one in by_seed.items() if label in one[way]}
-            cells.append(str(interval(list(values.values()))) if values else "–")
+            cells.append(str(t_interval(list(values.values()))) if values else "–")
             if way != "none" and measure_name != "evidence":
                 cells.append(str(paired_difference(values, plain)))
             elif measure_name != "evidence":
                 cells.append("–")
-        losses = interval([one[way]["loss"] for one in by_seed.values()])
+        losses = t_interval([one[way]["loss"] for one in by_seed.values()])
         rows.append([f"{name}, {way}", str(len(by_seed)), *cells, str(losses)])
     return rows
 
