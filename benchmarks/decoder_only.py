@@ -26,8 +26,8 @@ from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.scenes.objects import COLOURS, PLURALS
 from a2cap.data.scenes.scene import Scene, draw, make_scene
 from a2cap.model.adapting.adapted_attention import recording
+from a2cap.model.adapting.adapted_layers import adapt_layers
 from a2cap.model.adapting.adapted_losses import adapted_losses
-from a2cap.model.adapting.cross_attention import adapt_layers
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.sweep import t_interval

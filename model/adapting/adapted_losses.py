@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers.modeling_outputs import BaseModelOutput
 
 from a2cap.model.adapting.adapted_attention import recording
-from a2cap.model.adapting.cross_attention import AdaptedLayers
+from a2cap.model.adapting.adapted_layers import AdaptedLayers
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.wrapped import alignment_pass
 from a2cap.model.captioner import ScoredCaptions

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from a2cap.model.adapting.adapted_attention import Recorded, recording
-from a2cap.model.adapting.cross_attention import AdaptedLayers
+from a2cap.model.adapting.adapted_layers import AdaptedLayers
 from a2cap.model.adapting.image_columns import count_prompts, image_columns, padded
 from a2cap.model.adapting.removal import Removal, removing
 from a2cap.model.alignment import AlignedAttention

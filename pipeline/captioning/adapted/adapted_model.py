@@ -13,7 +13,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
-from a2cap.model.adapting.cross_attention import adapt_layers
+from a2cap.model.adapting.adapted_layers import adapt_layers
 from a2cap.model.adapting.generation import GeneratedCaption, generate_captions
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.errors import ModelError

@@ -13,8 +13,8 @@ from tests.quick import some_quick
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
 from a2cap.model.adapting.adapted_attention import recording  # noqa: E402
+from a2cap.model.adapting.adapted_layers import adapt_layers  # noqa: E402
 from a2cap.model.adapting.adapted_losses import adapted_losses  # noqa: E402
-from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
 from a2cap.model.alignment import caption_parameters, mask_parameters  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402

@@ -5,7 +5,7 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
-from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
+from a2cap.model.adapting.adapted_layers import adapt_layers  # noqa: E402
 from a2cap.model.adapting.generation import force_caption, kept_token_log_probs  # noqa: E402
 from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.model.adapting.removal import Removal, removing  # noqa: E402

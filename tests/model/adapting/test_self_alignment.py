@@ -7,8 +7,8 @@ from PIL import Image
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
+from a2cap.model.adapting.adapted_layers import adapt_layers  # noqa: E402
 from a2cap.model.adapting.adapted_losses import adapted_losses  # noqa: E402
-from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
 from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.model.alignment import caption_parameters, mask_parameters  # noqa: E402

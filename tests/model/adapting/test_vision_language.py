@@ -8,7 +8,7 @@ from PIL import Image
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
 from a2cap.model.adapting.adapted_attention import recording  # noqa: E402
-from a2cap.model.adapting.cross_attention import adapt_layers  # noqa: E402
+from a2cap.model.adapting.adapted_layers import adapt_layers  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
 from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
