@@ -24,9 +24,9 @@ from a2cap.data.features.store_manifest import (
     shard_name,
 )
 from a2cap.data.files.sealed_folder import problems, seal
+from a2cap.data.image_ids import sample_ids
 from a2cap.data.regions import Regions
 
-_NAMED_MISSING = 5
 _OPEN_SHARDS = 128
 """Shards that are kept open; a process may have few open files."""
 
@@ -99,10 +99,9 @@ class FeatureStore:
         stored = set(self)
         missing = [image_id for image_id in image_ids if image_id not in stored]
         if missing:
-            named = ", ".join(map(repr, missing[:_NAMED_MISSING]))
-            more = ", …" if len(missing) > _NAMED_MISSING else ""
+            named = sample_ids(list(map(repr, missing)))
             raise StoreError(
-                f"no features for {len(missing)} images in {str(self.path)!r}: {named}{more}; "
+                f"no features for {len(missing)} images in {str(self.path)!r}: {named}; "
                 'run "a2 extract" first'
             )
 
@@ -169,7 +168,7 @@ def seal_shards(store: Path, count: int) -> StoreFacts:
     if missing:
         raise StoreError(
             f"{len(missing)} of {len(names)} shards of {str(store)!r} are missing: "
-            f'{", ".join(missing[:_NAMED_MISSING])}; run "a2 extract" again'
+            f'{sample_ids(missing)}; run "a2 extract" again'
         )
     found = {name: facts_of(read_store_manifest(store / name), store / name) for name in names}
     used = {name: facts for name, facts in found.items() if facts.count} or found

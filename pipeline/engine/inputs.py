@@ -11,13 +11,12 @@ from pathlib import Path
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.sealed_folder import MANIFEST, problems, read_manifest
+from a2cap.data.image_ids import sample_ids
 
 FileState = tuple[int, int, int, int]
 Promised = tuple[str, FileState | None]
 """Digest of a file or of a sealed folder, and its state when it was computed; None if the digest is
 a manifest's."""
-
-_NAMED = 5
 
 
 def file_state(path: Path) -> FileState:
@@ -63,10 +62,9 @@ class Inputs(dict[str, Input]):
                 f"{str(first)!r} differs from its digest in the manifest; "
                 f'run "a2 verify --data {result}", which names the command that restores it'
             )
-        named = ", ".join(repr(str(path)) for path in changed[:_NAMED])
-        more = ", …" if len(changed) > _NAMED else ""
+        named = sample_ids([repr(str(path)) for path in changed])
         raise InputError(
-            f"{len(changed)} of {len(promised)} input files changed during the run: {named}{more}; "
+            f"{len(changed)} of {len(promised)} input files changed during the run: {named}; "
             "run the same command again"
         )
 

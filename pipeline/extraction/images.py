@@ -19,6 +19,7 @@ from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.errors import A2Error, InputError, UnreadableError
 from a2cap.data.features.store_manifest import shard_name
 from a2cap.data.files.atomic import write_durably
+from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.location import is_url
 from a2cap.data.sources.open_source import open_source
 from a2cap.data.sources.source import ImageSource, SourceItem
@@ -227,7 +228,7 @@ def given_boxes(
     missing = sorted(name for name, one in found.items() if not len(one) and one.problem is None)
     if missing and (not optional or len(missing) == len(found)):
         raise InputError(
-            f"no boxes for {len(missing)} of {len(found)} images: {', '.join(missing[:5])}; add "
+            f"no boxes for {len(missing)} of {len(found)} images: {sample_ids(missing)}; add "
             f"them to data.instances, or set extract.boxes={'grid' if optional else 'detect'}"
         )
     return found

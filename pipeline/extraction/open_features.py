@@ -180,7 +180,7 @@ def _zip(path: Path, name: str) -> list[Container]:
         return [numpy_container(arrays, name)]
     lines = [_member(path, one) for one in members if "tsv" in one.filename.lower().split(".")[1:]]
     if not lines:
-        raise InputError(f"zip {name!r} has no TSV, npz or npy: {', '.join(names[:3])}; unpack it")
+        raise InputError(f"zip {name!r} has no TSV, npz or npy: {sample_ids(names, 3)}; unpack it")
     return lines
 
 

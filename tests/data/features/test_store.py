@@ -137,7 +137,7 @@ def test_up_to_five_missing_images_are_named_with_their_count(path):
         f"no features for 5 images in 'features.lmdb': '1', '2', '3', '4', '5'; {remedy}"
     )
     assert refusal(store.require, ["1", "2", *IDS, "3", "4", "5", "6"]) == (
-        f"no features for 6 images in 'features.lmdb': '1', '2', '3', '4', '5', …; {remedy}"
+        f"no features for 6 images in 'features.lmdb': '1', '2', '3', '4', '5' and 1 more; {remedy}"
     )
 
 
