@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from a2cap.data.annotations.json_items import BadItem
-from a2cap.data.annotations.record import Fields, Record, raw_image
+from a2cap.data.annotations.record import Fields, raw_image
 from a2cap.data.errors import InputError
 from a2cap.data.tokenizers import Tokenizer
-from a2cap.pipeline.evaluation.results import read_captions, read_references
+from a2cap.pipeline.evaluation.references import read_references
+from a2cap.pipeline.evaluation.results import read_captions
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.all_metrics import score as score_tokens
 from a2cap.pipeline.metrics.cider import Idf
@@ -101,7 +102,7 @@ def _mapped(values: object, what: str) -> dict[Any, Any] | list[Any]:
     texts: dict[Any, Any] = {}
     for number, item in enumerate(items):
         try:
-            image = raw_image(Record(f"item {number}", item), Fields())
+            image = raw_image((f"item {number}", item), Fields())
         except BadItem as error:
             raise InputError(f"item {number} of {what}: {error}; fix or remove it") from error
         texts.setdefault(image.key, []).extend(image.captions)

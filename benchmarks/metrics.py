@@ -44,7 +44,7 @@ def all_captions() -> dict[int, list[str]]:
 
 def read_groups(path: Path) -> list[list[str]]:
     """Return the captions of a CSV file, `image,caption`, by image."""
-    return [list(map(str, row.captions)) for row in read_rows(path)]
+    return [[caption.raw for caption in row.captions] for row in read_rows(path)]
 
 
 def odd_strings(count: int) -> list[str]:

@@ -222,7 +222,7 @@ def show(evaluations: tuple[Path, ...]) -> None:
 def read_references(photos: Path, split: str, count: int | None) -> dict[str, list[str]]:
     """Return image -> captions as people wrote them, of the first images of a split."""
     rows = [row for row in read_rows(photos / "captions.csv") if row.split == split]
-    return {str(photos / "images" / row.file): list(map(str, row.captions)) for row in rows[:count]}
+    return {str(photos / "images" / r.file): [c.raw for c in r.captions] for r in rows[:count]}
 
 
 def read_captions(path: Path) -> dict[str, str]:

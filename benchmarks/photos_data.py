@@ -18,8 +18,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from a2cap.data.annotations.layouts import read_raw
-from a2cap.data.annotations.record import Fields, RawImage
+from a2cap.data.annotations.read import AnnotatedImage, read_all
+from a2cap.data.annotations.record import Fields
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.json_file import write_json
 from a2cap.pipeline.engine.progress import track
@@ -59,15 +59,15 @@ def words_of(caption: str) -> list[str]:
     return _WORD.findall(caption.lower())
 
 
-def read_rows(table: Path) -> list[RawImage]:
+def read_rows(table: Path) -> tuple[AnnotatedImage, ...]:
     """Read captions.csv with the columns image, caption and perhaps split, as a2 does."""
-    return list(read_raw(table, lambda *item: None, Fields()).images)
+    return read_all(table, Fields()).images
 
 
 def read_photos(table: Path) -> list[Photo]:
     """Read the photographs of captions.csv."""
     return [
-        Photo(Path(row.file), str(row.split), [words_of(str(text)) for text in row.captions])
+        Photo(Path(row.file), row.split, [words_of(caption.raw) for caption in row.captions])
         for row in read_rows(table)
     ]
 

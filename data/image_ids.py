@@ -4,7 +4,9 @@ import logging
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -31,6 +33,8 @@ _FIRST_BYTES = re.compile(
     re.DOTALL,
 )
 """Of JPEG, PNG, GIF, BMP, TIFF, WebP, HEIC and AVIF."""
+_DRIVE = re.compile("[A-Za-z]:/")
+"""Of Windows."""
 _NUMBERED_STEM = re.compile(r"(?:COCO_\w+_)?([0-9]{1,12})")
 
 
@@ -109,6 +113,31 @@ def find_images(folder: Path, rule: IdRule = "number") -> dict[str, Path]:
     return {identity: folder / paths[0] for identity, paths in sorted(paths_of.items())}
 
 
+def resolve_files(
+    files: Mapping[str, str], folder: Path, rule: IdRule = "number"
+) -> dict[str, Path]:
+    """Find images in `folder` by file name; files: file name by image id.
+
+    Tries the named path, then its last part alone, then any file in `folder` with the same id (a
+    2014 name among 2017 names). Returns paths by image id, without images that have no file. The
+    names are checked already: an absolute one, or one with `..`, has no image id.
+    """
+    names = Counter(PurePosixPath(file).name for file in files.values())
+    scan = cache(find_images)  # once, and only if a name is not found
+    found = {}
+    for identity, file in files.items():
+        base = PurePosixPath(file).name
+        # a last part that two images share would give both the same file
+        candidates = (file, base) if names[base] == 1 else (file,)
+        paths = (folder / name for name in candidates)
+        # unlike Path.is_file, False for a name too long
+        path = next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113
+        path = path or scan(folder, rule).get(identity)
+        if path:
+            found[identity] = path
+    return found
+
+
 def list_images(folder: Path) -> list[Path]:
     """Return the paths of all images below `folder`, relative to it and sorted within each folder.
 
@@ -173,7 +202,7 @@ def _check_path(path: PurePosixPath) -> None:
     name = str(path)
     if not path.name:
         raise InputError(f"no file name in the image path {name!r}; name a file")
-    if path.is_absolute():
+    if path.is_absolute() or _DRIVE.match(name):
         raise InputError(f"image path is absolute: {name!r}; give it relative to the image folder")
     if ".." in path.parts:
         raise InputError(f"image path leaves the image folder: {name!r}; give it without '..'")

@@ -17,7 +17,7 @@ import fsspec
 import pytest
 from hypothesis import settings
 
-from a2cap.data.annotations import read
+from a2cap.data.files import sealed_folder
 from a2cap.data.files.cache import cache_folder
 from a2cap.data.sources import location
 
@@ -107,4 +107,4 @@ def pytest_runtest_makereport(item):
 @pytest.fixture
 def tolerant(monkeypatch):
     """Let up to ten items of a small set be bad, so that a test of reasons needs few good ones."""
-    monkeypatch.setattr(read, "LARGEST_SHARE", 1.0)
+    monkeypatch.setattr(sealed_folder, "LARGEST_SHARE", 1.0)

@@ -1,12 +1,15 @@
-"""Carriers of records besides JSON: CSV and TSV, token files of Flickr, tars, Parquet and Arrow."""
+"""Carriers of records that are one text: JSON, CSV and TSV, token files of Flickr, lines."""
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import PurePosixPath
+from dataclasses import replace
+from operator import itemgetter
+from sys import intern
+from typing import Any
 
-from a2cap.data.annotations.json_items import BadItem
+from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member
 from a2cap.data.annotations.record import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
@@ -15,15 +18,16 @@ from a2cap.data.annotations.record import (
     RawImage,
     Reading,
     Record,
-    caption_field,
+    captions_of,
+    file_of,
+    first_value,
     is_numbered,
     raw_image,
 )
-from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import decode_text, parse_json
+from a2cap.data.annotations.split_list import split_of
+from a2cap.data.files.json_file import parse_json
+from a2cap.data.identities import Key
 from a2cap.data.image_ids import IMAGE_SUFFIXES
-from a2cap.data.sources.parquet import Table
-from a2cap.data.sources.tar import Tar, is_image
 
 _TOKEN_LINE = re.compile(r"([^\t]+)#[0-9]+\t(.*)")
 _MOST_LINES = 100
@@ -39,12 +43,11 @@ def token_records(text: str, reading: Reading) -> Iterator[Record]:
     """Yield the lines of a token file."""
     for number, line in enumerate(_lines(text), start=1):
         with reading.skipping(f"line {number}") as position:
-            if not line.strip():
-                continue
-            match = _TOKEN_LINE.fullmatch(line)
-            if match is None:
-                raise BadItem(f"not 'image.jpg#0<tab>caption': {line[:40]!r}")
-            yield Record(position, {"image": match[1], "caption": match[2]})
+            if line.strip():
+                match = _TOKEN_LINE.fullmatch(line)
+                if match is None:
+                    raise BadItem(f"not 'image.jpg#0<tab>caption': {line[:40]!r}")
+                yield position, {"image": match[1], "caption": match[2]}
 
 
 def header_of(text: str, fields: Fields) -> tuple[str, list[str]] | None:
@@ -55,13 +58,12 @@ def header_of(text: str, fields: Fields) -> tuple[str, list[str]] | None:
     line = text.partition("\n")[0]
     names = {name.lower(): name for name in (*fields.image, *fields.captions, *fields.split)}
     for delimiter in ",;\t|":
-        titles = [title.strip().strip('"') for title in line.split(delimiter)]
-        columns = [names.get(title.lower(), title.lower()) for title in titles]
-        captions = [c for c in columns if c in fields.captions or is_numbered(c)]
-        has_images = not {*fields.image}.isdisjoint(columns)
-        beside = (c.rstrip("0123456789").rstrip("_") in REFERENCE_FIELDS for c in columns)
-        is_pair = fields.is_scored and any(beside)
-        if captions and (has_images or (is_pair and len(columns) > 1)):
+        titles = [title.strip().strip('"').lower() for title in line.split(delimiter)]
+        columns = [names.get(title, title) for title in titles]
+        beside = {c.rstrip("0123456789").rstrip("_") for c in columns} & {*REFERENCE_FIELDS}
+        is_pair = fields.is_scored and beside and len(columns) > 1
+        has_images = is_pair or not {*fields.image}.isdisjoint(columns)
+        if has_images and any(c in fields.captions or is_numbered(c) for c in columns):
             return delimiter, columns
     return None
 
@@ -73,16 +75,12 @@ def csv_records(text: str, reading: Reading) -> Iterator[Record]:
     """
     delimiter, columns = header_of(text, reading.fields) or (",", [])
     lines = _lines(text)
-    following = 1
-    while following < len(lines):
-        first = following
-        following += 1
-        if not lines[first].strip():
-            continue
-        with reading.skipping(f"line {first + 1}") as position:
-            following = _end_of_row(lines, first, delimiter, columns)
-            row = "\n".join(lines[first:following])
-            yield Record(position, _cells(row, delimiter, columns))
+    end = 1
+    while end < len(lines):
+        start, end = end, _end_of_row(lines, end, delimiter, columns)
+        with reading.skipping(f"line {start + 1}") as position:
+            if lines[start].strip():
+                yield position, _cells("\n".join(lines[start:end]), delimiter, columns)
 
 
 def _lines(text: str) -> list[str]:
@@ -91,28 +89,23 @@ def _lines(text: str) -> list[str]:
 
 def _end_of_row(lines: list[str], first: int, delimiter: str, columns: Sequence[str]) -> int:
     """Return the index after the last line of the row that begins at `first`."""
-    if delimiter == "|" or lines[first].count('"') % 2 == 0:
-        return first + 1  # in Flickr30k's file a mark may open a caption and not close
-    for end in range(first + 2, min(first + 2 + _MOST_LINES, len(lines) + 1)):
-        # a line that is a row of its own is not inside a cell
-        if lines[end - 1].count('"') % 2 == 0:
-            if _begins_a_row(lines[end - 1], delimiter, columns):
-                break
-            continue
-        row = "\n".join(lines[first:end])
-        with suppress(csv.Error):
-            if len(next(csv.reader([row], delimiter=delimiter, strict=True))) == len(columns):
-                return end
-        break
+    quotes = lines[first].count('"')
+    for end in range(first + 1, min(first + _MOST_LINES, len(lines))):
+        # in Flickr30k's file a mark may open a caption and not close; a row is inside no cell
+        if quotes % 2 == 0 or delimiter == "|" or _begins_a_row(lines[end], delimiter, columns):
+            break
+        quotes += lines[end].count('"')
+        if quotes % 2 == 0:
+            with suppress(BadItem):
+                _cells("\n".join(lines[first : end + 1]), delimiter, columns)
+                return end + 1
     return first + 1
 
 
 def _begins_a_row(line: str, delimiter: str, columns: Sequence[str]) -> bool:
-    place = next((at for at, name in enumerate(columns) if name in IMAGE_FIELDS), None)
-    cells = line.split(delimiter)
-    if place is None or place >= len(cells):
-        return False
-    return cells[place].strip().strip('"').lower().endswith(tuple(IMAGE_SUFFIXES))
+    cells = zip(columns, line.split(delimiter), strict=False)
+    images = (cell.strip().strip('"').lower() for name, cell in cells if name in IMAGE_FIELDS)
+    return any(image.endswith(tuple(IMAGE_SUFFIXES)) for image in images)
 
 
 def _cells(row: str, delimiter: str, columns: Sequence[str]) -> dict[str, str]:
@@ -125,48 +118,142 @@ def _cells(row: str, delimiter: str, columns: Sequence[str]) -> dict[str, str]:
         if row.count('"') % 2:
             raise BadItem("a quotation mark that does not close") from error
         raise BadItem(f"not CSV: {str(error).partition(' - ')[0]}") from error
-    is_last = columns[-1] in CAPTION_FIELDS
-    if len(cells) > count and '"' not in text and is_last:
+    if len(cells) > count and '"' not in text and columns[-1] in CAPTION_FIELDS:
         cells = text.split(delimiter, count - 1)  # a caption with commas, not quoted
     if len(cells) < count or any(map(str.strip, cells[count:])):
         raise BadItem(f"{len(cells)} columns, {count} expected")
     return dict(zip(columns, map(str.strip, cells), strict=False))
 
 
-def tar_images(tar: Tar, reading: Reading) -> Iterator[RawImage]:
-    """Yield the images of a tar with the captions in KEY.json, else the lines of KEY.txt."""
-    images: dict[str, str] = {}
-    texts: dict[str, bytes | InputError] = {}
-    for name, content in tar.members(lambda name: PurePosixPath(name).suffix in (".txt", ".json")):
-        if is_image(name):
-            images[str(PurePosixPath(name).with_suffix(""))] = name
-        elif content:
-            texts[name] = content
-    for key, file in images.items():
-        with reading.skipping(f"{file} in {tar.name}") as position:
-            record, lines = texts.get(f"{key}.json", b"{}"), texts.get(f"{key}.txt", b"")
-            if isinstance(record, InputError) or isinstance(lines, InputError):
-                raise InputError(f"captions of {key!r} are too large; shorten them")
-            values = parse_json(decode_text(record, where=f"{key}.json"), where=f"{key}.json")
-            if not isinstance(values, dict):
-                raise BadItem(f"'{key}.json' is not a JSON object")
-            names = reading.fields.captions
-            if caption_field(values, names) is None and not any(map(is_numbered, values)):
-                text = decode_text(lines, where=f"{key}.txt")
-                values["captions"] = [line for line in text.splitlines() if line.strip()]
-            yield raw_image(Record(position, values), reading.fields, file)
+def share_tokens(item: dict[str, object]) -> dict[str, object]:
+    """Return an object of JSON whose tokens are shared with those of others."""
+    # six million tokens of COCO are 40,000 different strings: a third of the memory
+    tokens = item.get("tokens")
+    if isinstance(tokens, list):
+        item["tokens"] = [intern(word) if isinstance(word, str) else word for word in tokens]
+    return item
 
 
-def table_images(table: Table, reading: Reading) -> Iterator[RawImage]:
-    """Yield the rows of a table; raise InputError if it has no column of captions."""
-    fields = reading.fields
-    captions = table.first_of(fields.captions) or sorted(filter(is_numbered, table.columns))
-    if not captions:
-        raise InputError(
-            f"no column of captions in {table.name!r}, it has {', '.join(table.columns)}; "
-            "name it as data.fields.caption"
-        )
-    for row, values in table.rows([*table.naming, *captions, *table.first_of(fields.split)]):
-        with reading.skipping(f"row {row} in {table.name}") as position:
-            record = Record(position, {"split": table.split, **values})
-            yield raw_image(record, fields, f"{table.identity(row, values)}.jpg")
+def _listed(items: list[object], key: str) -> Iterator[Record]:
+    for index, item in enumerate(items):
+        items[index] = None  # one image at a time is in memory twice, not all of them
+        yield f"{key}[{index}]", item
+
+
+def karpathy(document: Any, reading: Reading) -> Iterator[Record]:
+    """Yield the images of Karpathy's layout."""
+    return _listed(document["images"], "images")
+
+
+def coco(document: Any, reading: Reading) -> Iterator[RawImage]:
+    """Yield the images of COCO with their captions in the order of ids, as `COCO` has them."""
+    entries: dict[Key, list[tuple[str, str]]] = {}
+    for position, item in _listed(document["images"], "images"):
+        with reading.skipping(position):
+            number = key_member(item, "id")
+            name = "file_name" if "file_name" in item else "id"
+            entries.setdefault(number, []).append((position, file_of(item[name], name)))
+    captions: dict[Key, list[tuple[int, int, object]]] = {}
+    seen: set[Key] = set()
+    for index, (position, item) in enumerate(_listed(document["annotations"], "annotations")):
+        with reading.skipping(position):
+            number, caption = key_member(item, "image_id"), member(item, "caption")
+            if number not in entries:
+                raise BadItem(f"caption of an unknown image: {number!r:.40}")
+            texts = captions.setdefault(number, [])
+            # VizWiz: captions that say only that the image is bad
+            if item.get("is_rejected") or item.get("is_precanned"):
+                continue
+            # one caption twice would count as two references
+            identity = key_member(item, "id") if "id" in item else index
+            if "id" in item and identity in seen:
+                raise BadItem(f"duplicate id {identity!r}")
+            seen.add(identity)
+            texts.append((identity if isinstance(identity, int) else index, index, caption))
+    for number, named in entries.items():
+        # the files of COCO are not in the order of ids
+        texts = sorted(captions.get(number, ()), key=itemgetter(0))
+        if len({file for _, file in named}) > 1:  # nothing states whose the captions are
+            both = " and ".join(repr(file) for _, file in named[:2])
+            for position, _ in named:
+                reading.skip(position, f"duplicate id {number!r}, of {both}")
+        elif texts or number not in captions:
+            order = min((index for _, index, _ in texts), default=0)
+            listed = [caption for _, _, caption in texts]
+            yield RawImage(*named[0], None, listed, number, number, order)
+
+
+def objects_by_key(document: Mapping[str, object], reading: Reading) -> Iterator[Record]:
+    """Yield the records of lists by name; a name may be that of their split."""
+    for key, items in document.items():
+        for position, values in _listed(items, key) if isinstance(items, list) else ():
+            has_split = split_of(key) and isinstance(values, dict)
+            yield position, {"split": key, **values} if has_split else values
+
+
+def textcaps(document: Any, reading: Reading) -> Iterator[RawImage]:
+    """Yield the entries of TextCaps, whose images are named by id."""
+    fields = Fields(captions=["caption_str"], split=["set_name"])
+    for position, item in _listed(document["data"], "data"):
+        with reading.skipping(position):
+            yield raw_image((position, item), fields, f"{text_member(item, 'image_id')}.jpg")
+
+
+def dictionary(document: Mapping[str, object], reading: Reading) -> Iterator[RawImage]:
+    """Yield the images of {image: captions}, or {image: record}."""
+    for key, value in document.items():
+        with reading.skipping(f"{key!r:.60}") as position:
+            values = value if isinstance(value, dict) else {"captions": value}
+            image = raw_image((position, values), reading.fields, file_of(key, "key"))
+            yield replace(image, key=key)
+
+
+def json_lines(text: str, reading: Reading) -> Iterator[Record]:
+    """Yield the record of each line."""
+    # not splitlines(): it also splits at U+2028, which JSON strings may contain
+    for number, line in enumerate(_lines(text), start=1):
+        with reading.skipping(f"line {number}") as position:
+            if line.strip():
+                yield position, parse_json(line, where=position)
+
+
+def listed_records(items: Iterable[object], reading: Reading) -> Iterator[Record]:
+    """Yield the items of a list."""
+    return ((f"entry {number}", item) for number, item in enumerate(items, start=1))
+
+
+def in_order(items: Iterable[object], reading: Reading, what: str = "item") -> Iterator[RawImage]:
+    """Yield captions, or lists of them, that are in the order of other files."""
+    for number, item in enumerate(items, start=1):
+        with reading.skipping(f"{what} {number}") as position:
+            yield RawImage(position, "", None, captions_of({"captions": item}, ["captions"]))
+
+
+def text_lines(text: str, reading: Reading) -> Iterator[RawImage]:
+    """Yield the lines of a text, which are in the order of other files."""
+    return in_order(_lines(text.removesuffix("\n")), reading, "line")
+
+
+def first_of(value: object) -> Mapping[str, object]:
+    """Return the first item of a list of objects, else an empty one."""
+    return value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
+
+
+def is_karpathy(document: Any, fields: Fields) -> bool:
+    """Return True for a JSON object in Karpathy's layout."""
+    return isinstance(document.get("images"), list) and "annotations" not in document
+
+
+def is_coco(document: Any, fields: Fields) -> bool:
+    """Return True for COCO captions, not instances."""
+    images, annotations = document.get("images"), document.get("annotations")
+    if not isinstance(images, list) or not isinstance(annotations, list):
+        return False
+    texts = (item for item in annotations if isinstance(item, dict) and "caption" in item)
+    return not annotations or any(texts)
+
+
+def is_objects_by_key(document: Any, fields: Fields) -> bool:
+    """Return True for lists of records by name."""
+    firsts = (first_value(first_of(items), fields.image) for items in document.values())
+    return "images" not in document and any(first is not None for first in firsts)

@@ -18,11 +18,10 @@ from a2cap.data.annotations.json_items import (
     pixel_numbers,
     text_member,
 )
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.box_check import require_boxes, require_convention
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import read_json
-from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.data.image_ids import image_id
 from a2cap.data.regions import NO_CLASS, Regions
 

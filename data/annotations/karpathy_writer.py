@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from a2cap.data.annotations.caption import tokenize
 from a2cap.data.annotations.json_items import (
     BadItem,
     integer_member,
@@ -18,7 +19,6 @@ from a2cap.data.annotations.json_items import (
     read_each,
     text_member,
 )
-from a2cap.data.annotations.read import tokenize
 from a2cap.data.errors import InputError
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.json_file import read_json

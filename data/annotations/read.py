@@ -5,58 +5,36 @@ A bad item is skipped with a reason; `check_skip_limit` raises if there are too 
 
 import gc
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
-from math import ceil
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from sys import intern
 
-from a2cap.data.annotations.json_items import BadItem, list_member
-from a2cap.data.annotations.layouts import GIVE_LAYOUT, read_raw
-from a2cap.data.annotations.record import Fields, RawImage, fields_of, first_value
-from a2cap.data.annotations.split_list import random_splits, read_split_list, split_of
+from a2cap.data.annotations.caption import Caption, read_caption
+from a2cap.data.annotations.json_items import BadItem
+from a2cap.data.annotations.layouts import GIVE_LAYOUT, LAYOUTS, Layout, read_raw
+from a2cap.data.annotations.record import Fields, RawImage, Reading, fields_of
+from a2cap.data.annotations.split_list import choose_splits, split_of
 from a2cap.data.data_config import USUAL_NAMES, FieldNames
 from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.identities import Identities, Key, Numbers
-from a2cap.data.image_ids import IdRule, find_images, image_id
+from a2cap.data.identities import Identities, Numbers
+from a2cap.data.image_ids import IdRule, image_id
 
 logger = logging.getLogger(__name__)
-
-LONGEST_CAPTION = 10_000
-"""Characters; COCO's longest captions have a few hundred."""
-
-LARGEST_SHARE = 0.05
-"""Share of a small set that may be skipped: ten of 20 images would be half of the data."""
-
-DEFAULT_SPLIT = "random(0.8/0.1/0.1, 1)"
-"""Split of captions that name none, if nothing is set."""
 
 IN_NO_SPLIT = "in no split"
 """Reason of a skip that the user chose; it does not count as a fault of the file."""
 
-_RAW_TEXTS = ("raw", "caption", "sentence", "text")
-_LIST_AS_TEXT = re.compile(r"\[\s*['\"]")
-_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9,]+")
-
-# recovered from the published vocabularies, character by character: & # $ : ) stay in their word
-_KARPATHY_PUNCTUATION = str.maketrans(",-/", "   ", ".';\"!?(")
+_MOST_SKIPPED = 100_000
+"""Items without a usable image; more would only fill the memory."""
+_VALUES = re.compile(r"'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|[0-9,]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Caption:
-    """One caption as written, and its tokens."""
-
-    raw: str
-    tokens: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class AnnotatedImage:
     """One image with at least one caption.
 
@@ -87,16 +65,6 @@ class Annotations:
     rule: IdRule = field(default="number", compare=False)
 
 
-def tokenize(raw: str) -> tuple[str, ...]:
-    """Return the tokens of a caption by the rule of Karpathy's file.
-
-    On all captions of COCO 2014, the words that occur more than five times are the 9,486 of the
-    vocabulary that ImageCaptioning.pytorch and others publish, in the same order.
-    """
-    # interned: captions have few different words
-    return tuple(map(intern, raw.lower().translate(_KARPATHY_PUNCTUATION).split()))
-
-
 def read_annotations(
     path: Path,
     *,
@@ -113,16 +81,15 @@ def read_annotations(
     `Identities`. fields: names that are not the usual ones.
     Raises InputError if the layout is unknown or no image is usable.
     """
-    images, has_splits = _collected(path, fields_of(fields), rule)
-    name = repr(str(path))
-    if not images.images:
-        raise InputError(images.why_empty(name))
-    if has_splits and (split_list or split):
+    images = _Collected.read(path, fields_of(fields), rule)
+    if images.captions and images.has_splits and (split_list or split):
         field_name = "data.split_list" if split_list is not None else "data.split"
-        raise InputError(f"{name} already names the splits; remove {field_name}")
-    if not has_splits:
-        images.assign(_splits(images, name, split_list, split, numbers))
-    return images.annotations(name)
+        raise InputError(f"{images.name} already names the splits; remove {field_name}")
+    if images.captions and not images.has_splits:
+        own_ids = {identity: first.own_id for identity, first in images.firsts.items()}
+        identities = Identities(own_ids.items(), numbers=numbers, rule=rule)
+        images.assign(choose_splits([*own_ids], identities, images.name, split_list, split))
+    return images.annotations()
 
 
 def read_all(path: Path, fields: Fields) -> Annotations:
@@ -130,92 +97,10 @@ def read_all(path: Path, fields: Fields) -> Annotations:
 
     Images of folders that repeat numbers have their paths as ids.
     """
-    images, _ = _collected(path, fields, "number")
+    images = _Collected.read(path, fields, "number")
     if images.repeats_numbers:
-        images, _ = _collected(path, fields, "path")
-    return images.annotations(repr(str(path)))
-
-
-def _collected(path: Path, fields: Fields, rule: IdRule) -> tuple["_Collected", bool]:
-    """Return the images of a file, and True if it names their splits."""
-    images = _Collected(rule, fields.is_scored)
-    with collection_paused():
-        raw = read_raw(path, images.skip, fields)
-        images.layout, images.dataset = raw.layout, raw.dataset
-        for image in raw.images:
-            images.add(image, needs_split=raw.has_splits)
-    return images, raw.has_splits
-
-
-def _splits(
-    images: "_Collected",
-    name: str,
-    split_list: Path | None,
-    split: str | None,
-    numbers: Numbers | None,
-) -> dict[str, str]:
-    if split_list is not None and split is not None:
-        raise InputError("data.split and data.split_list are both set; leave one of them out")
-    if split_list is None and split is None:
-        logger.warning(
-            "the captions %s name no splits: of %s images, 80 %% are training, 10 %% validation "
-            "and 10 %% test images at random, as by data.split=%s; set it, or data.split_list, a "
-            'JSON file {"train": [ids or file names], "val": …, "test": …}',
-            name,
-            f"{len(images.orders):,}",
-            DEFAULT_SPLIT,
-        )
-    if split_list is None:
-        return random_splits(images.orders, split or DEFAULT_SPLIT)
-    identities = Identities(images.own_ids.items(), numbers=numbers, rule=images.rule)
-    splits = read_split_list(split_list, identities.reader(f"the lines of {str(split_list)!r}"))
-    if splits.keys().isdisjoint(images.orders):
-        raise InputError(
-            f"none of the {len(images.orders):,} images of {name} is in the split list; "
-            "give its own list as data.split_list"
-        )
-    return splits
-
-
-def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> None:
-    """Raise InputError if too many of `total` `what` were skipped.
-
-    At most 10 or 0.1 % may be, whichever is more, and no more than LARGEST_SHARE.
-    """
-    share = ceil(total * LARGEST_SHARE)  # rounded up, so that one of a handful may be bad
-    limit = min(max(10, total // 1000), share)
-    if len(skipped) <= limit:
-        return
-    first = ", ".join(f"{item.image_id!r} ({item.reason})" for item in skipped[:5])
-    raise InputError(
-        f"{len(skipped):,} of {total:,} {what} cannot be used, at most {limit:,} may be left out: "
-        f"{first}, …; fix or remove them"
-    )
-
-
-def resolve_files(
-    files: Mapping[str, str], folder: Path, rule: IdRule = "number"
-) -> dict[str, Path]:
-    """Find images in `folder` by file name; files: file name by image id.
-
-    Tries the named path, then its last part alone, then any file in `folder` with the same id (a
-    2014 name among 2017 names). Returns paths by image id, without images that have no file. The
-    names are checked already: an absolute one, or one with `..`, has no image id.
-    """
-    names = Counter(PurePosixPath(file).name for file in files.values())
-    scan = cache(find_images)  # once, and only if a name is not found
-    found = {}
-    for identity, file in files.items():
-        base = PurePosixPath(file).name
-        # a last part that two images share would give both the same file
-        candidates = (file, base) if names[base] == 1 else (file,)
-        paths = (folder / name for name in candidates)
-        # unlike Path.is_file, False for a name too long
-        path = next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113
-        path = path or scan(folder, rule).get(identity)
-        if path:
-            found[identity] = path
-    return found
+        images = _Collected.read(path, fields, "path")
+    return images.annotations()
 
 
 @contextmanager
@@ -233,151 +118,136 @@ def collection_paused() -> Iterator[None]:
 
 @dataclass
 class _Collected:
-    """Images and skipped items read so far; orders: of all images, also of those skipped."""
+    """Images and skipped items read so far.
 
+    firsts: the first record of each image, also of those skipped, without its captions. captions:
+    those of the images that are not skipped.
+    """
+
+    name: str
     rule: IdRule
     is_scored: bool
-    images: dict[str, AnnotatedImage] = field(default_factory=dict)
+    layout: Layout = LAYOUTS[0]
+    firsts: dict[str, RawImage] = field(default_factory=dict)
+    captions: dict[str, list[Caption]] = field(default_factory=dict)
+    splits: dict[str, str] = field(default_factory=dict)
     skipped: list[SkippedItem] = field(default_factory=list)
-    files: dict[str, str] = field(default_factory=dict)  # the first of each id
-    orders: dict[str, int] = field(default_factory=dict)
-    own_ids: dict[str, Key | None] = field(default_factory=dict)
     dataset: str = ""
-    layout: str = ""
     repeats_numbers: bool = False
 
-    def skip(self, identity: str, reason: str) -> None:
-        self.skipped.append(SkippedItem(identity, reason))
+    @classmethod
+    def read(cls, path: Path, fields: Fields, rule: IdRule) -> "_Collected":
+        """Return the images of a file; without those in no split if it names splits."""
+        images = cls(repr(str(path)), rule, fields.is_scored)
+        with collection_paused():
+            raw = read_raw(path, Reading(fields, images.skip))
+            images.layout, images.dataset = raw.layout, raw.dataset
+            for image in raw.images:
+                images.add(image)
+        faulty = {item.image_id for item in images.skipped}
+        for identity in [i for i, captions in images.captions.items() if not captions]:
+            del images.captions[identity]
+            if identity not in faulty:
+                images.skip(identity, "no caption")
+        if images.has_splits:
+            images.require_splits()
+        return images
 
-    def add(self, item: RawImage, *, needs_split: bool) -> None:
+    @property
+    def has_splits(self) -> bool:
+        return any(first.split is not None for first in self.firsts.values())
+
+    def skip(self, identity: str, reason: str) -> None:
+        self.skipped.append(SkippedItem(identity, intern(reason)))
+        # COCO's images come after its captions
+        if self.layout.has_rows and not self.captions and len(self.skipped) == _MOST_SKIPPED:
+            self.annotations()
+
+    def add(self, item: RawImage) -> None:
         identity = item.position
         try:
             # captions without images are in the order of another file
             if not item.file and not self.is_scored:
                 raise BadItem("captions without images; name the image of each")
-            identity = image_id(item.file, self.rule) if item.file else str(len(self.orders) + 1)
-            self._require_own_id(identity, item.file)
-            self.orders.setdefault(identity, item.order)
-            self.own_ids.setdefault(identity, item.own_id)
-            split = split_of(item.split) if needs_split else ""
-            if split is None:
-                is_missing = item.split is None
-                raise BadItem("no split" if is_missing else f"unknown split: {item.split!r:.40}")
-            captions = tuple(self._usable_captions(identity, item))
-            if not captions:
-                raise BadItem("no caption")
-            self.images[identity] = AnnotatedImage(
-                identity, item.file, split, captions, item.own_id
-            )
+            identity = image_id(item.file, self.rule) if item.file else str(len(self.firsts) + 1)
+            first = self.firsts.get(identity)
+            if first is None:
+                self.firsts[identity] = replace(item, captions=())
+                self.captions[identity] = []
+            elif first.file != item.file:
+                self._leave_out_both(identity, first.file, item.file)
+            elif not self.layout.has_rows:
+                raise BadItem(f"duplicate of image {item.file!r}")
+            elif first.split != item.split:
+                identity = item.position
+                raise BadItem(f"split {item.split!r}, {first.split!r} in {first.position}")
+            if identity in self.captions:
+                self.captions[identity] += self._usable_captions(identity, item.captions)
         except (BadItem, InputError) as error:
             self.skip(identity, str(error))
 
-    def _require_own_id(self, identity: str, file: str) -> None:
-        """Raise BadItem for a second record of an image, and leave out all files that share an id.
+    def _leave_out_both(self, identity: str, first: str, file: str) -> None:
+        """Leave out all files that share an id, and raise BadItem.
 
         A store has one entry for them, so nothing states whose the features are.
         """
-        first = self.files.setdefault(identity, file)
-        if identity in self.images and first != file:
-            del self.images[identity]
-            self.skip(identity, _shared_id(first, file, self.rule))
-        if first != file:
-            self.repeats_numbers |= _differ_by_folder(file, first, self.rule)
-            raise BadItem(_shared_id(file, first, self.rule))
-        if identity in self.images:
-            raise BadItem(f"duplicate of image {file!r}")
+        text = "{!r} has the same id as {!r}; rename one"
+        if self.rule == "number" and image_id(file, "path") != image_id(first, "path"):
+            self.repeats_numbers = True
+            text += ", or set data.ids=path, which tells them apart by folder"
+        if identity in self.captions:
+            del self.captions[identity]
+            self.skip(identity, text.format(first, file))
+        raise BadItem(text.format(file, first))
+
+    def require_splits(self) -> None:
+        """Leave out images whose split is missing or unknown."""
+        for identity in [*self.captions]:
+            name = self.firsts[identity].split
+            if split := split_of(name):
+                self.splits[identity] = split
+                continue
+            del self.captions[identity]
+            self.skip(identity, "no split" if name is None else f"unknown split: {name!r:.40}")
 
     def assign(self, splits: Mapping[str, str]) -> None:
         """Give each image its split, and leave out those that have none."""
-        outside = [identity for identity in self.orders if identity not in splits]
-        left_out = set(outside)
-        self.skipped = [item for item in self.skipped if item.image_id not in left_out]
+        outside = {identity: None for identity in self.firsts if identity not in splits}
+        self.skipped = [item for item in self.skipped if item.image_id not in outside]
         self.skipped += [SkippedItem(identity, IN_NO_SPLIT) for identity in outside]
-        self.images = {
-            identity: replace(image, split=splits[identity])
-            for identity, image in self.images.items()
-            if identity in splits
-        }
+        self.captions = {i: c for i, c in self.captions.items() if i not in outside}
+        self.splits |= splits
 
-    def annotations(self, name: str) -> Annotations:
-        """Return what was read; raise InputError without an image."""
-        if not self.images:
-            raise InputError(self.why_empty(name))
-        images = tuple(self.images.values())
-        return Annotations(
-            images, tuple(self.skipped), self.dataset, self.layout, self.orders, self.rule
+    def annotations(self) -> Annotations:
+        """Return what was read; without an image, raise the most frequent reason as InputError."""
+        if not self.captions:
+            what = f"no usable image in {self.name}, read as {self.layout.name}"
+            kinds = Counter(map(_kind, self.skipped))
+            if not kinds:
+                raise InputError(f"{what}: it is empty; {GIVE_LAYOUT}")
+            [(kind, count)] = kinds.most_common(1)
+            first = next(item for item in self.skipped if _kind(item) == kind)
+            raise InputError(
+                f"{what}: {count:,} of {len(self.skipped):,} items skipped for one reason, first "
+                f"{first.image_id!r}: {first.reason}; fix them"
+            )
+        firsts, splits = self.firsts, self.splits
+        images = tuple(
+            AnnotatedImage(i, firsts[i].file, splits.get(i, ""), tuple(captions), firsts[i].own_id)
+            for i, captions in self.captions.items()
         )
+        orders = {identity: first.order for identity, first in firsts.items() if first.order}
+        skipped = tuple(dict.fromkeys(self.skipped))  # once for all rows of an image
+        return Annotations(images, skipped, self.dataset, self.layout.name, orders, self.rule)
 
-    def why_empty(self, name: str) -> str:
-        """Return the most frequent reason why no image is usable."""
-        what = f"no usable image in {name}, read as {self.layout}"
-        kinds = Counter(map(_kind, self.skipped))
-        if not kinds:
-            return f"{what}: it is empty; {GIVE_LAYOUT}"
-        [(kind, count)] = kinds.most_common(1)
-        first = next(item for item in self.skipped if _kind(item) == kind)
-        return (
-            f"{what}: {count:,} of {len(self.skipped):,} items skipped for one reason, first "
-            f"{first.image_id!r}: {first.reason}; fix them"
-        )
-
-    def _usable_captions(self, identity: str, item: RawImage) -> Iterator[Caption]:
-        for number, caption in enumerate(item.captions):
+    def _usable_captions(self, identity: str, captions: Sequence[object]) -> Iterator[Caption]:
+        for number, caption in enumerate(captions, start=len(self.captions[identity])):
             try:
                 yield read_caption(caption, may_be_empty=self.is_scored)
             except BadItem as error:
                 self.skip(identity, f"caption {number}: {error}")
 
 
-def _shared_id(file: str, other: str, rule: IdRule) -> str:
-    remedy = ", or set data.ids=path, which tells them apart by folder"
-    text = f"{file!r} has the same id as {other!r}; rename one"
-    return text + remedy * _differ_by_folder(file, other, rule)
-
-
-def _differ_by_folder(file: str, other: str, rule: IdRule) -> bool:
-    return rule == "number" and image_id(file, "path") != image_id(other, "path")
-
-
 def _kind(item: SkippedItem) -> str:
     """Return a reason without its values."""
     return " ".join(_VALUES.sub("", item.reason).split())
-
-
-def read_caption(item: object, *, may_be_empty: bool = False) -> Caption:
-    """Return a caption, a text or a mapping of raw and tokens; BadItem for another one."""
-    listed, text = None, item
-    if isinstance(item, Mapping):
-        listed, text = item.get("tokens"), first_value(item, _RAW_TEXTS)
-    raw = (
-        "" if listed is not None and text is None else checked_text(item if text is None else text)
-    )
-    tokens = tokenize(raw) if listed is None else _file_tokens(list_member(item, "tokens"))
-    if not tokens and not may_be_empty:
-        raise BadItem("empty")
-    return Caption(raw or " ".join(tokens), tokens)
-
-
-def _file_tokens(words: list[object]) -> tuple[str, ...]:
-    """Return the tokens of a file in lower case, as the rule of Karpathy's file has them."""
-    tokens = tuple(map(str, words))
-    text = checked_text(" ".join(tokens))
-    if text.split() != words:
-        raise BadItem("'tokens' is not a list of words without white space")
-    # kept where they are: their strings are shared
-    return tokens if text == text.lower() else tuple(intern(word.lower()) for word in tokens)
-
-
-def checked_text(text: object) -> str:
-    """Return a caption; raise BadItem for another type, a list as text, and one too long."""
-    if not isinstance(text, str):
-        raise BadItem(f"{type(text).__name__}, not a string")
-    if len(text) > LONGEST_CAPTION:
-        raise BadItem(f"{len(text):,} characters, at most {LONGEST_CAPTION:,} are read")
-    try:
-        text.encode()  # JSON may escape half of a surrogate pair
-    except UnicodeEncodeError as error:
-        raise BadItem("not valid Unicode") from error
-    if _LIST_AS_TEXT.match(text):
-        raise BadItem(f"a list that was written as text: {text!r:.40}")
-    return text

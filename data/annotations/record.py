@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, TypeGuard, TypeVar
 
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.captions.unicode_words import unicode_words
@@ -37,6 +37,12 @@ _ANSWERS = ("gpt", "assistant", "model", "bot")
 _LONGEST_NAME = 1000
 _IMAGE_TOKEN = re.compile(r"</?(?:image|img|ImageHere)>")
 
+Value = TypeVar("Value")
+Skip = Callable[[str, str], None]
+"""Called with the position of a bad item, such as 'images[3]', and the reason."""
+Record = tuple[str, Any]
+"""Position of a record, such as 'line 3', and the record as its file has it."""
+
 
 @dataclass(frozen=True)
 class Fields:
@@ -58,15 +64,11 @@ class Fields:
 def fields_of(names: FieldNames) -> Fields:
     """Return the fields with those that a configuration names."""
     return Fields(
-        image=[names.image] if names.image else IMAGE_FIELDS,
-        captions=[names.caption] if names.caption else CAPTION_FIELDS,
-        split=[names.split] if names.split else SPLIT_FIELDS,
-        turn=names.turn,
+        [names.image] if names.image else IMAGE_FIELDS,
+        [names.caption] if names.caption else CAPTION_FIELDS,
+        [names.split] if names.split else SPLIT_FIELDS,
+        names.turn,
     )
-
-
-Skip = Callable[[str, str], None]
-"""Called with the position of a bad item, such as 'images[3]', and the reason."""
 
 
 @dataclass(frozen=True)
@@ -85,16 +87,9 @@ class Reading:
             self.skip(position, str(error))
 
 
-class Record(NamedTuple):
-    """A record as its file has it; position: where, such as 'line 3'."""
-
-    position: str
-    values: object
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RawImage:
-    """One image of a file; only the type of `file` is checked.
+    """One image of a file, or one of its records; only the type of `file` is checked.
 
     file: "" for captions that are listed without images. split: None if the record does not name
     one. captions: each a text, or a mapping of raw and tokens. own_id: id that the file gives the
@@ -116,7 +111,7 @@ def raw_image(record: Record, fields: Fields, file: str | None = None) -> RawIma
 
     file: of the image, if not the record names it.
     """
-    values = record.values
+    position, values = record
     if not isinstance(values, Mapping):
         raise BadItem("not a JSON object")
     name, key = _file(values, fields) if file is None else (file, file)
@@ -125,15 +120,14 @@ def raw_image(record: Record, fields: Fields, file: str | None = None) -> RawIma
         own_id = None
     names = [[name] for name in fields.captions] if fields.has_all else [fields.captions]
     captions = [c for each in names for c in captions_of(values, each, fields.turn)]
-    split = first_value(values, fields.split)
-    return RawImage(record.position, name, split, captions, own_id, key)
+    return RawImage(position, name, first_value(values, fields.split), captions, own_id, key)
 
 
 def captions_of(
     values: Mapping[str, object], names: Sequence[str], turn: int = 1
 ) -> Sequence[object]:
     """Return the captions in the first of these fields that a record has, or in numbered ones."""
-    field = caption_field(values, names)
+    field = _first_field(values, names)
     if field is None:
         numbered = [name for name in values if is_numbered(name)]
         if not numbered:
@@ -143,7 +137,7 @@ def captions_of(
     if field in _CHATS:
         return [_answer(value, field, turn)]
     if field == "tokens":
-        lists = value if isinstance(value, list) and _are(value, list) else [value]
+        lists = value if _are(value, list) else [value]
         return [{"tokens": words} for words in lists]
     if isinstance(value, str) and isinstance(values.get("tokens"), list):
         return [{"raw": value, "tokens": values["tokens"]}]
@@ -151,18 +145,24 @@ def captions_of(
         return [value]
     if not isinstance(value, list):
         raise BadItem(f"{field!r} is neither a text nor a list of texts: {value!r:.40}")
-    _require_sentences(value, field)
+    # a caption in tokens would be captions of one word; a Chinese one has no space, but words
+    if len(value) > 1 and _are(value, str) and all(map(_is_word, value)):
+        raise BadItem(
+            f"{field!r} is a list of single words: {value!r:.40}; name it 'tokens' if it is a "
+            "caption in tokens"
+        )
     return value
 
 
-def caption_field(values: Mapping[str, object], names: Sequence[str]) -> str | None:
-    """Return the first of these fields that a record has, None if at most numbered ones have."""
-    return next((name for name in names if values.get(name) is not None), None)
+def has_captions(values: Mapping[str, object], names: Sequence[str]) -> bool:
+    """Return True for a record with one of these fields, or with a numbered one."""
+    return _first_field(values, names) is not None or any(map(is_numbered, values))
 
 
 def first_value(values: Mapping[str, object], names: Sequence[str]) -> object:
     """Return the value of the first of these fields that a record has, else None."""
-    return next((values[name] for name in names if values.get(name) is not None), None)
+    field = _first_field(values, names)
+    return None if field is None else values[field]
 
 
 def is_numbered(name: str) -> bool:
@@ -172,8 +172,6 @@ def is_numbered(name: str) -> bool:
 
 def file_of(value: object, field: str) -> str:
     """Return the file that a value names: a path, a URL without its protocol, or an id."""
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
     is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if is_number and not re.search("file|path|name|url", field):
         return f"{value:012d}.jpg"
@@ -181,13 +179,17 @@ def file_of(value: object, field: str) -> str:
         raise BadItem(f"{field!r} is not the name of an image: {value!r:.40}")
     if value.startswith("data:") or len(value) > _LONGEST_NAME:
         raise BadItem(f"{field!r} is an image as text: {value[:30]!r}…; write the image as a file")
-    file = value.strip().partition("://")[2] or value.strip()
+    # of Windows, and "./a.jpg" is "a.jpg"
+    path = PurePosixPath((value.partition("://")[2] or value).strip().replace("\\", "/"))
     # an id may have dots: "photo.v2" is photo.v2.jpg
-    suffix = PurePosixPath(file).suffix.lower()
-    return file if suffix in ("", *IMAGE_SUFFIXES) else f"{file}.jpg"
+    return str(path) if path.suffix.lower() in ("", *IMAGE_SUFFIXES) else f"{path}.jpg"
 
 
-def _file(values: Mapping[str, object], fields: Fields) -> tuple[str, Key]:
+def _first_field(values: Mapping[str, object], names: Sequence[str]) -> str | None:
+    return next((name for name in names if values.get(name) is not None), None)
+
+
+def _file(values: Mapping[str, Any], fields: Fields) -> tuple[str, Key]:
     """Return the file of a record's image, and the image as the record names it."""
     field = next((name for name in fields.image if values.get(name) not in (None, "")), None)
     if field is None:
@@ -195,13 +197,16 @@ def _file(values: Mapping[str, object], fields: Fields) -> tuple[str, Key]:
             raise BadItem(_no_field("image", values))
         return "", ""
     key = values[field]
+    if isinstance(key, list) and len(key) == 1:  # "images" of chats
+        key = key[0]
+    key = key.strip() if isinstance(key, str) else key
     file = file_of(key, field)
     folder = values.get("filepath") if field == "filename" else None
     if folder:
         if not isinstance(folder, str):
             raise BadItem("'filepath' is not a string")
         file = folder if folder.endswith(f"/{file}") else f"{folder}/{file}"
-    return file, key if isinstance(key, int) else file if field == "filename" else str(key)
+    return file, file if field == "filename" else key
 
 
 def _no_field(what: str, values: Mapping[str, object]) -> str:
@@ -211,7 +216,7 @@ def _no_field(what: str, values: Mapping[str, object]) -> str:
 
 def _answer(messages: object, field: str, turn: int) -> str:
     """Return the text of the assistant's answer number `turn`."""
-    if not isinstance(messages, list) or not _are(messages, Mapping):
+    if not _are(messages, dict):
         raise BadItem(f"{field!r} is not a list of messages")
     roles = [
         (first_value(m, ("from", "role")), first_value(m, ("value", "content"))) for m in messages
@@ -220,27 +225,16 @@ def _answer(messages: object, field: str, turn: int) -> str:
     if len(answers) < turn:
         raise BadItem(f"{field!r} has {len(answers)} answers of the assistant, not {turn}")
     text = answers[turn - 1]
-    if isinstance(text, list) and _are(text, Mapping):  # parts: an image, a text
+    if _are(text, dict):  # parts: an image, a text
         text = " ".join(str(part["text"]) for part in text if "text" in part)
     if not isinstance(text, str):
         raise BadItem(f"the answer in {field!r} is {type(text).__name__}, not a string")
     return _IMAGE_TOKEN.sub("", text).strip()
 
 
-def _require_sentences(texts: list[object], field: str) -> None:
-    """Raise BadItem for a caption in tokens, which would be captions of one word each."""
-    words = [text for text in texts if isinstance(text, str) and len(text) < 40]
-    # a Chinese caption has no space either, but several words
-    if (
-        len(texts) > 1
-        and len(words) == len(texts)
-        and all(len(unicode_words(w)) <= 1 for w in words)
-    ):
-        raise BadItem(
-            f"{field!r} is a list of single words: {texts!r:.40}; name it 'tokens' if it is a "
-            "caption in tokens"
-        )
+def _is_word(text: str) -> bool:
+    return len(text) < 40 and len(unicode_words(text)) <= 1
 
 
-def _are(values: Sequence[object], kind: type) -> bool:
-    return bool(values) and all(isinstance(value, kind) for value in values)
+def _are(values: object, kind: type[Value]) -> TypeGuard[list[Value]]:
+    return isinstance(values, list) and bool(values) and all(isinstance(v, kind) for v in values)

@@ -1,16 +1,23 @@
 """Split lists: the split of each image, for annotations that do not name it."""
 
 import hashlib
+import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
+from a2cap.data.identities import Identities
 from a2cap.data.image_ids import named_id
+
+logger = logging.getLogger(__name__)
 
 SPLITS = {"train": "train", "restval": "train", "val": "val", "validation": "val", "test": "test"}
 """Split names in files, and the split that each counts as."""
+
+DEFAULT_SPLIT = "random(0.8/0.1/0.1, 1)"
+"""Split of captions that name none, if nothing is set."""
 
 _OTHER_NAMES = {"training": "train", "valid": "val", "dev": "val", "testing": "test"}
 
@@ -28,6 +35,41 @@ def split_of(name: object) -> str | None:
     """Return the split that a name in a file counts as, None for an unknown one."""
     known = {**SPLITS, **_OTHER_NAMES}
     return known.get(name.strip().lower()) if isinstance(name, str) else None
+
+
+def choose_splits(
+    image_ids: Sequence[str],
+    identities: Identities,
+    name: str,
+    split_list: Path | None,
+    split: str | None,
+) -> dict[str, str]:
+    """Return the splits of a list, or random ones, of annotations that name none.
+
+    name: of the annotations in messages; split: as for `random_splits`, by default DEFAULT_SPLIT
+    with a notice. Raises InputError if both are set, and for a list of other images.
+    """
+    if split_list is not None and split is not None:
+        raise InputError("data.split and data.split_list are both set; leave one of them out")
+    if split_list is not None:
+        read_key = identities.reader(f"the lines of {str(split_list)!r}")
+        splits = read_split_list(split_list, read_key)
+        if splits.keys().isdisjoint(image_ids):
+            raise InputError(
+                f"none of the {len(image_ids):,} images of {name} is in the split list; "
+                "give its own list as data.split_list"
+            )
+        return splits
+    if split is None:
+        logger.warning(
+            "the captions %s name no splits: of %s images, 80 %% are training, 10 %% validation "
+            "and 10 %% test images at random, as by data.split=%s; set it, or data.split_list, a "
+            'JSON file {"train": [ids or file names], "val": …, "test": …}',
+            name,
+            f"{len(image_ids):,}",
+            DEFAULT_SPLIT,
+        )
+    return random_splits(image_ids, split or DEFAULT_SPLIT)
 
 
 def read_split_list(path: Path, read_key: Callable[[str], str | None] = named_id) -> dict[str, str]:

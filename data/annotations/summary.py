@@ -3,18 +3,13 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import unescape
 from types import MappingProxyType
 
-from a2cap.data.annotations.read import (
-    IN_NO_SPLIT,
-    LONGEST_CAPTION,
-    Annotations,
-    Caption,
-    tokenize,
-)
+from a2cap.data.annotations.caption import LONGEST_CAPTION, Caption, tokenize
+from a2cap.data.annotations.read import IN_NO_SPLIT, Annotations
 from a2cap.data.captions.unicode_words import breaks_words, script_of, unicode_words
 from a2cap.data.data_config import PreprocessConfig
 from a2cap.data.errors import InputError
@@ -27,12 +22,11 @@ _TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 
 MARKUP = re.compile(r"</?[a-zA-Z][^<>]*>|&(?:[a-zA-Z]+|#[0-9]+);")
 """A tag or an entity of HTML."""
-SPECIAL_TOKENS = re.compile(
+_SPECIAL_TOKENS = re.compile(
     r"</?(?:s|start|end|bos|eos|sos|unk|pad|cls|sep)>|\[(?:SEP|CLS|PAD|UNK|MASK|BOS|EOS)\]"
     r"|<\|endoftext\|>|\bUNK\b",
     re.IGNORECASE,
 )
-"""Marks of captioners, which metrics compare as words."""
 _PREAMBLE = re.compile(
     r"\W*(?:(?:sure|certainly|of course|absolutely)\s*[,!.:]|as an ai\b"
     r"|here(?:'s| is| are)\b[^.:]{0,40}\b(?:caption|description)s?\b)",
@@ -46,13 +40,16 @@ _RAREST = 5
 
 DOUBTS: Mapping[str, Callable[[str], object]] = MappingProxyType(
     {
-        "have tags or entities (preprocess.clean: html)": MARKUP.search,
+        "have tags or entities (preprocess.clean: html)": lambda text: MARKUP.search(
+            _SPECIAL_TOKENS.sub("", text)
+        ),
         f"have more than {_LONG} words (preprocess.max_words)": lambda t: len(t.split()) > _LONG,
-        "have special tokens of a captioner": SPECIAL_TOKENS.search,
+        "have special tokens, which metrics compare as words": _SPECIAL_TOKENS.search,
         "begin as an answer of a chat model": _PREAMBLE.match,
         "stand for a missing value": _MISSING.fullmatch,
         "have control characters": _CONTROL.search,
-        "have no letters": lambda text: not any(map(str.isalpha, text)),
+        "are empty, and scored as having no words": lambda text: not text.strip(),
+        "have no letters": lambda text: text.strip() and not any(map(str.isalpha, text)),
     }
 )
 """What captions may have that was not meant, and a test for it."""
@@ -87,14 +84,8 @@ def doubts(annotations: Annotations, tokenizer: Tokenizer = "karpathy") -> list[
 
     tokenizer: the one that is set, which another script than Latin needs to be unicode.
     """
-    total = sum(len(image.captions) for image in annotations.images)
-    lines = []
-    for what, is_so in DOUBTS.items():
-        matches = [(image_id, text) for image_id, text in _captions(annotations) if is_so(text)]
-        if matches:
-            image_id, text = matches[0]
-            lines.append(f"{len(matches):,} of {total:,} captions {what}: {image_id} {text[:60]!r}")
-    lines += _repeated(annotations)
+    captions = list(_captions(annotations))
+    lines = [*doubtful_captions(captions), *_repeated(annotations)]
     script, share = script_of(_texts(annotations))
     if tokenizer != "unicode" and share > 0.5 and script != "LATIN":
         lines.append(
@@ -103,10 +94,19 @@ def doubts(annotations: Annotations, tokenizer: Tokenizer = "karpathy") -> list[
         )
     if tokenizer != "unicode" and (dotted := [t for t in _texts(annotations) if "İ" in t]):
         lines.append(
-            f"{len(dotted):,} of {total:,} captions have 'İ', which is two characters in lower "
-            f"case unless preprocess.tokenizer=unicode is set: {dotted[0][:60]!r}"
+            f"{len(dotted):,} of {len(captions):,} captions have 'İ', which is two characters in "
+            f"lower case unless preprocess.tokenizer=unicode is set: {dotted[0][:60]!r}"
         )
     return lines
+
+
+def doubtful_captions(captions: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each of DOUBTS, with a count and an example; captions: image and text."""
+    for what, is_so in DOUBTS.items():
+        matches = [(image, text) for image, text in captions if is_so(text)]
+        for image, text in matches[:1]:
+            count = f"{len(matches):,} of {len(captions):,}"
+            yield f"{count} captions {what}: {image} {text[:60]!r}"
 
 
 def needs_unicode(annotations: Annotations) -> bool:

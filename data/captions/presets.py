@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from a2cap.data.annotations.read import AnnotatedImage, Caption
+from a2cap.data.annotations.caption import Caption
+from a2cap.data.annotations.read import AnnotatedImage
 from a2cap.data.errors import InputError
 
 _WORD_OR_OTHER = re.compile(r"(\W+)")

@@ -22,7 +22,6 @@ from a2cap.data.annotations.json_items import (
     read_each,
     text_member,
 )
-from a2cap.data.annotations.read import resolve_files
 from a2cap.data.box_check import require_convention
 from a2cap.data.detection.labels import (
     WITHOUT_AREA,
@@ -35,7 +34,7 @@ from a2cap.data.detection.labels import (
 from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import SkippedItem
 from a2cap.data.identities import Identities
-from a2cap.data.image_ids import image_id, named_id
+from a2cap.data.image_ids import image_id, named_id, resolve_files
 
 REPEATED = "repeated boxes"
 

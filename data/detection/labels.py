@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import InputError
-from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 
 WITHOUT_AREA = "boxes without an area inside the image"
 """A key of `DetectionData.dropped`."""

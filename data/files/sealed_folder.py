@@ -12,10 +12,11 @@ import errno
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from math import ceil
 from pathlib import Path
 from platform import python_version
 from typing import Any, Literal
@@ -32,6 +33,9 @@ MANIFEST = "manifest.json"
 KEY_LENGTH = 12
 """Hex digits of a key in a folder name: 48 bits, enough for the results of one project."""
 
+LARGEST_SHARE = 0.05
+"""Share of a small set that may be skipped: ten of 20 images would be half of the data."""
+
 _CHECKSUM = "manifest_sha256"
 _OF_THE_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors that say nothing about the file."""
@@ -42,7 +46,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SkippedItem:
     """An image or caption that was left out, and why.
 
@@ -253,6 +257,22 @@ def _output(path: Path) -> Output:
         return Output(sha256=inner.digest, size=inner.size)
     fsync(path)
     return Output(sha256=sha256_of(path), size=path.stat().st_size)
+
+
+def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> None:
+    """Raise InputError if too many of `total` `what` were skipped.
+
+    At most 10 or 0.1 % may be, whichever is more, and no more than LARGEST_SHARE.
+    """
+    share = ceil(total * LARGEST_SHARE)  # rounded up, so that one of a handful may be bad
+    limit = min(max(10, total // 1000), share)
+    if len(skipped) <= limit:
+        return
+    first = ", ".join(f"{item.image_id!r} ({item.reason})" for item in skipped[:5])
+    raise InputError(
+        f"{len(skipped):,} of {total:,} {what} cannot be used, at most {limit:,} may be left out: "
+        f"{first}, …; fix or remove them"
+    )
 
 
 def digest_of(value: object) -> str:

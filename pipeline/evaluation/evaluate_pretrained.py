@@ -7,12 +7,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
-from a2cap.data.files.sealed_folder import SkippedItem, installed_versions
+from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, installed_versions
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.pipeline.captioning.attention import ground_captions

@@ -20,13 +20,12 @@ from a2cap.data.scenes.truth import Scenes, judge_captions, read_scenes
 from a2cap.data.tokenizers import Tokenizer
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
 from a2cap.pipeline.evaluation.metrics_file import write_scores
-from a2cap.pipeline.evaluation.results import (
-    caption_fields,
-    read_captions,
+from a2cap.pipeline.evaluation.references import (
     read_references,
     reference_fields,
     require_same_images,
 )
+from a2cap.pipeline.evaluation.results import caption_fields, read_captions
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.caption_statistics import caption_statistics
 from a2cap.pipeline.metrics.cider import Idf

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.box_check import BoxOrder
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.feature_record import FeatureType, decode_regions
@@ -20,7 +19,7 @@ from a2cap.data.features.source_files import source_files
 from a2cap.data.features.store_manifest import DATA_FILE, joint_digest
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files.atomic import replacing, write_durably
-from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem
+from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, check_skip_limit
 from a2cap.data.image_ids import IdRule
 from a2cap.data.regions import Regions
 from a2cap.data.sources.parquet import load_pyarrow

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.store import seal_shards
-from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.extract.extractor import load_extractor
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, WEIGHTS
 from a2cap.pipeline.engine.events import EventLog

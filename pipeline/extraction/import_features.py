@@ -7,13 +7,12 @@ from math import isclose
 from operator import attrgetter
 from pathlib import Path
 
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.atomic import link_or_copy
 from a2cap.data.files.image_file import image_size
-from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, SkippedItem, check_skip_limit, read_manifest
 from a2cap.data.image_ids import sample_ids
 from a2cap.extract.extractor_record import CODE_VERSION, ExtractorRecord
 from a2cap.pipeline.engine.artifact_names import EXTRACTOR, FEATURES, WEIGHTS

@@ -12,10 +12,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.writer import FeatureWriter
-from a2cap.data.files.sealed_folder import SkippedItem, read_manifest
+from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, read_manifest
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.extractor import AnyExtractor, load_extractor
 from a2cap.extract.image import decode_image

@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 
 from a2cap.data.annotations.layouts import require_annotations
-from a2cap.data.annotations.read import Annotations, read_annotations, resolve_files
+from a2cap.data.annotations.read import Annotations, read_annotations
 from a2cap.data.annotations.summary import cleaned
 from a2cap.data.errors import InputError
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.identities import Identities, Key
-from a2cap.data.image_ids import find_images
+from a2cap.data.image_ids import find_images, resolve_files
 from a2cap.data.sources.folder import ImageList
 from a2cap.data.sources.location import version_of
 from a2cap.data.sources.open_source import image_source, open_source

@@ -16,13 +16,12 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import Vocabulary, make_vocabulary
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.paths import require_folder, size_of
-from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.data.identities import shared_images
 from a2cap.data.sources.open_source import image_source, open_source
 from a2cap.pipeline.configuration import Config

@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from a2cap.data.annotations.caption import Caption
 from a2cap.data.annotations.layouts import caption_files, require_annotations
-from a2cap.data.annotations.read import IN_NO_SPLIT, Annotations, Caption, check_skip_limit
+from a2cap.data.annotations.read import IN_NO_SPLIT, Annotations
 from a2cap.data.annotations.summary import doubts, needs_unicode, summarize
 from a2cap.data.captions.vocabulary import make_vocabulary
 from a2cap.data.data_config import DataConfig, PreprocessConfig
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import write_json
 from a2cap.data.files.paths import require_file
-from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.data.sources.open_source import is_source
 from a2cap.pipeline.engine.artifact_names import (
     CAPTIONS,

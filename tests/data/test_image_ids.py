@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from a2cap.data.errors import UnreadableError
-from a2cap.data.image_ids import IMAGE_SUFFIXES, find_images, image_id, list_images, results_id
+from a2cap.data.image_ids import (
+    IMAGE_SUFFIXES,
+    find_images,
+    image_id,
+    list_images,
+    resolve_files,
+    results_id,
+)
 from a2cap.extract.image import read_image
 from tests.data.messages import message_of, touch
 from tests.users import folder_for_all, nobody
@@ -71,6 +78,7 @@ def test_an_id_has_at_most_511_bytes():
     ("path", "message"),
     [
         ("", "no file name in the image path '.'; name a file"),
+        ("C:/a.jpg", "image path is absolute: 'C:/a.jpg'; give it relative to the image folder"),
         ("/a.jpg", "image path is absolute: '/a.jpg'; give it relative to the image folder"),
         *[
             (path, f"image path leaves the image folder: {path!r}; give it without '..'")
@@ -184,3 +192,49 @@ def test_an_empty_or_missing_folder_is_rejected(tmp_path):
     assert message_of(find_images, folder) == (
         f"cannot read the folder {str(folder)!r} (No such file or directory); check the folder"
     )
+
+
+def resolve(folder, *files):
+    """Resolve files, each with its index as id."""
+    return resolve_files({str(number): file for number, file in enumerate(files)}, folder)
+
+
+def test_an_image_is_found_under_its_name_or_its_last_part_that_no_other_has(tmp_path):
+    folder = tmp_path / "images"
+    touch(folder, "val2014/a.jpg", "b.jpg")
+    found = resolve(folder, "val2014/a.jpg", "val2014/b.jpg", "c.jpg")
+    assert found == {"0": folder / "val2014/a.jpg", "1": folder / "b.jpg"}
+    assert resolve(folder, "x/b.jpg", "y/b.jpg") == {}
+    assert resolve(folder, "val2014") == resolve(tmp_path, folder.name) == {}
+
+
+def test_a_2014_name_is_found_in_a_folder_of_2017_names(tmp_path):
+    touch(tmp_path, "val2017/000000000042.jpg")
+    names = {"000000000042": "val2014/COCO_val2014_000000000042.jpg", "7": "7.jpg"}
+    assert resolve_files(names, tmp_path) == {"000000000042": tmp_path / "val2017/000000000042.jpg"}
+
+
+def test_the_folder_is_scanned_once_and_only_if_a_name_is_not_found(tmp_path, monkeypatch):
+    scanned = []
+    monkeypatch.setattr(
+        "a2cap.data.image_ids.find_images",
+        lambda folder, rule: scanned.append(folder) or {"1": folder / "x.jpg"},
+    )
+    touch(tmp_path, "a.jpg", "a.png")
+    assert resolve(tmp_path, "a.jpg") == {"0": tmp_path / "a.jpg"}
+    assert scanned == []
+    found = resolve(tmp_path, "a.jpg", "b.jpg", "c.jpg")
+    assert found == {"0": tmp_path / "a.jpg", "1": tmp_path / "x.jpg"}
+    assert scanned == [tmp_path]
+
+
+def test_links_in_the_image_folder_are_followed(tmp_path):
+    folder, outside = tmp_path / "images", tmp_path / "outside"
+    touch(folder, "real.jpg")
+    touch(outside, "COCO_val2014_42.jpg")
+    (folder / "out.jpg").symlink_to(outside / "COCO_val2014_42.jpg")
+    (folder / "val2014").symlink_to(outside)  # a COCO folder kept elsewhere
+    (folder / "broken.jpg").symlink_to(folder / "nowhere.jpg")
+    files = ("out.jpg", "val2014/COCO_val2014_42.jpg", "broken.jpg")
+    found = resolve(folder, *files, "a\0b.jpg", "x" * 300 + ".jpg")
+    assert found == {"0": folder / files[0], "1": folder / files[1]}

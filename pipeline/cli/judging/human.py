@@ -15,7 +15,8 @@ from a2cap.pipeline.cli.options import FILE, FOLDER, PATH, require_existing
 from a2cap.pipeline.engine.artifact_names import RESULTS
 from a2cap.pipeline.evaluation.human import Key, Tally, write_sheet
 from a2cap.pipeline.evaluation.human import tally as count_answers
-from a2cap.pipeline.evaluation.results import read_references, read_together
+from a2cap.pipeline.evaluation.references import read_references
+from a2cap.pipeline.evaluation.results import read_together
 
 _HUMAN = "a human reference"
 _HEADER = f"{'':<12} {'A':>6} {'tie':>6} {'B':>6}  {'B - A':>7}  {'95 % interval':^18}  kappa"

@@ -11,7 +11,7 @@ from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
 from a2cap.pipeline.cli.print_scores import has_spice, print_differences, print_summary, print_table
 from a2cap.pipeline.evaluation.comparison import compare_scores
-from a2cap.pipeline.evaluation.results import missing_captions
+from a2cap.pipeline.evaluation.references import missing_captions
 from a2cap.pipeline.evaluation.score_captions import (
     ScoredFiles,
     image_cards,

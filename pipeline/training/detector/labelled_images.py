@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from a2cap.data.annotations.read import check_skip_limit
 from a2cap.data.detection.coco import read_coco
 from a2cap.data.detection.labels import DetectionData, LabelledImage
 from a2cap.data.detection.visual_genome import read_visual_genome
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.image_file import image_size
 from a2cap.data.files.paths import require_file, require_folder
-from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.data.image_ids import named_id
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig, listed_names
 

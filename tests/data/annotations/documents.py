@@ -1,6 +1,7 @@
 """Annotation files in Karpathy's layout."""
 
-from a2cap.data.annotations.read import read_annotations, tokenize
+from a2cap.data.annotations.caption import tokenize
+from a2cap.data.annotations.read import read_annotations
 from tests.data.messages import written
 
 

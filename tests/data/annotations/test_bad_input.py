@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from a2cap.data.annotations import read
 from a2cap.data.annotations.read import read_annotations
 from tests.data.annotations.documents import reasons
 from tests.data.messages import message_of, written
@@ -54,6 +55,10 @@ def test_damaged_json_is_one_clear_error(tmp_path, text, message):
             {"image": "../../etc/x.jpg", "caption": "a dog"},
             "image path leaves the image folder: '../../etc/x.jpg'; give it without '..'",
         ),
+        (
+            {"image": "C:\\me\\x.jpg", "caption": "a dog"},
+            "image path is absolute: 'C:/me/x.jpg'; give it relative to the image folder",
+        ),
         ({"image": True, "caption": "a dog"}, "'image' is not the name of an image: True"),
         (
             {"image": ["a.jpg", "b.jpg"], "caption": "a dog"},
@@ -99,6 +104,24 @@ def test_a_field_of_another_type_in_every_tenth_record_is_named(tmp_path):
     ]
 
 
+def test_reading_ends_early_where_nothing_is_usable(tmp_path, monkeypatch):
+    monkeypatch.setattr(read, "_MOST_SKIPPED", 5)
+    bad = [row | {"caption": 5} for row in ROWS]
+    path = written(tmp_path, bad)
+    assert "5 of 5 items skipped for one reason, first 'entry 1'" in message_of(
+        read_annotations, path
+    )
+    assert len(read_annotations(written(tmp_path, [*ROWS, *bad])).skipped) == 20
+
+
+def test_lists_as_text_are_named_as_the_cause(tmp_path):
+    path = written(tmp_path, {f"{n}.jpg": f"['a dog {n}', 'it runs']" for n in range(3)})
+    assert message_of(read_annotations, path).endswith(
+        "3 of 3 items skipped for one reason, first '000000000000': caption 0: a list that was "
+        "written as text: \"['a dog 0', 'it runs']\"; fix them"
+    )
+
+
 def test_lines_that_are_cut_cost_the_last_one(tmp_path):
     path = written(tmp_path, "\n".join(map(json.dumps, ROWS))[:-9], "x.jsonl")
     found = read_annotations(path)
@@ -109,7 +132,7 @@ def test_lines_that_are_cut_cost_the_last_one(tmp_path):
 _MEASURE = """
 import resource, sys
 from pathlib import Path
-from a2cap.data.annotations.read import read_annotations
+from a2cap.data.annotations.read import (read_annotations)
 from a2cap.data.errors import InputError
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -121,10 +144,17 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 @pytest.mark.slow
-def test_a_list_of_images_as_text_takes_at_most_twice_the_file_in_memory(tmp_path):
-    row = json.dumps({"image": "data:image/jpeg;base64," + "A" * 100_000, "caption": "a dog"})
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"image": "data:image/jpeg;base64," + "A" * 100_000, "caption": "a dog"},
+        {"image_id": 42, "category_id": 3, "bbox": [1.5, 2.5, 3.5, 4.5], "score": 0.5},
+    ],
+)
+def test_a_list_without_captions_takes_at_most_twice_the_file_in_memory(tmp_path, row):
+    text = json.dumps(row)
     path = tmp_path / "x.json"
-    path.write_text("[" + ", ".join([row] * 600) + "]")
+    path.write_text("[" + ", ".join([text] * (60_000_000 // len(text))) + "]")
     made = subprocess.run(
         [sys.executable, "-c", _MEASURE, path], capture_output=True, text=True, check=True
     )

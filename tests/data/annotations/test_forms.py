@@ -8,7 +8,8 @@ import pytest
 
 from a2cap.data.annotations.layouts import LAYOUTS
 from a2cap.data.annotations.read import read_annotations
-from a2cap.pipeline.evaluation.results import read_captions, read_references
+from a2cap.pipeline.evaluation.references import read_references
+from a2cap.pipeline.evaluation.results import read_captions
 from tests.data.messages import message_of
 from tests.data.sources.samples import tar_bytes
 from tests.experiments import a2

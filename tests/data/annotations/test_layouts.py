@@ -2,8 +2,9 @@ import gzip
 
 import pytest
 
+from a2cap.data.annotations.caption import Caption
 from a2cap.data.annotations.layouts import GIVE_LAYOUT
-from a2cap.data.annotations.read import AnnotatedImage, Annotations, Caption, read_annotations
+from a2cap.data.annotations.read import AnnotatedImage, Annotations, read_annotations
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons
 from tests.data.messages import message_of, written
 
@@ -132,6 +133,8 @@ def test_a_split_list_whose_numbers_fit_two_images_is_rejected(tmp_path):
         assert [i.file for i in read.images if i.split == "train"] == [file]
 
 
+UNKNOWN = "caption of an unknown image: 5"
+SPELLINGS = ["x/a.jpg", "./x/a.jpg", "x\\a.jpg", " x/a.jpg"]
 COCO_IMAGES: list[object] = [
     {"id": 42, "file_name": "000000000042.jpg"},
     {"id": 7, "file_name": "a/b.jpg"},
@@ -208,37 +211,28 @@ def test_a_split_list_without_any_image_of_the_file_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("image", "skipped"),
+    ("images", "annotations", "skipped"),
     [
-        ((1, None), ("000000000001", "no caption")),
-        (([1], "c.jpg"), ("images[2]", "'id' is neither an integer nor a string")),
-        ((1, "/a.jpg"), ("images[2]", ABSOLUTE)),
+        ([{"id": 1}], [], ("000000000001", "no caption")),
+        ([{"id": [1]}], [], ("images[2]", "'id' is neither an integer nor a string")),
+        ([{"id": 1, "file_name": "/a.jpg"}], [], ("images[2]", ABSOLUTE)),
+        ([], [{"image_id": 5, "caption": "x"}], ("annotations[3]", UNKNOWN)),
+        ([], [{"image_id": 42}], ("annotations[3]", "no key 'caption'")),
+        ([], COCO_CAPTIONS[:1], ("annotations[3]", "duplicate id 2")),
+        ([], [{"image_id": 42, "caption": {}}], ("000000000042", "caption 2: dict, not a string")),
     ],
 )
-def test_one_bad_coco_image_is_skipped_with_its_reason(tmp_path, image, skipped):
-    number, file = image
-    bad = {"id": number} if file is None else {"id": number, "file_name": file}
-    read = read_coco(tmp_path, {"train": [42, 1, "a/b"]}, images=[*COCO_IMAGES, bad])
-    assert reasons(read) == [skipped]
+def test_one_bad_item_of_coco_is_skipped_with_its_reason(tmp_path, images, annotations, skipped):
+    both = {"images": [*COCO_IMAGES, *images], "annotations": [*COCO_CAPTIONS, *annotations]}
+    assert reasons(read_coco(tmp_path, {"train": [42, 1, "a/b"]}, **both)) == [skipped]
 
 
-@pytest.mark.parametrize(
-    ("annotation", "skipped"),
-    [
-        ({"image_id": 5, "caption": "x"}, ("annotations[3]", "caption of an unknown image: 5")),
-        ({"image_id": 42}, ("annotations[3]", "no key 'caption'")),
-        (COCO_CAPTIONS[0], ("annotations[3]", "duplicate id 2")),
-        ({"image_id": 42, "caption": {}}, ("000000000042", "caption 2: dict, not a string")),
-    ],
-)
-def test_one_bad_coco_caption_is_skipped_with_its_reason(tmp_path, annotation, skipped):
-    read = read_coco(tmp_path, {"train": [42, "a/b"]}, annotations=[*COCO_CAPTIONS, annotation])
-    assert reasons(read) == [skipped]
-
-
-def test_a_coco_image_without_captions_is_skipped(tmp_path):
-    read = read_coco(tmp_path, {"train": [42, "a/b"]}, annotations=COCO_CAPTIONS[1:])
-    assert reasons(read) == [("a/b", "no caption")]
+def test_lists_spellings_and_paths_of_windows_name_one_image(tmp_path):
+    rows = [{"image": name, "caption": name} for name in (*SPELLINGS, "photo.v2", "x/b.jpg")]
+    for name in ("x.json", "x.jsonl"):  # a list is one, whatever its name
+        read = read_annotations(written(tmp_path, rows, name))
+        assert [image.file for image in read.images] == ["x/a.jpg", "photo.v2.jpg", "x/b.jpg"]
+        assert [caption.raw for caption in read.images[0].captions] == SPELLINGS
 
 
 def test_a_jsonl_gives_one_image_per_line(tmp_path):
@@ -331,7 +325,7 @@ LINES = "JSON Lines of records"
         ),
         (
             "x.json",
-            {"images": [karpathy(filename=3), karpathy(split="x"), karpathy(split="y")]},
+            {"images": [karpathy(filename=3), karpathy(split="x"), GOOD | {"split": "y"}]},
             KARPATHY,
             "2 of 3 items skipped for one reason, first '000000000042': unknown split: 'x'; fix "
             "them",
@@ -361,13 +355,3 @@ def test_coco_instances_are_not_captions(tmp_path):
     assert message_of(read_coco, tmp_path, {"train": [42]}, annotations=boxes).startswith(
         f"unknown layout: {str(tmp_path / 'x.json')!r} is a JSON object of 'images', 'annotations'"
     )
-
-
-def test_lines_without_splits_are_split_at_random(tmp_path):
-    lines = [f'{{"image": "{name}.jpg", "captions": ["A dog"]}}' for name in "ab"]
-    path = written(tmp_path, "\n".join(lines), "captions.jsonl")
-    found = read_annotations(path, split="random(1/0/0, 1)")
-    assert [(image.image_id, image.split) for image in found.images] == [
-        ("a", "train"),
-        ("b", "train"),
-    ]

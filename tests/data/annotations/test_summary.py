@@ -28,7 +28,7 @@ def test_one_line_states_what_was_read(tmp_path):
     )
     uneven = annotations(tmp_path, ["a dog"], ["a cat", "cats sit"], ["."])
     assert "3 captions (1 image has 1, 1 image has 2)" in summarize(uneven)
-    assert summarize(uneven).endswith("; train 2; 2 items skipped")
+    assert summarize(uneven).endswith("; train 2; 1 items skipped")
     many = annotations(tmp_path, *([f"a dog {n}" for n in range(count)] for count in range(1, 6)))
     assert "15 captions (1 to 5 an image, mean 3.0)" in summarize(many)
 
@@ -46,7 +46,7 @@ def test_texts_of_several_lines_beside_images_are_several_captions_and_said_to_b
     [
         ("a <b>dog</b> &amp; cat", "have tags or entities (preprocess.clean: html)"),
         ("dog " * 61, "have more than 60 words (preprocess.max_words)"),
-        ("a dog [SEP]", "have special tokens of a captioner"),
+        ("a dog [SEP]", "have special tokens, which metrics compare as words"),
         ("Sure! Here is a caption: a dog", "begin as an answer of a chat model"),
         ("Here's a short description of it: a dog", "begin as an answer of a chat model"),
         ("NaN", "stand for a missing value"),

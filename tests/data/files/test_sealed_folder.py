@@ -19,6 +19,7 @@ from a2cap.data.files.sealed_folder import (
     Manifest,
     Output,
     SkippedItem,
+    check_skip_limit,
     digest_of,
     installed_versions,
     problems,
@@ -193,3 +194,16 @@ def test_too_many_open_files_are_not_damage(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", fail)
     with pytest.raises(OSError, match="Too many open files"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("total", "limit"), [(3, 1), (20, 1), (100, 5), (200, 10), (10_999, 10), (20_000, 20)]
+)
+def test_up_to_ten_or_a_thousandth_of_the_items_may_be_skipped(total, limit):
+    skipped = [SkippedItem(f"p{number}", "empty") for number in range(limit + 1)]
+    check_skip_limit(skipped[:-1], total, "images")
+    assert message_of(check_skip_limit, skipped, total, "images") == (
+        f"{limit + 1} of {total:,} images cannot be used, at most {limit} may be left out: "
+        + ", ".join(f"'p{number}' (empty)" for number in range(min(limit + 1, 5)))
+        + ", …; fix or remove them"
+    )

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from a2cap.data.annotations.read import AnnotatedImage, Caption
+from a2cap.data.annotations.caption import Caption
+from a2cap.data.annotations.read import AnnotatedImage
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.vocabulary import Vocabulary

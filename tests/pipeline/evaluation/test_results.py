@@ -9,14 +9,12 @@ import pytest
 
 from a2cap.data.annotations.layouts import GIVE_LAYOUT
 from a2cap.data.identities import Identities
-from a2cap.pipeline.evaluation.results import (
+from a2cap.pipeline.evaluation.references import (
     References,
-    read_captions,
     read_references,
-    read_results,
     require_same_images,
-    write_results,
 )
+from a2cap.pipeline.evaluation.results import read_captions, read_results, write_results
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.tokenization import tokenize
 from tests.data.messages import message_of, written
@@ -66,6 +64,7 @@ def test_results_are_keyed_by_image_id(tmp_path):
     contents = {
         "x.jsonl": '{"image_id": 1, "caption": "a\u2028b"}\r\n{"image_id": 2, "caption": "c"}\n',
         "x.json": {"1": "a\u2028b", "2": "c"},
+        "y.json": [{"images": [f"{n}.jpg"], "text": t} for n, t in ((1, "a\u2028b"), (2, "c"))],
         "x.csv": "image_id,caption\n1.jpg,a\u2028b\nCOCO_val2014_000000000002.jpg,c\n",
     }
     for name, content in contents.items():
@@ -74,7 +73,7 @@ def test_results_are_keyed_by_image_id(tmp_path):
     listed = read_captions(written(tmp_path, "a\u2028b\nc\n", "x.txt"), references_of("pq"))
     assert listed.captions == {"p": "a\u2028b", "q": "c"}
     deep = written(tmp_path, "[" * 100_000, "x.jsonl")
-    assert message_of(read_results, deep).startswith(f"line 1 of {str(deep)!r}: not JSON: line 1 (")
+    assert message_of(read_results, deep).startswith(f"not JSON: {str(deep)!r} (")
 
 
 def test_lines_of_a2_caption_are_keyed_by_the_end_of_their_path(tmp_path):
@@ -122,12 +121,12 @@ def test_gzipped_files_are_read(tmp_path):
         ),
         (
             [{"image_id": 1, "caption": "\ud83d"}],
-            "caption at entry 1 of {path}: not valid Unicode; write it again",
+            "caption at entry 1 of {path}: not valid Unicode; fix or remove it",
         ),
         (
             [{"image_id": 1, "caption": "a" * 10_000_000}],
-            "caption at entry 1 of {path}: 10,000,000 characters, at most 10,000 are read; write "
-            "it again",
+            "caption at entry 1 of {path}: 10,000,000 characters, at most 10,000 are read; fix "
+            "or remove it",
         ),
         (
             [{"image_id": n, "caption": "a"} for n in [1, 2, "2", 3, 1]],
@@ -137,12 +136,13 @@ def test_gzipped_files_are_read(tmp_path):
             {"1": ["a dog", "dogs"], "2": ["a cat"]},
             "1 images have more than one caption in {path}: 1; keep one caption for each",
         ),
+        (["a", []], "1 images have no caption in {path}: 2; caption each"),
         ({"1": [], "2": "a"}, "1 images have no caption in {path}: 1; caption each"),
         ('{"1": "a", "1": "b"}', "{path} has the key '1' twice; keep one"),
         (
             {"7": "['a dog', 'a cat']"},
             "caption at '7' of {path}: a list that was written as text: \"['a dog', 'a cat']\"; "
-            "write it again",
+            "fix or remove it",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_an_empty_caption_has_no_words_and_is_named(tmp_path, caplog):
     path = written(tmp_path, [{"image_id": 49, "caption": " "}, {"image_id": 5, "caption": "a"}])
     assert read_results(path) == {"000000000049": " ", "000000000005": "a"}
     assert caplog.messages == [
-        f"1 captions of {str(path)!r} are empty: 49; they are scored as having no words"
+        f"{str(path)!r}: 1 of 2 captions are empty, and scored as having no words: 49 ' '"
     ]
 
 
@@ -184,9 +184,15 @@ def test_special_tokens_of_captioners_are_counted_in_one_warning(tmp_path, caplo
     path = written(tmp_path, {f"{n}.jpg": text for n, text in enumerate(texts)})
     read_results(path)
     assert caplog.messages == [
-        f"75 % of the captions of {str(path)!r} have special tokens, which metrics compare as "
-        "words, as in 0.jpg: '<start> a dog'; remove them"
+        f"{str(path)!r}: 3 of 4 captions have special tokens, which metrics compare as words: "
+        "0.jpg '<start> a dog'"
     ]
+
+
+def test_an_empty_caption_that_is_listed_first_keeps_its_place(tmp_path):
+    path = written(tmp_path, ["", "a cat"])
+    assert read_captions(path, references_of("pq")).captions == {"p": "", "q": "a cat"}
+    assert read_captions(written(tmp_path, []), references_of("pq")).captions == {}
 
 
 def test_captions_without_images_state_their_order(tmp_path, caplog):
@@ -317,7 +323,7 @@ def test_skipped_references_are_logged(tmp_path, caplog):
         ),
         (
             {"42": ["a" * 10_001]},
-            "no usable image in {path}, read as a JSON object {{image: captions}}: 1 of 2 items "
+            "no usable image in {path}, read as a JSON object {{image: captions}}: 1 of 1 items "
             "skipped for one reason, first '000000000042': caption 0: 10,001 characters, at most "
             "10,000 are read; fix them",
         ),
@@ -353,6 +359,7 @@ def test_missing_captions_are_returned_if_they_are_allowed():
             "18 of 5,000 images with references have no caption: 0, 1, 2, 3, 4 and 13 more; "
             "caption them, or score the others with --allow-missing",
         ),
+        ([], EVERY, False, "nothing to score: 0 captions; caption at least one image"),
         ([], EVERY, True, "nothing to score: 0 captions; caption at least one image"),
         (
             *(["1", "2", "3"], ["1"], False),
@@ -360,7 +367,7 @@ def test_missing_captions_are_returned_if_they_are_allowed():
             "remove them, or add references for those images",
         ),
     ],
-    ids=["missing", "none", "unknown"],
+    ids=["missing", "none", "none-allowed", "unknown"],
 )
 def test_captions_of_other_images_are_rejected_by_name(captioned, known, allowed, message):
     keys = {identity: identity for identity in captioned}

@@ -11,7 +11,8 @@ from a2cap.data.files.json_file import read_json
 from a2cap.data.scenes.generate import coco_captions, instances
 from a2cap.data.scenes.scene import make_scene
 from a2cap.pipeline.evaluation import score_captions as evaluation
-from a2cap.pipeline.evaluation.results import References, read_captions, require_same_images
+from a2cap.pipeline.evaluation.references import References, require_same_images
+from a2cap.pipeline.evaluation.results import read_captions
 from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.cider import CorpusFrequencies
