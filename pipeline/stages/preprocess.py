@@ -188,7 +188,8 @@ def require_usable(annotations: Annotations, path: Path) -> list[SkippedItem]:
     unusable = [item for item in annotations.skipped if item.reason != IN_NO_SPLIT]
     kept = {image.image_id: len(image.captions) for image in annotations.images}
     captions = [item for item in unusable if item.image_id in kept]
-    images = [item for item in unusable if item.image_id not in kept]
+    # an image may have several bad captions, and no other one
+    images = list({i.image_id: i for i in unusable if i.image_id not in kept}.values())
     check_skip_limit(images, len(kept) + len(images), "images of data.annotations")
     check_skip_limit(captions, sum(kept.values()) + len(captions), "captions")
     for split in ("train", "val"):  # without a test split, validation is evaluated

@@ -93,9 +93,9 @@ def test_bad_captions_are_listed(experiment, damaged):
     assert answer.exit_code == 3
     assert answer.stderr.splitlines() == [
         f"preprocess: 6 skipped, listed in {listed}",
-        "  000000000001: unknown split: 'tset'",
         *[f"  000000000002: caption {number}: empty" for number in range(4)],
         "  000000000003: caption 0: empty",
+        "  000000000001: unknown split: 'tset'",
     ]
 
 

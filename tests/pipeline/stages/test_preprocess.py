@@ -110,14 +110,19 @@ def test_bad_items_are_skipped_with_reasons(run, write, quick):
         )
     )
     assert skipped == [
-        SkippedItem("line 7", "split 'val', 'train' in line 1"),
-        SkippedItem("000000000004", "unknown split: 'tset'"),
         SkippedItem("000000000005", "caption 1: empty"),
+        SkippedItem("line 7", "split 'val', 'train' in line 1"),
         SkippedItem("000000000006", "no caption"),
+        SkippedItem("000000000004", "unknown split: 'tset'"),
     ]
     captions = CaptionFile(run.directory / "captions.h5")
     assert captions.image_ids("train") == ["000000000001", "000000000005"]
     assert len(captions.captions("000000000005")) == 1
+
+
+def test_an_image_of_several_bad_captions_is_one_bad_image(run, write, quick):
+    good = [(f"{n}.jpg", ["A dog."], "val" if n else "train") for n in range(20)]
+    assert len(run(write(*good, ("20.jpg", [3] * 5, "train")))) == 5
 
 
 def test_more_bad_items_than_the_limit_are_rejected(run, write):
