@@ -46,6 +46,9 @@ def _layer(side: str, old: str, new: str, *, prefix: str = "") -> tuple[str, str
     return pattern, rf"{side}.layers.\1.{name}.\2{at}{part}"
 
 
+# The first rule that matches a whole name renames it, and a name without a rule is an error, so
+# that no tensor is dropped in silence. a2 stacks the projections of an attention in one matrix:
+# parts @0, @1 and @2 are its query, key and value, which the other projects save one by one.
 _SIDES = ("encoder", "decoder")
 _STACKED = ("query_key_value@0", "query_key_value@1", "query_key_value@2", "output")
 

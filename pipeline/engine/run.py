@@ -134,6 +134,9 @@ def _make_room(stage: PreparedStage, paths: StagePaths) -> None:
 
 def complete(stage: PreparedStage, paths: StagePaths, *, resolved_config: str) -> Outcome:
     """Finish the work and publish it; the caller holds the stage's lock."""
+    # A kill at any line leaves one of three states, and each has its way on: a partial directory
+    # without a manifest (the work resumes), one with it (only the rename is missing), or the final
+    # directory. Inputs are checked on both sides of the work, which may take days.
     prepare(stage, paths)
     partial = paths.partial
     # with a manifest, an earlier run died just before the rename

@@ -157,6 +157,9 @@ class ShardWorker:
 
     def _decoded(self, batches: Sequence[Sequence[str]]) -> Iterator[dict[str, Pixels | A2Error]]:
         """Yield decoded batches; threads read and decode the next ones during extraction."""
+        # Futures are two deep: the one reader reads the next batch in order and hands it to the
+        # decoders, so its result is the future of the decoded batch. A deque of them keeps the
+        # order, whichever decoder ends first, and bounds the images in memory.
         encoded = self.extraction.images.read([one for batch in batches for one in batch])
         sizes = iter([len(batch) for batch in batches])
         threads = max(1, self.extraction.runtime.workers)

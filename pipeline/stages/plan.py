@@ -97,6 +97,10 @@ class Plan:
 
     force: run them although their results exist; output: path of the result, if it is not in the
     artifacts folder.
+
+    Its methods are the requirements that stages share. Each returns what it found, or raises the
+    problem with its remedy; a stage's `checks` choose among them, and `check_stages` calls them all
+    before the first stage runs, so that all problems are reported at once.
     """
 
     def __init__(self, stages: Stages, *, force: bool = False, output: Path | None = None) -> None:
