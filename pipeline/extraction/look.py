@@ -35,11 +35,11 @@ def look(path: Path, reading: Reading) -> list[str]:
     skipped = [item for item in items if isinstance(item, SkippedItem)]
     if not images:
         raise nothing_readable(path, skipped)
-    count = f"images: {len(source):,}"
-    if len(source) > len(items):
-        count += f"; the first {len(items)} are summarised"
+    count = len(source)
+    rest = f"; the first {len(items)} are summarised" if count > len(items) else ""
     return [
-        *(f"layout: {source.title}", count, *_summary([image.regions for image in images])),
+        *(f"layout: {source.title}", f"images: {count:,}{rest}"),
+        *(_summary([image.regions for image in images])),
         f"first image: {images[0].image_id}",
         *(f"skipped: {item.image_id}: {item.reason}" for item in skipped),
     ]

@@ -11,12 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
+from safetensors.numpy import load_file
+
 from a2cap.data.errors import InputError
-from a2cap.data.features.formats.dictionaries import (
-    dictionary_container,
-    load_pickle,
-    load_safetensors,
-)
+from a2cap.data.features.formats.dictionaries import dictionary_container, read_pickle
 from a2cap.data.features.formats.feature_source import Container, FeatureSource, Reading, damaged
 from a2cap.data.features.formats.hdf5 import hdf5_container
 from a2cap.data.features.formats.lmdb_records import lmdb_container
@@ -24,9 +22,9 @@ from a2cap.data.features.formats.numpy_files import (
     SUFFIXES,
     OpenFile,
     att_box_container,
-    load_npy,
     numpy_container,
     opener,
+    read_array,
 )
 from a2cap.data.features.formats.own_files import parquet_container, store_container, tar_container
 from a2cap.data.features.formats.tsv import tsv_container
@@ -104,6 +102,10 @@ def _load_torch(path: Path) -> object:
     return load_torch_arrays(path)
 
 
+def _load_npy(path: Path) -> object:
+    return read_array(path.read_bytes(), may_pickle=True)
+
+
 _TORCH = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 """The pickled number with which torch.save began before it wrote zips."""
 _KINDS: tuple[tuple[int, bytes, Callable[[Path, str], Container]], ...] = (
@@ -112,9 +114,13 @@ _KINDS: tuple[tuple[int, bytes, Callable[[Path, str], Container]], ...] = (
     (0, b"\x89HDF\r\n\x1a\n", hdf5_container),
     (16, b"\xde\xc0\xef\xbe", lmdb_container),
     (0, _TORCH, partial(dictionary_container, _load_torch)),
-    (0, b"\x80", partial(dictionary_container, load_pickle)),
-    (0, b"\x93NUMPY", partial(dictionary_container, load_npy)),
-    (7, b"\0{", partial(dictionary_container, load_safetensors)),  # after the header's length
+    (0, b"\x80", partial(dictionary_container, lambda path: read_pickle(path.read_bytes()))),
+    (
+        0,
+        b"\x93NUMPY",
+        partial(dictionary_container, _load_npy),
+    ),
+    (7, b"\0{", partial(dictionary_container, load_file)),  # after the header's length
 )
 """Position and bytes of the mark of each kind of file, and its reader."""
 _HEAD = max(position + len(mark) for position, mark, _ in _KINDS)

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from a2cap.data.errors import InputError
 from a2cap.data.features.formats.array_values import as_text, named_arrays
@@ -20,7 +19,7 @@ from a2cap.data.features.formats.layouts import FEATURE_NAMES, ID_NAMES, layout_
 from a2cap.data.files.pickles import Interpreter, Name, UnsafeError
 
 Load = Callable[[Path], object]
-"""Return the content of a file, with NumPy's arrays."""
+"""Return the content of a file, with NumPy's arrays; raise ValueError if it is unusable."""
 
 _OBJECTS = object()
 """The dtype of an array of objects; numpy's is never made from a pickle."""
@@ -28,7 +27,12 @@ _OBJECTS = object()
 
 def dictionary_container(load: Load, path: Path, name: str) -> Container:
     """Load a dictionary as a whole; raise InputError if the file has something else."""
-    content = load(path)
+    try:
+        content = load(path)
+    except SafetensorError as error:
+        raise damaged(repr(name), error) from error
+    except ValueError as error:
+        raise InputError(f"{name!r} is unusable: {error}; save only arrays") from error
     if isinstance(content, list | tuple) and content and all(map(_id_of, content)):
         images = [(_id_of(record), record) for record in content]
     elif isinstance(content, Mapping):
@@ -74,22 +78,6 @@ def _split_names(content: Mapping[str, object]) -> dict[str, dict[str, object]]:
             if key[:end] in images:
                 images[key[:end]][key[end + 1 :]] = value
     return images
-
-
-def load_pickle(path: Path) -> object:
-    """Return the content of a pickle; raise InputError if it is damaged or has more than arrays."""
-    try:
-        return read_pickle(path.read_bytes())
-    except ValueError as error:
-        raise InputError(f"{path.name!r} is unusable: {error}; save only arrays") from error
-
-
-def load_safetensors(path: Path) -> object:
-    """Return the arrays of a file of safetensors by name."""
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise damaged(repr(path.name), error) from error
 
 
 @dataclass

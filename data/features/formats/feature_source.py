@@ -7,8 +7,8 @@ images have to be given.
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 _EXAMINED = 20
 """Images whose conventions are examined before any of them is used."""
-_LISTED = 12
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,8 @@ class FeatureSource:
     """The images of containers; a SkippedItem takes the place of one that cannot be read."""
 
     def __init__(self, containers: Iterable[Container], reading: Reading) -> None:
-        self._readers = [_Reader(container, reading) for container in containers]
+        several = [*containers]
+        self._readers = [_Reader(one, reading, is_alone=len(several) == 1) for one in several]
 
     @property
     def title(self) -> str:
@@ -114,27 +114,19 @@ class FeatureSource:
         return titles[0] if len(titles) == 1 else f"{len(titles)} files: {', '.join(titles)}"
 
     def __len__(self) -> int:
-        return self._count
-
-    @cached_property
-    def _count(self) -> int:
         return sum(reader.container.count() for reader in self._readers)
 
     def __iter__(self) -> Iterator[ImageFeatures | SkippedItem]:
         for reader in self._readers:
-            for item in reader.items():
-                if isinstance(item, SkippedItem) and len(self._readers) > 1:
-                    reason = f"{reader.container.title}: {item.reason}"
-                    yield SkippedItem(item.image_id, reason)
-                else:
-                    yield item
+            yield from reader.items()
 
 
 class _Reader:
     """The reader of a container, whose arrays have the names of one layout or of several."""
 
-    def __init__(self, container: Container, reading: Reading) -> None:
+    def __init__(self, container: Container, reading: Reading, *, is_alone: bool) -> None:
         self.container, self._reading = container, reading
+        self._prefix = "" if is_alone else f"{container.title}: "
         self._id_of = reading.ids or (str if container.is_own else named_id)
         self._layout: Layout | None = None
         self._number_type = ""
@@ -174,27 +166,20 @@ class _Reader:
         except (MemoryError, AmbiguousIdError):
             raise  # of this machine, and of all images of the file
         except Exception as error:  # each container's reader raises types of its own
-            name = self._name(entry)
+            name = entry.position or entry.name
+            with suppress(InputError):
+                name = self._id_of(entry.name) if entry.name else name
             # str of a KeyError would add quotes
             reason = str(error.args[0] if isinstance(error, KeyError) else error)
-            is_named = entry.position in ("", name)
-            return SkippedItem(name, reason if is_named else f"{entry.position}: {reason}"), error
-
-    def _name(self, entry: Entry) -> str:
-        """Return the id of an image that cannot be read, or else its position or name."""
-        try:
-            return self._id_of(entry.name) if entry.name else entry.position
-        except AmbiguousIdError:
-            raise
-        except InputError:
-            return entry.position or entry.name
+            position = "" if entry.position in ("", name) else f"{entry.position}: "
+            return SkippedItem(name, f"{self._prefix}{position}{reason}"), error
 
     def _image(self, name: str, arrays: Arrays) -> ImageFeatures:
         layout = self._layout
         if layout is None or not layout.matches(arrays):
             layout = self._layout = layout_of(arrays)
         if layout is None:
-            names = ", ".join(sorted(map(str, arrays))[:_LISTED]) or "no arrays"
+            names = ", ".join(sorted(arrays)[:12]) or "no arrays"
             raise InputError(
                 f"its layout is unknown: it has {names}; known names of features and boxes are "
                 f"{known_layouts()}"
@@ -238,8 +223,8 @@ class _Reader:
             raise InputError(f"boxes have {stored.shape[1]} numbers; store 4 of them")
         if are_relative(boxes, size):
             if not self._is_scaled:
-                text = "boxes are within 0 to 1: they are multiplied by width and height"
-                logger.warning("%s: %s", self.container.title, text)
+                notice = "%s: boxes are within 0 to 1: they are multiplied by width and height"
+                logger.warning(notice, self.container.title)
             self._is_scaled = True
             boxes = boxes * np.array([*size, *size], np.float32)
         require_boxes(boxes, size, order=order, option="--boxes")

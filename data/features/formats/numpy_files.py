@@ -81,14 +81,6 @@ def read_npz(open_file: OpenFile) -> Arrays:
         return known_arrays(names, lambda name: read_array(read_member(archive, f"{name}.npy")))
 
 
-def load_npy(path: Path) -> object:
-    """Return the content of an .npy file; raise InputError if it is damaged or unsafe."""
-    try:
-        return read_array(path.read_bytes(), may_pickle=True)
-    except ValueError as error:
-        raise InputError(f"{path.name!r} is unusable: {error}; save only arrays") from error
-
-
 def read_array(content: bytes, *, may_pickle: bool = False) -> object:
     """Read the bytes of an .npy file; raise ValueError for a pickle or a wrong number of bytes.
 
