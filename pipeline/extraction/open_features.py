@@ -115,11 +115,7 @@ _KINDS: tuple[tuple[int, bytes, Callable[[Path, str], Container]], ...] = (
     (16, b"\xde\xc0\xef\xbe", lmdb_container),
     (0, _TORCH, partial(dictionary_container, _load_torch)),
     (0, b"\x80", partial(dictionary_container, lambda path: read_pickle(path.read_bytes()))),
-    (
-        0,
-        b"\x93NUMPY",
-        partial(dictionary_container, _load_npy),
-    ),
+    (0, b"\x93NUMPY", partial(dictionary_container, _load_npy)),
     (7, b"\0{", partial(dictionary_container, load_file)),  # after the header's length
 )
 """Position and bytes of the mark of each kind of file, and its reader."""

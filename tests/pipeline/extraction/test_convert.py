@@ -503,32 +503,35 @@ def test_the_command_names_the_list_of_skipped_images(store, tmp_path):
     assert answer.stderr.endswith(f"a2: 1 skipped, listed in {target}.skipped.jsonl\n")
 
 
-@pytest.mark.slow
-@pytest.mark.shared
-def test_published_features_are_preserved_bit_for_bit(tmp_path):
+@pytest.fixture
+def published():
+    """Return the folder of the ten images of caffe."""
     folder = Path(__file__).parents[3].parent / "shared" / "reference" / "caffe_features"
     if not folder.is_dir():
         pytest.skip("the reference features are not beside the checkout")
-    tsv = folder / "train2014_obj36.tsv"
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_published_features_are_preserved_bit_for_bit(published, tmp_path):
+    tsv = published / "train2014_obj36.tsv"
     made = convert(tsv, tmp_path / "store", form="a2", dtype="float32")
     assert (made.count, made.regions, made.skipped) == (10, (36, 36), [])
     back = convert(tmp_path / "store", tmp_path / "a.tsv", form="lxmert", prefix="COCO_train2014_")
     assert back.checksum == made.checksum
     columns = [line.split(b"\t") for line in sorted(tsv.read_bytes().splitlines())]
     written = [line.split(b"\t") for line in sorted((tmp_path / "a.tsv").read_bytes().splitlines())]
-    for published, original in zip(columns, written, strict=True):
+    for theirs, original in zip(columns, written, strict=True):
         kept = [*range(5), 5, 7, 8, 9]  # the confidence of attributes is not stored
-        assert [published[i] for i in kept] == [original[i] for i in kept]
+        assert [theirs[i] for i in kept] == [original[i] for i in kept]
 
 
 @pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("form", FORMATS)
-def test_published_features_are_equal_after_every_format(form, tmp_path):
-    folder = Path(__file__).parents[3].parent / "shared" / "reference" / "caffe_features"
-    if not folder.is_dir():
-        pytest.skip("the reference features are not beside the checkout")
-    tsv, sizes = folder / "train2014_obj36.tsv", folder / "images"
+def test_published_features_are_equal_after_every_format(published, form, tmp_path):
+    tsv, sizes = published / "train2014_obj36.tsv", published / "images"
     there = convert(tsv, tmp_path / "there", form=form, dtype="float32", sizes=sizes)
     back = convert(tmp_path / "there", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
     assert (there.count, there.regions, there.width, there.skipped) == (10, (36, 36), 2048, [])

@@ -90,16 +90,7 @@ def write_tsv(path, rows, columns, *, header=False, quoted=False):
 
 
 CAFFE = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
-VL_BERT = (
-    "image_id",
-    "image_h",
-    "image_w",
-    "num_boxes",
-    "boxes",
-    "features",
-    "cls_prob",
-    "classes",
-)
+VL_BERT = (CAFFE[0], CAFFE[2], CAFFE[1], *CAFFE[3:], "cls_prob", "classes")
 
 
 def tsv(folder, name="a.tsv", ids=IDS, columns=CAFFE, **options):
@@ -180,15 +171,24 @@ def save_flat(path, sizes=True):
     return path
 
 
-def test_a_tsv_of_caffe_is_read(tmp_path):
-    assert_read(tsv(tmp_path))
-
-
-def test_a_header_line_names_the_columns(tmp_path):
-    assert_read(tsv(tmp_path, header=True))
-    reordered = ("features", "image_h", "boxes", "image_id", "num_boxes", "image_w")
-    assert_read(tsv(tmp_path, columns=reordered, header=True))
-    assert len(open_features(tmp_path / "a.tsv")) == 3
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"quoted": True},  # b'...', as Python prints bytes
+        {"columns": (*CAFFE, "cls_prob")},
+        {"columns": VL_BERT},
+        {"header": True},
+        {"header": True, "columns": (CAFFE[5], CAFFE[2], CAFFE[4], *CAFFE[:2], CAFFE[3])},
+    ],
+    ids=["caffe", "quoted", "vilbert", "vl-bert", "header", "header of another order"],
+)
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8], ids=["", "byte-order mark"])
+def test_a_tsv_is_read(tmp_path, options, mark):
+    path = tsv(tmp_path, **options)
+    path.write_bytes(mark + path.read_bytes())
+    assert len(open_features(path)) == 3
+    assert_read(path)
 
 
 def test_a_header_line_without_ids_is_refused(tmp_path):
@@ -197,15 +197,6 @@ def test_a_header_line_without_ids_is_refused(tmp_path):
         "'a.tsv' has no column of ids: its first line is image_w, image_h, num_boxes, boxes, "
         "features; call the column image_id"
     )
-
-
-def test_text_of_bytes_that_python_printed_is_read(tmp_path):
-    assert_read(tsv(tmp_path, quoted=True))
-
-
-def test_seven_and_eight_columns_are_those_of_vilbert_and_vl_bert(tmp_path):
-    assert_read(tsv(tmp_path, columns=(*CAFFE, "cls_prob")))
-    assert_read(tsv(tmp_path, columns=VL_BERT))
 
 
 def test_packed_tsv_is_read_from_gzip_and_zip(tmp_path):
@@ -414,13 +405,10 @@ def test_hdf5_of_arrays_with_ranges_or_of_equal_counts_is_read(tmp_path):
     )
 
 
-def test_hdf5_of_one_group_an_image_is_read(tmp_path):
+def test_hdf5_of_one_group_or_several_datasets_an_image_is_read(tmp_path):
     assert_read(save_groups(tmp_path / "x.h5"), Reading())
-
-
-def test_sizes_in_hdf5_of_dlct_are_read(tmp_path):
-    assert_read(save_flat(tmp_path / "x.h5"), Reading())
-    assert_read(save_flat(tmp_path / "y.h5", sizes=False))
+    assert_read(save_flat(tmp_path / "y.h5"), Reading())  # with the sizes of DLCT
+    assert_read(save_flat(tmp_path / "z.h5", sizes=False))
 
 
 def test_grids_become_the_cells_of_the_image(tmp_path):
@@ -465,12 +453,6 @@ def test_lists_of_images_are_read_by_their_ids(tmp_path):
         assert_read(tmp_path / "x.npy")
     (tmp_path / "x.pkl").write_bytes(pickle.dumps([record(IDS[0])] * 2))
     assert len([*open_features(tmp_path / "x.pkl")]) == 2  # of which a conversion names one
-
-
-def test_a_mark_of_utf_8_is_no_part_of_an_id(tmp_path):
-    for path in (tsv(tmp_path), tsv(tmp_path, "b.tsv", header=True)):
-        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
-        assert_read(path)
 
 
 def test_tars_that_a2_did_not_write_are_to_be_unpacked(tmp_path):
@@ -522,8 +504,6 @@ def test_a_zip_of_something_else_is_refused(tmp_path):
 
 def test_images_of_every_layout_have_one_checksum(tmp_path):
     paths = [tsv(tmp_path), tsv(tmp_path, "b.tsv", columns=VL_BERT), save_flat(tmp_path / "x.h5")]
-    digests = {
-        frozenset(content_digest(item.image_id, item.regions) for item in open_features(path))
-        for path in paths
-    }
+    sources = map(open_features, paths)
+    digests = {frozenset(content_digest(*vars(i).values()) for i in one) for one in sources}
     assert len(digests) == 1
