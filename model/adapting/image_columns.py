@@ -26,12 +26,14 @@ def image_columns(model: Any, inputs: Mapping[str, Tensor]) -> list[Tensor] | No
         return [row.nonzero().squeeze(1) for row in is_image]
     # generate puts BLIP-2's queries first; GIT's states of the image have no token
     first = getattr(config, "num_query_tokens", None)
-    if first is None and hasattr(model, "git"):
-        first = model.git.encoder.layer[0].attention.self.image_patch_tokens
+    if first is None and config.model_type == "git":
+        git = getattr(model, "git", model)
+        first = git.encoder.layer[0].attention.self.image_patch_tokens
     if first is None:
         return None
+    count = first if "pixel_values" in inputs else 0
     device = next(iter(inputs.values())).device
-    return [torch.arange(first, device=device)] * count_prompts(inputs)
+    return [torch.arange(count, device=device)] * count_prompts(inputs)
 
 
 def count_prompts(inputs: Mapping[str, Tensor]) -> int:
@@ -67,11 +69,13 @@ _forward: ContextVar[tuple[nn.Module, Mapping[str, Tensor]] | None] = ContextVar
 )
 
 
-def follow(model: nn.Module) -> None:
+def follow(model: Any) -> None:
     """Let the attentions of a model read its inputs, by `find_columns` and `has_image_tokens`."""
-    if _begin not in model._forward_pre_hooks.values():
-        model.register_forward_pre_hook(_begin, with_kwargs=True)
-        model.register_forward_hook(_end, always_call=True)
+    # the model without its head, which wrappers of the whole call too
+    body = model.base_model
+    if _begin not in body._forward_pre_hooks.values():
+        body.register_forward_pre_hook(_begin, with_kwargs=True)
+        body.register_forward_hook(_end, always_call=True)
 
 
 def _begin(model: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -108,5 +112,5 @@ def find_columns(rows: int) -> list[Tensor]:
 def has_image_tokens() -> bool:
     """Report whether the call that runs contains image tokens."""
     call = _forward.get()
-    columns = None if call is None or hasattr(call[0], "git") else image_columns(*call)
+    columns = None if call is None else image_columns(*call)
     return any(len(row) for row in columns or ())

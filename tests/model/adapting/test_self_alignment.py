@@ -337,6 +337,9 @@ def test_what_cannot_be_aligned_is_refused():
         "no image tokens in prompt 0 of 2; alignment needs an image in each, so give each its "
         'image, or set fusion to "none"'
     )
+    git = build("git").model
+    adapt_layers(git, GATE)
+    assert refusal(git, words).startswith("no image tokens in prompt 0 of 2; alignment needs an")
     states = torch.zeros(2, 4, 32)
     assert refusal(model, inputs_embeds=states) == (
         "alignment cannot find the image's tokens without input_ids; call the whole model, with "
@@ -354,6 +357,18 @@ def test_what_cannot_be_aligned_is_refused():
         "prefill_chunk_size"
     )
     assert (batch["input_ids"] == IMAGE).any()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_wrappers_that_call_forward_are_aligned_too(name):
+    small = build(name)
+    batch, _ = teacher(small, IMAGES)
+    plain = logits(small.model, batch)
+    adapt_layers(small.model, GATE)
+    with torch.no_grad():
+        wrapped = small.model.forward(**batch).logits
+    assert torch.equal(wrapped, logits(small.model, batch))
+    assert not torch.equal(wrapped, plain)
 
 
 def test_unaligned_layers_stay_unaligned():
