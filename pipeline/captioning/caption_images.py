@@ -1,6 +1,7 @@
 """Captions of image files: extraction and decoding in one process."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -18,17 +19,20 @@ from a2cap.data.annotations.instances import Instances
 from a2cap.data.batches.collate import Batch, Item, collate
 from a2cap.data.captions.vocabulary import UNK
 from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.files.image_file import image_size
 from a2cap.data.regions import Regions, top_scoring
 from a2cap.extract.detector.input import Pixels
 from a2cap.extract.extract_config import LITE
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
+from a2cap.model.erasure import ErasureMeter, kept_log_probs
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.model.threads import map_in_threads
 from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
 from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
+from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
 from a2cap.pipeline.captioning.named_images import GivenBoxes, NamedImage
 from a2cap.pipeline.captioning.saved_captioner import load_captioner
@@ -40,6 +44,11 @@ logger = logging.getLogger(__name__)
 
 _mixed_lock = Lock()
 """Held while a captioner decodes in mixed precision, which replaces its parameters."""
+
+_AHEAD = 4
+"""Batches whose images are sorted by their cost, where costs differ."""
+_SHAPES = ((1000, 1000), (1500, 500), (300, 200))
+"""Sizes of which some have more tokens than others, unless no size has."""
 
 _DRAWINGS = "scenes"
 """Name of the data of `a2 scenes`."""
@@ -64,19 +73,52 @@ def caption_files(
     batch_size: int = 16,
     attention: bool = False,
 ) -> Iterator[tuple[NamedImage, CaptionedImage | A2Error]]:
-    """Yield each image with its captions, or with the error for which it was skipped.
+    """Return an iterator of each image with its captions, or the error for which it was skipped.
 
-    Up to batch_size images are decoded together. least_beams: as for ImageCaptioner. Raises A2Error
-    before any work for an unusable model, and ConfigError if boxes are missing for a model trained
-    on given boxes or given for another one.
+    Up to batch_size images are decoded together; where images cost differently, those that cost
+    alike. They come in their order. least_beams: as for ImageCaptioner. Raises A2Error before any
+    work for an unusable model, and ConfigError if boxes are missing for a model trained on given
+    boxes or given for another one.
     """
     how: dict[str, Any] = {"decoding": decoding, "runtime": runtime, "least_beams": least_beams}
     captioner = open_captioner(models, **how)
     files_boxes = _given_boxes(captioner, boxes, models[0])
-    for group in _growing_groups(images, batch_size):
-        opened = [partial(_open, image, files_boxes) for image in group]
-        captioned = captioner.caption_each(opened, attention=attention)
-        yield from zip(group, captioned, strict=True)
+
+    def caption_batch(batch: Sequence[NamedImage]) -> Sequence[CaptionedImage | A2Error]:
+        opened = [partial(_open, image, files_boxes) for image in batch]
+        return captioner.caption_each(opened, attention=attention)
+
+    is_uneven = len({captioner.tokens(*size) for size in _SHAPES}) > 1
+    groups = _growing_groups(images, batch_size, batch_size * (_AHEAD if is_uneven else 1))
+    cost_of = partial(_cost, captioner) if is_uneven else None
+    in_groups = (_caption_group(group, batch_size, caption_batch, cost_of) for group in groups)
+    return chain.from_iterable(in_groups)
+
+
+def _cost(captioner: BatchCaptioner, image: NamedImage) -> int:
+    try:
+        return captioner.tokens(*image_size(image.path))
+    except A2Error:  # reported when it is opened
+        return 0
+
+
+def _caption_group(
+    group: Sequence[NamedImage],
+    batch_size: int,
+    caption_batch: Callable[[Sequence[NamedImage]], Sequence[CaptionedImage | A2Error]],
+    cost_of: Callable[[NamedImage], int] | None,
+) -> Iterator[tuple[NamedImage, CaptionedImage | A2Error]]:
+    """Yield the images in their order, captioned in batches of those that cost most first."""
+    costs = [cost_of(image) for image in group] if cost_of and len(group) > batch_size else []
+    order = sorted(range(len(group)), key=lambda at: -costs[at] if costs else 0)
+    waiting: dict[int, CaptionedImage | A2Error] = {}
+    next_one = 0
+    for first in range(0, len(order), batch_size):
+        batch = order[first : first + batch_size]
+        waiting.update(zip(batch, caption_batch([group[at] for at in batch]), strict=True))
+        while next_one in waiting:
+            yield group[next_one], waiting.pop(next_one)
+            next_one += 1
 
 
 def open_captioner(
@@ -259,11 +301,39 @@ class ImageCaptioner:
     def _alone(self) -> AbstractContextManager[object]:
         return _mixed_lock if self._is_mixed else nullcontext()
 
-    def require_words(self, caption: str) -> None:
-        """Raise InputError for a caption with words that the captioner does not know."""
+    def attend(self, image: OpenedImage, caption: str) -> CaptionedImage:
+        """Return a given caption of an image with the attention at each word.
+
+        Raises InputError as `extract` does, and for words that the captioner does not know.
+        """
+        self._require_words(caption)
+        regions = self.extract(image.pixels, image.boxes, labels=image.labels)
+        return self.with_attention([CaptionedImage([Beam(caption, math.nan)], regions)])[0]
+
+    def erase(self, image: OpenedImage, caption: str, meter: ErasureMeter) -> None:
+        """Measure which regions of an image a given caption depends on; raises as `attend`."""
+        attention = self.attend(image, caption)
+        if attention.attention is None:
+            raise InputError("the captioner has no attention; name one that attends to regions")
+        batch, loaded = _batch([attention.regions]).to(self._loaded.device), self._loaded
+        scores = {"attention": torch.from_numpy(attention.attention.original)}
+        if (keep := attention.attention.keep) is not None:
+            scores["aligned"] = torch.from_numpy(attention.attention.aligned)
+            scores["evidence"] = 1 - torch.from_numpy(keep).double()
+        tokens = torch.tensor(loaded.vocabulary.encode(caption.split()), device=loaded.device)
+        log_probs_of = partial(
+            kept_log_probs, loaded.captioner, batch.features[0], batch.boxes[0], caption=tokens
+        )
+        meter.measure(lambda kept: log_probs_of(kept.to(loaded.device)).cpu(), scores)
+
+    def tokens(self, width: int, height: int) -> int:
+        """Return 0: all images have as many regions."""
+        return 0
+
+    def _require_words(self, caption: str) -> None:
         words = caption.split()
         ids = self._loaded.vocabulary.encode(words)
-        if unknown := [word for word, token_id in zip(words, ids, strict=True) if token_id == UNK]:
+        if unknown := [word for word, token in zip(words, ids, strict=True) if token == UNK]:
             raise InputError(
                 f"the captioner has no word {unknown[0]!r} of {caption!r}; name one whose "
                 "vocabulary has the words of the caption"
@@ -289,24 +359,26 @@ def attention_by(
     boxes: for a captioner trained on given boxes. Raises A2Error as `caption_files` does; the
     function does for an image that it cannot extract, and for words that the captioner has not.
     """
-    captioner = ImageCaptioner(models, decoding=decoding, runtime=runtime)
+    # it decodes nothing: neither the prompt nor the beams of the other captioner are its own
+    own = CaptioningConfig(precision=decoding.precision)
+    captioner = open_captioner(models, decoding=own, runtime=runtime)
     files_boxes = _given_boxes(captioner, boxes if captioner.reads_boxes else None, models[0])
 
     def attend(image: NamedImage, captioned: CaptionedImage) -> CaptionedImage:
-        captioner.require_words(captioned.beams[0].caption)
-        opened = _open(image, files_boxes)
-        regions = captioner.extract(opened.pixels, opened.boxes, labels=opened.labels)
-        return captioner.with_attention([replace(captioned, regions=regions)])[0]
+        other = captioner.attend(_open(image, files_boxes), captioned.beams[0].caption)
+        return replace(captioned, regions=other.regions, attention=other.attention)
 
     return attend
 
 
-def _growing_groups(images: Iterable[NamedImage], batch_size: int) -> Iterator[list[NamedImage]]:
-    """Yield groups of 1, 2, 4, … up to batch_size images."""
+def _growing_groups(
+    images: Iterable[NamedImage], batch_size: int, most: int
+) -> Iterator[list[NamedImage]]:
+    """Yield groups of 1, 2, 4, … up to batch_size images, then of `most`."""
     rest, count = iter(images), 1  # the first alone, so that its caption comes early
     while group := list(islice(rest, count)):
         yield group
-        count = min(2 * count, batch_size)
+        count = min(2 * count, batch_size) if count < batch_size else max(count, most)
 
 
 def _open(image: NamedImage, files_boxes: GivenBoxes | None) -> OpenedImage:

@@ -12,6 +12,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
+from a2cap.model.erasure import ErasureMeter
 from a2cap.pipeline.captioning.decoding import Beam
 
 
@@ -64,3 +65,15 @@ class BatchCaptioner(Protocol):
 
         attention: add that at each word of the top-scoring captions, by layer and head too.
         """
+
+    def attend(self, image: OpenedImage, caption: str) -> CaptionedImage:
+        """Return a given caption of an image with the attention at each word, by layer and head.
+
+        Raises InputError for an image that it cannot take, and words that it does not have.
+        """
+
+    def erase(self, image: OpenedImage, caption: str, meter: ErasureMeter) -> None:
+        """Measure which parts of an image a given caption depends on; raises as `attend` does."""
+
+    def tokens(self, width: int, height: int) -> int:
+        """Return what an image of this size costs beside others; 0 if sizes make no difference."""

@@ -61,7 +61,7 @@ class TrackedWork:
         """Format speed and time left; empty before a tenth of the work and 15 seconds are over."""
         # the speed is that of this run, without the work of an earlier one
         seconds, left = now - self.started, self.total - self.done
-        speed = f"{self.done_here / max(seconds, 1e-3):.1f} {self.unit}/s" if self.unit else ""
+        speed = format_speed(self.done_here / max(seconds, 1e-3), self.unit) if self.unit else ""
         if not self.total:
             return speed
         share = self.done_here / max(left + self.done_here, 1)
@@ -167,6 +167,14 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def format_speed(per_second: float, unit: str) -> str:
+    """Format a number of items a second, or of slow ones a minute or an hour: `2.5 images/s`."""
+    seconds, name = next(
+        ((s, name) for s, name in ((1, "s"), (60, "min")) if s * per_second >= 0.1), (3600, "h")
+    )
+    return f"{seconds * per_second:.1f} {unit}/{name}"
 
 
 def format_bytes(count: int) -> str:

@@ -47,6 +47,10 @@ class EvaluateConfig(CaptioningConfig):
     report_images: Annotated[int, Field(ge=0)] = 500
     """Largest number of images embedded in report.html: the worst, the most typical and the best by
     CIDEr, a third each."""
+    erasure: Annotated[int, Field(ge=0)] = 10
+    """Images of a model of transformers whose tokens are removed, to measure in the report if its
+    attention is true; 0 leaves that out, as does attention none. "a2 analyze" does it for
+    captioners of a2."""
     attention: Literal["all", "report", "none"] = "all"
     """Images whose attention at each token is saved in attention.h5: all (about 3 kB for an image
     with 36 regions), those embedded in the report, or none."""

@@ -1,5 +1,6 @@
 """Evaluation of a model of transformers on a split: it reads the images, not their features."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -7,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.vocabulary import Vocabulary
@@ -14,6 +16,7 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, installed_versions
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
+from a2cap.model.erasure import Erasure, ErasureMeter
 from a2cap.pipeline.captioning.attention import ground_captions
 from a2cap.pipeline.captioning.caption_images import open_captioner
 from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
@@ -34,9 +37,13 @@ from a2cap.pipeline.evaluation.results import write_results
 from a2cap.pipeline.evaluation.score_captions import METRIC_TOKENS, write_evaluation
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.report.image_card import ImageCard
-from a2cap.pipeline.report.report import worst_typical_best
+from a2cap.pipeline.report.report import Evaluation, worst_typical_best
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
+logger = logging.getLogger(__name__)
+
+_SIZES = 5
+"""Numbers of removed tokens of an image: each is a run of the model for each word and order."""
 _TOGETHER = 8
 """Images that are captioned together unless `evaluate.batch_size` is set."""
 
@@ -52,6 +59,11 @@ class _Captions:
     beams: dict[str, list[Beam]] = field(default_factory=dict)
     regions: dict[str, Regions] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def captions(self) -> dict[str, str]:
+        """The first caption of each image."""
+        return {image_id: beams[0].caption for image_id, beams in self.beams.items()}
 
     def attend(self, image_ids: Sequence[str]) -> Iterator[tuple[str, CaptionAttention]]:
         """Caption images; yield the attention of those that have some, without its layers."""
@@ -77,6 +89,34 @@ class _Captions:
                     self.regions[image_id] = answer.regions
                     yield image_id, answer
 
+    def erase(self, count: int) -> list[Erasure]:
+        """Measure what the captions of the first `count` images with words depend on."""
+        meter = ErasureMeter(images=count, sizes=_SIZES)
+        captions = {image_id: text for image_id, text in self.captions.items() if text}
+        with track("erase", total=min(count, len(captions)), events=self.events) as progress:
+            for image_id, text in captions.items():
+                if meter.is_full:
+                    break
+                try:
+                    self.captioner.erase(_open(self.files.get(image_id)), text, meter)
+                except InputError as error:
+                    logger.warning("no erasure of image %s: %s", image_id, error)
+                progress.advance(1)
+        return meter.results()
+
+    def cards(
+        self, image_ids: Sequence[str], rows: AttentionFile | None, truth: Mapping[str, Instances]
+    ) -> Iterator[tuple[str, ImageCard]]:
+        """Yield the report's image cards one by one, so that they are never all in memory."""
+        for image_id in image_ids:
+            card = ImageCard.of_regions(
+                self.files.get(image_id),
+                self.regions[image_id],
+                attention=rows[image_id] if rows is not None and image_id in rows else None,
+                truth=truth.get(image_id),
+            )
+            yield image_id, card
+
 
 def evaluate_pretrained(
     config: EvaluateConfig,
@@ -90,9 +130,8 @@ def evaluate_pretrained(
 ) -> Sequence[SkippedItem]:
     """Write captions, metrics and report into `directory`; return the skipped images.
 
-    images: image id -> file.
-    no_spice: as in `score`.
-    Raises InputError where too many images cannot be read, A2Error for an unusable model.
+    images: image id -> file. no_spice: as in `score`. Raises InputError where too many images
+    cannot be read, A2Error for an unusable model.
     """
     config = with_existing_split(config, inputs)
     references, _ = read_split(config.split, inputs)
@@ -108,7 +147,7 @@ def evaluate_pretrained(
     items = [SkippedItem(image_id, reason) for image_id, reason in work.skipped.items()]
     check_skip_limit(items, len(references), f"images of the {config.split} split")
 
-    captions = {image_id: beams[0].caption for image_id, beams in work.beams.items()}
+    captions = work.captions
     references = {image_id: references[image_id] for image_id in captions}
     named = CaptionFile(inputs["captions"].path / CAPTIONS)
     write_results(directory / RESULTS, captions, named.identities, named.files)
@@ -122,39 +161,40 @@ def evaluate_pretrained(
     boxes = inputs.get("instances")
     truth = {} if boxes is None else read_boxes(boxes.path, work.regions, captions)
     evaluation = replace(
-        evaluation,
+        _described(evaluation, config, inputs, captioner, metric_tokens(tokenizer)),
         skipped=work.skipped,
+        beams=work.beams,
+        grounding={}
+        if rows is None or not truth
+        else ground_captions(rows, captions, work.regions.__getitem__, truth),
+        baseline=scoring.baseline,
+        erasure=work.erase(config.erasure) if rows is not None and config.erasure else (),
+    )
+    write_evaluation(directory, evaluation, work.cards(shown, rows, truth))
+    return items
+
+
+def _described(
+    evaluation: Evaluation,
+    config: EvaluateConfig,
+    inputs: Mapping[str, Input],
+    captioner: BatchCaptioner,
+    tokens: str,
+) -> Evaluation:
+    """Return the evaluation with its provenance; tokens: of the metrics."""
+    return replace(
+        evaluation,
         provenance={
-            **{"split": config.split, "model": captioner.about},
-            METRIC_TOKENS: metric_tokens(tokenizer),
+            **{"split": config.split, "model": captioner.about, METRIC_TOKENS: tokens},
             **{f"digest of {name}": item.digest[:12] for name, item in inputs.items()},
             **{f"version of {name}": text for name, text in installed_versions().items()},
         },
-        beams=work.beams,
-        grounding=ground_captions(rows, captions, work.regions.__getitem__, truth)
-        if rows is not None and truth
-        else {},
-        baseline=scoring.baseline,
         facts={
             "Model": captioner.about,
             "Data": f"{config.split} split, digest {inputs['captions'].digest[:12]}",
             "Command": "a2 evaluate -c config.yaml",
         },
     )
-    cards = (
-        (
-            image_id,
-            ImageCard.of_regions(
-                images.get(image_id),
-                work.regions[image_id],
-                attention=rows[image_id] if rows is not None and image_id in rows else None,
-                truth=truth.get(image_id),
-            ),
-        )
-        for image_id in shown
-    )
-    write_evaluation(directory, evaluation, cards)
-    return items
 
 
 def evaluate_split(config: EvaluateConfig, *inputs: Any, **how: Any) -> Sequence[SkippedItem]:

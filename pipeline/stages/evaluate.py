@@ -88,6 +88,7 @@ class Evaluate(Stage):
             "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
         )
         left_out = {"baseline", "ensemble", "model"}
+        left_out |= {"erasure"} if config.model is None else set()
         section = config.model_dump(mode="json", exclude=left_out)
         # else a result that lacks SPICE would stay the result once SPICE is installed
         fields = {"evaluate": {**section, "has_spice": self._no_spice is None}}
@@ -153,6 +154,11 @@ class Evaluate(Stage):
             raise ConfigError(
                 f"evaluate.prompt is {config.prompt!r}, but captioners of a2 read no text; leave "
                 "it out, or set evaluate.model"
+            )
+        if config.model is None and "erasure" in config.model_fields_set:
+            raise ConfigError(
+                f"evaluate.erasure is {config.erasure}, but is measured of a model of transformers "
+                'alone; leave it out, and run "a2 analyze"'
             )
         if config.model is not None and config.ensemble:
             raise ConfigError(

@@ -8,6 +8,7 @@ import torch
 
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.erasure import ErasureMeter
 from a2cap.pipeline.captioning.adapted.adapted_model import AdaptedModel
 from a2cap.pipeline.captioning.adapted.load_model import (
     SETTINGS,
@@ -99,6 +100,18 @@ class AdaptedImages:
         readable = [image.pixels for image in opened if isinstance(image, OpenedImage)]
         captioned = iter(self._caption(readable, attention=attention) if readable else ())
         return [image if isinstance(image, A2Error) else next(captioned) for image in opened]
+
+    def attend(self, image: OpenedImage, caption: str) -> CaptionedImage:
+        """Return a given caption of an image with the attention at each word."""
+        return self._model.attend(image.pixels, caption)
+
+    def erase(self, image: OpenedImage, caption: str, meter: ErasureMeter) -> None:
+        """Measure which tokens of an image a given caption depends on."""
+        self._model.erase(image.pixels, caption, meter)
+
+    def tokens(self, width: int, height: int) -> int:
+        """Return the tokens of an image of this size; 0 if they are not known beforehand."""
+        return self._model.tokens(width, height)
 
     def _caption(self, images: Sequence[Any], *, attention: bool) -> list[CaptionedImage]:
         if self._seed is None:

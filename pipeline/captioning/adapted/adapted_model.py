@@ -1,10 +1,13 @@
 """A captioner of `transformers` with its processor: batches of images to captions and attention."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
@@ -14,8 +17,14 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
 from a2cap.model.adapting.adapted_layers import adapt_layers
-from a2cap.model.adapting.generation import GeneratedCaption, generate_captions
+from a2cap.model.adapting.generation import (
+    GeneratedCaption,
+    force_caption,
+    generate_captions,
+    kept_token_log_probs,
+)
 from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.erasure import ErasureMeter
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.captioning.adapted.prompts import as_text, prompt_of
 from a2cap.pipeline.captioning.adapted.tiles import process_ramps
@@ -32,6 +41,8 @@ Processor = Callable[..., Mapping[str, Tensor]]
 _MOST_SIZES = 256
 """Sizes of images whose tokens are known at once."""
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_FAULTS = (RuntimeError, ValueError, IndexError)
+"""What models of transformers raise for inputs that they cannot take."""
 
 
 class AdaptedModel:
@@ -52,7 +63,7 @@ class AdaptedModel:
     ) -> None:
         self.network: Any = network
         self.processor = processor
-        self.tokenizer = tokenizer or getattr(processor, "tokenizer", None)
+        self.tokenizer: Any = tokenizer or getattr(processor, "tokenizer", None)
         self.prompt = prompt_of(network, prompt)
         self._has_warned = False
         self._maps: dict[tuple[int, int, int], TokenMap | NoGrid] = {}
@@ -69,35 +80,88 @@ class AdaptedModel:
         generation: arguments of the model's `generate`. Without memory for all, half of the images
         are captioned at a time. Raises InputError for images that the model cannot take.
         """
-        was_training = self.network.training
-        self.network.eval()
         try:
-            generated = generate_captions(
-                self.network,
-                self.layers,
-                self._inputs([_pil(pixels) for pixels in images]),
-                attention=attention,
-                **generation,
-            )
-        except (RuntimeError, ValueError, IndexError) as error:
-            reason = " ".join(str(error).split())
-            is_memory = any(text in reason.lower() for text in _OUT_OF_MEMORY)
-            if not is_memory or len(images) == 1:
-                raise InputError(
-                    f"{type(self.network).__name__} cannot caption: {reason:.200}; "
-                    + ("use a smaller model" if is_memory else "check its prompt and processor")
-                ) from error
+            with self._evaluating():
+                inputs = self._inputs([_pil(pixels) for pixels in images])
+                options = {"attention": attention, **generation}
+                generated = generate_captions(self.network, self.layers, inputs, **options)
+        except _FAULTS as error:
+            if not _is_memory(error) or len(images) == 1:
+                raise self._refusal(error) from error
         else:
             self._warn_of_cut(generated)
             return [self._captioned(*pair) for pair in zip(images, generated, strict=True)]
-        finally:
-            self.network.train(was_training)
         half = len(images) // 2
         logger.warning("out of memory with %s images together; trying %s", len(images), half or 1)
         parts = images[:half], images[half:]
         return [
-            one for part in parts for one in self.caption(part, attention=attention, **generation)
+            captioned
+            for part in parts
+            for captioned in self.caption(part, attention=attention, **generation)
         ]
+
+    def attend(self, pixels: Pixels, caption: str) -> CaptionedImage:
+        """Return a given caption of an image, with the attention at each of its words.
+
+        Raises InputError as `caption` does, and for a caption that the tokenizer does not have.
+        """
+        return self._captioned(pixels, [self._forced(pixels, caption)[1]])
+
+    def erase(self, pixels: Pixels, caption: str, meter: ErasureMeter) -> None:
+        """Measure which tokens of an image the tokens of a given caption depend on.
+
+        The orders are the attention, aligned attention and 1 - mask, averaged over layers and
+        heads. Raises InputError as `attend` does.
+        """
+        inputs, forced = self._forced(pixels, caption)
+        steps = forced.steps or ()
+        scores = {"attention": torch.cat([step.original for step in steps])}
+        keeps = [1 - step.keep.double() for step in steps if step.keep is not None]
+        if keeps:
+            scores["aligned"] = torch.cat([step.aligned for step in steps])
+            scores["evidence"] = torch.cat(keeps)
+        log_probs_of = partial(
+            kept_token_log_probs, self.network, self.layers, inputs, forced.tokens
+        )
+        try:
+            with self._evaluating():
+                meter.measure(log_probs_of, scores, empty=True)
+        except _FAULTS as error:
+            raise self._refusal(error) from error
+
+    def _forced(self, pixels: Pixels, caption: str) -> tuple[dict[str, Tensor], GeneratedCaption]:
+        """Return the inputs of an image, and a caption as the tokens that are likeliest."""
+        forced = []
+        try:
+            with self._evaluating():
+                inputs = self._inputs([_pil(pixels)])
+                # tokenizers differ in the space before the first word
+                for text in (caption, f" {caption}"):
+                    tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+                    if merge_tokens(self.tokenizer, tokens)[0] == caption.split() != []:
+                        forced.append(force_caption(self.network, self.layers, inputs, tokens))
+        except _FAULTS as error:
+            raise self._refusal(error) from error
+        if not forced:
+            raise InputError(
+                f"the tokenizer of {type(self.network).__name__} has no tokens for {caption!r}; "
+                "name a captioner that has its words"
+            )
+        return inputs, max(forced, key=lambda candidate: candidate.score)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        was_training = self.network.training
+        self.network.eval()
+        try:
+            yield
+        finally:
+            self.network.train(was_training)
+
+    def _refusal(self, error: Exception) -> InputError:
+        reason = " ".join(str(error).split())
+        remedy = "use a smaller model" if _is_memory(error) else "check its prompt and processor"
+        return InputError(f"{type(self.network).__name__} cannot caption: {reason:.200}; {remedy}")
 
     def _warn_of_cut(self, generated: Sequence[Sequence[GeneratedCaption]]) -> None:
         """Warn once of captions that end where they were cut."""
@@ -125,6 +189,14 @@ class AdaptedModel:
             for name, values in given.items()
             if isinstance(values, Tensor) and name != "labels"
         }
+
+    def tokens(self, width: int, height: int) -> int:
+        """Return the tokens of an image of this size; 0 if they are not known beforehand."""
+        processor: Any = self.processor
+        try:
+            return sum(processor._get_num_multimodal_tokens([(height, width)]).num_image_tokens)
+        except Exception:  # of a processor that has no such rule: it is a matter of speed alone
+            return 0
 
     def _captioned(self, pixels: Pixels, generated: Sequence[GeneratedCaption]) -> CaptionedImage:
         merged = [merge_tokens(self.tokenizer, one.tokens) for one in generated]
@@ -167,6 +239,10 @@ class AdaptedModel:
         except NoGrid as error:
             logger.warning("no attention to show for images of %s x %s: %s", width, height, error)
             return error
+
+
+def _is_memory(error: Exception) -> bool:
+    return any(text in str(error).lower() for text in _OUT_OF_MEMORY)
 
 
 def _pil(pixels: Pixels) -> Image.Image:

@@ -2,19 +2,17 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from itertools import chain
 from operator import length_hint
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 import click
 
 from a2cap.data.errors import A2Error
 from a2cap.pipeline.captioning.adapted.pretrained import default_prompt
-from a2cap.pipeline.captioning.caption_images import attention_by, caption_files
+from a2cap.pipeline.captioning.caption_images import caption_files
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage
-from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
 from a2cap.pipeline.captioning.named_images import (
     STANDARD_INPUT,
     NamedImage,
@@ -23,11 +21,16 @@ from a2cap.pipeline.captioning.named_images import (
 )
 from a2cap.pipeline.captioning.outputs.output import (
     CaptionOutput,
-    Origin,
     UnwritableError,
     identity,
 )
-from a2cap.pipeline.cli.caption_lines import OF_THE_IMAGE, CaptionLines, Printed, Tally, open_output
+from a2cap.pipeline.cli.caption_lines import OF_THE_IMAGE, CaptionLines, Tally
+from a2cap.pipeline.cli.caption_options import (
+    FigureOptions,
+    OutputOptions,
+    figure_options,
+    output_options,
+)
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.cli.options import FILE, PATH, require_existing
 from a2cap.pipeline.configuration import Config
@@ -35,8 +38,6 @@ from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.engine.progress import advance_after_each, track
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import captioner_name
-
-_LABEL = 30  # characters of a captioner's name beside a row of panels
 
 
 @click.command()
@@ -53,50 +54,8 @@ _LABEL = 30  # characters of a captioner's name beside a row of panels
     type=click.IntRange(min=1),
     help="Print the top N captions of each image with log-probabilities; raises --beam-size to N.",
 )
-@click.option(
-    "--output",
-    type=PATH,
-    help="Write the lines of --json into FILE.jsonl or FILE.parquet, image and caption into "
-    "FILE.csv, or, with the word sidecars, each caption into NAME.txt beside its image. Images "
-    "that have one are skipped.",
-)
-@click.option(
-    "--force", is_flag=True, help="With --output, caption all images again and replace the lines."
-)
-@click.option(
-    "--replace-foreign",
-    is_flag=True,
-    help="With --output, also replace texts and CSV files that a2 did not write, or that were "
-    "edited since.",
-)
-@click.option(
-    "--sidecar-suffix", metavar=".SUFFIX", help="Write sidecars NAME.SUFFIX in place of NAME.txt."
-)
-@click.option("--prefix", default="", help="Begin each caption with this text, its space included.")
-@click.option("--suffix", default="", help="End each caption with this text, its space included.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and image.")
-@click.option(
-    "--figure",
-    type=PATH,
-    help="Draw the attention of each token: FILE.png (.jpg, .webp, .pdf, .svg) for one image, "
-    "FILE.gif for an animation, or a folder for NAME.png of each image.",
-)
-@click.option(
-    "--figure-style",
-    type=click.Choice(get_args(Style)),
-    help="panels: original and aligned attention of each word (default); boxes: the region with "
-    "the most attention before alignment in blue, after it in red.",
-)
-@click.option(
-    "--figure-below",
-    type=PATH,
-    help="Draw this captioner's attention to the same caption in a second row, such as hard below "
-    "soft attention.",
-)
-@click.option(
-    "--layer", type=click.IntRange(min=1), help="Draw this decoder layer, not the mean over all."
-)
-@click.option("--head", type=click.IntRange(min=1), help="Draw this head of --layer, not the mean.")
+@output_options
+@figure_options
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -110,18 +69,8 @@ def caption(
     models: tuple[Path, ...],
     boxes: Path | None,
     beams: int | None,
-    output: Path | None,
-    force: bool,
-    replace_foreign: bool,
-    sidecar_suffix: str | None,
-    prefix: str,
-    suffix: str,
-    as_json: bool,
-    figure: Path | None,
-    figure_style: Style | None,
-    figure_below: Path | None,
-    layer: int | None,
-    head: int | None,
+    output: OutputOptions,
+    drawing: FigureOptions,
     batch_size: int,
     config: Config,
 ) -> None:
@@ -143,60 +92,49 @@ def caption(
       a2 caption holidays --output sidecars --prefix "a photo of sks, "
       a2 caption dog.jpg holidays --model artifacts/train-xe/0123456789ab --beams 3
     """
-    _require_companions(figure=figure, layer=layer, head=head)
-    _require_output(output, force=force, replace=replace_foreign, sidecars=sidecar_suffix)
-    _require_figure(figure, style=figure_style, below=figure_below, layer=layer)
     models = find_trainings(models)
     require_existing({"--model": models, "--boxes": [boxes]})
     # without standard input, as of some services, there are no lines
     named = named_images(images, () if sys.stdin is None else sys.stdin.buffer)
     # rejects a wrong path before a model is loaded
-    write = _figure_writer(
-        figure,
-        many=may_be_many(images),
-        layer=layer,
-        head=head,
-        style=figure_style or "panels",
-        below=_second_captioner(figure_below, boxes, config),
-        names=(_label(models), "" if figure_below is None else _label([figure_below])),
-    )
+    write = drawing.writer(models, boxes, config, many=may_be_many(images))
     config = _with_prompt(config, models)
-    lines = CaptionLines(captioner_name(models), beams, prefix, suffix, config)
-    tally = Tally(output)
-    with ExitStack() as files:
-        if output is None:
-            written: CaptionOutput = Printed(beams, as_json=as_json)
-        else:
-            written = open_output(
-                output,
-                Origin(lines.model, lines.settings),
-                force=force,
-                replace_foreign=replace_foreign,
-                sidecar_suffix=sidecar_suffix,
-            )
-            named = _missing(named, written, tally)
-        files.enter_context(written)
-        files.enter_context(read_lock(*models))
+    lines = CaptionLines(captioner_name(models), beams, output.prefix, output.suffix, config)
+    written, tally = output.open(lines), Tally(output.path)
+    if output.path is not None:
+        named = _missing(named, written, tally)
+    with written, read_lock(*models):
         # all images are counted before a captioner is loaded, unless their names are still to come
-        is_counted = output is not None and STANDARD_INPUT not in images
-        rest = iter(list(named) if is_counted else named)
-        if (first := next(rest, None)) is not None:
-            captioned = caption_files(
-                chain([first], rest),
-                models=models,
-                boxes=boxes,
-                decoding=config.evaluate,
-                runtime=config.runtime,
-                least_beams=beams or 1,
-                batch_size=batch_size,
-                attention=write is not None,
-            )
-            if output is not None:  # captions on standard output show the progress themselves
-                total = 1 + length_hint(rest) if is_counted else 0
-                bar = files.enter_context(track("caption", total=total, unit="images"))
-                captioned = advance_after_each(captioned, bar.advance)
-            _emit_all(captioned, lambda *image: written.write(*lines.of(*image)), write, tally)
-    tally.finish(has_figures=figure is not None)
+        is_counted = output.path is not None and STANDARD_INPUT not in images
+        captioned = _captioned(
+            list(named) if is_counted else named,
+            models=models,
+            boxes=boxes,
+            decoding=config.evaluate,
+            runtime=config.runtime,
+            least_beams=beams or 1,
+            batch_size=batch_size,
+            attention=write is not None,
+            # captions on standard output show the progress themselves
+            is_shown=output.path is not None,
+        )
+        _emit_all(captioned, lambda *image: written.write(*lines.of(*image)), write, tally)
+    tally.finish(has_figures=write is not None)
+
+
+def _captioned(
+    named: Iterable[NamedImage], *, is_shown: bool, **how: Any
+) -> Iterator[tuple[NamedImage, CaptionedImage | A2Error]]:
+    """Caption images, if there are any; how: of `caption_files`."""
+    total, rest = length_hint(named), iter(named)
+    if (first := next(rest, None)) is not None:
+        # loads the captioner, which is no time of an image
+        captioned = caption_files(chain([first], rest), **how)
+        if is_shown:
+            with track("caption", total=total, unit="images") as bar:
+                yield from advance_after_each(captioned, bar.advance)
+        else:
+            yield from captioned
 
 
 def _with_prompt(config: Config, models: Sequence[Path]) -> Config:
@@ -206,56 +144,6 @@ def _with_prompt(config: Config, models: Sequence[Path]) -> Config:
         return config
     decoding = config.evaluate.model_copy(update={"prompt": prompt})
     return config.model_copy(update={"evaluate": decoding})
-
-
-def _require_companions(*, figure: Path | None, layer: int | None, head: int | None) -> None:
-    """Raise UsageError if --layer or --head lacks the option that it needs."""
-    if (layer and not figure) or (head and not layer):
-        raise click.UsageError("--layer needs --figure, and --head needs --layer; add the option")
-
-
-def _require_output(
-    output: Path | None, *, force: bool, replace: bool, sidecars: str | None
-) -> None:
-    """Raise UsageError if an option of --output is set without it."""
-    options = {"--force": force, "--replace-foreign": replace, "--sidecar-suffix": sidecars}
-    if output is None and (used := [name for name, value in options.items() if value]):
-        raise click.UsageError(f"{used[0]} needs --output; add the option")
-
-
-def _require_figure(
-    figure: Path | None, *, style: str | None, below: Path | None, layer: int | None
-) -> None:
-    """Raise UsageError if --figure-style or --figure-below has no figure that it applies to."""
-    option = "--figure-style" if style else "--figure-below"
-    if not (style or below):
-        return
-    if figure is None:
-        raise click.UsageError(f"{option} needs --figure; add the option")
-    if figure.suffix.lower() == ANIMATED:
-        raise click.UsageError(
-            f"{option} does not apply to an animation: {str(figure)!r}; use .png"
-        )
-    if below and (layer or style == "boxes"):
-        other = "--layer" if layer else "--figure-style boxes"
-        raise click.UsageError(f"--figure-below draws panels of the mean: leave {other} out")
-
-
-def _second_captioner(
-    model: Path | None, boxes: Path | None, config: Config
-) -> Callable[[NamedImage, CaptionedImage], CaptionedImage] | None:
-    """Load the captioner of --figure-below."""
-    if model is None:
-        return None
-    models = find_trainings([model])
-    require_existing({"--figure-below": models})
-    return attention_by(models, boxes=boxes, decoding=config.evaluate, runtime=config.runtime)
-
-
-def _label(models: Sequence[Path]) -> str:
-    """Return the name of a captioner, or the end of its path, as the label of a row."""
-    name = captioner_name(models)
-    return name if len(name) <= _LABEL else f"…{name[-_LABEL:]}"
 
 
 def _emit_all(
@@ -303,31 +191,3 @@ def _missing(
         tally.foreign += state == "foreign"
         if state == "missing":
             yield image
-
-
-def _figure_writer(
-    figure: Path | None,
-    *,
-    many: bool,
-    layer: int | None,
-    head: int | None,
-    style: Style,
-    below: Callable[[NamedImage, CaptionedImage], CaptionedImage] | None,
-    names: tuple[str, str],
-) -> Callable[[NamedImage, CaptionedImage], Path] | None:
-    """Return the function that writes the figure of one image and returns its path, if asked."""
-    if figure is None:
-        return None
-    from a2cap.pipeline.captioning.attention_figure import FigurePaths, write_figure
-
-    paths = FigurePaths(figure, many=many)
-
-    def write(image: NamedImage, found: CaptionedImage) -> Path:
-        path = paths.for_image(image)
-        second = None if below is None else below(image, found)
-        write_figure(
-            path, image, found, layer=layer, head=head, style=style, below=second, names=names
-        )
-        return path
-
-    return write

@@ -19,12 +19,14 @@ from PIL import Image
 from a2cap.data.batches.collate import collate
 from a2cap.data.errors import InputError
 from a2cap.extract.image import read_image
+from a2cap.model.erasure import ErasureMeter
 from a2cap.pipeline.captioning import attention as caption_attention
 from a2cap.pipeline.captioning import caption_images as captioning
 from a2cap.pipeline.captioning.caption_images import (
     ImageCaptioner,
     caption_files,
 )
+from a2cap.pipeline.captioning.captioned_image import OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.cli.main import cli
@@ -404,13 +406,31 @@ def test_the_bundled_captioner_of_photographs_has_settings_of_its_own(settings, 
     assert is_sorted or not settings  # by consensus, not by probability
 
 
+def test_an_image_is_erased_as_its_attention_orders_its_regions():
+    captioner = ImageCaptioner(
+        [BUNDLED["scenes"].folder], decoding=CaptioningConfig(beam_size=1), runtime=CPU
+    )
+    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    image = OpenedImage(pixels)
+    [captioned] = captioner.caption_each([lambda: image], attention=True)
+    caption = captioned.beams[0].caption
+    attended = captioner.attend(image, caption)
+    np.testing.assert_allclose(attended.attention.original, captioned.attention.original, atol=1e-6)
+    meter = ErasureMeter(images=1)
+    captioner.erase(image, caption, meter)
+    orders = [erasure.order for erasure in meter.results()]
+    masked = [] if captioned.attention.keep is None else ["aligned", "evidence"]
+    assert orders == ["attention", *masked, "random"] if len(captioned.regions) > 1 else not orders
+    assert {erasure.words for erasure in meter.results()} <= {len(caption.split())}
+
+
 def test_more_beams_than_its_own_raise_those_of_the_bundled_captioner():
     how = {"decoding": CaptioningConfig(), "runtime": CPU}
     for least, beams in ((3, 20), (21, 21)):
         captioner = ImageCaptioner([BUNDLED["photos"].folder], **how, least_beams=least)
         extracted = captioner.extract(np.zeros((64, 64, 3), np.uint8))
         assert len(captioner.caption([extracted])[0].beams) == beams
-    assert message_of(captioner.require_words, "a zebrafish") == (
+    assert message_of(captioner._require_words, "a zebrafish") == (
         "the captioner has no word 'zebrafish' of 'a zebrafish'; name one whose vocabulary has "
         "the words of the caption"
     )

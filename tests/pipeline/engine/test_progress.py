@@ -15,6 +15,7 @@ from a2cap.pipeline.engine.progress import (
     advance_after_each,
     format_bytes,
     format_duration,
+    format_speed,
     track,
 )
 
@@ -87,6 +88,11 @@ def test_the_speed_is_shown_where_items_have_a_unit_also_without_a_total(clock, 
         "caption: 40 of 100, 2.5 images/s, 24 s left",
         "caption: 40, 2.5 images/s",
     ]
+
+
+def test_slow_work_has_a_speed_that_is_not_0():
+    speeds = [format_speed(speed, "images") for speed in (12, 0.1, 0.05, 0.001)]
+    assert speeds == ["12.0 images/s", "0.1 images/s", "3.0 images/min", "3.6 images/h"]
 
 
 def test_a_log_gets_a_line_at_most_every_15_seconds(clock, caplog):

@@ -38,6 +38,7 @@ def test_a_split_is_captioned_scored_and_shown_with_attention(
 ):
     words = ["evaluate", "-c", experiment.config_file, "--artifacts", artifacts, "--model", saved]
     settings = ["spice=false", "max_length=5", f"attention={attention}", "report_images=2"]
+    settings.append("erasure=2")
     words += [word for setting in settings for word in ("--set", f"evaluate.{setting}")]
     answer = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
@@ -57,6 +58,12 @@ def test_a_split_is_captioned_scored_and_shown_with_attention(
     assert 0 < rows[name].original.sum(axis=1).max() <= 1.01
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert '"grid":{"rows":' in page.replace(" ", "")
+    [attention, random] = content["erasure"]
+    assert [attention["order"], random["order"]] == ["attention", "random"]
+    assert attention["images"] == 2 and attention["words"] == random["words"] > 2
+    assert attention["comprehensiveness_low"] <= attention["comprehensiveness"]
+    assert attention["all_removed"] == random["all_removed"]
+    assert "Is the attention true?" in page and "deletion, nats over share removed" in page
     again = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
     assert again.exit_code == 0 and len(list((artifacts / "evaluate").glob("*/"))) == 1
 
@@ -69,6 +76,10 @@ def test_settings_of_the_other_kind_of_model_are_refused(experiment, saved, tmp_
     assert message_of(check, "evaluate.prompt=a", error=ConfigError) == (
         "evaluate.prompt is 'a', but captioners of a2 read no text; leave it out, or set "
         "evaluate.model"
+    )
+    assert message_of(check, "evaluate.erasure=3", error=ConfigError) == (
+        "evaluate.erasure is 3, but is measured of a model of transformers alone; leave it out, "
+        'and run "a2 analyze"'
     )
     both = (f"evaluate.model={saved}", f"evaluate.ensemble=[{tmp_path}]")
     assert message_of(check, *both, error=ConfigError) == (

@@ -13,11 +13,14 @@ transformers = pytest.importorskip("transformers", reason="needs a2cap[transform
 
 import a2cap  # noqa: E402
 from a2cap.data.errors import ConfigError, InputError  # noqa: E402
+from a2cap.model.erasure import ErasureMeter  # noqa: E402
+from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages  # noqa: E402
 from a2cap.pipeline.captioning.adapted.adapted_model import AdaptedModel  # noqa: E402
 from a2cap.pipeline.captioning.adapted.prompts import as_text, prompt_of  # noqa: E402
-from a2cap.pipeline.captioning.caption_images import open_captioner  # noqa: E402
+from a2cap.pipeline.captioning.caption_images import caption_files, open_captioner  # noqa: E402
 from a2cap.pipeline.captioning.captioned_image import OpenedImage  # noqa: E402
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig  # noqa: E402
+from a2cap.pipeline.captioning.named_images import NamedImage  # noqa: E402
 from a2cap.pipeline.cli.main import cli  # noqa: E402
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig  # noqa: E402
 from tests.data.messages import message_of  # noqa: E402
@@ -83,6 +86,83 @@ def test_captions_are_those_of_generate_and_another_prompt_is_another_setting(sa
     assert a2(images / "a.png", "--model", saved, *output).exit_code == 0
     again = a2(images / "a.png", "--model", saved, *output, "--prompt", "in the image")
     assert again.exit_code != 0 and "prompt=in the image" in again.stderr
+
+
+def test_given_captions_are_attended_to_and_erased_as_generated_ones(saved, images):
+    captioner = a2cap.load(saved, max_length=5)
+    generated = captioner(images / "a.png")
+    adapted = opened(saved, max_length=5)
+    image = OpenedImage(np.asarray(Image.open(images / "a.png").convert("RGB"))[:, :, ::-1])
+    found = adapted.attend(image, generated.caption)
+    np.testing.assert_allclose(found.attention.original, generated.attention.original, atol=1e-6)
+    np.testing.assert_array_equal(found.regions.boxes, generated.regions.boxes)
+    assert found.beams[0].caption == generated.caption
+    meter = ErasureMeter(images=1, sizes=3)
+    adapted.erase(image, generated.caption, meter)
+    adapted.erase(image, "w1", meter)  # the meter is full
+    [attention, random] = meter.results()
+    assert (attention.order, random.order) == ("attention", "random")
+    assert attention.words == len(generated.caption.split())
+    assert attention.all_removed == random.all_removed is not None
+    assert attention.comprehensiveness != random.comprehensiveness
+    assert message_of(adapted.attend, image, "a zebrafish", error=InputError) == (
+        "the tokenizer of LlavaForConditionalGeneration has no tokens for 'a zebrafish'; name a "
+        "captioner that has its words"
+    )
+
+
+def test_a_second_row_is_of_a_model_of_transformers_too(saved, images, tmp_path):
+    other = tmp_path / "git"
+    small = build("git")
+    small.model.save_pretrained(other)
+    small.processor.save_pretrained(other)
+    options = ("--model", saved, "--max-new-tokens", 3, "--figure", images / "two.png")
+    answer = a2(images / "a.png", *options, "--figure-below", other, "--prompt", "in the image")
+    assert answer.exit_code == 0, answer.stderr
+    assert (images / "two.png").is_file()
+    answer = a2(images / "a.png", *options, "--figure-below", "photos")
+    assert answer.exit_code != 0 and "the captioner has no word" in answer.stderr
+
+
+def test_images_of_as_many_tokens_are_captioned_together_and_come_in_their_order(tmp_path):
+    folder = tmp_path / "next"
+    small = build("llava_next")
+    small.model.save_pretrained(folder)
+    small.processor.save_pretrained(folder)
+    named = []
+    for number in range(13):
+        path = tmp_path / f"{number}.png"
+        Image.new("RGB", [(20, 20), (24, 72)][number % 2], (9 * number, 0, 0)).save(path)
+        named.append(NamedImage(path))
+    (tmp_path / "5.png").write_bytes(b"none")
+    batches, caption_each = [], AdaptedImages.caption_each
+
+    def spied(self, images, **how):
+        sizes = []
+        for read in images:
+            try:
+                sizes.append(read().pixels.shape[0])
+            except InputError:
+                sizes.append(0)
+        batches.append(sizes)
+        return caption_each(self, images, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AdaptedImages, "caption_each", spied)
+        how = {"boxes": None, "runtime": CPU, "decoding": CaptioningConfig(max_length=3)}
+        captioned = list(caption_files(named, models=[folder], batch_size=2, **how))
+    assert [image for image, _ in captioned] == named
+    # the first early, then windows of four batches, those of most tokens first
+    assert batches[:2] == [[20], [72, 20]]
+    assert batches[2:] == [[72, 72], [72, 20], [20, 20], [20, 0], [72, 20]]
+    alone = opened(folder, max_length=3)
+    for image, answer in captioned:
+        if image.path.name == "5.png":
+            assert isinstance(answer, InputError)
+            continue
+        pixels = np.asarray(Image.open(image.path))[:, :, ::-1]
+        [single] = alone.caption_each([lambda pixels=pixels: OpenedImage(pixels)])
+        assert single.beams[0].caption == answer.beams[0].caption
 
 
 def test_beams_are_those_that_are_asked_for(saved, images):
