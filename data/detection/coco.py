@@ -69,11 +69,7 @@ def read_coco(
     if ids is not None:
         entries = {identity: entry for identity, entry in entries.items() if identity in ids}
     files = resolve_files({of: entry.image.file for of, entry in entries.items()}, images)
-    reasons = {
-        identity: f"no file {entry.image.file!r}"
-        for identity, entry in entries.items()
-        if identity not in files
-    }
+    reasons = {of: f"no file {e.image.file!r}" for of, e in entries.items() if of not in files}
     # an image with a bad box too: without the box, its object would be learnt as background
     reasons |= {
         item.image_id: item.reason

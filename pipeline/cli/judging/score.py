@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from a2cap.data.annotations.layouts import LAYOUTS
-from a2cap.data.tokenizers import TOKENIZERS, Tokenizer
+from a2cap.data.tokenizers import TOKENIZERS
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import FILE, FOLDER, force_option, require_existing
 from a2cap.pipeline.cli.print_scores import has_spice, print_differences, print_summary, print_table
@@ -20,7 +21,7 @@ from a2cap.pipeline.evaluation.score_captions import (
     write_per_image,
 )
 from a2cap.pipeline.evaluation.score_table import FORMS, ScoreTable
-from a2cap.pipeline.metrics.cider import IDFS, Idf
+from a2cap.pipeline.metrics.cider import IDFS
 from a2cap.pipeline.metrics.metric_table import metric_name, needs_java
 from a2cap.pipeline.report.report import Evaluation
 
@@ -41,6 +42,7 @@ from a2cap.pipeline.report.report import Evaluation
 )
 @click.option(
     "--most-references",
+    "most",
     type=click.IntRange(1),
     help="Compare with the first ones of each image by id: 5 in COCO's evaluations, or all.",
 )
@@ -80,23 +82,16 @@ from a2cap.pipeline.report.report import Evaluation
 def score(
     captions: tuple[Path, ...],
     references: Path | None,
-    caption_column: str | None,
-    reference_columns: tuple[str, ...],
-    most_references: int | None,
     compare: Path | None,
     per_image: Path | None,
     output: Path | None,
     images: Path | None,
-    allow_missing: bool,
     spice: bool,
     metrics: tuple[str, ...],
-    tokenizer: Tokenizer | None,
-    idf: Idf,
-    word_groups: Path | None,
-    scenes: Path | None,
     as_json: bool,
     form: str | None,
     force: bool,
+    **options: Any,
 ) -> None:
     """Score captions against references.
 
@@ -120,34 +115,21 @@ def score(
     if images and output is None:
         raise click.UsageError("--images belongs to --output; name a folder, or leave it out")
     named = {"--references": references, "--compare": compare}
-    options = {name: [path] for name, path in named.items() if path}
-    require_existing({"CAPTIONS": captions, **options})
+    files = {name: [path] for name, path in named.items() if path}
+    require_existing({"CAPTIONS": captions, **files})
     metrics = tuple(map(metric_name, metrics))
     spice = spice or needs_java(metrics)
+    options |= {"references": references, "metrics": metrics, "spice": spice}
     if output is not None:
         require_unscored(output, force=force)
 
-    def files(path: Path) -> ScoredFiles:
-        return ScoredFiles(
-            path,
-            references,
-            allow_missing,
-            spice,
-            word_groups,
-            scenes,
-            tokenizer,
-            idf,
-            most_references,
-            metrics,
-            caption_column,
-            reference_columns,
-        )
-
-    evaluations = {name: files(path).score() for name, path in _names(captions).items()}
+    evaluations = {
+        name: ScoredFiles(path, **options).score() for name, path in _names(captions).items()
+    }
     first = next(iter(evaluations.values()))
     _print(evaluations, "json" if as_json else form)
     if compare is not None:
-        rows = compare_scores(files(compare).score().scores, first.scores)
+        rows = compare_scores(ScoredFiles(compare, **options).score().scores, first.scores)
         print_differences((f"A {compare.name}", f"B {captions[0].name}"), rows)
     if per_image is not None:
         write_per_image(per_image, first)
