@@ -12,6 +12,7 @@ from typing import Any, Literal
 from a2cap.data.annotations import carriers
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.annotations.record import (
+    NAME_CAPTION,
     Fields,
     RawImage,
     Reading,
@@ -218,7 +219,7 @@ def _table_images(table: Table, reading: Reading) -> Iterator[RawImage]:
     if not captions:
         raise InputError(
             f"no column of captions in {table.name!r}, it has {', '.join(table.columns)}; "
-            "name it as data.fields.caption"
+            f"{NAME_CAPTION}"
         )
     for row, values in table.rows([*table.naming, *captions, *table.first_of(fields.split)]):
         with reading.skipping(f"row {row} in {table.name}") as position:

@@ -37,6 +37,7 @@ _ANSWERS = ("gpt", "assistant", "model", "bot")
 _LONGEST_NAME = 1000
 _IMAGE_TOKEN = re.compile(r"</?(?:image|img|ImageHere)>")
 
+NAME_CAPTION = "name it as data.fields.caption, of a2 score as --caption-column"
 Value = TypeVar("Value")
 Skip = Callable[[str, str], None]
 """Called with the position of a bad item, such as 'images[3]', and the reason."""
@@ -211,7 +212,8 @@ def _file(values: Mapping[str, Any], fields: Fields) -> tuple[str, Key]:
 
 def _no_field(what: str, values: Mapping[str, object]) -> str:
     keys = ", ".join(f"{key!r:.30}" for key in list(values)[:8])
-    return f"no field of the {what} among {keys or 'no fields'}; name it as data.fields.{what}"
+    remedy = NAME_CAPTION if what == "caption" else "name it as data.fields.image"
+    return f"no field of the {what} among {keys or 'no fields'}; {remedy}"
 
 
 def _answer(messages: object, field: str, turn: int) -> str:

@@ -57,7 +57,7 @@ def test_files_of_any_form_and_a_single_caption_are_scored(tmp_path):
             [{"image_id": 1}],
             GROUPS,
             "item 0 of captions: no field of the caption among 'image_id'; name it as "
-            "data.fields.caption; fix or remove it",
+            "data.fields.caption, of a2 score as --caption-column; fix or remove it",
         ),
         ({1: ["a", "b"]}, {1: ["c"]}, "caption of image 1 is not a text: ['a', 'b']; give a text"),
         (

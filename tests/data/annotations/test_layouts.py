@@ -5,12 +5,14 @@ import pytest
 from a2cap.data.annotations.caption import Caption
 from a2cap.data.annotations.layouts import GIVE_LAYOUT
 from a2cap.data.annotations.read import AnnotatedImage, Annotations, read_annotations
+from a2cap.data.annotations.record import NAME_CAPTION
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons
 from tests.data.messages import message_of, written
 
-FIELDS = "no field of the {} among {}; name it as data.fields.{}"
-NO_IMAGE = FIELDS.format("image", "'cocoid', 'filepath', 'split', 'sentences'", "image")
-NO_CAPTION = FIELDS.format("caption", "'cocoid', 'filepath', 'filename', 'split'", "caption")
+FIELDS = "no field of the {} among {}; {}"
+NAME_IMAGE = "name it as data.fields.image"
+NO_IMAGE = FIELDS.format("image", "'cocoid', 'filepath', 'split', 'sentences'", NAME_IMAGE)
+NO_CAPTION = FIELDS.format("caption", "'cocoid', 'filepath', 'filename', 'split'", NAME_CAPTION)
 OUTSIDE = "image path leaves the image folder: '../../etc/passwd'; give it without '..'"
 SHARED = "{!r} has the same id as {!r}; rename one"
 BY_FOLDER = ", or set data.ids=path, which tells them apart by folder"
@@ -269,7 +271,7 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
     assert reasons(read) == [
         ("line 2", f"{invalid}; fix the file or copy it again"),
         ("line 3", "'captions' is neither a text nor a list of texts: 3"),
-        ("line 5", FIELDS.format("image", "'captions', 'split'", "image")),
+        ("line 5", FIELDS.format("image", "'captions', 'split'", NAME_IMAGE)),
         ("line 6", "not a JSON object"),
         ("d", "no split"),
     ]
@@ -336,7 +338,7 @@ LINES = "JSON Lines of records"
             '{"image": "a.jpg", "label": "a dog", "split": "train"}\n{"image": "b.jpg"}',
             LINES,
             "2 of 2 items skipped for one reason, first 'line 1': no field of the caption among "
-            "'image', 'label', 'split'; name it as data.fields.caption; fix them",
+            f"'image', 'label', 'split'; {NAME_CAPTION}; fix them",
         ),
     ],
 )

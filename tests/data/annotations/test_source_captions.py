@@ -7,6 +7,7 @@ import pytest
 
 from a2cap.data.annotations.layouts import require_annotations
 from a2cap.data.annotations.read import read_annotations
+from a2cap.data.annotations.record import NAME_CAPTION
 from a2cap.data.sources.open_source import open_source
 from tests.data.annotations.documents import reasons
 from tests.data.messages import message_of
@@ -93,7 +94,7 @@ def test_sources_without_captions_are_errors(memory, tmp_path):
     path = tmp_path / "a.parquet"
     write_parquet(path, image=[b""])
     assert message_of(lambda: read_annotations(path)) == (
-        f"no column of captions in {str(path)!r}, it has image; name it as data.fields.caption"
+        f"no column of captions in {str(path)!r}, it has image; {NAME_CAPTION}"
     )
     memory.pipe("/lists/images.txt", b"a.jpg\n")
     assert message_of(lambda: read_annotations(Path("memory://lists/images.txt"))) == (

@@ -113,7 +113,7 @@ def test_gzipped_files_are_read(tmp_path):
         (
             [{"image_id": 1, "caption": "a"}, {"image_id": 2}],
             "entry 2 of {path}: no field of the caption among 'image_id'; name it as "
-            "data.fields.caption; fix or remove it",
+            "data.fields.caption, of a2 score as --caption-column; fix or remove it",
         ),
         (
             [{"image_id": 1, "caption": "a"}, {"caption": "b"}],

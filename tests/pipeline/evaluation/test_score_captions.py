@@ -184,7 +184,7 @@ def test_captions_without_references_beside_them_are_rejected(a2_evaluate, tmp_p
     assert answer.stderr == (
         f"a2: no usable image in {str(path)!r}, read as a JSON list of records: 1 of 1 items "
         "skipped for one reason, first 'entry 1': no field of the caption among 'image_id', "
-        "'caption'; name it as data.fields.caption; fix them\n"
+        "'caption'; name it as data.fields.caption, of a2 score as --caption-column; fix them\n"
     )
 
 
