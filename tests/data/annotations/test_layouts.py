@@ -1,4 +1,5 @@
 import gzip
+import json
 
 import pytest
 
@@ -6,8 +7,10 @@ from a2cap.data.annotations.caption import Caption
 from a2cap.data.annotations.layouts import GIVE_LAYOUT
 from a2cap.data.annotations.read import AnnotatedImage, Annotations, read_annotations
 from a2cap.data.annotations.record import NAME_CAPTION
+from a2cap.data.data_config import FieldNames
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons
 from tests.data.messages import message_of, written
+from tests.experiments import a2
 
 FIELDS = "no field of the {} among {}; {}"
 NAME_IMAGE = "name it as data.fields.image"
@@ -137,6 +140,12 @@ def test_a_split_list_whose_numbers_fit_two_images_is_rejected(tmp_path):
 
 UNKNOWN = "caption of an unknown image: 5"
 SPELLINGS = ["x/a.jpg", "./x/a.jpg", "x\\a.jpg", " x/a.jpg"]
+CHAT = [
+    {"from": "human", "value": "<image>\nWhat is it?"},
+    {"from": "gpt", "value": "<image> A dog."},
+    {"role": "user", "content": "And there?"},
+    {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]},
+]
 COCO_IMAGES: list[object] = [
     {"id": 42, "file_name": "000000000042.jpg"},
     {"id": 7, "file_name": "a/b.jpg"},
@@ -275,6 +284,30 @@ def test_bad_lines_of_a_jsonl_are_skipped_by_number(tmp_path):
         ("line 6", "not a JSON object"),
         ("d", "no split"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("record", "names", "caption"),
+    [
+        (
+            {"image": "b.jpg", "title": "no", "photo": "a.jpg", "said": "A dog.", "part": "val"},
+            {"image": "photo", "caption": "said", "split": "part"},
+            "A dog.",
+        ),
+        ({"image": "a.jpg", "set": "val", "conversations": CHAT}, {"turn": 2}, "A cat."),
+        ({"image": "a.jpg", "set_name": "val", "messages": CHAT}, {}, "A dog."),
+    ],
+)
+def test_fields_and_turns_may_have_other_names(tmp_path, record, names, caption):
+    path = written(tmp_path, [record])
+    (image,) = read_annotations(path, fields=FieldNames(**names)).images
+    assert (image.image_id, image.split) == ("a", "val")
+    assert [text.raw for text in image.captions] == [caption]
+    options = {"image": "--image-field", "caption": "--caption-field", "turn": "--turn"}
+    words = [word for name in names.keys() & options for word in (options[name], names[name])]
+    answer = a2("annotations", path, "--output", tmp_path / "x.jsonl", *words)
+    assert answer.exit_code == 0
+    assert json.loads((tmp_path / "x.jsonl").read_text())["captions"] == [caption]
 
 
 @pytest.mark.parametrize(
