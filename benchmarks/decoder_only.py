@@ -117,7 +117,7 @@ class World:
         count = extent.train + extent.test
         scenes = [make_scene(index, seed=0, side=extent.side) for index in range(count)]
         pixels = torch.from_numpy(np.stack([draw(scene) for scene in scenes]))
-        texts = sorted({word.text for one in scenes for text in one.captions for word in text})
+        texts = sorted({word.text for scene in scenes for text in scene.captions for word in text})
         words = {text: number for number, text in enumerate(texts, start=IMAGE + 1)}
         return cls(scenes, pixels.permute(0, 3, 1, 2) / 127.5 - 1, words, extent)
 
@@ -152,14 +152,14 @@ class World:
 def accepted(model: Any, batch: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the arguments that a class reads."""
     is_llava = model.config.model_type == "llava"
-    return {name: one for name, one in batch.items() if not (is_llava and "type" in name)}
+    return {name: value for name, value in batch.items() if not (is_llava and "type" in name)}
 
 
 def train(model: Any, world: World, updates: int, *, seed: int, alignment: AlignmentConfig) -> None:
     """Train the parameters that need a gradient; masks and all others by an optimiser each."""
     layers = adapt_layers(model, alignment)
     sides = [list(mask_parameters(model)), list(caption_parameters(model))]
-    sides = [[one for one in side if one.requires_grad] for side in sides]
+    sides = [[p for p in side if p.requires_grad] for side in sides]
     optimisers = [torch.optim.Adam(side, lr=RATE, fused=True) for side in sides if side]
     model.train()
     for step, batch in enumerate(world.training(updates, seed)):
@@ -228,7 +228,7 @@ def run_trial(name: str, seed: int, world: World) -> dict[str, dict[str, float]]
     began = time.perf_counter()
     train(start, world, extent.updates, seed=seed, alignment=none)
     spent = time.perf_counter() - began
-    found = {}
+    measures = {}
     for way in CONTINUED:
         model, alignment = copy.deepcopy(start), none if way == "none" else gate
         torch.manual_seed(seed)
@@ -238,8 +238,8 @@ def run_trial(name: str, seed: int, world: World) -> dict[str, dict[str, float]]
         began = time.perf_counter()
         train(model, world, extent.continued, seed=seed, alignment=alignment)
         seconds = {"seconds before": spent, "seconds": time.perf_counter() - began}
-        found[way] = {**measure(model, world, alignment), **seconds}
-    return found
+        measures[way] = {**measure(model, world, alignment), **seconds}
+    return measures
 
 
 def trials(extent: Extent) -> list[tuple[str, int]]:
@@ -255,17 +255,17 @@ def table(results: Mapping[str, Any]) -> list[list[str]]:
         by_seed = {int(key.split()[-1]): results["trials"][key] for key in keys}
         if not by_seed:
             continue
-        plain = {seed: one["none"]["all/attention"] for seed, one in by_seed.items()}
+        plain = {seed: w["none"]["all/attention"] for seed, w in by_seed.items()}
         cells = []
         for measure_name in MEASURES:
             label = f"all/{measure_name}"
-            values = {s: one[way][label] for s, one in by_seed.items() if label in one[way]}
+            values = {s: w[way][label] for s, w in by_seed.items() if label in w[way]}
             cells.append(str(t_interval(list(values.values()))) if values else "–")
             if way != "none" and measure_name != "evidence":
                 cells.append(str(paired_difference(values, plain)))
             elif measure_name != "evidence":
                 cells.append("–")
-        losses = t_interval([one[way]["loss"] for one in by_seed.values()])
+        losses = t_interval([w[way]["loss"] for w in by_seed.values()])
         rows.append([f"{name}, {way}", str(len(by_seed)), *cells, str(losses)])
     return rows
 
