@@ -70,6 +70,8 @@ status and other metrics are quick."""
 SCORING = "pipeline/metrics/all_metrics"
 MOST_SINGLE = 25
 """Modules that one module of their own folder alone imports; lower it, do not raise it."""
+EMPTY_NAMES = {"found": 34, "one": 42}
+"""Name of a variable that does not say what it holds -> its most assignments in the source."""
 
 
 def box_of(module):
@@ -167,6 +169,16 @@ def imports_in_functions():
     return counts
 
 
+def assignments(tree, name):
+    """Return the lines that assign to a name: variables, parameters and loops."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name)
+        or (isinstance(node, ast.arg) and node.arg == name)
+    ]
+
+
 def single_importers(graph):
     """Return the modules that a single module imports, one of the same folder.
 
@@ -240,6 +252,16 @@ def test_the_source_has_no(faults):
 def test_few_imports_are_inside_functions():
     counts = imports_in_functions()
     assert sum(counts.values()) <= MOST_IN_FUNCTIONS, counts
+
+
+@pytest.mark.parametrize("name", EMPTY_NAMES)
+def test_variables_are_named_for_their_content(name):
+    paths = [*SOURCE, *(ROOT / "benchmarks").rglob("*.py")]
+    lines = {named(path): assignments(tree(path), name) for path in paths}
+    empty = {module: at for module, at in lines.items() if at}
+    assert sum(map(len, empty.values())) <= EMPTY_NAMES[name], empty
+    example = ast.parse(f"def f({name}):\n    {name} = [1 for {name} in x]\n    y.{name} = {name}")
+    assert assignments(example, name) == [1, 2, 2]
 
 
 def test_few_modules_are_private_sections_of_another_one():
