@@ -124,7 +124,7 @@ def resolve_files(
     """
     names = Counter(PurePosixPath(file).name for file in files.values())
     scan = cache(find_images)  # once, and only if a name is not found
-    found = {}
+    by_id = {}
     for identity, file in files.items():
         base = PurePosixPath(file).name
         # a last part that two images share would give both the same file
@@ -134,8 +134,8 @@ def resolve_files(
         path = next((path for path in paths if os.path.isfile(path)), None)  # noqa: PTH113
         path = path or scan(folder, rule).get(identity)
         if path:
-            found[identity] = path
-    return found
+            by_id[identity] = path
+    return by_id
 
 
 def list_images(folder: Path) -> list[Path]:

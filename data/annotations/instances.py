@@ -112,11 +112,11 @@ def read_instances(path: Path) -> dict[str, Instances]:
         return [x, y, x + width, y + height], name, class_id, score
 
     instances = {}
-    found, bad = read_annotated(path, document, image=_stated_size, box=read_box)
+    entries, bad = read_annotated(path, document, image=_stated_size, box=read_box)
     problems = {item.image_id: item.reason for item in bad}
-    for position in problems.keys() - found.keys():
+    for position in problems.keys() - entries.keys():
         logger.warning("skipped %s of %r: %s", position, str(path), problems[position])
-    for identity, entry in found.items():
+    for identity, entry in entries.items():
         # a box with a duplicate id still has a fixed position
         rows = [row for _, row in sorted(entry.boxes, key=lambda box: (box[0], box[1][0]))]
         instances[identity] = Instances(
@@ -127,7 +127,7 @@ def read_instances(path: Path) -> dict[str, Instances]:
             np.array([row[2] for row in rows], dtype=np.int32),
             np.array([row[3] for row in rows], dtype=np.float32),
         )
-    sized = ((name, one.boxes, one.size) for name, one in instances.items() if one.size)
+    sized = ((name, boxes.boxes, boxes.size) for name, boxes in instances.items() if boxes.size)
     require_convention(sized, path)
     return instances
 
@@ -163,8 +163,8 @@ def read_annotated(
     InputError if too many images or boxes are bad.
     """
     items, annotations = list_member(document, "images"), list_member(document, "annotations")
-    found: dict[str, Annotated[ImageEntry, BoxEntry]]
-    found, owners, bad_images = _read_images(items, image)
+    entries: dict[str, Annotated[ImageEntry, BoxEntry]]
+    entries, owners, bad_images = _read_images(items, image)
     bad_boxes = []
     for index, item in enumerate(annotations):
         position = owner = f"annotations[{index}]"
@@ -174,26 +174,26 @@ def read_annotated(
                 owners[number] = position  # an unknown image is listed once
                 raise BadItem(f"box of an unknown image: {number!r:.40}")
             owner = owners[number]
-            if owner not in found:
+            if owner not in entries:
                 continue
             order = integer_member(item, "id")
             x, y, width, height = pixel_numbers(list_member(item, "bbox"), "'bbox'")
             entry = box(cast("dict[str, object]", item), (x, y, width, height))
             if entry is not None:
-                found[owner].boxes.append((order, entry))
+                entries[owner].boxes.append((order, entry))
         except BadItem as error:
             reason = str(error) if owner == position else f"{position}: {error}"
             bad_boxes.append(SkippedItem(owner, reason))
     check_skip_limit(bad_images, len(items), f"images of {str(path)!r}")
     check_skip_limit(bad_boxes, len(annotations), f"boxes of {str(path)!r}")
-    return found, [*bad_boxes, *bad_images]
+    return entries, [*bad_boxes, *bad_images]
 
 
 def _read_images(
     items: Sequence[object], image: Callable[[object], ImageEntry]
 ) -> tuple[dict[str, Annotated[ImageEntry, BoxEntry]], dict[int | str, str], list[SkippedItem]]:
     """Return the images by image id, the image id or position of each `id`, and the bad images."""
-    found: dict[str, Annotated[ImageEntry, BoxEntry]] = {}
+    entries: dict[str, Annotated[ImageEntry, BoxEntry]] = {}
     owners: dict[int | str, str] = {}
     bad: dict[str, str] = {}
     for index, item in enumerate(items):
@@ -203,9 +203,9 @@ def _read_images(
             number = key_member(item, "id")
         try:
             owner = image_id(text_member(item, "file_name"))
-            if owner in found:
+            if owner in entries:
                 raise BadItem(f"duplicate image {owner!r}")
-            found[owner] = Annotated(image(item))
+            entries[owner] = Annotated(image(item))
             key = key_member(item, "id")
             if key in owners:
                 bad[owners[key]] = f"{position}: duplicate id {key!r}"
@@ -214,12 +214,12 @@ def _read_images(
             bad[owner] = str(error) if owner == position else f"{position}: {error}"
         if number is not None:
             owners.setdefault(number, owner)
-    return found, owners, [SkippedItem(owner, reason) for owner, reason in bad.items()]
+    return entries, owners, [SkippedItem(owner, reason) for owner, reason in bad.items()]
 
 
 def _stated_size(item: object) -> tuple[int, int] | None:
-    found = [item.get(key) if isinstance(item, dict) else None for key in ("width", "height")]
-    width, height = (side if isinstance(side, int) else 0 for side in found)
+    stated = [item.get(key) if isinstance(item, dict) else None for key in ("width", "height")]
+    width, height = (side if isinstance(side, int) else 0 for side in stated)
     return (width, height) if width > 0 and height > 0 else None
 
 

@@ -141,10 +141,10 @@ def _layout(header: bytes) -> tuple[tuple[str, np.dtype[Any], tuple[int, ...], i
 def check_record(value: bytes | bytearray | memoryview, image_id: str) -> None:
     """Raise StoreError, naming the image, unless a record matches its checksum."""
     body, checksum = memoryview(value)[:-CHECKSUM_SIZE], bytes(value[-CHECKSUM_SIZE:])
-    found = xxh3_64_digest(body)
-    if found != checksum:
+    actual = xxh3_64_digest(body)
+    if actual != checksum:
         raise StoreError(
-            f"record of image {image_id!r} is damaged: checksum {found.hex()}, "
+            f"record of image {image_id!r} is damaged: checksum {actual.hex()}, "
             f'expected {checksum.hex()}; run "a2 extract --force"'
         )
 

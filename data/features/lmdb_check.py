@@ -47,10 +47,10 @@ def find_damage(path: Path) -> str | None:
             tree = _read_tree(file)
             if tree is None or tree.root == _NO_PAGE:
                 return None
-            found = sum(1 for _ in _values(file, tree, tree.root, tree.depth))
+            count = sum(1 for _ in _values(file, tree, tree.root, tree.depth))
         except (_DamageError, struct.error) as error:
             return str(error)
-    return None if found == tree.entries else f"it holds {found} of {tree.entries} records"
+    return None if count == tree.entries else f"it holds {count} of {tree.entries} records"
 
 
 def _read_tree(file: FileIO) -> _Tree | None:

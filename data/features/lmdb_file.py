@@ -62,7 +62,7 @@ class LmdbFile:
 
     def __iter__(self) -> Iterator[bytes]:
         # a list, because an iterator over the cursor would hold its transaction open
-        keys = self._read(lambda one: [bytes(key) for key in one.cursor().iternext(values=False)])
+        keys = self._read(lambda txn: [bytes(key) for key in txn.cursor().iternext(values=False)])
         return iter(keys)
 
     def close(self) -> None:

@@ -85,10 +85,10 @@ class FeatureStore:
 
     def _keys(self, number: int) -> Iterator[bytes]:
         """Return the keys of a data file, and close a shard unless it is being read."""
-        found = iter(self._files[number])
+        keys = iter(self._files[number])
         if self.facts.shards and number not in self._open:
             self._files[number].close()
-        return found
+        return keys
 
     def shard_of(self, image_id: str) -> int:
         """Return the number of the shard that contains an image; 0 in a store without shards."""
@@ -116,10 +116,10 @@ class FeatureStore:
     def verify(self, data: bool = False) -> list[str]:
         """Return the problems found; with `data`, read every byte."""
         try:
-            found = problems(self.path, digests=data)
+            lines = problems(self.path, digests=data)
         except A2Error as error:
             return [str(error)]
-        return [f"{problem}; {REMEDY}" for problem in found]
+        return [f"{problem}; {REMEDY}" for problem in lines]
 
     @cached_property
     def _index(self) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
@@ -145,13 +145,13 @@ class FeatureStore:
     def _candidates(self, key: bytes) -> list[LmdbFile]:
         """Return the data files that may contain a key; close those not used for longest."""
         with self._lock:
-            found = list(self._shards(key))
-            for number in found:
+            numbers = list(self._shards(key))
+            for number in numbers:
                 self._open[number] = None
                 self._open.move_to_end(number)
                 if len(self._open) > _OPEN_SHARDS:
                     self._files[self._open.popitem(last=False)[0]].close()
-            return [self._files[number] for number in found]
+            return [self._files[number] for number in numbers]
 
 
 def _hash(key: bytes) -> int:
@@ -170,8 +170,8 @@ def seal_shards(store: Path, count: int) -> StoreFacts:
             f"{len(missing)} of {len(names)} shards of {str(store)!r} are missing: "
             f'{sample_ids(missing)}; run "a2 extract" again'
         )
-    found = {name: facts_of(read_store_manifest(store / name), store / name) for name in names}
-    used = {name: facts for name, facts in found.items() if facts.count} or found
+    sealed = {name: facts_of(read_store_manifest(store / name), store / name) for name in names}
+    used = {name: facts for name, facts in sealed.items() if facts.count} or sealed
     shapes = {(facts.feature_width, facts.dtype): name for name, facts in used.items()}
     if len(shapes) > 1:
         (((width, dtype), first), ((other_width, other_dtype), second)) = list(shapes.items())[:2]
@@ -181,10 +181,10 @@ def seal_shards(store: Path, count: int) -> StoreFacts:
         )
     ((width, dtype),) = shapes
     facts = StoreFacts(
-        count=sum(one.count for one in found.values()),
+        count=sum(f.count for f in sealed.values()),
         feature_width=width,
         dtype=dtype,
-        digest=joint_digest(one.digest for one in found.values()),
+        digest=joint_digest(f.digest for f in sealed.values()),
         shards=count,
     )
     seal(store, names, facts=facts.model_dump(mode="json"))

@@ -73,10 +73,10 @@ def recording(columns: Tensor | None = None) -> Iterator[Recorded]:
 
     columns: of `Recorded`.
     """
-    found = Recorded(columns)
-    token = _recorded.set(found)
+    recorded = Recorded(columns)
+    token = _recorded.set(recorded)
     try:
-        yield found
+        yield recorded
     finally:
         _recorded.reset(token)
 
@@ -132,14 +132,14 @@ class AdaptedAttention(nn.Module):
         queries: tokens that a self-attention read in this call; None in a cross-attention, whose
         keys are there from the first call. is_of_image: True if it has the image's columns alone.
         """
-        found = _recorded.get()
-        if found is None:
+        recorded = _recorded.get()
+        if recorded is None:
             return
-        if self.reads_prompt and found.columns is not None and not is_of_image:
+        if self.reads_prompt and recorded.columns is not None and not is_of_image:
             read = attention.original.shape[-1] if queries is None else queries
-            attention = found.of_columns(self.layer, attention, read)
-        found.layers.setdefault(self.layer, []).append(attention)
-        found.region_mask = found.region_mask if region_mask is None else region_mask
+            attention = recorded.of_columns(self.layer, attention, read)
+        recorded.layers.setdefault(self.layer, []).append(attention)
+        recorded.region_mask = recorded.region_mask if region_mask is None else region_mask
 
     @contextmanager
     def running(self) -> Iterator[DecoderPass]:
@@ -187,8 +187,8 @@ class AdaptedAttention(nn.Module):
         assert self.alignment is not None
         held = None if inputs.cache is None else vars(inputs.cache).setdefault("a2_mask_keys", {})
         if held is not None and inputs.is_cached and self.layer in held:
-            found: Tensor = held[self.layer]
-            return found
+            keys: Tensor = held[self.layer]
+            return keys
         # the loss of the perturbed pass must not reach an encoder outside of the pass
         regions = inputs.regions.detach() if now.perturbed else inputs.regions
         projected = self.alignment.mask_network.project(regions)

@@ -118,9 +118,9 @@ def _uses_interface(module: nn.Module) -> bool:
 
 def _cores(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the modules that project queries and keys, mask networks left out."""
-    for one in module.modules():
-        if not isinstance(one, BilinearMask) and projections(one):
-            yield one
+    for part in module.modules():
+        if not isinstance(part, BilinearMask) and projections(part):
+            yield part
 
 
 def _check(attention: nn.Module) -> None:

@@ -48,7 +48,7 @@ def adapted_losses(
             # the image is encoded once; only the decoder runs twice
             batch = {**batch, "encoder_outputs": BaseModelOutput(encoded.detach())}
         perturbed, _, _ = _score(model, layers, batch, targets, step=step, perturbed=True)
-        queries = max(one.original.shape[2] for one in perturbed.attention if one.keep is not None)
+        queries = max(a.original.shape[2] for a in perturbed.attention if a.keep is not None)
         if layers.words:  # the queries are a Q-Former's, not the tokens
             is_query = is_token.new_ones(len(is_token), 1, queries)
         else:  # the tokens after the image, GIT's last token of the image among them

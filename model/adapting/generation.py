@@ -204,9 +204,9 @@ def _special_ids(model: Any, *names: str) -> set[int]:
     """Return ids of special tokens, such as `eos_token_id`, from all configs of a model."""
     configs: list[Any] = [model.generation_config, model.config]
     configs.append(model.config.get_text_config(decoder=True))
-    found = [getattr(config, name, None) for config in configs for name in names]
-    lists = [one if isinstance(one, list | tuple) else [one] for one in found]
-    return {token for one in lists for token in one if token is not None}
+    values = [getattr(config, name, None) for config in configs for name in names]
+    lists = [v if isinstance(v, list | tuple) else [v] for v in values]
+    return {token for ids in lists for token in ids if token is not None}
 
 
 def _cut(
@@ -252,13 +252,11 @@ class _Trace:
         if self.layers.words:
             # the words attend to the Q-Former's outputs, and these to the image
             share = self._share_of_queries(step, row)
-            return calls[0].each(lambda one: torch.einsum("q,hqr->hr", share, one[self.image]))
-        return calls[step].each(
-            lambda one: one[row, :, -1, : self.count if one.shape[-1] > 1 else None]
-        )
+            return calls[0].each(lambda w: torch.einsum("q,hqr->hr", share, w[self.image]))
+        return calls[step].each(lambda w: w[row, :, -1, : self.count if w.shape[-1] > 1 else None])
 
     def _share_of_queries(self, step: int, row: int) -> Tensor:
         """Return the attention of a token to the Q-Former's outputs, (queries,), of sum 1."""
-        of_layers = [self.recorded.layers[one][step].used[row, :, -1] for one in self.layers.words]
+        of_layers = [self.recorded.layers[n][step].used[row, :, -1] for n in self.layers.words]
         share = torch.stack(of_layers)[..., : self.count].mean(dim=(0, 1))
         return share / share.sum()

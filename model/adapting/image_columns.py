@@ -80,7 +80,7 @@ def follow(model: Any) -> None:
 
 def _begin(model: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     arguments = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    tensors = {name: one for name, one in arguments.items() if isinstance(one, Tensor)}
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
     _forward.set((model, tensors))
 
 

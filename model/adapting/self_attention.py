@@ -130,8 +130,8 @@ def _image(adapted: AdaptedAttention, inputs: SelfInputs) -> ImageColumns:
     rows = len(inputs.hidden)
     held = {} if inputs.cache is None else vars(inputs.cache).setdefault("a2_columns", {})
     if inputs.past:
-        found: ImageColumns | None = held.get(adapted.layer)
-        if found is None or len(found.last) != rows:
+        seen: ImageColumns | None = held.get(adapted.layer)
+        if seen is None or len(seen.last) != rows:
             raise ModelError(
                 f"the KV cache does not hold the image of {rows} rows; begin with an empty cache"
             )
@@ -140,7 +140,7 @@ def _image(adapted: AdaptedAttention, inputs: SelfInputs) -> ImageColumns:
                 "image tokens follow the first call of the model; give all images in one prompt, "
                 "without prefill_chunk_size"
             )
-        return found
+        return seen
     columns = find_columns(rows)
     positions, exists = padded(columns), padded(columns, -1) >= 0
     last = torch.stack([row[-1] for row in columns])

@@ -77,7 +77,7 @@ def _keys_and_values(attention: Any, inputs: CrossInputs, heads: int) -> tuple[T
         held = cache.cross_attention_cache.layers[layer]
         return held.keys, held.values
     layers = projections(attention)[1:]
-    keys, values = (split_heads(one(inputs.regions), heads) for one in layers)
+    keys, values = (split_heads(layer(inputs.regions), heads) for layer in layers)
     if isinstance(cache, EncoderDecoderCache):
         keys, values = cache.cross_attention_cache.update(keys, values, layer)
         cache.is_updated[layer] = True
@@ -104,7 +104,7 @@ class AdaptedGitAttention(GitSelfAttention):  # type: ignore[misc]
     ) -> tuple[Tensor, Tensor | None]:
         """Attend as its class does, through `attend_adapted`."""
         past = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
-        parts = (one(hidden_states) for one in projections(self))
+        parts = (layer(hidden_states) for layer in projections(self))
         queries, keys, values = (split_heads(part, heads_of(self)) for part in parts)
         if past_key_values is not None:
             keys, values = past_key_values.update(keys, values, self.layer_idx)

@@ -85,10 +85,10 @@ def convert(
 def _earlier_run(target: Path, record: Mapping[str, object]) -> Conversion | None:
     """Return the result of an equal conversion if neither source nor target changed since."""
     try:
-        found = json.loads(_record_file(target).read_text())
-        if found != {**record, "target": _state_of(target), "result": found["result"]}:
+        earlier = json.loads(_record_file(target).read_text())
+        if earlier != {**record, "target": _state_of(target), "result": earlier["result"]}:
             return None
-        result = found["result"] | {"ran": False, "regions": tuple(found["result"]["regions"])}
+        result = earlier["result"] | {"ran": False, "regions": tuple(earlier["result"]["regions"])}
         skipped = [SkippedItem(**item) for item in result["skipped"]]
         return Conversion(**result | {"skipped": skipped})
     except (OSError, ValueError, LookupError, TypeError):

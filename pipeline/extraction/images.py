@@ -130,7 +130,7 @@ class SourceImages:
         """Read images in order; raise UnreadableError if the system fails."""
         wanted = [item for image_id in ids if (item := self.items[image_id]) is not None]
         waiting: dict[str, bytes | A2Error] = {}
-        found = self._source.read(wanted)  # with images that a container lacks at the end
+        encoded = self._source.read(wanted)  # with images that a container lacks at the end
         for image_id in ids:
             item = self.items[image_id]
             if item is None:
@@ -138,7 +138,7 @@ class SourceImages:
                 yield EncodedImage(image_id, "", error)
                 continue
             while image_id not in waiting:
-                read, content = next(found)
+                read, content = next(encoded)
                 waiting[read.image_id] = content
             content = waiting.pop(image_id)
             if isinstance(content, UnreadableError):
@@ -162,8 +162,8 @@ class Source:
         if self.wanted is None:
             return SourceImages(self.text, dict(items))
         missing = sorted(set(self.wanted) - items.keys())
-        found = {image_id: item for image_id, item in items.items() if image_id in self.wanted}
-        return SourceImages(self.text, {**found, **dict.fromkeys(missing)})
+        available = {image_id: item for image_id, item in items.items() if image_id in self.wanted}
+        return SourceImages(self.text, {**available, **dict.fromkeys(missing)})
 
 
 Images = ImageFiles | SourceImages
@@ -223,12 +223,12 @@ def given_boxes(
         return None
     given = read_instances(boxes)
     none = Instances(np.zeros((0, 4), np.float32), ())
-    found = {image_id: given.get(image_id, none) for image_id in image_ids}
+    boxes_of = {image_id: given.get(image_id, none) for image_id in image_ids}
     # an image whose only box is bad is skipped with that reason when its turn comes
-    missing = sorted(name for name, one in found.items() if not len(one) and one.problem is None)
-    if missing and (not optional or len(missing) == len(found)):
+    missing = sorted(name for name, b in boxes_of.items() if not len(b) and b.problem is None)
+    if missing and (not optional or len(missing) == len(boxes_of)):
         raise InputError(
-            f"no boxes for {len(missing)} of {len(found)} images: {sample_ids(missing)}; add "
+            f"no boxes for {len(missing)} of {len(boxes_of)} images: {sample_ids(missing)}; add "
             f"them to data.instances, or set extract.boxes={'grid' if optional else 'detect'}"
         )
-    return found
+    return boxes_of

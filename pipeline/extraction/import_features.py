@@ -50,7 +50,7 @@ def import_features(
         names is None or all(names.linked(key) == key for key in FeatureStore(source))
     ):
         _link_files(source, target)
-        found = read_manifest(source.parent if imported.is_result else source).reasons
+        reasons = read_manifest(source.parent if imported.is_result else source).reasons
     else:
         dtype = FeatureStore(source).facts.dtype if is_store(source) else imported.config.dtype
         made = convert(
@@ -63,7 +63,7 @@ def import_features(
             rule=imported.identities.rule,
         )
         skipped_file(target).unlink(missing_ok=True)
-        found = {item.image_id: item.reason for item in made.skipped}
+        reasons = {item.image_id: item.reason for item in made.skipped}
     if names and names.summary:
         logger.info("%s", names.summary)
     store = FeatureStore(target)
@@ -72,7 +72,7 @@ def import_features(
     events.write("imported", images=len(stored), without_captions=unused)
     if unused:
         logger.info("%d images of %s have no captions and are not used", unused, imported.path)
-    missing = sorted(wanted - stored - found.keys())
+    missing = sorted(wanted - stored - reasons.keys())
     if missing:
         raise InputError(
             f"no features for {len(missing):,} of {len(wanted):,} images in "
@@ -84,7 +84,7 @@ def import_features(
     compared = min(len(imported_ids), _COMPARED)
     check_skip_limit(misfits, compared, "compared images of data.features")
     _write_record(imported, store, directory)
-    skipped = [SkippedItem(name, found[name]) for name in found.keys() - stored]
+    skipped = [SkippedItem(name, reasons[name]) for name in reasons.keys() - stored]
     return sorted([*skipped, *misfits], key=attrgetter("image_id"))
 
 

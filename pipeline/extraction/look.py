@@ -46,10 +46,10 @@ def look(path: Path, reading: Reading) -> list[str]:
 
 
 def _summary(images: Sequence[Regions]) -> Iterator[str]:
-    counts, sizes = [len(one) for one in images], [(one.width, one.height) for one in images]
-    widths = [one.features.shape[1] for one in images]
-    values = np.concatenate([one.features.ravel() for one in images])
-    boxes = np.concatenate([one.boxes for one in images])
+    counts, sizes = [len(r) for r in images], [(r.width, r.height) for r in images]
+    widths = [r.features.shape[1] for r in images]
+    values = np.concatenate([r.features.ravel() for r in images])
+    boxes = np.concatenate([r.boxes for r in images])
     sides = boxes[:, 2:] - boxes[:, :2]
     covered = sides.prod(axis=1) / np.repeat(np.prod(sizes, axis=1, dtype=float), counts)
     yield f"regions: {_range(counts)} of {_range(widths)} numbers"

@@ -50,11 +50,11 @@ _RESULT = "features.lmdb"
 
 def open_features(path: Path, reading: Reading | None = None) -> FeatureSource:
     """Open a file, folder or pattern by its content; raise InputError for an unknown one."""
-    named = {path: path.name} if path.exists() else {one: str(one) for one in matches(path)}
+    named = {path: path.name} if path.exists() else {p: str(p) for p in matches(path)}
     containers = [
         container
-        for one, name in named.items()
-        for container in (_folder(one) if one.is_dir() else _file(one, name))
+        for p, name in named.items()
+        for container in (_folder(p) if p.is_dir() else _file(p, name))
     ]
     if not containers:
         raise InputError(
@@ -170,17 +170,17 @@ def _is_beside(file: Path) -> bool:
 def _zip(path: Path, name: str) -> list[Container]:
     try:
         with ZipFile(path) as archive:
-            members = [one for one in archive.infolist() if not one.is_dir()]
+            members = [m for m in archive.infolist() if not m.is_dir()]
     except (BadZipFile, ValueError, NotImplementedError, OSError) as error:
         raise damaged(repr(name), error) from error
-    names = [one.filename for one in members]
-    if any(PurePosixPath(one).name == "data.pkl" for one in names):
+    names = [m.filename for m in members]
+    if any(PurePosixPath(n).name == "data.pkl" for n in names):
         return [dictionary_container(_load_torch, path, name)]
     if path.suffix == ".npz":  # the arrays of one image
         return [numpy_container({path.name: opener(path)}, name)]
-    if arrays := _arrays_in({one: partial(_unpacked, path, one) for one in names}, path):
+    if arrays := _arrays_in({n: partial(_unpacked, path, n) for n in names}, path):
         return [numpy_container(arrays, name)]
-    lines = [_member(path, one) for one in members if "tsv" in one.filename.lower().split(".")[1:]]
+    lines = [_member(path, m) for m in members if "tsv" in m.filename.lower().split(".")[1:]]
     if not lines:
         raise InputError(f"zip {name!r} has no TSV, npz or npy: {sample_ids(names, 3)}; unpack it")
     return lines

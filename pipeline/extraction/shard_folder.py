@@ -90,11 +90,11 @@ def _file_system(path: Path) -> str:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:
         return ""
-    found = ("", "")
+    nearest = ("", "")
     for line in lines:
         before, _, after = line.partition(" - ")
         mount = before.split()[4].replace("\\040", " ")
         # the last one of those mounted over each other counts
-        if path.is_relative_to(mount) and len(mount) >= len(found[0]):
-            found = mount, after.split()[0]
-    return found[1]
+        if path.is_relative_to(mount) and len(mount) >= len(nearest[0]):
+            nearest = mount, after.split()[0]
+    return nearest[1]

@@ -65,7 +65,7 @@ class Extraction:
         images = given.images.listed(folder)
         boxes = given_boxes(given.boxes, images.ids, optional=given.config.pools_map)
         given_of = (boxes or {}).values()
-        if whole := sum(not len(one) and one.problem is None for one in given_of):
+        if whole := sum(not len(b) and b.problem is None for b in given_of):
             logger.warning("%d of %d images have no box: one region each", whole, len(given_of))
         return cls(
             given.config,
@@ -100,10 +100,10 @@ class Extraction:
     def part(self, ids: Sequence[str]) -> "Extraction":
         """Return the extraction of one shard, for another process."""
         images = self.images.part(ids)
-        boxes = None if self.boxes is None else {one: self.boxes[one] for one in ids}
-        found = self.inputs["images"]
-        files = {path: found.files[path] for path in images.files(ids) if path in found.files}
-        inputs = Inputs({"images": replace(found, files=files)})
+        boxes = None if self.boxes is None else {i: self.boxes[i] for i in ids}
+        source = self.inputs["images"]
+        files = {path: source.files[path] for path in images.files(ids) if path in source.files}
+        inputs = Inputs({"images": replace(source, files=files)})
         return replace(self, images=images, boxes=boxes, inputs=inputs)
 
 
@@ -160,7 +160,7 @@ class ShardWorker:
         # Futures are two deep: the one reader reads the next batch in order and hands it to the
         # decoders, so its result is the future of the decoded batch. A deque of them keeps the
         # order, whichever decoder ends first, and bounds the images in memory.
-        encoded = self.extraction.images.read([one for batch in batches for one in batch])
+        encoded = self.extraction.images.read([i for batch in batches for i in batch])
         sizes = iter([len(batch) for batch in batches])
         threads = max(1, self.extraction.runtime.workers)
         # threads, because the decoders of libjpeg and Pillow release Python's lock
@@ -172,9 +172,9 @@ class ShardWorker:
                 return decoders.submit(_decode, batch) if batch else None
 
             ahead = deque(reader.submit(read_next) for _ in range(threads + 1))
-            while (found := ahead.popleft().result()) is not None:
+            while (decoding := ahead.popleft().result()) is not None:
                 ahead.append(reader.submit(read_next))
-                yield found.result()
+                yield decoding.result()
 
     def _readable(self, decoded: Mapping[str, Pixels | A2Error]) -> dict[str, Pixels]:
         """Return the decoded images; skip the others."""
@@ -190,7 +190,7 @@ class ShardWorker:
         """Extract a batch; if one of its images fails, extract each alone and skip that one."""
         try:
             boxes = [self._boxes_of(image_id, pixels) for image_id, pixels in batch.items()]
-            found = self.extractor.extract_many(list(batch.values()), boxes)
+            extracted = self.extractor.extract_many(list(batch.values()), boxes)
         except InputError as error:
             if len(batch) == 1:
                 self._skip(next(iter(batch)), error)
@@ -198,7 +198,7 @@ class ShardWorker:
             for image_id, pixels in batch.items():
                 self._add({image_id: pixels}, writer)
             return
-        for image_id, regions in zip(batch, found, strict=True):
+        for image_id, regions in zip(batch, extracted, strict=True):
             # a batch that was interrupted half-way is extracted again as a whole
             if image_id not in writer:
                 given = self.extraction.boxes
@@ -220,12 +220,12 @@ class ShardWorker:
 
 def _decode(batch: Iterable[EncodedImage]) -> dict[str, Pixels | A2Error]:
     """Return the pixels of each image, or the error for which it is skipped."""
-    found: dict[str, Pixels | A2Error] = {}
+    decoded: dict[str, Pixels | A2Error] = {}
     for image_id, name, content in batch:
         try:
-            found[image_id] = (
+            decoded[image_id] = (
                 content if isinstance(content, A2Error) else decode_image(content, name)
             )
         except InputError as error:
-            found[image_id] = error
-    return found
+            decoded[image_id] = error
+    return decoded

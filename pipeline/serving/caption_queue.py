@@ -126,13 +126,13 @@ class CaptionQueue:
             except Exception as error:
                 job.answer.set_exception(error)
 
-    def _as_json(self, found: CaptionedImage, seconds: float) -> bytes:
-        attention = found.attention and replace(found.attention, layers=())
-        card = ImageCard.of_regions(None, found.regions, attention=attention)  # the page has it
+    def _as_json(self, captioned: CaptionedImage, seconds: float) -> bytes:
+        attention = captioned.attention and replace(captioned.attention, layers=())
+        card = ImageCard.of_regions(None, captioned.regions, attention=attention)  # the page has it
         shown = {
-            **caption_line(None, found, self._name),
+            **caption_line(None, captioned, self._name),
             "seconds": round(seconds, 3),
-            "card": card.as_json(found.beams[0].caption),
+            "card": card.as_json(captioned.beams[0].caption),
         }
         return json.dumps(shown).encode()
 
@@ -150,9 +150,9 @@ def _stops() -> Busy:
     return Busy("the server stops")
 
 
-def _draw(file: BinaryIO, found: CaptionedImage) -> bytes:
+def _draw(file: BinaryIO, captioned: CaptionedImage) -> bytes:
     """Return the figure of `a2 caption --figure`."""
     drawn = io.BytesIO()
-    figure = attention_figure(_pixels(file)[:, :, ::-1], found)
+    figure = attention_figure(_pixels(file)[:, :, ::-1], captioned)
     figure.savefig(drawn, format="png", dpi=120)
     return drawn.getvalue()

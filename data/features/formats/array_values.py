@@ -93,7 +93,7 @@ def require_type(features: NDArray[np.generic], number_type: NumberType) -> None
     bytes_per_region = features.nbytes // len(features)
     sample = features.tobytes()[: min(_SAMPLE, features.nbytes // 8 * 8)]
     deviation = _deviation(sample, number_type)
-    widths = {one: bytes_per_region / np.dtype(one).itemsize for one in NUMBER_TYPES}
+    widths = {t: bytes_per_region / np.dtype(t).itemsize for t in NUMBER_TYPES}
     for other, width in widths.items():
         if deviation is None or other == number_type or width % 1:
             continue

@@ -69,7 +69,7 @@ def _by_image(content: Mapping[str, object], name: str) -> Mapping[str, object]:
 def _split_names(content: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """Return arrays with names such as ID_features by image, nothing without such names."""
     endings = [f"{mark}{name}" for name in FEATURE_NAMES for mark in "_./"]
-    ending = next((one for one in endings for key in content if key.endswith(one)), "")
+    ending = next((e for e in endings for key in content if key.endswith(e)), "")
     images: dict[str, dict[str, object]] = {
         key.removesuffix(ending): {} for key in content if ending and key.endswith(ending)
     }

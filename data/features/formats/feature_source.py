@@ -105,7 +105,7 @@ class FeatureSource:
 
     def __init__(self, containers: Iterable[Container], reading: Reading) -> None:
         several = [*containers]
-        self._readers = [_Reader(one, reading, is_alone=len(several) == 1) for one in several]
+        self._readers = [_Reader(c, reading, is_alone=len(several) == 1) for c in several]
 
     @property
     def title(self) -> str:

@@ -27,7 +27,7 @@ class Layout:
 
     def matches(self, names: Collection[str]) -> bool:
         """Return True if features, and boxes unless they are cells, are among the names."""
-        return all(self.fields.get(one, "") in {*names, ""} for one in ("features", "boxes"))
+        return all(self.fields.get(f, "") in {*names, ""} for f in ("features", "boxes"))
 
     def by_field(self, arrays: Mapping[str, Value]) -> dict[str, Value]:
         """Return the arrays of the layout by field."""
@@ -80,10 +80,10 @@ FEATURE_NAMES = tuple(dict.fromkeys(layout.fields["features"] for layout in LAYO
 def layout_of(names: Collection[str]) -> Layout | None:
     """Return the layout that has most of the names, the first of equals; None without any."""
     matching = [layout for layout in LAYOUTS if layout.matches(names)]
-    return max(matching, key=lambda one: len({*one.fields.values()} & {*names}), default=None)
+    return max(matching, key=lambda x: len({*x.fields.values()} & {*names}), default=None)
 
 
 def known_layouts() -> str:
     """List the layouts by their names of features and boxes, for a message."""
-    named = ([one.fields[f] for f in ("features", "boxes") if f in one.fields] for one in LAYOUTS)
+    named = ([x.fields[f] for f in ("features", "boxes") if f in x.fields] for x in LAYOUTS)
     return "; ".join(dict.fromkeys(map(" and ".join, named)))

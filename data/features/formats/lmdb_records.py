@@ -52,7 +52,7 @@ def lmdb_container(path: Path, name: str) -> Container:
             for key, value in transaction.cursor():
                 if key not in _LISTS:
                     image = key.decode(errors="replace")
-                    suffix = next((one for one in SUFFIXES if image.endswith(one)), "")
+                    suffix = next((s for s in SUFFIXES if image.endswith(s)), "")
                     yield Entry(image.removesuffix(suffix), partial(_record, value))
 
     def count() -> int:

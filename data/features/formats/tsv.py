@@ -41,7 +41,7 @@ def tsv_container(open_file: Callable[[], BinaryIO], name: str, limit: int) -> C
     first = next(lines(), b"").split(b"\t")
     names = [as_text(value[:99].decode(errors="replace")) for value in first]
     has_header = layout_of(names) is not None
-    by_count = {len(one.columns): one for one in LAYOUTS if one.columns}
+    by_count = {len(x.columns): x for x in LAYOUTS if x.columns}
     if not has_header and len(names) not in by_count:
         counts = ", ".join(f"{count} ({layout.name})" for count, layout in by_count.items())
         raise InputError(

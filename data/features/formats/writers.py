@@ -40,8 +40,8 @@ def _write_m2(path: Path, images: Iterable[ImageFeatures]) -> None:
 def _write_att_box(folder: Path, images: Iterable[ImageFeatures]) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # of a killed run
     folders = [folder / f"{_NAME}_{name}" for name in ("fc", "box", "att")]
-    for one in folders:
-        one.mkdir(parents=True)
+    for path in folders:
+        path.mkdir(parents=True)
     means, boxes, features = folders
     for image in images:
         name, regions = str(int(image.image_id)), image.regions

@@ -199,10 +199,10 @@ class AdaptedModel:
             return 0
 
     def _captioned(self, pixels: Pixels, generated: Sequence[GeneratedCaption]) -> CaptionedImage:
-        merged = [merge_tokens(self.tokenizer, one.tokens) for one in generated]
+        merged = [merge_tokens(self.tokenizer, caption.tokens) for caption in generated]
         beams = [
-            Beam(" ".join(words), one.score)
-            for (words, _), one in zip(merged, generated, strict=True)
+            Beam(" ".join(words), caption.score)
+            for (words, _), caption in zip(merged, generated, strict=True)
         ]
         height, width = pixels.shape[:2]
         steps, attention, boxes = generated[0].steps, None, np.zeros((0, 4), np.float32)
@@ -227,10 +227,10 @@ class AdaptedModel:
             if len(self._maps) == _MOST_SIZES:
                 self._maps.clear()
             self._maps[key] = self._map(*key)
-        found = self._maps[key]
-        if isinstance(found, NoGrid):
+        grid = self._maps[key]
+        if isinstance(grid, NoGrid):
             return None, np.zeros((0, 4), np.float32)
-        return found.attention(attention), found.boxes
+        return grid.attention(attention), grid.boxes
 
     def _map(self, width: int, height: int, tokens: int) -> "TokenMap | NoGrid":
         try:

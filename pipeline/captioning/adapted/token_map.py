@@ -73,10 +73,10 @@ class TokenMap:
         # a mask is not a share: take its mean over the tokens of a cell
         covered = self.spread(np.ones((1, self.tokens), np.float32)).clip(min=1e-6)
 
-        def mean(one: CaptionAttention) -> CaptionAttention:
-            layers = tuple(map(mean, one.layers))
+        def mean(part: CaptionAttention) -> CaptionAttention:
+            layers = tuple(map(mean, part.layers))
             return replace(
-                one, keep=None if one.keep is None else one.keep / covered, layers=layers
+                part, keep=None if part.keep is None else part.keep / covered, layers=layers
             )
 
         return mean(spread)

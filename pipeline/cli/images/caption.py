@@ -153,14 +153,14 @@ def _emit_all(
     tally: Tally,
 ) -> None:
     """Emit and draw each captioned image, and count them."""
-    for image, found in captioned:
-        if isinstance(found, A2Error):
-            tally.fail(image.path, found)
+    for image, result in captioned:
+        if isinstance(result, A2Error):
+            tally.fail(image.path, result)
             continue
         try:
             # first: an image with a line is not captioned again, and would have no figure
-            drawn = None if draw is None else draw(image, found)
-            is_written = emit(image, found)
+            drawn = None if draw is None else draw(image, result)
+            is_written = emit(image, result)
         except (OSError, UnwritableError) as error:
             if isinstance(error, OSError) and error.errno not in OF_THE_IMAGE:
                 raise
