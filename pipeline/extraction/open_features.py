@@ -3,6 +3,7 @@
 import gzip
 import io
 import logging
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -133,7 +134,10 @@ def _file(path: Path, name: str) -> list[Container]:
             return [container(path, name)]
     limit = expansion_limit(path.stat().st_size)
     if head.startswith(b"\x1f\x8b"):
-        with suppress(OSError, EOFError), gzip.open(path) as file:  # of damage, the reader tells
+        with (
+            suppress(OSError, EOFError, zlib.error),
+            gzip.open(path) as file,
+        ):  # of damage, the reader tells
             head = file.read(_HEAD)
         if any(head.startswith(mark, position) for position, mark, _ in _KINDS):
             raise InputError(f"{name!r} is packed with gzip, and not a TSV; unpack it")

@@ -209,6 +209,12 @@ def test_packed_tsv_is_read_from_gzip_and_zip(tmp_path):
         "'b.tsv.gz' (TSV) is damaged: Compressed file ended before the end-of-stream marker was "
         "reached; download it again"
     )
+    packed = gzip.compress(content)
+    (tmp_path / "b.tsv.gz").write_bytes(packed[:10] + b"\xff" * 99 + packed[109:])
+    assert message_of(open_features, tmp_path / "b.tsv.gz") == (
+        "'b.tsv.gz' (TSV) is damaged: Error -3 while decompressing data: invalid block type; "
+        "download it again"
+    )
     with ZipFile(tmp_path / "c.zip", "w") as archive:
         archive.writestr("trainval_36/trainval.tsv", content)
     assert_read(tmp_path / "c.zip")
