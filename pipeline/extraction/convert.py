@@ -3,16 +3,14 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from a2cap.data.box_check import BoxOrder
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.feature_record import FeatureType, decode_regions
-from a2cap.data.features.formats.array_values import NumberType
 from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
 from a2cap.data.features.formats.writers import WRITERS, Format
 from a2cap.data.features.source_files import source_files
@@ -47,22 +45,20 @@ def convert(
     dtype: FeatureType = "float16",
     sizes: Path | None = None,
     prefix: str = "",
-    order: BoxOrder = "xyxy",
-    number_type: NumberType = "float32",
-    ids: Callable[[str], str] | None = None,
+    reading: Reading | None = None,
     rule: IdRule = "number",
 ) -> Conversion:
     """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
     sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
-    names; order: of the numbers of a box in the source; number_type: of its features in base64;
-    ids: image id of a name in the source, by default that of the file; rule: of the ids of files
-    with sizes. Raises InputError if the target exists, the format of the source is unknown, too
-    many of its images are unusable or most are of another convention, and StoreError if the result
-    differs from the source.
+    names; reading: what the source does not state; rule: of the ids of files with sizes. Raises
+    InputError if the target exists, the format of the source is unknown, too many of its images are
+    unusable or most are of another convention, and StoreError if the result differs from the
+    source.
     """
     arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
-    arguments |= {"order": order, "number_type": number_type}
+    way = reading or Reading()
+    arguments |= {"order": way.order, "number_type": way.number_type}
     record = {"arguments": arguments, "source": _state_of(source)}
     if earlier := _earlier_run(target, record):
         return earlier
@@ -71,7 +67,6 @@ def convert(
         raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
     if form == "parquet":
         load_pyarrow(target.name)
-    way = Reading(order=order, number_type=number_type, ids=ids)
     opened = open_features(source, reading_by_sizes(sizes, source, way, rule))
     has_half = form == "a2" or WRITERS[form].has_half
     images = _ConvertedImages(target, form, dtype if has_half else "float32")

@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from a2cap.data.errors import InputError
+from a2cap.data.features.formats.feature_source import Reading
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.atomic import link_or_copy
@@ -53,14 +54,9 @@ def import_features(
         reasons = read_manifest(source.parent if imported.is_result else source).reasons
     else:
         dtype = FeatureStore(source).facts.dtype if is_store(source) else imported.config.dtype
+        reading, rule = Reading(ids=names.linked if names else None), imported.identities.rule
         made = convert(
-            source,
-            target,
-            form="a2",
-            dtype=dtype,
-            sizes=imported.sizes,
-            ids=names.linked if names else None,
-            rule=imported.identities.rule,
+            source, target, form="a2", dtype=dtype, sizes=imported.sizes, reading=reading, rule=rule
         )
         skipped_file(target).unlink(missing_ok=True)
         reasons = {item.image_id: item.reason for item in made.skipped}

@@ -1,13 +1,12 @@
 """Command `a2 convert`: region features in third-party formats."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from a2cap.data.box_check import ORDERS
-from a2cap.data.features.formats.array_values import NUMBER_TYPES
+from a2cap.data.box_check import ORDERS, BoxOrder
+from a2cap.data.features.formats.array_values import NUMBER_TYPES, NumberType
 from a2cap.data.features.formats.feature_source import Reading
 from a2cap.data.features.formats.writers import FORMATS
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
@@ -81,6 +80,8 @@ def convert(
     verbose: bool,
     is_look: bool,
     photograph: Path | None,
+    order: BoxOrder,
+    number_type: NumberType,
     **options: Any,
 ) -> None:
     """Convert region features between formats.
@@ -99,15 +100,16 @@ def convert(
       a2 convert features coco_detections.hdf5 --to m2
     """
     log(verbose)
+    way = Reading(order=order, number_type=number_type)
     if is_look:
-        _look(source, target, photograph, options)
+        _look(source, target, photograph, reading_by_sizes(options["sizes"], source, way))
         return
     if target is None or photograph is not None:
         raise click.UsageError(
             "missing argument 'TARGET'" if target is None else "--image needs --look"
         )
     with read_lock(source):
-        made = converted(source, target, **options)
+        made = converted(source, target, reading=way, **options)
     fewest, most = made.regions
     counts = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     state = "" if made.ran else "up to date: "
@@ -126,13 +128,9 @@ def convert(
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
-def _look(
-    source: Path, target: Path | None, photograph: Path | None, options: Mapping[str, Any]
-) -> None:
+def _look(source: Path, target: Path | None, photograph: Path | None, way: Reading) -> None:
     if (target is None) != (photograph is None):
         raise click.UsageError("--image and TARGET, the file to draw, need each other with --look")
-    way = Reading(order=options["order"], number_type=options["number_type"])
-    way = reading_by_sizes(options["sizes"], source, way)
     for line in look(source, way):
         click.echo(line)
     if target is not None and photograph is not None:

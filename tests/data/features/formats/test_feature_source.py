@@ -182,7 +182,9 @@ def test_features_of_another_type_are_refused_and_read_by_name(tmp_path, kind, w
         f"features are 6 regions of 32 numbers in {kind}, not of {width} in float32; convert with "
         f"--source-dtype {kind}"
     )
-    made = convert(path, tmp_path / "s", form="a2", dtype="float32", number_type=kind)
+    made = convert(
+        path, tmp_path / "s", form="a2", dtype="float32", reading=Reading(number_type=kind)
+    )
     assert (made.count, made.width) == (3, 32)
     stored = FeatureStore(tmp_path / "s")[IDS[0]].features
     np.testing.assert_array_equal(stored, features_of(IDS[0]).astype(code).astype("f4"))
