@@ -185,6 +185,10 @@ class _Reader:
                 f"{known_layouts()}"
             )
         fields = layout.by_field(arrays)
+        shape = np.asarray(fields["features"]).shape
+        if len(shape) > 2 and shape[0] > 1:
+            name = layout.fields["features"]
+            raise InputError(f"{name} of shape {shape} are not (R, F) of one image; store it alone")
         image_id = self._id_of(as_text(fields.get("image_id", name)))
         size = _stated_size(fields) or self._reading.sizes(image_id)
         if size is None:

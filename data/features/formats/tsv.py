@@ -44,9 +44,13 @@ def tsv_container(open_file: Callable[[], BinaryIO], name: str, limit: int) -> C
     by_count = {len(x.columns): x for x in LAYOUTS if x.columns}
     if not has_header and len(names) not in by_count:
         counts = ", ".join(f"{count} ({layout.name})" for count, layout in by_count.items())
+        kind = "a file of an unknown kind" if names[0] else "empty"
+        problem = f"first line of {name!r} has {len(names)} columns"
+        if len(names) == 1:
+            problem = f"{name!r} is {kind}, or a TSV of 1 column"
         raise InputError(
-            f"first line of {name!r} has {len(names)} columns, not {counts}; name a file of one of "
-            "them, or add a first line with the names of the columns"
+            f"{problem}, not {counts}; name a file of one of them, or add a first line with the "
+            "names of the columns"
         )
     columns = tuple(names) if has_header else by_count[len(names)].columns
     if not {*ID_NAMES} & {*columns}:

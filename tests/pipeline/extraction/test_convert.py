@@ -464,6 +464,11 @@ def test_a_source_of_an_unknown_format_is_refused(tmp_path):
         "first line of 'b' has 2 columns, not 6 (caffe), 7 (vilbert), 8 (vl-bert), 10 (lxmert); "
         "name a file of one of them, or add a first line with the names of the columns"
     )
+    for content, kind in (("", "empty"), ("{", "a file of an unknown kind")):
+        path = written(tmp_path, content, name="c")
+        assert message_of(convert, path, tmp_path / "store", form="a2").startswith(
+            f"'c' is {kind}, or a TSV of 1 column, not 6 (caffe), 7 (vilbert), "
+        )
 
 
 def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):

@@ -282,6 +282,10 @@ def test_padding_is_no_region(tmp_path):
             "boxes of shape (6, 5) are not (R, 4); create the file again",
         ),
         ({"boxes": np.ones((6, 6))}, "boxes have 6 numbers; store 4 of them"),
+        (
+            {"features": np.ones((2, 6, 32))},
+            "features of shape (2, 6, 32) are not (R, F) of one image; store it alone",
+        ),
     ],
 )
 def test_numbers_that_disagree_with_the_rows_are_named(tmp_path, arrays, reason):
