@@ -37,7 +37,7 @@ _MISSING = re.compile(
 # the others resume after a stop
 _RESTARTED = {
     *("analyze", "caption", "compare", "detector evaluate", "karpathy", "scenes", "score"),
-    "verify",
+    *("serve", "verify"),
 }
 
 
