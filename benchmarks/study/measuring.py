@@ -29,7 +29,14 @@ from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.metrics.all_metrics import corpus_score
-from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts, truth_values
+from a2cap.pipeline.metrics.scene_truth import (
+    CHAIR,
+    TRUTH,
+    chair_values,
+    scene_chair_counts,
+    truth_counts,
+    truth_values,
+)
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from benchmarks.study.grounding import (
     GroundedWord,
@@ -126,8 +133,10 @@ def _errors(
 ) -> Measured:
     """Return the truth of captions of scenes, and their errors by companions."""
     scenes = read_scenes(world.folder / "instances.json")
-    counts = truth_counts(judge_captions(captions, scenes).values()).sum(axis=0)
-    truth = dict(zip(TRUTH, truth_values(counts).tolist(), strict=True))
+    judged = judge_captions(captions, scenes).values()
+    sums = [truth_counts(judged).sum(axis=0), scene_chair_counts(judged).sum(axis=0)]
+    values = [*truth_values(sums[0]), *chair_values(sums[1])]
+    truth = dict(zip((*TRUTH, *CHAIR), map(float, values), strict=True))
     return {
         "truth": {name: None if np.isnan(value) else value for name, value in truth.items()},
         "errors": companion_errors(captions, instances, world.companions),

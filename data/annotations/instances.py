@@ -132,6 +132,25 @@ def read_instances(path: Path) -> dict[str, Instances]:
     return instances
 
 
+def read_categories(path: Path, document: dict[str, object]) -> dict[str, frozenset[str]]:
+    """Return the names of the categories in each image by id, crowds among them.
+
+    document: of `load_instances`. Raises InputError if too many boxes cannot be read.
+    """
+    names = category_names(document)
+
+    def read_name(item: dict[str, object], sides: Sides) -> str | None:
+        category = item.get("category_id")
+        return names.get(category) if isinstance(category, int | str) else None
+
+    images, bad = read_annotated(path, document, image=lambda _: None, box=read_name)
+    for item in bad:
+        logger.warning("skipped %s of %r: %s", item.image_id, str(path), item.reason)
+    return {
+        identity: frozenset(name for _, name in entry.boxes) for identity, entry in images.items()
+    }
+
+
 def load_instances(
     path: Path, *, required: Sequence[str] = (), optional: Sequence[str] = ()
 ) -> dict[str, object]:

@@ -15,6 +15,7 @@ from a2cap.data.batches.collate import Batch
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.coco_objects import ImageObjects, read_coco_objects
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
@@ -209,6 +210,7 @@ class SplitScoring:
     config: EvaluateConfig
     groups: WordGroups
     scenes: Scenes | None
+    annotated: ImageObjects | None
     baseline: Baseline | None
     no_spice: str | None
 
@@ -222,6 +224,7 @@ class SplitScoring:
             config,
             read_word_groups(inputs["word_groups"].path) if "word_groups" in inputs else {},
             read_scenes(inputs["scenes"].path) if "scenes" in inputs else None,
+            read_coco_objects(inputs["instances"].path) if config.chair else None,
             baseline and replace(baseline, name=config.baseline_name),
             no_spice,
         )
@@ -243,6 +246,7 @@ class SplitScoring:
             metrics=self.config.metrics,
             groups=self.groups,
             scenes=self.scenes,
+            annotated=self.annotated,
             statistics=_statistics(captions, beams, references),
         )
 

@@ -40,6 +40,9 @@ class EvaluateConfig(CaptioningConfig):
     """Further metrics: distinct_1 to distinct_3 and other figures of all captions together, or
     Python functions as those of `scst.reward`, whose values are averaged. CIDEr and the others of
     a2 are computed anyway."""
+    chair: bool = False
+    """Compute CHAIR: the share of named objects that neither data.instances, which are COCO's, nor
+    the references have (Rohrbach et al. 2018)."""
     baseline: Path | None = None
     """metrics.json of another evaluation, to compare with in the report."""
     baseline_name: str = "baseline"

@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from a2cap.data.annotations.word_groups import WordGroups, read_word_groups
+from a2cap.data.captions.coco_objects import (
+    ImageObjects,
+    objects_of_images,
+    read_coco_objects,
+)
 from a2cap.data.errors import InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.checksum import sha256_of
@@ -48,10 +53,10 @@ class ScoredFiles:
     captions, references: files as `read_captions` and `read_references` take them; None for
     references beside the captions. allow_missing: permit references without a caption. word_groups:
     groups of words that are scored separately. scenes: instances.json of generated scenes, to judge
-    what the captions state. tokenizer: as for `tokenize`; None for Unicode words in other scripts
-    than Latin, else PTB tokens. idf: as for `score`. most: references of an image, the first by id;
-    None is all. metrics: further ones, `module:function`. caption_column, reference_columns: names
-    of the fields, None for those that are known.
+    what the captions state. instances: COCO's, for CHAIR. tokenizer: as for `tokenize`; None for
+    Unicode words in other scripts than Latin, else PTB tokens. idf: as for `score`. most:
+    references of an image, the first by id; None is all. metrics: further ones, `module:function`.
+    caption_column, reference_columns: names of the fields, None for those that are known.
     """
 
     captions: Path
@@ -60,6 +65,7 @@ class ScoredFiles:
     spice: bool = False
     word_groups: Path | None = None
     scenes: Path | None = None
+    instances: Path | None = None
     tokenizer: Tokenizer | None = None
     idf: Idf = "references"
     most: int | None = None
@@ -71,6 +77,7 @@ class ScoredFiles:
         """Return the scores; raise InputError if both files are of different images."""
         groups = read_word_groups(self.word_groups) if self.word_groups else {}
         scenes = read_scenes(self.scenes) if self.scenes else None
+        annotated = read_coco_objects(self.instances) if self.instances else None
         path = self.references or self.captions
         fields = reference_fields(self.reference_columns, beside_captions=self.references is None)
         references = read_references(path, fields)
@@ -79,7 +86,7 @@ class ScoredFiles:
         missing = require_same_images(results.keys, references, allow_missing=self.allow_missing)
         captions, raw = results.captions, references.texts
         tokens = references.tokens(tokenizer)
-        sources = (self.captions, path, self.word_groups, self.scenes)
+        sources = (self.captions, path, self.word_groups, self.scenes, self.instances)
         return score_evaluation(
             f"Captions of {self.captions.name}",
             captions,
@@ -91,6 +98,7 @@ class ScoredFiles:
             metrics=self.metrics,
             groups=groups,
             scenes=scenes,
+            annotated=annotated,
             shown={image_id: raw[image_id][: self.most] for image_id in captions},
             skipped=dict.fromkeys(missing, f"no caption in {self.captions.name}"),
             provenance={
@@ -118,6 +126,7 @@ class ScoredFiles:
         words += [word for path in self.metrics for word in ("--metric", path)]
         words += ["--word-groups", self.word_groups] if self.word_groups else []
         words += ["--scenes", self.scenes] if self.scenes else []
+        words += ["--instances", self.instances] if self.instances else []
         words += ["--tokenizer", self.tokenizer] if self.tokenizer else []
         words += ["--idf", self.idf] if self.idf != "references" else []
         words += ["--most-references", self.most] if self.most else []
@@ -134,6 +143,7 @@ def score_evaluation(
     metrics: Sequence[str] = (),
     groups: WordGroups,
     scenes: Scenes | None,
+    annotated: ImageObjects | None = None,
     idf: Idf = "references",
     shown: Mapping[str, Sequence[str]] | None = None,
     statistics: Mapping[str, float] | None = None,
@@ -146,12 +156,15 @@ def score_evaluation(
 
     shown: references as the report shows them, if not as tokens.
     metrics: further ones, `module:function`.
+    annotated: COCO's categories in the instances of each image, for CHAIR.
     The others: as for `score` and `Evaluation`.
     """
     tokenized = tokenize({image_id: [caption] for image_id, caption in captions.items()}, tokenizer)
     tokens = {image_id: texts[0] for image_id, texts in tokenized.items()}
     options: dict[str, Any] = {"no_spice": no_spice, "tokenizer": tokenizer, "idf": idf}
     judged = None if scenes is None else judge_captions(tokens, scenes)
+    if annotated is not None:
+        options["objects"] = objects_of_images(references, annotated)
     return Evaluation(
         title,
         captions,

@@ -37,7 +37,13 @@ from a2cap.pipeline.metrics.metric_table import (
 )
 from a2cap.pipeline.metrics.ngrams import Floats, Pairs, count_pairs
 from a2cap.pipeline.metrics.rouge import rouge_values
-from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts
+from a2cap.pipeline.metrics.scene_truth import (
+    CHAIR,
+    TRUTH,
+    chair_counts,
+    scene_chair_counts,
+    truth_counts,
+)
 from a2cap.pipeline.metrics.spice import NOT_REQUESTED, PARTS, spice_values
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 
@@ -78,8 +84,8 @@ class Scores:
     per_image: image id -> metric -> value.
     not_run: metric -> reason why it has no value.
     confidence: metric -> ends of its 95 % bootstrap interval.
-    statistics: family ("BLEU", "METEOR", "truth") -> image id -> numbers whose sums over images
-    give its metrics; the other metrics are means of `per_image`.
+    statistics: family ("BLEU", "METEOR", "truth", "CHAIR") -> image id -> numbers whose sums over
+    images give its metrics; the other metrics are means of `per_image`.
     spice: SPICE category (Relation, Cardinality, Attribute, Size, Color, Object) -> mean F-score
     over the images whose references have it. spice_per_image: image id -> category -> F-score, None
     if the references do not have it. idf: source of CIDEr's document frequencies.
@@ -150,6 +156,7 @@ def score(
     metrics: Collection[str] | None = None,
     no_spice: str | None = NOT_REQUESTED,
     judged: Mapping[str, "Judgement"] | None = None,
+    objects: Mapping[str, frozenset[str]] | None = None,
     tokenizer: Tokenizer = "karpathy",
     idf: Idf = "references",
 ) -> Scores:
@@ -160,6 +167,7 @@ def score(
     metrics: names in the table, as people write them, by default DEFAULTS, or `module:function`.
     no_spice: why SPICE, which parses every caption, is left out; None to compute it.
     judged: the captions of generated scenes, from `judge_captions`.
+    objects: COCO's categories in each image, from `objects_of_images`, for CHAIR.
     idf: source of CIDEr's document frequencies; coco, those of `coco_frequencies`, is for PTB
         tokens alone.
     Raises JavaError if SPICE fails: scores without it would pass for complete ones.
@@ -168,6 +176,7 @@ def score(
         raise InputError(f"unknown idf: {idf!r}; use one of {', '.join(IDFS)}")
     captions = replace(_paired(candidates, references), idf=idf)
     asked = DEFAULTS if metrics is None else tuple(map(metric_name, metrics))
+    asked += CHAIR if objects is not None else ()
     not_run = {"SPICE": no_spice} if no_spice else {}
     if metric_tokens(tokenizer) != "PTB":
         not_run = {m.name: ENGLISH_ONLY for m in TABLE if m.english_only}
@@ -178,7 +187,11 @@ def score(
     statistics = _measure(captions, families_of(asked) - not_run.keys())
     statistics |= {path: _outside(path, captions) for path in asked if ":" in path}
     if judged is not None:
-        statistics["truth"] = truth_counts(judged[image_id] for image_id in captions.image_ids)
+        verdicts = [judged[image_id] for image_id in captions.image_ids]
+        statistics |= {"truth": truth_counts(verdicts), "CHAIR": scene_chair_counts(verdicts)}
+    elif objects is not None and not not_run.keys() & {*CHAIR}:
+        present = [objects[image_id] for image_id in captions.image_ids]
+        statistics["CHAIR"] = chair_counts(captions.candidates, present)
     return _scores(captions, statistics, not_run, asked)
 
 
@@ -262,7 +275,7 @@ def _scores(
         overall |= SETS[family](captions)
     # A family of truth without a statement has no value, here and in single images.
     finite = [name for name in in_order(overall) if np.isfinite(overall[name])]
-    names = [name for name in finite if name in asked or name in TRUTH]
+    names = [name for name in finite if name in asked or name in (*TRUTH, *CHAIR)]
     parts = _parts(statistics["SPICE"]) if "SPICE" in statistics else []
     image_ids = captions.image_ids
     # An interval over one image would have no width.

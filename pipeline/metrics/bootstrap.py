@@ -14,7 +14,7 @@ from a2cap.pipeline.metrics.bleu import bleu_values
 from a2cap.pipeline.metrics.meteor.meteor import meteor_values
 from a2cap.pipeline.metrics.metric_table import names_of
 from a2cap.pipeline.metrics.ngrams import Floats
-from a2cap.pipeline.metrics.scene_truth import truth_values
+from a2cap.pipeline.metrics.scene_truth import chair_values, truth_values
 
 RESAMPLES = 1000
 """With 1,000, each end of a 95 % interval depends on 25 resamples."""
@@ -30,6 +30,7 @@ SUMMED: Families = {
     "BLEU": (names_of("BLEU"), bleu_values),
     "METEOR": (names_of("METEOR"), lambda sums: meteor_values(sums)[..., None]),
     "truth": (names_of("truth"), truth_values),
+    "CHAIR": (names_of("CHAIR"), chair_values),
 }
 """Metrics that are computed from sums over images."""
 

@@ -25,7 +25,7 @@ class Metric:
     kind: mean of a value of each image; function of numbers that are summed over images; or number
         of all captions together, which no image has and which has no interval.
     shown: its name in papers, if that is another one.
-    needs: families that are computed before it; java or scenes.
+    needs: families that are computed before it; java; scenes, or objects of images.
     is_ranked: False for a number that is neither better nor worse.
     is_cited: True for a column of the tables of papers.
     version: raised when its values change; evaluations run again.
@@ -61,8 +61,9 @@ TABLE = (
     Metric("count truth", "truth", "sums", needs=("scenes",)),
     Metric("relation truth", "truth", "sums", needs=("scenes",)),
     Metric("comparison truth", "truth", "sums", needs=("scenes",)),
-    Metric("CHAIR-i", "truth", "sums", needs=("scenes",), lower_is_better=True),
-    Metric("CHAIR-s", "truth", "sums", needs=("scenes",), lower_is_better=True),
+    Metric("CHAIR-i", "CHAIR", "sums", needs=("objects",), english_only=True, lower_is_better=True),
+    Metric("CHAIR-s", "CHAIR", "sums", needs=("objects",), english_only=True, lower_is_better=True),
+    Metric("CHAIR-recall", "CHAIR", "sums", needs=("objects",), english_only=True),
     Metric("captions", "captions", "set", is_ranked=False),
     Metric("vocabulary", "captions", "set", is_ranked=False),
     Metric("words_mean", "captions", "set", is_ranked=False),
@@ -79,11 +80,11 @@ TABLE = (
 
 _ROWS = {metric.name: metric for metric in TABLE}
 
-DEFAULTS = tuple(m.name for m in TABLE if m.kind != "set" and "scenes" not in m.needs)
-"""Metrics of any captions, computed unless others are named."""
+NAMEABLE = tuple(m.name for m in TABLE if not {"scenes", "objects"} & {*m.needs})
+"""Metrics that may be named; the others come with what they need."""
 
-NAMEABLE = tuple(metric.name for metric in TABLE if "scenes" not in metric.needs)
-"""Metrics that may be named."""
+DEFAULTS = tuple(name for name in NAMEABLE if _ROWS[name].kind != "set")
+"""Metrics of any captions, computed unless others are named."""
 
 
 def _spelling(text: str) -> str:

@@ -1,13 +1,17 @@
-"""Truth of captions of generated scenes, and CHAIR: how often they name an object that is absent.
+"""Truth of what captions name: statements about generated scenes, and CHAIR.
 
-CHAIR-i is per named object and CHAIR-s per caption (Rohrbach et al. 2018, arXiv:1809.02156).
+A mention names one of COCO's 80 categories, or the category of a scene's object. CHAIR-i is the
+share of mentions of absent objects, CHAIR-s the share of captions with one (Rohrbach et al. 2018,
+arXiv:1809.02156). CHAIR-recall is the share of the categories of COCO images that their captions
+mention.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from a2cap.data.captions.coco_objects import mentions_of
 from a2cap.pipeline.metrics.metric_table import names_of
 from a2cap.pipeline.metrics.ngrams import Floats
 
@@ -15,14 +19,16 @@ if TYPE_CHECKING:  # it reads annotations and draws, which scoring need not impo
     from a2cap.data.scenes.truth import Judgement
 
 TRUTH = names_of("truth")
-"""Share of true captions, of true statements in each family, and CHAIR."""
+"""Share of true captions, and of true statements in each family."""
 
-FAMILIES = tuple(n.removesuffix(" truth") for n in TRUTH if n.endswith(" truth"))
+FAMILIES = tuple(name.removesuffix(" truth") for name in TRUTH[1:])
 """Subjects of statements."""
+
+CHAIR = names_of("CHAIR")
 
 
 def truth_counts(judged: Iterable["Judgement"]) -> Floats:
-    """Return (N, 3 + 2F): 1, 1 if true, 1 if an object is absent, statements, true statements.
+    """Return (N, 2 + 2F): 1, 1 if true, statements, true statements.
 
     F: number of FAMILIES, in whose order the statements are counted.
     """
@@ -30,15 +36,43 @@ def truth_counts(judged: Iterable["Judgement"]) -> Floats:
     for judgement in judged:
         verdicts = {f: [s.is_true for s in judgement.statements if s.family == f] for f in FAMILIES}
         stated, held = map(len, verdicts.values()), map(sum, verdicts.values())
-        rows.append([1, judgement.is_true, not all(verdicts["category"]), *stated, *held])
+        rows.append([1, judgement.is_true, *stated, *held])
     return np.array(rows, dtype=np.float64)
 
 
 def truth_values(sums: Floats) -> Floats:
-    """Return (…, F + 3) values of TRUTH, NaN for 0 / 0; sums: `truth_counts` summed over images."""
-    captions, true, absent, *counts = np.moveaxis(sums, -1, 0)
+    """Return (…, F + 1) values of TRUTH, NaN for 0 / 0; sums: `truth_counts` summed over images."""
+    captions, true, *counts = np.moveaxis(sums, -1, 0)
     stated, held = np.split(np.array(counts), 2)
     with np.errstate(invalid="ignore"):
-        families = held / stated
-        chair = [1 - families[FAMILIES.index("category")], absent / captions]
-        return np.stack([true / captions, *families, *chair], axis=-1)
+        return np.stack([true / captions, *(held / stated)], axis=-1)
+
+
+def scene_chair_counts(judged: Iterable["Judgement"]) -> Floats:
+    """Return (N, 6) as `chair_counts`, of judged captions of scenes; without objects to recall."""
+    verdicts = [
+        [s.is_true for s in judgement.statements if s.family == "category"] for judgement in judged
+    ]
+    rows = [[1, not all(v), len(v), len(v) - sum(v), 0, 0] for v in verdicts]
+    return np.array(rows, dtype=np.float64)
+
+
+def chair_counts(captions: Iterable[str], objects: Iterable[Set[str]]) -> Floats:
+    """Return (N, 6): 1, 1 if an object is absent, mentions, absent ones, objects, mentioned ones.
+
+    captions: PTB tokens joined by spaces. objects: COCO's categories in the image of each.
+    """
+    rows = []
+    for caption, present in zip(captions, objects, strict=True):
+        mentions = mentions_of(caption)
+        absent = sum(name not in present for name in mentions)
+        recalled = len(present & set(mentions))
+        rows.append([1, absent > 0, len(mentions), absent, len(present), recalled])
+    return np.array(rows, dtype=np.float64)
+
+
+def chair_values(sums: Floats) -> Floats:
+    """Return (…, 3) values of CHAIR, NaN for 0 / 0; sums: `chair_counts` summed over images."""
+    captions, false, mentions, absent, objects, recalled = np.moveaxis(sums, -1, 0)
+    with np.errstate(invalid="ignore"):
+        return np.stack([absent / mentions, false / captions, recalled / objects], axis=-1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.word_groups import read_word_groups
+from a2cap.data.captions.coco_objects import read_coco_objects
 from a2cap.data.data_config import DataConfig
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.paths import require_file
@@ -61,7 +62,7 @@ class Evaluate(Stage):
     files: ExperimentFiles
 
     name = EVALUATE
-    version = 11
+    version = 12
     always = ("metrics", "spice", "baseline", "word groups", "ensemble", "model", "images")
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
@@ -82,7 +83,7 @@ class Evaluate(Stage):
         for number, path in enumerate(config.ensemble, start=2):
             inputs[f"{FURTHER_MODEL}{number}"] = files.captioner(path, "evaluate.ensemble")
         # without attention there is no grounding, and the boxes are not read
-        instances = None if config.attention == "none" else data.instances
+        instances = None if config.attention == "none" and not config.chair else data.instances
         inputs |= files.optional("evaluate", baseline=config.baseline)
         inputs |= files.optional(
             "data", instances=instances, word_groups=data.word_groups, scenes=data.scenes
@@ -184,10 +185,24 @@ class Evaluate(Stage):
 
     def _instances(self) -> str:
         path = self.data.instances
+        if self.evaluate.chair:
+            return self._coco_objects()
         if path is None or self.evaluate.attention == "none":
             return "none"
         # the report reads them last, after METEOR
         return f"of {len(read_instances(require_file(path, 'data.instances'))):,} images"
+
+    def _coco_objects(self) -> str:
+        """Check what CHAIR needs."""
+        path, scenes = self.data.instances, self.data.scenes
+        if path is None or scenes is not None:
+            problem = "data.instances is not set" if path is None else f"data.scenes is {scenes!s}"
+            raise ConfigError(
+                f"evaluate.chair needs COCO's instances alone, and {problem}; set data.instances "
+                "and no data.scenes, or leave evaluate.chair out"
+            )
+        objects = read_coco_objects(require_file(path, "data.instances"))
+        return f"of {len(objects):,} images, COCO's"
 
     def _scenes(self) -> str:
         path = self.data.scenes

@@ -141,7 +141,7 @@ scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision:
   baseline: greedy, idf: caption, eos: false, bleu_weight: 0.5, dropout: rescore, mask: continued,
   captions_per_image: 2, checkpoint_every: 10, validation_beam_size: 1, max_validation_images: 2,
   max_length: 10, ema: 0.9, shuffle_window: 4, select: loss, reward: "statistics:fmean"}
-evaluate: {method: sampling, min_length: 3, seed: 1,
+evaluate: {chair: true, method: sampling, min_length: 3, seed: 1,
   split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
   groups: 5, diversity: 0.2, ensemble_average: log_probabilities, collapse_repeats: true,
   consensus: true,

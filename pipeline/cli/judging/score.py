@@ -74,6 +74,7 @@ from a2cap.pipeline.report.report import Evaluation
 )
 @click.option("--word-groups", type=FILE, help="Score the groups of words of this file too.")
 @click.option("--scenes", type=FILE, help="Judge captions of scenes by this instances.json.")
+@click.option("--instances", type=FILE, help="Compute CHAIR from these instances of COCO.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--format", "form", type=click.Choice(("markdown", "latex", "csv")), help="Print such a table."
@@ -106,6 +107,7 @@ def score(
       a2 score theirs.json --references captions_val2014.json
       a2 score ours.csv --references references.json --compare theirs.json --output scores
       a2 score theirs.json ours.csv --references references.json --format latex
+      a2 score theirs.json --references dataset_coco.json --instances instances_val2014.json
     """
     if len(captions) > 1 and (compare or per_image or output):
         raise click.UsageError(
@@ -114,7 +116,12 @@ def score(
         )
     if images and output is None:
         raise click.UsageError("--images belongs to --output; name a folder, or leave it out")
-    named = {"--references": references, "--compare": compare}
+    instances = options["instances"]
+    if options["scenes"] and instances:
+        raise click.UsageError(
+            "--scenes and --instances both state the objects of images; leave one of them out"
+        )
+    named = {"--references": references, "--compare": compare, "--instances": instances}
     files = {name: [path] for name, path in named.items() if path}
     require_existing({"CAPTIONS": captions, **files})
     metrics = tuple(map(metric_name, metrics))

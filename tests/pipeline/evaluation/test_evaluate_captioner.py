@@ -13,6 +13,7 @@ from a2cap.data.annotations.caption import Caption
 from a2cap.data.annotations.read import AnnotatedImage
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.captions.caption_file import write_captions
+from a2cap.data.captions.coco_objects import coco_categories
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.json_file import read_json
@@ -252,6 +253,24 @@ def test_groups_of_words_are_scored_and_shown_with_the_baseline(run, experiment,
     assert 'aria-label="Groups of words"' in report
     assert ">0.438</td>" in report and "blind captioner" in report
     assert read_json(run.directory / "metrics.json")["provenance"]["digest of baseline"] == "b" * 12
+
+
+# --- CHAIR --------------------------------------------------------------------------------------
+
+
+def test_chair_is_computed_of_instances_of_coco(run, experiment, tmp_path):
+    content = read_json(experiment.scenes / "instances.json")
+    for category, name in zip(content["categories"], sorted(coco_categories()), strict=False):
+        category["name"] = name
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    run(
+        EvaluateConfig(beam_size=1, chair=True, attention="none"),
+        instances=Input(tmp_path / "instances.json", "d" * 64),
+    )
+    found = read_json(run.directory / "metrics.json")
+    assert 0 <= found["metrics"]["CHAIR-s"] <= 1 and 0 <= found["metrics"]["CHAIR-recall"] <= 1
+    rows = read_json(run.directory / "per_image.json")["images"].values()
+    assert sum(row["CHAIR"][0] for row in rows) == 4  # captions
 
 
 # --- images without features ------------------------------------------------------------------

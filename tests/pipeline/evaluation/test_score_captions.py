@@ -113,6 +113,52 @@ def test_false_words_about_generated_scenes_are_marked(a2_evaluate, tmp_path):
     )
 
 
+def coco_instances(tmp_path, names=("dog", "cat"), images=(1, 2)):
+    """Write instances: a dog on the first image, nothing on the others."""
+    content = {
+        "images": [{"id": n, "file_name": f"{n:012d}.jpg"} for n in images],
+        "categories": [{"id": i, "name": name} for i, name in enumerate(names)],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 0, "bbox": [0, 0, 9, 9]}],
+    }
+    return written(tmp_path, content, "instances.json")
+
+
+def test_chair_is_computed_of_instances_and_references(a2_evaluate, files, tmp_path):
+    captions = {1: "a dog and a cow", 2: "a cat and a dog"}
+    answer = a2_evaluate(*files(captions), "--instances", coco_instances(tmp_path))
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    rows = {line.split()[0]: line.split()[1:] for line in answer.stdout.splitlines()}
+    assert rows["CHAIR-i"][0] == "0.5000"  # the cow, and the dog of the second image
+    assert rows["CHAIR-s"][0] == "1.0000"
+    assert rows["CHAIR-recall"] == ["1.0000", "1.0000", "to", "1.0000"]
+    content = read_json(tmp_path / "scores" / "metrics.json")
+    assert "sha256 of instances.json" in content["provenance"]
+    report = (tmp_path / "scores" / "report.html").read_text()
+    assert "CHAIR-recall" in report and " --instances " in report
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"names": ("dog", "fish", "house")}, "not COCO's 80 categories: fish, house in "),
+        ({"images": (1,)}, "no instances of 1 of 2 images: 000000000002; "),
+    ],
+)
+def test_instances_of_other_categories_or_images_are_rejected(files, tmp_path, options, message):
+    answer = a2("score", *files(), "--instances", coco_instances(tmp_path, **options))
+    assert answer.exit_code == 1
+    assert message in answer.stderr
+
+
+def test_missing_instances_and_two_sources_of_objects_are_rejected(files, tmp_path):
+    answer = a2("score", *files(), "--instances", tmp_path / "none.json")
+    assert (answer.exit_code, f"{str(tmp_path / 'none.json')!r}" in answer.stderr) == (1, True)
+    path = coco_instances(tmp_path)
+    answer = a2("score", *files(), "--instances", path, "--scenes", path)
+    assert answer.exit_code == 2
+    assert "--scenes and --instances both state the objects of images" in answer.stderr
+
+
 def test_captions_of_any_language_are_scored_as_unicode_words(files, tmp_path):
     captions = {1: "ein Hund läuft", 2: "一只狗跑", 3: "एक कुत्ता", 4: "كلب يركض"}
     references = {1: ["Ein Hund läuft!"], 2: ["一只猫跑。"], 3: ["एक बिल्ली।"], 4: ["كلب، ينام"]}

@@ -3,13 +3,16 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import a2cap
+from a2cap.data.captions.coco_objects import mentions_of
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.metric_table import shown_name
+from a2cap.pipeline.metrics.scene_truth import chair_counts, chair_values
 from tests.test_docs_pages import commands
 from tests.test_structure import ROOT
 
@@ -34,6 +37,29 @@ def values_of(metric, **options):
 def test_examples_have_the_values_of_the_page(metric):
     stated, values = values_of(metric)
     assert values == stated
+
+
+def test_the_example_of_chair_has_the_values_of_the_page():
+    rows = re.findall(
+        r"^\| (.+?) \| (.*?) \| (.*?) \| ([\d.–]+) \| ([\d.]+) \| ([\d.]+) \|$",
+        PAGE.read_text(encoding="utf-8").partition("## CHAIR")[2].partition("## Names")[0],
+        re.MULTILINE,
+    )
+    *captions, (_, mentions, absent, *overall) = rows
+    assert len(captions) == 3
+    texts = [caption for caption, *_ in captions]
+    present = {"dog", "couch"} | set(mentions_of("a puppy sleeps on a sofa"))
+    counts = chair_counts(texts, [present] * 3)
+    named = [mentions_of(caption) for caption in texts]
+    assert [", ".join(names) for names in named] == [row[1].strip() for row in captions]
+    assert [", ".join(sorted(set(names) - present)) for names in named] == [
+        row[2].strip() for row in captions
+    ]
+    for row, values in zip(captions, chair_values(counts), strict=True):
+        shown = ["–" if np.isnan(value) else f"{value:.2f}" for value in values]
+        assert shown == list(row[3:])
+    assert [int(mentions), int(absent)] == counts.sum(axis=0)[2:4].tolist()
+    assert [f"{value:.2f}" for value in chair_values(counts.sum(axis=0))] == overall
 
 
 @pytest.mark.slow

@@ -7,7 +7,13 @@ from a2cap.data.scenes.objects import SceneObject
 from a2cap.data.scenes.truth import judge_captions
 from a2cap.pipeline.metrics.all_metrics import score
 from a2cap.pipeline.metrics.bootstrap import resample
-from a2cap.pipeline.metrics.scene_truth import TRUTH, truth_counts, truth_values
+from a2cap.pipeline.metrics.scene_truth import (
+    CHAIR,
+    TRUTH,
+    scene_chair_counts,
+    truth_counts,
+    truth_values,
+)
 from tests.data.messages import message_of
 
 BALL = SceneObject("ball", "red", "small", "plain", (10, 10, 30, 30))
@@ -37,7 +43,7 @@ def scores(without_meteor):
 
 
 def test_truth_is_a_share_of_captions_and_of_statements(scores):
-    truth = {name: value for name, value in scores.metrics.items() if name in TRUTH}
+    truth = {name: value for name, value in scores.metrics.items() if name in (*TRUTH, *CHAIR)}
     # the captions have no sizes and textures, and compare nothing
     assert truth == pytest.approx(EXPECTED)
     low, high = scores.confidence["truth"]
@@ -53,7 +59,8 @@ def test_values_over_a_resample_are_those_of_its_images():
     assert some[TRUTH.index("truth")] == pytest.approx(2 / 3)
     assert some[TRUTH.index("colour truth")] == pytest.approx(3 / 4)
     assert np.isnan(some[TRUTH.index("size truth")])
-    assert resample({"truth": counts})["CHAIR-s"].mean() == pytest.approx(1 / 4, abs=0.02)
+    chair = scene_chair_counts(judge_captions(CAPTIONS, SCENES).values())
+    assert resample({"CHAIR": chair})["CHAIR-s"].mean() == pytest.approx(1 / 4, abs=0.02)
 
 
 def test_captions_of_unknown_scenes_are_rejected():

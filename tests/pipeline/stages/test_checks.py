@@ -122,6 +122,26 @@ def test_what_the_report_reads_last_is_read_before_any_work(new, tmp_path, field
     assert check.text.startswith(message.format(repr(str(path))))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("data.instances=null", "data.scenes=null"),
+            "evaluate.chair needs COCO's instances alone, and data.instances is not set; set "
+            "data.instances and no data.scenes, or leave evaluate.chair out",
+        ),
+        ((), "evaluate.chair needs COCO's instances alone, and data.scenes is "),
+        (("data.scenes=null",), "not COCO's 80 categories: ball, "),
+    ],
+)
+def test_chair_without_cocos_instances_is_rejected(new, experiment, overrides, message):
+    scenes = override("data.scenes", experiment.scenes / "instances.json")
+    opened = new("evaluate.chair=true", "extract.boxes=detect", scenes, *overrides)
+    check = check_of(opened, "evaluate", "instances")
+    assert check.state == "problem"
+    assert check.text.startswith(message)
+
+
 def test_a_missing_file_of_meteor_is_a_problem(new, tmp_path, monkeypatch):
     monkeypatch.setattr(pycocoevalcap, "pycocoevalcap_folder", lambda: tmp_path)
     for name in ("tokenizer/stanford-corenlp-3.4.1.jar", "meteor/meteor-1.5.jar"):
