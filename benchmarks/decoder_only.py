@@ -9,7 +9,7 @@ docs/guide/transformers.md has its table.
 import copy
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -30,7 +30,7 @@ from a2cap.model.adapting.adapted_layers import adapt_layers
 from a2cap.model.adapting.adapted_losses import adapted_losses
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.pipeline.sweep import t_interval
+from a2cap.pipeline.sweep import Interval, t_interval
 from benchmarks.measure import machine, print_table
 from benchmarks.study.grounding import GroundingMeter, grounded_words
 from benchmarks.study.results import paired_difference
@@ -44,7 +44,6 @@ IGNORED = -100
 CONTINUED = ("none", "aligned", "aligned, theta frozen")
 GROUP_OF = {word: "kinds" for pair in PLURALS.items() for word in pair}
 GROUP_OF |= dict.fromkeys(COLOURS, "colours")
-MEASURES = ("attention", "aligned", "evidence")
 
 
 @dataclass(frozen=True)
@@ -63,43 +62,31 @@ class Extent:
 QUICK = Extent(train=16, test=4, updates=3, continued=2, batch=8, seeds=1)
 
 
-def _sizes(side: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of the language model's and of the vision model's config."""
+MODELS = ("LLaVA", "PaliGemma")
+
+
+def build(name: str, words: int, side: int) -> Any:
+    """Return a model with random weights; PaliGemma's image and prompt read each other."""
     shared = {"hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_attention_heads": 4}
-    text = {"num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": WIDTH // 4}
     ids = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
-    vision = {"num_hidden_layers": 1, "image_size": side, "patch_size": PATCH}
-    return {**shared, **text, **ids}, {**shared, **vision}
-
-
-def llava(words: int, side: int) -> Any:
-    """Return a LLaVA with random weights."""
-    text, vision = _sizes(side)
-    config = hf.LlavaConfig(
-        text_config={"model_type": "llama", "vocab_size": words, **text},
-        vision_config={"model_type": "clip_vision_model", "projection_dim": WIDTH, **vision},
-        image_token_id=IMAGE,
-        vision_feature_layer=-1,
-    )
-    return hf.LlavaForConditionalGeneration(config)
-
-
-def paligemma(words: int, side: int) -> Any:
-    """Return a PaliGemma with random weights; its image and its prompt read each other."""
-    text, vision = _sizes(side)
-    config = hf.PaliGemmaConfig(
-        text_config={"model_type": "gemma", "vocab_size": words, **text},
-        vision_config={"model_type": "siglip_vision_model", "vision_use_head": False, **vision},
-        image_token_id=IMAGE,
-        projection_dim=WIDTH,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-    )
+    text: dict[str, Any] = {
+        "num_hidden_layers": 2,
+        "num_key_value_heads": 2,
+        "head_dim": WIDTH // 4,
+        **ids,
+    }
+    text |= {**shared, "vocab_size": words}
+    vision: dict[str, Any] = {"num_hidden_layers": 1, "image_size": side, "patch_size": PATCH}
+    if name == "LLaVA":
+        vision |= {**shared, "model_type": "clip_vision_model", "projection_dim": WIDTH}
+        text |= {"model_type": "llama"}
+        parts = {"vision_config": vision, "text_config": text, "image_token_id": IMAGE}
+        return hf.LlavaForConditionalGeneration(hf.LlavaConfig(**parts, vision_feature_layer=-1))
+    vision |= {**shared, "model_type": "siglip_vision_model", "vision_use_head": False}
+    text |= {"model_type": "gemma"}
+    parts = {"vision_config": vision, "text_config": text, "image_token_id": IMAGE, **ids}
+    config = hf.PaliGemmaConfig(**parts, projection_dim=WIDTH)
     return hf.PaliGemmaForConditionalGeneration(config)
-
-
-MODELS: Mapping[str, Callable[[int, int], Any]] = {"LLaVA": llava, "PaliGemma": paligemma}
 
 
 @dataclass(frozen=True)
@@ -224,7 +211,7 @@ def run_trial(name: str, seed: int, world: World) -> dict[str, dict[str, float]]
     """Train and measure one model of one seed; returns the measures of each way to continue."""
     torch.manual_seed(seed)
     extent, none, gate = world.extent, AlignmentConfig(fusion="none"), AlignmentConfig()
-    start = MODELS[name](IMAGE + 1 + len(world.words), extent.side)
+    start = build(name, IMAGE + 1 + len(world.words), extent.side)
     began = time.perf_counter()
     train(start, world, extent.updates, seed=seed, alignment=none)
     spent = time.perf_counter() - began
@@ -242,35 +229,42 @@ def run_trial(name: str, seed: int, world: World) -> dict[str, dict[str, float]]
     return measures
 
 
-def trials(extent: Extent) -> list[tuple[str, int]]:
-    """Return model and seed of each trial, all models of the first seed first."""
-    return [(name, seed) for seed in range(extent.seeds) for name in MODELS]
-
-
 def table(results: Mapping[str, Any]) -> list[list[str]]:
     """Return a row of model, way and 95 % intervals over seeds for each."""
     rows = []
     for name, way in product(MODELS, CONTINUED):
         keys = [key for key in results["trials"] if key.startswith(f"{name} ")]
         by_seed = {int(key.split()[-1]): results["trials"][key] for key in keys}
-        if not by_seed:
-            continue
-        plain = {seed: w["none"]["all/attention"] for seed, w in by_seed.items()}
-        cells = []
-        for measure_name in MEASURES:
-            label = f"all/{measure_name}"
-            values = {s: w[way][label] for s, w in by_seed.items() if label in w[way]}
-            cells.append(str(t_interval(list(values.values()))) if values else "–")
-            if way != "none" and measure_name != "evidence":
-                cells.append(str(paired_difference(values, plain)))
-            elif measure_name != "evidence":
-                cells.append("–")
-        losses = t_interval([w[way]["loss"] for w in by_seed.values()])
-        rows.append([f"{name}, {way}", str(len(by_seed)), *cells, str(losses)])
+
+        def values(label: str, way: str, by_seed: Mapping[int, Any] = by_seed) -> dict[int, float]:
+            """Return seed -> value where it is defined."""
+            return {
+                seed: trial[way][label] for seed, trial in by_seed.items() if label in trial[way]
+            }
+
+        plain, attention = values("all/attention", "none"), values("all/attention", way)
+        aligned, evidence = values("all/aligned", way), values("all/evidence", way)
+        baseline = plain if way != "none" else {}
+        cells = [
+            mean_of(attention),
+            paired_difference(attention, baseline),
+            mean_of(aligned),
+            paired_difference(aligned, baseline),
+            paired_difference(aligned, attention),
+            mean_of(evidence),
+            mean_of(values("loss", way)),
+        ]
+        shown = ["–" if cell is None else str(cell) for cell in cells]
+        rows.append([f"{name}, {way}", str(len(by_seed)), *shown])
     return rows
 
 
-HEADER = ("", "seeds", "α", "− plain α", "α^a", "− plain α", "1−m", "nats per token")
+def mean_of(values: Mapping[int, float]) -> Interval | None:
+    """Return the mean over seeds with its 95 % interval, None without values."""
+    return t_interval(list(values.values())) if values else None
+
+
+HEADER = ("", "seeds", "α", "− plain α", "α^a", "− plain α", "− α", "1−m", "nats per token")
 
 
 @click.command()
@@ -292,10 +286,10 @@ def main(quick: bool, output: Path) -> None:
         results: Any = read_json(file) if file.is_file() else fresh
         if results["extent"] != asdict(extent):
             raise click.ClickException(f"{file} has results of other sizes; move it away")
-        left = [key for key in trials(extent) if " ".join(map(str, key)) not in results["trials"]]
-        world = World.of(extent) if left else None
+        trials = [(name, seed) for seed in range(extent.seeds) for name in MODELS]
+        left = [(name, seed) for name, seed in trials if f"{name} {seed}" not in results["trials"]]
+        world = World.of(extent if left else QUICK)
         for name, seed in left:
-            assert world is not None
             results["trials"][f"{name} {seed}"] = run_trial(name, seed, world)
             write_json(file, results)
             click.echo(f"{name} {seed}: done")

@@ -33,9 +33,11 @@ def test_intervals_are_of_differences_by_seed():
         }
 
     results = {"trials": {"LLaVA 0": trial(0.2, 0.3), "LLaVA 1": trial(0.4, 0.5)}}
-    plain, aligned, _ = decoder_only.table(results)
+    plain, aligned, _, untrained, *_ = decoder_only.table(results)
     assert plain[:4] == ["LLaVA, none", "2", "0.300 ± 1.271", "–"]
-    assert aligned[2:6] == ["0.400 ± 1.271", "0.100 ± 0.000", "0.500 ± 1.271", "0.200 ± 0.000"]
+    assert aligned[2:5] == ["0.400 ± 1.271", "0.100 ± 0.000", "0.500 ± 1.271"]
+    assert aligned[5:] == ["0.200 ± 0.000", "0.100 ± 0.000", "–", "1.000 ± 0.000"]
+    assert untrained == ["PaliGemma, none", "0", *"–––––––"]
 
 
 @pytest.mark.slow
