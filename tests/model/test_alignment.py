@@ -51,8 +51,8 @@ def test_softmax_without_gradients_equals_torchs(regions):
     scores[0, :, 1:] = -math.inf
     before = scores.clone()
     with torch.no_grad():
-        found = softmax_of_rows(scores)
-    torch.testing.assert_close(found, scores.softmax(-1), rtol=1e-5, atol=1e-7)
+        weights = softmax_of_rows(scores)
+    torch.testing.assert_close(weights, scores.softmax(-1), rtol=1e-5, atol=1e-7)
     assert torch.equal(scores, before)
     assert torch.equal(softmax_of_rows(scores), scores.softmax(-1))
 
@@ -65,7 +65,7 @@ def test_only_a_detached_mask_of_the_aligned_pass_gives_state_and_regions_no_gra
     alignment = _alignment(detach_mask=detaches)
     hidden = HIDDEN.clone().requires_grad_()
     keys = alignment.mask_network.project(REGIONS).detach().requires_grad_()
-    found = alignment(
+    aligned = alignment(
         ATTENTION,
         queries=QUERIES,
         hidden=hidden,
@@ -73,7 +73,7 @@ def test_only_a_detached_mask_of_the_aligned_pass_gives_state_and_regions_no_gra
         region_mask=REGION_MASK,
         decoder_pass=DecoderPass(torch.tensor(0), perturbed),
     )
-    (found.used * torch.rand_like(found.used)).sum().backward()
+    (aligned.used * torch.rand_like(aligned.used)).sum().backward()
     has_gradient = perturbed or not detaches
     assert [leaf.grad is not None for leaf in (hidden, keys)] == [has_gradient] * 2
 

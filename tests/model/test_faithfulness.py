@@ -22,7 +22,7 @@ def tau_b(first, second):
     """Compute (C - D) / sqrt((n0 - ties of one) (n0 - ties of the other)) (Kendall 1945)."""
     pairs = list(combinations(range(len(first)), 2))
     signs = [(np.sign(first[i] - first[j]), np.sign(second[i] - second[j])) for i, j in pairs]
-    agreement = sum(one * other for one, other in signs)
+    agreement = sum(a * b for a, b in signs)
     untied = [sum(sign[side] != 0 for sign in signs) for side in (0, 1)]
     return agreement / math.sqrt(untied[0] * untied[1])
 
@@ -32,10 +32,10 @@ def test_kendall_tau_equals_counting_pairs_with_ties_and_padding():
     first = torch.randint(0, 4, (40, 9), generator=generator).double()
     second = torch.randn(40, 9, generator=generator, dtype=torch.float64).round(decimals=1)
     valid = torch.rand(40, 9, generator=generator) < 0.8
-    found = kendall_tau(first, second, valid)
+    taus = kendall_tau(first, second, valid)
     for row in range(40):
         expected = tau_b(first[row][valid[row]].tolist(), second[row][valid[row]].tolist())
-        assert found[row].item() == pytest.approx(expected, abs=1e-12)
+        assert taus[row].item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_constant_ranking_has_no_tau():
@@ -49,9 +49,9 @@ def test_divergence_equals_the_formula_in_nats():
     p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.25, 0.25, 0.5])
     mean = (p + q) / 2
     expected = 0.0
-    for one in (p, q):
+    for row in (p, q):
         expected += sum(
-            a * math.log(a / b) / 2 for a, b in zip(one.tolist(), mean.tolist(), strict=True) if a
+            a * math.log(a / b) / 2 for a, b in zip(row.tolist(), mean.tolist(), strict=True) if a
         )
     assert jensen_shannon(p, q).item() == pytest.approx(expected, rel=1e-7)
     assert jensen_shannon(p, p).item() == 0
@@ -93,11 +93,11 @@ def test_importance_equals_the_norm_of_finite_differences(tiny, images, fusion, 
     captioner = tiny(fusion=fusion, mask_network=network)
     captioner.schedule_step.fill_(50_000)
     captions = images.captions[:, 0]
-    found = _importance(captioner, images)
-    assert found.shape == (3, 6, 4)
+    importance = _importance(captioner, images)
+    assert importance.shape == (3, 6, 4)
     with torch.no_grad():
         memory = images.encoded(captioner)
-        squares = torch.zeros_like(found)
+        squares = torch.zeros_like(importance)
         for region in range(4):
             for unit in range(16):
                 change = torch.zeros_like(memory.states)
@@ -107,12 +107,12 @@ def test_importance_equals_the_norm_of_finite_differences(tiny, images, fusion, 
                     for sign in (1, -1)
                 )
                 squares[:, :, region] += ((up - down) / 2e-5).square()
-    torch.testing.assert_close(found, squares.sqrt(), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(importance, squares.sqrt(), rtol=1e-6, atol=1e-9)
 
 
 def test_gradient_times_input_is_the_effect_of_scaling_the_state_of_a_region(tiny, images):
     captioner, captions = tiny(fusion="max"), images.captions[:, 0]
-    found = region_gradients(
+    product = region_gradients(
         captioner, images.features, images.boxes, images.region_mask, captions
     ).product
     with torch.no_grad():
@@ -121,11 +121,11 @@ def test_gradient_times_input_is_the_effect_of_scaling_the_state_of_a_region(tin
             scale = torch.ones(4, 1, dtype=torch.float64)
             scale[region] += 1e-5
             up, down = (
-                _from_states(captioner, memory, memory.states * one, captions)
-                for one in (scale, 2 - scale)
+                _from_states(captioner, memory, memory.states * factor, captions)
+                for factor in (scale, 2 - scale)
             )
             expected = (up - down) / 2e-5
-            torch.testing.assert_close(found[:, :, region], expected, rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(product[:, :, region], expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("detach_mask", [True, False])
@@ -168,7 +168,7 @@ def _by_hand(captioner, images):
     steps = trace_attention(captioner, images.encoded(captioner), images.captions[:, 0])
     layers = []
     for number in range(len(steps[0].layers)):
-        found = []
+        rows_of_layer = []
         for position, step in enumerate(steps):
             for image in range(3):
                 if not images.captions[image, 0, position]:
@@ -181,8 +181,8 @@ def _by_hand(captioner, images):
                 ]
                 rows = weights.used[image] / weights.used[image].sum(-1, keepdim=True)
                 divergence = jensen_shannon(weights.original[image], rows).mean().item()
-                found.append([*taus, divergence])
-        layers.append(np.mean(found, axis=0))
+                rows_of_layer.append([*taus, divergence])
+        layers.append(np.mean(rows_of_layer, axis=0))
     return layers
 
 
@@ -195,8 +195,8 @@ def test_layer_values_are_means_over_tokens_of_head_averages(tiny, images, fusio
     for layer, expected in zip(layers, _by_hand(captioner, images), strict=True):
         assert layer.words == 5 + 6 + 4
         assert layer.constant == 0
-        found = [layer.attention, layer.aligned, layer.evidence, layer.divergence]
-        assert found == pytest.approx(expected.tolist(), abs=1e-12)
+        measured = [layer.attention, layer.aligned, layer.evidence, layer.divergence]
+        assert measured == pytest.approx(expected.tolist(), abs=1e-12)
         assert (layer.gate is not None) == ALIGNMENT_FUSIONS[fusion].learned
     assert [layer.layer for layer in layers] == [1, 2]
 

@@ -30,7 +30,7 @@ with the greedy baseline, and of 20 such steps with the scores of the samples.""
 @pytest.fixture(scope="module")
 def counted():
     """Return kernels and waits of each task."""
-    found = {}
+    counts = {}
     with fake_gpu() as kernels:
         with torch.device("cuda"):
             captioner = TransformerCaptioner(
@@ -41,18 +41,18 @@ def counted():
             teaching = Teaching(positions=torch.zeros(800, dtype=torch.int64))
         kernels.take()
         two_losses(captioner, captioner.encode(*regions), captions, teaching=teaching).total()
-        found["forward"] = kernels.take()
+        counts["forward"] = kernels.take()
         memory = captioner.eval().encode(*regions)
         kernels.take()
         beam_search(captioner, memory, DecodingConfig(max_length=STEPS))
-        found["beams"] = kernels.take()
+        counts["beams"] = kernels.take()
         options = {"baseline": "greedy", "max_length": SAMPLED}
         drawn = generate_rollouts(captioner, memory, lambda rows: rows.sum(-1), **options)
-        found["greedy"] = kernels.take()
+        counts["greedy"] = kernels.take()
         log_probs = captioner.score(memory, drawn.captions, teaching=teaching).log_probs
         self_critical_loss(log_probs, drawn.advantages)
-        found["scoring"] = kernels.take()
-    return found
+        counts["scoring"] = kernels.take()
+    return counts
 
 
 def test_a_forward_pass_of_training_never_waits(counted):

@@ -35,7 +35,7 @@ def single(tiny, images):
 def test_losses_and_gradients_in_bfloat16_are_near_those_in_float32(single, images, fusion):
     captioner = single(fusion=fusion)
     full, gradients = _losses(captioner, images, "float32")
-    mixed, found = _losses(captioner, images, "bfloat16")
+    mixed, rounded = _losses(captioner, images, "bfloat16")
     assert mixed.caption.item() == pytest.approx(full.caption.item(), rel=0.01)
     if fusion != "none":
         assert mixed.mask.item() == pytest.approx(full.mask.item(), rel=0.01)
@@ -43,9 +43,9 @@ def test_losses_and_gradients_in_bfloat16_are_near_those_in_float32(single, imag
             full.statistics.penalty.item(), rel=0.01
         )
     for name, gradient in gradients.items():
-        assert found[name].dtype == torch.float32
+        assert rounded[name].dtype == torch.float32
         if gradient.norm() > 1e-4:
-            cosine = torch.cosine_similarity(gradient.flatten(), found[name].flatten(), dim=0)
+            cosine = torch.cosine_similarity(gradient.flatten(), rounded[name].flatten(), dim=0)
             assert cosine > 0.98, name
 
 
@@ -72,5 +72,5 @@ def test_float32_is_exact_inside_autocast(single, images):
     captioner = single()
     expected = two_losses(captioner, images.encoded(captioner), images.captions).total()
     with mixed_precision("bfloat16", CPU), mixed_precision("float32", CPU):
-        found = two_losses(captioner, images.encoded(captioner), images.captions).total()
-    assert torch.equal(found, expected)
+        total = two_losses(captioner, images.encoded(captioner), images.captions).total()
+    assert torch.equal(total, expected)

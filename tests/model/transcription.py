@@ -50,11 +50,11 @@ def causal(scores, queries, head):
 def attend(queries, keys, values, heads, weigh=plain, *, length=0):
     """Attend head by head; weigh: from scores (Q, R), queries (Q, d) and head to weights (Q, R)."""
     parts = (np.split(part, heads, axis=1) for part in (queries, keys, values))
-    found = []
+    heads_out = []
     for head, (query, key, value) in enumerate(zip(*parts, strict=True)):
         scores = query @ key.T / np.sqrt(length + query.shape[1])
-        found.append(weigh(scores, query, head) @ value)
-    return np.concatenate(found, axis=1)
+        heads_out.append(weigh(scores, query, head) @ value)
+    return np.concatenate(heads_out, axis=1)
 
 
 class Weights:
@@ -161,7 +161,7 @@ def transcribe(captioner, images, log_probs, *, perturbed, name="attention.align
 
     log_probs: from (captioner, align, regions (R, F), tokens fed (L,)) to (L, V).
     """
-    found, penalties = [], []
+    words, penalties = [], []
     for image, captions in enumerate(images.captions.tolist()):
         exists = images.region_mask[image]
         regions, boxes = (of[image, exists].numpy() for of in (images.features, images.boxes))
@@ -169,10 +169,10 @@ def transcribe(captioner, images, log_probs, *, perturbed, name="attention.align
             tokens = [token for token in caption if token]
             align = Aligned(captioner, boxes, perturbed=perturbed, name=name)
             rows = log_probs(captioner, align, regions, [1, *tokens[:-1]])
-            found.append(rows[np.arange(len(tokens)), tokens])
+            words.append(rows[np.arange(len(tokens)), tokens])
             penalties += [((1 - keep) ** 2).sum() for keep in align.keeps]
     return SimpleNamespace(
-        log_probs=found, loss=-np.concatenate(found).mean(), penalty=np.mean(penalties or [0])
+        log_probs=words, loss=-np.concatenate(words).mean(), penalty=np.mean(penalties or [0])
     )
 
 

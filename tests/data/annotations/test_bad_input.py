@@ -91,9 +91,9 @@ def test_damaged_json_is_one_clear_error(tmp_path, text, message):
 )
 def test_a_bad_record_among_good_ones_is_skipped_with_its_reason(tmp_path, row, reason):
     path = written(tmp_path, [*ROWS, {"split": "train"} | row if isinstance(row, dict) else row])
-    found = read_annotations(path)
-    assert len(found.images) == 20
-    position, first = reasons(found)[0]
+    annotations = read_annotations(path)
+    assert len(annotations.images) == 20
+    position, first = reasons(annotations)[0]
     assert (position in ("entry 21", "a"), first) == (True, reason)
 
 
@@ -124,9 +124,9 @@ def test_lists_as_text_are_named_as_the_cause(tmp_path):
 
 def test_lines_that_are_cut_cost_the_last_one(tmp_path):
     path = written(tmp_path, "\n".join(map(json.dumps, ROWS))[:-9], "x.jsonl")
-    found = read_annotations(path)
-    assert len(found.images) == 19
-    assert reasons(found)[0][0] == "line 20"
+    annotations = read_annotations(path)
+    assert len(annotations.images) == 19
+    assert reasons(annotations)[0][0] == "line 20"
 
 
 _MEASURE = """

@@ -16,8 +16,8 @@ FLICKR8K = 'image,caption\na.jpg,"A dog, running."\nb.jpg,A cat\na.jpg,"Two ""do
 
 
 def read(path, split=ANY):
-    found = read_annotations(path, split=split)
-    return [(image.file, [caption.raw for caption in image.captions]) for image in found.images]
+    images = read_annotations(path, split=split).images
+    return [(image.file, [caption.raw for caption in image.captions]) for image in images]
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_an_open_quotation_mark_of_flickr30k_ends_with_its_line(tmp_path):
 
 def test_a_quotation_mark_that_does_not_close_costs_its_own_line(tmp_path):
     text = 'image,caption\na.jpg,A dog\nb.jpg,"A cat\nc.jpg,"Dogs, two"\nd.jpg,A "big" dog\n'
-    found = read_annotations(written(tmp_path, text, "x.csv"), split=ANY)
-    assert [image.image_id for image in found.images] == ["a", "c", "d"]
-    assert reasons(found) == [("line 3", "a quotation mark that does not close")]
+    annotations = read_annotations(written(tmp_path, text, "x.csv"), split=ANY)
+    assert [image.image_id for image in annotations.images] == ["a", "c", "d"]
+    assert reasons(annotations) == [("line 3", "a quotation mark that does not close")]
 
 
 def test_a_caption_with_commas_is_whole_without_quotation_marks(tmp_path):
@@ -69,18 +69,18 @@ def test_a_caption_with_commas_is_whole_without_quotation_marks(tmp_path):
         ("b.jpg", ["A cat,"]),
     ]
     text = "caption,image\nA dog, brown and big,a.jpg\nA cat,b.jpg\n"
-    found = read_annotations(written(tmp_path, text, "y.csv"), split=ANY)
-    assert reasons(found) == [("line 2", "3 columns, 2 expected")]
+    annotations = read_annotations(written(tmp_path, text, "y.csv"), split=ANY)
+    assert reasons(annotations) == [("line 2", "3 columns, 2 expected")]
 
 
 def test_a_table_may_name_the_splits(tmp_path):
     text = "image,split,caption\na.jpg,train,A dog\nb.jpg,test,A cat\na.jpg,val,Dogs\n"
-    found = read_annotations(written(tmp_path, text, "x.csv"))
-    assert [(image.image_id, image.split) for image in found.images] == [
+    annotations = read_annotations(written(tmp_path, text, "x.csv"))
+    assert [(image.image_id, image.split) for image in annotations.images] == [
         ("a", "train"),
         ("b", "test"),
     ]
-    assert reasons(found) == [("line 4", "split 'val', 'train' in line 2")]
+    assert reasons(annotations) == [("line 4", "split 'val', 'train' in line 2")]
 
 
 def test_a_folder_has_a_text_file_beside_each_image(tmp_path):
@@ -134,16 +134,17 @@ def test_a_table_without_captions_is_rejected(tmp_path):
     ],
 )
 def test_a_bad_line_is_skipped_with_its_number(tmp_path, name, text, skipped):
-    found = read_annotations(written(tmp_path, text, name), split=ANY)
-    assert [image.image_id for image in found.images] == ["a"]
-    assert reasons(found)[0] == skipped
+    annotations = read_annotations(written(tmp_path, text, name), split=ANY)
+    assert [image.image_id for image in annotations.images] == ["a"]
+    assert reasons(annotations)[0] == skipped
 
 
 def test_karpathys_flickr_files_have_neither_folder_nor_coco_id(tmp_path):
     image = karpathy(cocoid=None, filepath=None, filename="1000268201_693b08cb0e.jpg")
     document = {"images": [image | {"sentids": [0], "imgid": 0}], "dataset": "flickr8k"}
-    found = read_annotations(written(tmp_path, document))
-    assert [(p.image_id, p.split) for p in found.images] == [("1000268201_693b08cb0e", "test")]
+    annotations = read_annotations(written(tmp_path, document))
+    [only] = annotations.images
+    assert (only.image_id, only.split) == ("1000268201_693b08cb0e", "test")
 
 
 def test_vizwiz_is_coco_captions_with_other_fields_of_which_rejected_ones_are_left_out(tmp_path):

@@ -65,11 +65,11 @@ def test_the_page_has_the_forms_that_are_read():
 @pytest.mark.parametrize("form", NAMED)
 def test_a_form_of_the_page_is_read_as_annotations_and_as_references(tmp_path, form):
     path = write(tmp_path, form)
-    found = read_annotations(path)
-    assert found.layout == form
-    words = {stem(image.image_id): image.captions[0].tokens for image in found.images}
+    annotations = read_annotations(path)
+    assert annotations.layout == form
+    words = {stem(image.image_id): image.captions[0].tokens for image in annotations.images}
     assert words == {"a": ("a", "dog"), "b": ("a", "cat")}
-    splits = [image.split for image in found.images]
+    splits = [image.split for image in annotations.images]
     if splits == ["train", "val"]:  # a test split is scored
         assert message_of(read_references, path) == (
             f"no image of {str(path)!r} is in its test split; name other references"

@@ -19,15 +19,15 @@ def instances(folder, *annotations, **changes):
 
 def test_boxes_are_corners_in_the_order_of_annotation_ids(tmp_path):
     outside = box(11, bbox=[-3, 2**24, 1, 2])
-    found = read_instances(instances(tmp_path, box(9), outside, box(2, bbox=[0, 0, 5, 5])))
-    assert list(found) == ["000000000042", "000000000007"]
-    assert found["000000000042"].boxes.tolist() == [
+    boxed = read_instances(instances(tmp_path, box(9), outside, box(2, bbox=[0, 0, 5, 5])))
+    assert list(boxed) == ["000000000042", "000000000007"]
+    assert boxed["000000000042"].boxes.tolist() == [
         *([0, 0, 5, 5], [10, 20, 40.5, 60]),
         [-3, 2**24, -2, 2**24 + 2],
     ]
-    assert found["000000000042"].names == ("", "", "")  # the file has no categories
-    assert {image.boxes.dtype for image in found.values()} == {np.dtype(np.float32)}
-    assert found["000000000007"].boxes.shape == (0, 4)
+    assert boxed["000000000042"].names == ("", "", "")  # the file has no categories
+    assert {image.boxes.dtype for image in boxed.values()} == {np.dtype(np.float32)}
+    assert boxed["000000000007"].boxes.shape == (0, 4)
 
 
 def test_crowds_and_boxes_without_area_are_left_out(tmp_path):
@@ -44,21 +44,21 @@ def test_crowds_and_boxes_without_area_are_left_out(tmp_path):
 def test_boxes_have_the_names_of_their_categories(tmp_path):
     categories = [{"id": 3, "name": "hot dog"}, {"id": 5}, "none"]
     boxes = [box(9, category_id=3), box(2, category_id=5), box(4, category_id=[3]), box(5)]
-    found = read_instances(instances(tmp_path, *boxes, categories=categories))
-    assert found["000000000042"].names == ("", "", "", "hot dog")
-    assert found["000000000042"].boxes.shape == (4, 4)
-    assert found["000000000007"].names == ()
-    assert found["000000000042"].class_ids.tolist() == [-1, -1, -1, 3]
+    boxed = read_instances(instances(tmp_path, *boxes, categories=categories))
+    assert boxed["000000000042"].names == ("", "", "", "hot dog")
+    assert boxed["000000000042"].boxes.shape == (4, 4)
+    assert boxed["000000000007"].names == ()
+    assert boxed["000000000042"].class_ids.tolist() == [-1, -1, -1, 3]
 
 
 def test_boxes_belong_to_an_image_of_the_stated_size(tmp_path):
     stated = {"id": 1, "file_name": "1.jpg", "width": 40, "height": 30}
     unstated = {"id": 2, "file_name": "2.jpg", "width": "40"}
-    found = read_instances(instances(tmp_path, images=[stated, unstated]))
-    assert [image.size for image in found.values()] == [(40, 30), None]
-    found["000000000001"].require_usable(40, 30)
-    found["000000000002"].require_usable(1, 1)
-    assert message_of(found["000000000001"].require_usable, 30, 40) == (
+    boxed = read_instances(instances(tmp_path, images=[stated, unstated]))
+    assert [image.size for image in boxed.values()] == [(40, 30), None]
+    boxed["000000000001"].require_usable(40, 30)
+    boxed["000000000002"].require_usable(1, 1)
+    assert message_of(boxed["000000000001"].require_usable, 30, 40) == (
         "image of 30 x 40 pixels after EXIF rotation, its boxes expect 40 x 30; "
         "correct them and the size beside them"
     )
@@ -87,14 +87,14 @@ def test_boxes_belong_to_an_image_of_the_stated_size(tmp_path):
 )
 def test_a_bad_box_makes_only_the_boxes_of_its_image_unusable(tmp_path, caplog, annotation, reason):
     path = instances(tmp_path, box(), annotation, box(3, image=7))
-    found = read_instances(path)
-    found["000000000007"].require_usable(640, 480)
+    boxed = read_instances(path)
+    boxed["000000000007"].require_usable(640, 480)
     if isinstance(annotation, dict) and annotation.get("image_id") == 42:
-        assert message_of(found["000000000042"].require_usable, 1, 1) == (
+        assert message_of(boxed["000000000042"].require_usable, 1, 1) == (
             f"annotations[1]: {reason}; fix or remove it"
         )
     else:
-        found["000000000042"].require_usable(640, 480)
+        boxed["000000000042"].require_usable(640, 480)
         assert caplog.messages == [f"skipped annotations[1] of {str(path)!r}: {reason}"]
 
 
@@ -122,14 +122,14 @@ def test_too_many_bad_boxes_are_rejected(tmp_path):
 def test_a_bad_image_makes_only_its_own_boxes_unusable(tmp_path, caplog, image, reason):
     good = [{"id": number, "file_name": f"{number}.jpg"} for number in (42, 7)]
     path = instances(tmp_path, box(), box(2, image=1), images=[*good, image])
-    found = read_instances(path)
-    found["000000000007"].require_usable(640, 480)
+    boxed = read_instances(path)
+    boxed["000000000007"].require_usable(640, 480)
     if "duplicate" in reason:  # both images are bad: nothing states whose their boxes are
-        assert message_of(found["000000000042"].require_usable, 1, 1) == (
+        assert message_of(boxed["000000000042"].require_usable, 1, 1) == (
             f"images[2]: {reason}; fix or remove it"
         )
     else:
-        found["000000000042"].require_usable(640, 480)
+        boxed["000000000042"].require_usable(640, 480)
         assert caplog.messages == [f"skipped images[2] of {str(path)!r}: {reason}"]
 
 

@@ -45,8 +45,8 @@ def test_the_file_has_karpathys_members_with_val2014_first(tmp_path):
         ],
         "cocoid": 42,
     }
-    found = [(image["cocoid"], image["imgid"], image["split"]) for image in document["images"]]
-    assert found == [(42, 0, "test"), (3, 1, "restval"), (7, 2, "val"), (9, 3, "train")]
+    entries = [(image["cocoid"], image["imgid"], image["split"]) for image in document["images"]]
+    assert entries == [(42, 0, "test"), (3, 1, "restval"), (7, 2, "val"), (9, 3, "train")]
     assert counts == {"test": 1, "restval": 1, "val": 1, "train": 1, "captions": 4}
 
 

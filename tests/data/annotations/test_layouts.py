@@ -41,8 +41,8 @@ def test_images_keep_the_order_of_the_file_and_restval_counts_as_train(tmp_path)
     splits = {9: "train", 3: "restval", 5: "val", 4: "test"}
     images = (karpathy(filename=f"{number}.jpg", split=split) for number, split in splits.items())
     read = read_karpathy(tmp_path, *images)
-    found = [(image.image_id[-1], image.split) for image in read.images]
-    assert found == [("9", "train"), ("3", "train"), ("5", "val"), ("4", "test")]
+    splits_of = [(image.image_id[-1], image.split) for image in read.images]
+    assert splits_of == [("9", "train"), ("3", "train"), ("5", "val"), ("4", "test")]
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_annotations_state_the_name_that_the_file_gives_its_data(tmp_path, about
 
 def test_captions_without_splits_are_split_at_random_with_a_notice(tmp_path, caplog):
     path = written(tmp_path, coco())
-    found = read_annotations(path)
-    assert found == read_annotations(path, split="random(0.8/0.1/0.1, 1)")
+    annotations = read_annotations(path)
+    assert annotations == read_annotations(path, split="random(0.8/0.1/0.1, 1)")
     assert caplog.messages == [
         f"the captions {str(path)!r} name no splits: of 2 images, 80 % are training, 10 % "
         "validation and 10 % test images at random, as by data.split=random(0.8/0.1/0.1, 1); set "

@@ -79,9 +79,9 @@ def test_images_in_folders_that_repeat_numbers_have_their_paths_as_ids(tmp_path)
     rows = [{"image": name, "captions": ["a dog"], "split": "train"} for name in names]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     ids = ["cats/001", "dogs/001", "COCO_val2014_000000000042"]
-    found = read_annotations(written(tmp_path, lines, "captions.jsonl"), rule="path").images
-    assert [image.image_id for image in found] == ids
-    files = resolve_files({image.image_id: image.file for image in found}, tmp_path, "path")
+    listed = read_annotations(written(tmp_path, lines, "captions.jsonl"), rule="path").images
+    assert [image.image_id for image in listed] == ids
+    files = resolve_files({image.image_id: image.file for image in listed}, tmp_path, "path")
     assert files == {identity: tmp_path / name for identity, name in zip(ids, names, strict=True)}
     images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
     texts = [{"id": n, "image_id": n, "caption": "a dog"} for n in range(3)]

@@ -17,8 +17,8 @@ ALL = "random(1/0/0, 1)"
 JSON = json.dumps({"caption": "a red fish", "url": "…"}).encode()
 
 
-def captions(found):
-    return {image.image_id: [one.raw for one in image.captions] for image in found.images}
+def captions(annotations):
+    return {image.image_id: [c.raw for c in image.captions] for image in annotations.images}
 
 
 def test_texts_and_json_of_a_tar_are_the_captions_of_its_images(tmp_path):
@@ -41,13 +41,13 @@ def test_texts_and_json_of_a_tar_are_the_captions_of_its_images(tmp_path):
     path = tmp_path / "s-0.tar"
     path.write_bytes(tar_bytes(members))
     (tmp_path / "s-1.tar").write_bytes(tar_bytes({"y.jpg": b"", "y.json": JSON}))
-    found = read_annotations(tmp_path / "s-{0..1}.tar", split=ALL)
-    assert captions(found) == {
+    annotations = read_annotations(tmp_path / "s-{0..1}.tar", split=ALL)
+    assert captions(annotations) == {
         "000000000001": ["A dog.", "Zwei Hünde"],
         "b": ["a cat", "cats"],
         "y": ["a red fish"],
     }
-    assert reasons(found) == [
+    assert reasons(annotations) == [
         (
             f"d.jpg in {path}",
             "not JSON: d.json (line 1, column 2: Expecting property name enclosed "
@@ -58,7 +58,7 @@ def test_texts_and_json_of_a_tar_are_the_captions_of_its_images(tmp_path):
         ("c", "no caption"),
     ]
     ids = {item.image_id for item in open_source(str(tmp_path / "s-*.tar")).items()}
-    assert ids >= captions(found).keys()
+    assert ids >= captions(annotations).keys()
 
 
 def test_splits_in_a_tar_behind_a_url_are_used(memory):
@@ -68,8 +68,8 @@ def test_splits_in_a_tar_behind_a_url_are_used(memory):
         for end in (".jpg", ".json")
     }
     memory.pipe("/captions/s.tar", tar_bytes(members))
-    found = read_annotations(Path("memory://captions/s.tar"))
-    assert [(image.image_id, image.split) for image in found.images] == [
+    annotations = read_annotations(Path("memory://captions/s.tar"))
+    assert [(image.image_id, image.split) for image in annotations.images] == [
         ("train", "train"),
         ("val", "val"),
     ]
@@ -80,10 +80,10 @@ def test_columns_of_parquet_are_captions_and_splits(tmp_path):
     path = tmp_path / "train.parquet"
     image = [{"bytes": b"", "path": name} for name in ("a.b.jpg", "7.jpg", None)]
     write_parquet(path, image=image, sentences=[["a dog", "dogs"], ["a cat"], []])
-    found = read_annotations(path, split=ALL)
-    assert captions(found) == {"a.b": ["a dog", "dogs"], "000000000007": ["a cat"]}
-    assert reasons(found) == [("train/row-2", "no caption")]
-    assert {item.image_id for item in open_source(str(path)).items()} > captions(found).keys()
+    annotations = read_annotations(path, split=ALL)
+    assert captions(annotations) == {"a.b": ["a dog", "dogs"], "000000000007": ["a cat"]}
+    assert reasons(annotations) == [("train/row-2", "no caption")]
+    assert {item.image_id for item in open_source(str(path)).items()} > captions(annotations).keys()
     write_parquet(path, jpg=[b""], key=["x"], caption=["a dog"], split=["test"])
     (image,) = read_annotations(path).images
     assert (image.image_id, image.split, image.captions[0].raw) == ("x", "test", "a dog")

@@ -16,13 +16,13 @@ def annotations(folder, *groups, split="train"):
     return read_annotations(written(folder, "\n".join(map(json.dumps, rows)), "x.jsonl"))
 
 
-def raws(found):
-    return [[caption.raw for caption in image.captions] for image in found.images]
+def raws(read):
+    return [[caption.raw for caption in image.captions] for image in read.images]
 
 
 def test_one_line_states_what_was_read(tmp_path):
-    found = annotations(tmp_path, ["a dog", "a dog runs"], ["a cat zz", "a cat"])
-    assert summarize(found) == (
+    read = annotations(tmp_path, ["a dog", "a dog runs"], ["a cat zz", "a cat"])
+    assert summarize(read) == (
         "read as JSON Lines of records: 2 images; 4 captions (2 an image); 2 to 3 words, mean 2.5; "
         "rarest characters 'n' 1, 'r' 1, 's' 1, 'u' 1, 'c' 2; train 2"
     )
@@ -37,8 +37,8 @@ def test_texts_of_several_lines_beside_images_are_several_captions_and_said_to_b
     touch(tmp_path, *(f"{n}.jpg" for n in range(16)))
     for n in range(16):
         (tmp_path / f"{n}.txt").write_text(f"A dog {n}.\nOf the breed {n},\nrunning.\n")
-    found = read_annotations(tmp_path, split="random(0.8/0.1/0.1, 1)")
-    assert "16 images; 48 captions (3 an image)" in summarize(found)
+    read = read_annotations(tmp_path, split="random(0.8/0.1/0.1, 1)")
+    assert "16 images; 48 captions (3 an image)" in summarize(read)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_texts_of_several_lines_beside_images_are_several_captions_and_said_to_b
     ],
 )
 def test_a_caption_that_may_not_be_meant_is_counted_with_an_example(tmp_path, caption, what):
-    found = annotations(tmp_path, ["a dog runs", caption], ["sure enough, here is a cat > 3"])
-    assert doubts(found) == [f"1 of 3 captions {what}: 000000000000 {caption[:60]!r}"]
+    read = annotations(tmp_path, ["a dog runs", caption], ["sure enough, here is a cat > 3"])
+    assert doubts(read) == [f"1 of 3 captions {what}: 000000000000 {caption[:60]!r}"]
 
 
 def test_a_caption_of_many_images_is_named(tmp_path):
-    found = annotations(tmp_path, ["a dog"], ["a dog", "cats"], ["a bird"], ["a dog", "a dog"])
-    assert doubts(found) == ["3 of 4 images have one caption: 'a dog'"]
+    read = annotations(tmp_path, ["a dog"], ["a dog", "cats"], ["a bird"], ["a dog", "a dog"])
+    assert doubts(read) == ["3 of 4 images have one caption: 'a dog'"]
 
 
 @pytest.mark.parametrize(
@@ -78,15 +78,15 @@ def test_a_caption_of_many_images_is_named(tmp_path):
     ],
 )
 def test_other_scripts_than_latin_name_the_tokenizer(tmp_path, caption, script, spaceless):
-    found = annotations(tmp_path, [caption, f"{caption} A"])
+    read = annotations(tmp_path, [caption, f"{caption} A"])
     share = {True: "letters are", False: ""}[script is not None]
-    assert needs_unicode(found) is spaceless
-    lines = doubts(found)
+    assert needs_unicode(read) is spaceless
+    lines = doubts(read)
     assert len(lines) == (script is not None)
     if lines:
         assert f"% of the {share} {script}: " in lines[0]
         assert "preprocess.tokenizer=unicode" in lines[0]
-        assert doubts(found, "unicode") == []
+        assert doubts(read, "unicode") == []
 
 
 def test_the_dotted_capital_of_turkish_names_the_tokenizer(tmp_path):

@@ -50,8 +50,8 @@ def of_path(captioner, encoded, path):
 
 
 def gradient(value, captioner):
-    found = torch.autograd.grad(value, list(caption_parameters(captioner)), allow_unused=True)
-    return torch.cat([part.flatten() for part in found if part is not None])
+    gradients = torch.autograd.grad(value, list(caption_parameters(captioner)), allow_unused=True)
+    return torch.cat([part.flatten() for part in gradients if part is not None])
 
 
 def estimate(*, moving=0.0, **fields):
@@ -88,16 +88,16 @@ def test_the_estimator_has_the_exact_gradient_as_mean_for_every_baseline(fusion)
     captioner, encoded = hard(fusion=fusion)
     both = [of_path(captioner, encoded, path) for path in PATHS]
     mean = sum(locations.exp() * words for words, locations in both).item() / 2
-    found = {
+    estimates = {
         "0": estimate(fusion=fusion),
         "moving": estimate(fusion=fusion, moving=mean),
         "soft": estimate(fusion=fusion, baseline="soft"),
     }
-    assert max(bias for bias, _ in found.values()) < 1e-12
-    assert found["0"][1] > 5 * max(found["moving"][1], found["soft"][1])
+    assert max(bias for bias, _ in estimates.values()) < 1e-12
+    assert estimates["0"][1] > 5 * max(estimates["moving"][1], estimates["soft"][1])
     biased, variance = estimate(fusion=fusion, moving=mean, lambda_r=0.1)
     assert biased > 0.1
-    assert variance < found["moving"][1]
+    assert variance < estimates["moving"][1]
     # the objective is a lower bound of the log-likelihood
     likelihood = torch.stack([words + locations for words, locations in both]).logsumexp(0)
     assert 2 * mean < likelihood.item()
@@ -136,13 +136,13 @@ def test_losses_of_captions_of_two_lengths_are_those_of_their_tokens():
     used = torch.tensor([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.5, 0.5], [0.7, 0.3]])
     chosen = torch.eye(2)[[0, 0, 1, 1, 0, 1]]
     attention = AlignedAttention(used[None, None], used[None, None], chosen=chosen[None, None])
-    found = losses(log_probs, attention, is_token, None)
+    values = losses(log_probs, attention, is_token, None)
     logs = [math.log(weight) for weight in (0.5, 0.9, 0.8, 0.4)]
     # the baseline of a caption is the moving average times its tokens: -6 and -2
     score = (-6 + 6) * sum(logs[:3]) + (-4 + 2) * logs[3]
     entropy = -sum(p * math.log(p) for row in used[:4].tolist() for p in row)
-    assert found["reinforce"].item() == pytest.approx(-score / 4)
-    assert found["entropy"].item() == pytest.approx(-entropy / 4)
+    assert values["reinforce"].item() == pytest.approx(-score / 4)
+    assert values["entropy"].item() == pytest.approx(-entropy / 4)
     assert losses.moving.item() == pytest.approx(0.9 * -2 + 0.1 * -10 / 4)
 
 
@@ -165,19 +165,19 @@ def test_one_region_makes_hard_attention_equal_to_soft_attention(images):
 
 
 def test_decoding_reads_the_expected_context_or_the_most_attended_region(images):
-    found = {}
+    scored = {}
     for decode in ("expectation", "argmax"):
         captioner = make("hard attention", alignment={"fusion": "none"}, hard={"decode": decode})
         memory = images.encoded(captioner)
-        found[decode] = captioner.score(memory, images.captions)
+        scored[decode] = captioner.score(memory, images.captions)
         if decode == "argmax":
-            [attention] = found[decode].attention
+            [attention] = scored[decode].attention
             assert torch.equal(attention.chosen.argmax(-1), attention.used.argmax(-1))
-        assert not any(found[decode].penalties.values())
+        assert not any(scored[decode].penalties.values())
     # what a report shows is the attention, not the location
     steps = trace_attention(captioner, memory, images.captions[:, 0])
     assert ((steps[0].aligned > 0).sum(1) == images.region_mask.sum(1)).all()
-    assert not torch.allclose(found["argmax"].log_probs, found["expectation"].log_probs)
+    assert not torch.allclose(scored["argmax"].log_probs, scored["expectation"].log_probs)
 
 
 def test_a_fusion_that_is_no_distribution_is_rejected():

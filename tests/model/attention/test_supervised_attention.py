@@ -16,9 +16,9 @@ def targets_of(images):
     """Draw a distribution over the regions of every other word, 0 at the others."""
     torch.manual_seed(1)
     drawn = torch.rand(3, 12, 4, dtype=torch.float64) * images.region_mask[:, None]
-    found = drawn / drawn.sum(-1, keepdim=True) * (images.captions != 0).flatten(1)[..., None]
-    found[:, ::2] = 0
-    return found
+    targets = drawn / drawn.sum(-1, keepdim=True) * (images.captions != 0).flatten(1)[..., None]
+    targets[:, ::2] = 0
+    return targets
 
 
 def penalties(captioner, images, teaching):
@@ -30,14 +30,14 @@ def penalties(captioner, images, teaching):
 def slope(function, parameters):
     """Compare the gradient along one random direction with a central difference."""
     torch.manual_seed(2)
-    directions = [torch.randn_like(one) for one in parameters]
+    directions = [torch.randn_like(p) for p in parameters]
     gradients = torch.autograd.grad(function(), parameters, allow_unused=True)
     along = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True) if g is not None)
     values = []
     with torch.no_grad():
         for step in (1e-6, -2e-6):
-            for one, direction in zip(parameters, directions, strict=True):
-                one.add_(direction, alpha=step)
+            for p, direction in zip(parameters, directions, strict=True):
+                p.add_(direction, alpha=step)
             values.append(function().item())
     assert along.abs() > 1e-4
     assert along.item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5)
@@ -52,35 +52,35 @@ def test_supervision_is_the_cross_entropy_of_the_mean_attention(kind, images):
     expected, tokens = 0.0, int((images.captions != 0).sum())
     for beta, alpha in zip(targets.numpy().reshape(-1, 4), mean.reshape(-1, 4), strict=True):
         expected -= sum(b * np.log(a) for b, a in zip(beta, alpha, strict=True) if b)
-    found = penalties(captioner, images, teaching)["supervision"]
-    assert found.item() == pytest.approx(0.5 * expected / tokens, rel=1e-12)
+    penalty = penalties(captioner, images, teaching)["supervision"]
+    assert penalty.item() == pytest.approx(0.5 * expected / tokens, rel=1e-12)
     slope(lambda: penalties(captioner, images, teaching)["supervision"], [*captioner.parameters()])
 
 
 def test_supervision_needs_attention(images):
-    found = refusal(
+    message = refusal(
         penalties, make("nic"), images, Teaching(targets=targets_of(images), supervision=1)
     )
-    assert found == ("captioner has no attention to supervise; set train.supervision to 0")
+    assert message == ("captioner has no attention to supervise; set train.supervision to 0")
 
 
 def test_prophet_attention_is_learned_from_its_word_and_moves_attention_alone(images):
     captioner = make("transformer", alignment=PLAIN, prophet=0.3)
     assert captioner.penalty_names == ProphetAttention.names
-    found = penalties(captioner, images, Teaching())
-    decoder, prophet = ([*one.parameters()] for one in (captioner.decoder, captioner.prophet))
+    values = penalties(captioner, images, Teaching())
+    decoder, prophet = ([*part.parameters()] for part in (captioner.decoder, captioner.prophet))
     for name in ("prophet", "prophet_distance"):  # the second has no gradient through its target
         own = [*captioner.encoder.parameters(), *prophet] if name == "prophet" else decoder
         slope(lambda name=name: penalties(captioner, images, Teaching())[name], own)
     assert all(
         gradient is None
         for gradient in torch.autograd.grad(
-            found["prophet_distance"], prophet, allow_unused=True, retain_graph=True
+            values["prophet_distance"], prophet, allow_unused=True, retain_graph=True
         )
     )
     assert all(
         gradient is None
-        for gradient in torch.autograd.grad(found["prophet"], decoder, allow_unused=True)
+        for gradient in torch.autograd.grad(values["prophet"], decoder, allow_unused=True)
     )
 
 

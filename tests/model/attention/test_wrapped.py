@@ -37,13 +37,13 @@ def test_without_fusion_the_outputs_are_those_of_torch_bit_for_bit(inputs, train
     hidden, regions, mask = inputs
     plain = attention(bias=bias).train(training)
     wrapped = AlignedMultiheadAttention(plain, AlignmentConfig(fusion="none")).train(training)
-    states, found = wrapped(hidden, regions, region_mask=mask)
+    states, aligned = wrapped(hidden, regions, region_mask=mask)
     how = {"key_padding_mask": ~mask, "average_attn_weights": False}
     expected, weights = plain(hidden, regions, regions, **how)
     assert torch.equal(states, expected)
-    assert torch.equal(found.original, weights)
-    assert torch.equal(found.used, weights)
-    assert found.keep is None
+    assert torch.equal(aligned.original, weights)
+    assert torch.equal(aligned.used, weights)
+    assert aligned.keep is None
 
 
 @pytest.mark.parametrize("fusion", FUSIONS)
@@ -53,7 +53,7 @@ def test_the_states_are_the_used_weights_times_the_values(inputs, fusion, pertur
     plain = attention()
     wrapped = AlignedMultiheadAttention(plain, AlignmentConfig(fusion=fusion))
     with alignment_pass(wrapped, 5, perturbed=perturbed):
-        states, found = wrapped(hidden, regions, region_mask=mask)
+        states, aligned = wrapped(hidden, regions, region_mask=mask)
     # in float64, from the parameters alone
     weight, bias = (p.detach().double().numpy() for p in (plain.in_proj_weight, plain.in_proj_bias))
     q, k, v = (
@@ -65,8 +65,8 @@ def test_the_states_are_the_used_weights_times_the_values(inputs, fusion, pertur
     scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(D // H)
     scores[~np.broadcast_to(mask[:, None, None, :].numpy(), scores.shape)] = -np.inf
     alpha = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    np.testing.assert_allclose(found.original.detach(), alpha, atol=1e-6)
-    keep, used = found.keep.detach().numpy(), found.used.detach().double().numpy()
+    np.testing.assert_allclose(aligned.original.detach(), alpha, atol=1e-6)
+    keep, used = aligned.keep.detach().numpy(), aligned.used.detach().double().numpy()
     if perturbed:
         average = mask.numpy() / mask.sum(1, keepdim=True).numpy()
         expected = keep * alpha + (1 - keep) * average[:, None, None, :]
@@ -110,12 +110,12 @@ def test_it_runs_in_bfloat16(inputs, perturbed):
     with alignment_pass(wrapped, perturbed=perturbed):
         expected, _ = wrapped(hidden, regions, region_mask=mask)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            mixed, found = wrapped(hidden, regions, region_mask=mask)
-        assert found.keep.dtype == found.used.dtype == torch.float32
+            mixed, aligned = wrapped(hidden, regions, region_mask=mask)
+        assert aligned.keep.dtype == aligned.used.dtype == torch.float32
         wrapped.bfloat16()
         states, _ = wrapped(hidden.bfloat16(), regions.bfloat16(), region_mask=mask)
-    for one in (mixed, states):
-        torch.testing.assert_close(one.float(), expected, rtol=0.05, atol=0.05)
+    for rounded in (mixed, states):
+        torch.testing.assert_close(rounded.float(), expected, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_it_runs_in_bfloat16(inputs, perturbed):
 )
 def test_an_attention_that_alignment_cannot_follow_is_refused(options, obstacle):
     config = AlignmentConfig(fusion="gate")
-    found = refusal(AlignedMultiheadAttention, attention(**options), config)
-    assert found == (
+    message = refusal(AlignedMultiheadAttention, attention(**options), config)
+    assert message == (
         f"cannot align this attention: {obstacle}; build it with batch_first=True and otherwise "
         "default arguments"
     )

@@ -56,8 +56,8 @@ def test_initial_values_are_those_of_the_authors_code(kind):
             assert parameter.equal(expected) if forget else not parameter.any(), name
         elif parameter.ndim == 2 and parameter.numel() > 24:
             spread = initial_spread(kind, name, parameter)
-            found = parameter.square().mean().sqrt().item()
-            assert spread is None or found == pytest.approx(spread, rel=0.3), name
+            deviation = parameter.square().mean().sqrt().item()
+            assert spread is None or deviation == pytest.approx(spread, rel=0.3), name
             if kind == "show-attend-tell" and spread is None:
                 squares = [parameter]
                 if name == "decoder.gates.weight":
@@ -93,8 +93,8 @@ def scores(captioner, memory, captions):
     )
 
 
-def assert_close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+def assert_close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
 def test_steps_equal_teacher_forcing_and_its_attention(captioner, images):
@@ -135,9 +135,9 @@ def test_a_batch_equals_single_images_in_both_passes(captioner, images):
     for number in range(3):
         alone = encode_alone(captioner, images, number)
         for caption in range(2):
-            one = images.captions[number : number + 1, caption : caption + 1]
-            found = scores(captioner, alone, one)
-            assert_close(found[:, 0, 0], batched[:, number, caption])
+            caption_of_image = images.captions[number : number + 1, caption : caption + 1]
+            alone_scores = scores(captioner, alone, caption_of_image)
+            assert_close(alone_scores[:, 0, 0], batched[:, number, caption])
 
 
 def test_standardised_features_have_mean_0_and_deviation_1(kind, images):
@@ -154,8 +154,8 @@ def test_standardised_features_have_mean_0_and_deviation_1(kind, images):
     expected = plain.encode(
         captioner.standardisation(features[1]), images.boxes, images.region_mask
     )
-    found = captioner.encode(features[1], images.boxes, images.region_mask)
-    assert_close(found.states, expected.states)
+    memory = captioner.encode(features[1], images.boxes, images.region_mask)
+    assert_close(memory.states, expected.states)
 
 
 def test_padding_and_order_of_regions_change_nothing_in_both_passes(captioner, images):
@@ -202,9 +202,9 @@ def test_padding_to_a_common_shape_changes_neither_losses_nor_gradients(captione
         region_mask=pad(images.region_mask, (0, 3)),
         captions=pad(images.captions, (0, 2)),
     )
-    found = measured(padded, torch.arange(padded.captions.numel()))
-    for one, other in zip(found, measured(images, None), strict=True):
-        assert_close(one, other)
+    shifted = measured(padded, torch.arange(padded.captions.numel()))
+    for a, b in zip(shifted, measured(images, None), strict=True):
+        assert_close(a, b)
 
 
 def test_attention_is_a_distribution_and_its_fields_depend_on_the_fusion(captioner, images):
@@ -224,9 +224,9 @@ def test_attention_is_a_distribution_and_its_fields_depend_on_the_fusion(caption
 def test_gradients_are_zero_on_padding_alone(captioner, images):
     arguments = (images.features, images.boxes, images.region_mask, images.captions[:, 0])
     gradients = region_gradients(captioner, *arguments)
-    for found in (gradients.importance.transpose(1, 2), gradients.product.transpose(1, 2)):
-        assert not found[~images.region_mask].any()  # (B, R, L)
-        assert found[images.region_mask][:, :2].all()
+    for measure in (gradients.importance.transpose(1, 2), gradients.product.transpose(1, 2)):
+        assert not measure[~images.region_mask].any()  # (B, R, L)
+        assert measure[images.region_mask][:, :2].all()
 
 
 def test_a_loaded_captioner_equals_the_saved_one(captioner, images):
@@ -235,10 +235,10 @@ def test_a_loaded_captioner_equals_the_saved_one(captioner, images):
         for parameter in loaded.parameters():
             parameter.zero_()
     loaded.load_state_dict(captioner.state_dict())
-    expected, found = (
-        scores(one, images.encoded(one), images.captions) for one in (captioner, loaded)
+    expected, loaded_scores = (
+        scores(c, images.encoded(c), images.captions) for c in (captioner, loaded)
     )
-    assert torch.equal(found, expected)
+    assert torch.equal(loaded_scores, expected)
 
 
 def test_each_loss_gives_its_parameters_a_gradient_and_no_others(captioner, images):
@@ -285,11 +285,11 @@ def test_label_smoothing_is_cross_entropy_against_a_smoothed_target(kind, images
     )
     expected = -(target * log_probs).sum(-1)[captions != 0].mean()
     losses = two_losses(captioner, memory, captions, teaching=Teaching(label_smoothing=0.2))
-    found = losses.caption + losses.penalties["label_smoothing"]
-    assert_close(found, expected)
+    loss = losses.caption + losses.penalties["label_smoothing"]
+    assert_close(loss, expected)
     weight = captioner.decoder.output.weight
     gradients = [
-        torch.autograd.grad(one, weight, retain_graph=True)[0] for one in (found, expected)
+        torch.autograd.grad(value, weight, retain_graph=True)[0] for value in (loss, expected)
     ]
     assert_close(*gradients)
     assert_close(losses.caption, two_losses(captioner, memory, captions).caption)
@@ -310,17 +310,17 @@ def test_dropout_of_features_and_attention_acts_in_training_alone(kind, images, 
         with pytest.raises(ValidationError, match=message):
             make(kind, attention_dropout=0.5)
         return
-    one, dropped = make(kind, **{option: 0}), make(kind, **{option: 0.5})
-    expected = scores(one, images.encoded(one), images.captions)
+    plain, dropped = make(kind, **{option: 0}), make(kind, **{option: 0.5})
+    expected = scores(plain, images.encoded(plain), images.captions)
     assert_close(scores(dropped, images.encoded(dropped), images.captions), expected)
     dropped.train()
     torch.manual_seed(1)
-    found = [scores(dropped, images.encoded(dropped), images.captions) for _ in range(2)]
+    draws = [scores(dropped, images.encoded(dropped), images.captions) for _ in range(2)]
     torch.manual_seed(1)
     again = scores(dropped, images.encoded(dropped), images.captions)
-    assert torch.equal(found[0], again)
-    assert not torch.allclose(found[0], found[1])
-    assert not torch.allclose(found[0], expected)
+    assert torch.equal(draws[0], again)
+    assert not torch.allclose(draws[0], draws[1])
+    assert not torch.allclose(draws[0], expected)
 
 
 def test_scheduled_sampling_replaces_inputs_by_likely_tokens(kind, images):
@@ -333,11 +333,11 @@ def test_scheduled_sampling_replaces_inputs_by_likely_tokens(kind, images):
         if captioner.decoder.output.bias is not None:
             captioner.decoder.output.bias.zero_()
     inputs, captions = inputs.repeat(1, 40, 1), captions.repeat(1, 40, 1)
-    found, is_read = scheduled_inputs(captioner, memory, captions, rate=0.5), captions != 0
-    assert torch.equal(found[..., 0], inputs[..., 0])
-    assert torch.equal(found[~is_read], inputs[~is_read])
-    assert found[..., 1:][is_read[..., 1:]].unique().tolist() == list(range(3, 11))
-    changed = (found != inputs)[..., 1:][is_read[..., 1:]].double().mean()
+    sampled, is_read = scheduled_inputs(captioner, memory, captions, rate=0.5), captions != 0
+    assert torch.equal(sampled[..., 0], inputs[..., 0])
+    assert torch.equal(sampled[~is_read], inputs[~is_read])
+    assert sampled[..., 1:][is_read[..., 1:]].unique().tolist() == list(range(3, 11))
+    changed = (sampled != inputs)[..., 1:][is_read[..., 1:]].double().mean()
     assert changed.item() == pytest.approx(0.5 * 7 / 8, abs=0.08)  # one in eight samples is equal
 
 

@@ -73,20 +73,20 @@ PLACES = {
 @pytest.fixture
 def places(monkeypatch):
     """Count the calls of dropout by place, rate and last axis of what is dropped."""
-    found: Counter[tuple[str, float, int]] = Counter()
+    counts: Counter[tuple[str, float, int]] = Counter()
     attend, drop = functional.scaled_dot_product_attention, functional.dropout
 
     def recorded_attention(queries, keys, values, *, dropout_p=0.0, **named):
-        found["self-attention weights", dropout_p, keys.shape[2]] += 1
+        counts["self-attention weights", dropout_p, keys.shape[2]] += 1
         return attend(queries, keys, values, dropout_p=dropout_p, **named)
 
     def recorded_dropout(values, p=0.5, training=True, inplace=False):
-        found["attention weights", p, values.shape[-1]] += 1
+        counts["attention weights", p, values.shape[-1]] += 1
         return drop(values, p, training, inplace)
 
     def record(name):
         def hook(module, inputs, output):
-            found[name, module.p, output.shape[-1]] += 1
+            counts[name, module.p, output.shape[-1]] += 1
 
         return hook
 
@@ -94,7 +94,7 @@ def places(monkeypatch):
         for name, module in captioner.named_modules():
             if isinstance(module, nn.Dropout):
                 module.register_forward_hook(record(name))
-        return found
+        return counts
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", recorded_attention)
     monkeypatch.setattr(functional, "dropout", recorded_dropout)
@@ -113,10 +113,10 @@ def test_dropout_is_where_the_authors_have_it(kind, images, places):
         feature_width=FEATURE_WIDTH,
         vocabulary_size=VOCABULARY_SIZE,
     )
-    found = places(captioner.double().train())
+    counts = places(captioner.double().train())
     captioner.score(images.encoded(captioner), images.captions)
-    used = {place: count for place, count in found.items() if place[1]}
+    used = {place: count for place, count in counts.items() if place[1]}
     assert used == PLACES[kind]
-    found.clear()
+    counts.clear()
     captioner.eval().score(images.encoded(captioner), images.captions)
-    assert not any(rate for name, rate, _ in found if name.endswith("weights"))
+    assert not any(rate for name, rate, _ in counts if name.endswith("weights"))

@@ -36,16 +36,16 @@ def _greedy(captioner, memory, *, blocked):
     return tuple(words), total
 
 
-@pytest.mark.parametrize(("fusion", "blocked"), [*((one, 0) for one in FUSIONS), ("gate", 3)])
+@pytest.mark.parametrize(("fusion", "blocked"), [*((f, 0) for f in FUSIONS), ("gate", 3)])
 def test_beam_of_one_equals_greedy_decoding(tiny, images, fusion, blocked):
     captioner = _repetitive(tiny, fusion) if blocked else tiny(fusion=fusion)
     how = {"beam_size": 1, "max_length": 12, "no_repeat_ngram": blocked}
-    found = search(captioner, images.encoded(captioner), **how)
+    beams = search(captioner, images.encoded(captioner), **how)
     for number in range(3):
         tokens, log_prob = _greedy(
             captioner, encode_alone(captioner, images, number), blocked=blocked
         )
-        (best,) = found[number]
+        (best,) = beams[number]
         assert best.tokens == tokens
         assert best.log_prob == best.score == pytest.approx(log_prob, abs=1e-10)
 
@@ -92,7 +92,7 @@ def test_beam_as_wide_as_all_captions_equals_exhaustive_search(tiny, images, len
         for caption, log_prob in zip(captions, log_probs, strict=True)
     }
     forbidden = [token for token in range(11) if token not in (2, *words)]
-    (found,) = search(
+    (hypotheses,) = search(
         captioner,
         memory,
         beam_size=27,
@@ -100,8 +100,8 @@ def test_beam_as_wide_as_all_captions_equals_exhaustive_search(tiny, images, len
         length_penalty=length_penalty,
         forbidden=forbidden,
     )
-    assert [h.tokens for h in found] == sorted(scores, key=lambda caption: -scores[caption])
-    for hypothesis in found:
+    assert [h.tokens for h in hypotheses] == sorted(scores, key=lambda caption: -scores[caption])
+    for hypothesis in hypotheses:
         assert hypothesis.score == pytest.approx(scores[hypothesis.tokens], abs=1e-10)
 
 
@@ -162,7 +162,7 @@ def _diverse(captioner, memory, *, groups, size, max_length, diversity):
 @pytest.mark.parametrize("diversity", [0.3, 2.0])
 def test_diverse_groups_equal_an_uncached_reference_search(tiny, images, groups, size, diversity):
     captioner = tiny()
-    found = search(
+    beams = search(
         captioner,
         images.encoded(captioner),
         beam_size=groups * size,
@@ -175,8 +175,8 @@ def test_diverse_groups_equal_an_uncached_reference_search(tiny, images, groups,
         expected = _diverse(
             captioner, memory, groups=groups, size=size, max_length=5, diversity=diversity
         )
-        assert sorted(h.tokens for h in found[number]) == sorted(words for words, _ in expected)
-        assert [h.log_prob for h in found[number]] == pytest.approx(
+        assert sorted(h.tokens for h in beams[number]) == sorted(words for words, _ in expected)
+        assert [h.log_prob for h in beams[number]] == pytest.approx(
             [total for _, total in expected], abs=1e-10
         )
 
@@ -205,9 +205,9 @@ def _empty_memory(images: int) -> Memory:
 
 def test_ties_go_to_the_earlier_beam_and_the_smaller_token():
     captioner = Scripted([0, 0, 0, 0, 0.25, 0.25, 0.25, 0.25])
-    found = search(captioner, _empty_memory(2), beam_size=3, max_length=2)
+    beams = search(captioner, _empty_memory(2), beam_size=3, max_length=2)
     expected = [(4, 4), (4, 5), (4, 6)]
-    assert [[h.tokens for h in image] for image in found] == [expected, expected]
+    assert [[h.tokens for h in image] for image in beams] == [expected, expected]
 
 
 class Chained(Scripted):
@@ -249,16 +249,16 @@ def test_search_in_a_large_vocabulary_equals_a_full_sort(spread):
     if spread == "with many ties":
         table = (table * 4).round() / 4
     captioner = Chained(table)
-    found = search(captioner, _empty_memory(2), beam_size=4, max_length=4)
+    beams = search(captioner, _empty_memory(2), beam_size=4, max_length=4)
     expected = _search_by_sorting(table, beam_size=4, max_length=4)
-    for image in found:
+    for image in beams:
         assert [(h.tokens, h.log_prob) for h in image] == expected
 
 
 def test_finished_beams_stop_the_loop():
     captioner = Scripted([0, 0, 0.9, 0, 0.1])
-    (found,) = search(captioner, _empty_memory(1), beam_size=2, max_length=20)
-    assert [h.tokens for h in found] == [(2,), (4, 2)]
+    (hypotheses,) = search(captioner, _empty_memory(1), beam_size=2, max_length=20)
+    assert [h.tokens for h in hypotheses] == [(2,), (4, 2)]
     assert captioner.steps == 2
 
 
@@ -281,9 +281,9 @@ def test_images_without_open_beams_leave_the_batch():
     ends, probabilities = [5, 2, 3], [0, 0, 0, 0, 0.6, 0.4]
     memory = replace(_empty_memory(3), states=torch.tensor(ends).reshape(3, 1, 1))
     captioner = Timed(probabilities)
-    found = search(captioner, memory, beam_size=2)
+    beams = search(captioner, memory, beam_size=2)
     assert captioner.rows == [3, 6, 4, 2, 2]  # one row an image at first
-    assert [len(image[0].tokens) for image in found] == ends
-    for number, image in enumerate(found):
+    assert [len(image[0].tokens) for image in beams] == ends
+    for number, image in enumerate(beams):
         alone = search(Timed(probabilities), memory.select(torch.tensor([number])), beam_size=2)
         assert alone == [image]

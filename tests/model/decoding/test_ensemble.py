@@ -41,15 +41,15 @@ def test_an_ensemble_of_one_equals_its_captioner_bit_for_bit(tiny, images, avera
 
 def test_probabilities_are_averaged(three, images):
     expected = torch.stack([_forward(c, images).exp() for c in three]).mean(0)
-    found = _forward(Ensemble(three), images)
-    torch.testing.assert_close(found.exp(), expected)
+    averaged = _forward(Ensemble(three), images)
+    torch.testing.assert_close(averaged.exp(), expected)
 
 
 def test_averaged_log_probabilities_are_normalised(three, images):
     mean = torch.stack([_forward(c, images) for c in three]).mean(0)
-    found = _forward(Ensemble(three, average="log_probabilities"), images)
-    torch.testing.assert_close(found.exp().sum(-1), torch.ones_like(found[..., 0]))
-    difference = found - mean
+    averaged = _forward(Ensemble(three, average="log_probabilities"), images)
+    torch.testing.assert_close(averaged.exp().sum(-1), torch.ones_like(averaged[..., 0]))
+    difference = averaged - mean
     torch.testing.assert_close(difference, difference[..., :1].expand_as(difference))
 
 
@@ -73,13 +73,13 @@ def test_cached_steps_of_an_ensemble_equal_teacher_forcing(three, images, averag
 
 def test_attention_is_averaged_and_layers_are_concatenated(three, images):
     ensemble, captions = Ensemble(three), images.captions[:, 0]
-    found = trace_attention(ensemble, images.encoded(ensemble), captions)[2]
+    averaged = trace_attention(ensemble, images.encoded(ensemble), captions)[2]
     alone = [trace_attention(c, images.encoded(c), captions)[2] for c in three]
     for name, count in (("original", 3), ("aligned", 3), ("keep", 2), ("gate", 1)):
         values = [value for value in (getattr(a, name) for a in alone) if value is not None]
         assert len(values) == count
-        torch.testing.assert_close(getattr(found, name), torch.stack(values).mean(0))
-    assert [layer.original.shape[1] for layer in found.layers] == [2, 2, 4, 2, 2]
+        torch.testing.assert_close(getattr(averaged, name), torch.stack(values).mean(0))
+    assert [layer.original.shape[1] for layer in averaged.layers] == [2, 2, 4, 2, 2]
     plain = Ensemble(three[2:])
     assert trace_attention(plain, images.encoded(plain), captions)[0].keep is None
 

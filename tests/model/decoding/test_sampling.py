@@ -23,13 +23,13 @@ def sample(captioner, memory, seed=0, **options):
 
 def test_captions_are_tokens_then_eos_then_padding_and_the_global_rng_state_stays(tiny, images):
     captioner, before = tiny(), torch.get_rng_state()
-    found = sample(captioner, images.encoded(captioner), count=40, max_length=6)
+    sampled = sample(captioner, images.encoded(captioner), count=40, max_length=6)
     assert torch.equal(torch.get_rng_state(), before)
-    assert found.shape[:2] == (3, 40)
-    assert found.shape[2] <= 6
-    assert found.dtype == torch.int64
-    assert not (found == BOS).any()
-    for caption in found.flatten(0, 1).tolist():
+    assert sampled.shape[:2] == (3, 40)
+    assert sampled.shape[2] <= 6
+    assert sampled.dtype == torch.int64
+    assert not (sampled == BOS).any()
+    for caption in sampled.flatten(0, 1).tolist():
         words = caption[: caption.index(EOS)] if EOS in caption else caption
         assert PAD not in words
         assert set(caption[len(words) + 1 :]) <= {PAD}
@@ -37,8 +37,8 @@ def test_captions_are_tokens_then_eos_then_padding_and_the_global_rng_state_stay
 
 def test_one_caption_of_20_tokens_is_sampled_unless_configured_otherwise(tiny, images):
     captioner = tiny()
-    found = sample(captioner, images.encoded(captioner), forbidden=(EOS,))
-    assert found.shape == (3, 1, 20)
+    sampled = sample(captioner, images.encoded(captioner), forbidden=(EOS,))
+    assert sampled.shape == (3, 1, 20)
 
 
 @pytest.mark.slow
@@ -47,8 +47,8 @@ def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_uniform(tiny, 
     memory = images.encoded(captioner)
     greedy = sample_captions(captioner, memory, temperature=0)
     assert torch.equal(sample(captioner, memory, temperature=1e-4), greedy)
-    found = sample(captioner, memory, count=6000, max_length=1, temperature=1e6)
-    counts = torch.bincount(found.flatten(), minlength=captioner.vocabulary_size)
+    sampled = sample(captioner, memory, count=6000, max_length=1, temperature=1e6)
+    counts = torch.bincount(sampled.flatten(), minlength=captioner.vocabulary_size)
     assert counts[[PAD, BOS]].tolist() == [0, 0]
     assert counts[2:].min() > 0.9 * counts[2:].max()
 
@@ -58,9 +58,9 @@ def test_a_low_temperature_is_nearly_greedy_and_a_high_one_nearly_uniform(tiny, 
 def test_temperature_zero_is_greedy_decoding(tiny, images, max_length):
     captioner = tiny()
     memory = images.encoded(captioner)
-    found = sample_captions(captioner, memory, max_length=max_length, temperature=0)
+    drawn = sample_captions(captioner, memory, max_length=max_length, temperature=0)
     beams = search(captioner, memory, beam_size=1, max_length=max_length, forbidden=(PAD, BOS))
-    for caption, (hypothesis,) in zip(found[:, 0].tolist(), beams, strict=True):
+    for caption, (hypothesis,) in zip(drawn[:, 0].tolist(), beams, strict=True):
         padding = [PAD] * (len(caption) - len(hypothesis.tokens))
         assert caption == [*hypothesis.tokens, *padding]
 
@@ -69,19 +69,19 @@ def test_sampling_stops_when_all_captions_have_ended(tiny, images):
     captioner = tiny()
     with torch.no_grad():
         captioner.decoder.output.bias[EOS] = 50
-    found = sample(captioner, images.encoded(captioner), count=4)
-    assert found.tolist() == [[[EOS]] * 4] * 3
+    sampled = sample(captioner, images.encoded(captioner), count=4)
+    assert sampled.tolist() == [[[EOS]] * 4] * 3
 
 
 @pytest.mark.parametrize("limits", [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 4, "top_p": 0.7}])
 def test_only_the_most_probable_tokens_are_sampled(limits):
     log_probs = torch.tensor([0.02, 0.3, 0.1, 0.25, 0.2, 0.13]).log().repeat(3000, 1)
-    found = torch.bincount(
+    counts = torch.bincount(
         sample_tokens(log_probs, generator=torch.Generator().manual_seed(0), **limits), minlength=6
     )
     # by probability: tokens 1, 3, 4 have .75 together, 1 and 3 only .55
-    assert found.nonzero().flatten().tolist() == [1, 3, 4]
-    assert found[1] / 3000 == pytest.approx(0.4, abs=0.03)
+    assert counts.nonzero().flatten().tolist() == [1, 3, 4]
+    assert counts[1] / 3000 == pytest.approx(0.4, abs=0.03)
 
 
 def test_the_only_token_of_a_single_row_is_the_most_probable():
@@ -92,10 +92,10 @@ def test_the_only_token_of_a_single_row_is_the_most_probable():
 def test_a_greedy_caption_is_decoded_beside_the_samples(tiny, images):
     captioner = tiny()
     memory = images.encoded(captioner)
-    found = sample(captioner, memory, count=2, max_length=6, greedy=True)
+    sampled = sample(captioner, memory, count=2, max_length=6, greedy=True)
     for expected, captions in (
-        (sample(captioner, memory, count=2, max_length=6), found[:, :2]),
-        (sample(captioner, memory, count=1, max_length=6, temperature=0), found[:, 2:]),
+        (sample(captioner, memory, count=2, max_length=6), sampled[:, :2]),
+        (sample(captioner, memory, count=1, max_length=6, temperature=0), sampled[:, 2:]),
     ):
         length = expected.shape[2]  # up to the end of the longest caption
         assert torch.equal(captions[..., :length], expected)
@@ -106,17 +106,17 @@ def test_sampled_captions_have_their_log_probability_and_their_minimum_length(ti
     captioner = tiny()
     memory = images.encoded(captioner)
     config = DecodingConfig(method="sampling", beam_size=4, min_length=3, max_length=6)
-    found = sampled_hypotheses(captioner, memory, config)
-    for number, hypotheses in enumerate(found):
-        assert [one.score for one in hypotheses] == sorted(
-            (one.log_prob for one in hypotheses), reverse=True
+    hypotheses_of_images = sampled_hypotheses(captioner, memory, config)
+    for number, hypotheses in enumerate(hypotheses_of_images):
+        assert [hypothesis.score for hypothesis in hypotheses] == sorted(
+            (hypothesis.log_prob for hypothesis in hypotheses), reverse=True
         )
-        for one in hypotheses:
-            assert len([token for token in one.tokens if token != EOS]) >= 3
-            caption = torch.zeros(3, 1, len(one.tokens), dtype=torch.int64)
-            caption[number, 0] = torch.tensor(one.tokens)
+        for hypothesis in hypotheses:
+            assert len([token for token in hypothesis.tokens if token != EOS]) >= 3
+            caption = torch.zeros(3, 1, len(hypothesis.tokens), dtype=torch.int64)
+            caption[number, 0] = torch.tensor(hypothesis.tokens)
             scored = captioner.score(memory, caption).log_probs[number].sum().item()
-            assert one.log_prob == pytest.approx(scored, abs=1e-9)
+            assert hypothesis.log_prob == pytest.approx(scored, abs=1e-9)
 
 
 def test_beams_have_their_minimum_length(tiny, images):
@@ -125,8 +125,8 @@ def test_beams_have_their_minimum_length(tiny, images):
         captioner.decoder.output.bias[EOS] = 50
     memory = images.encoded(captioner)
     for minimum in (0, 4):
-        found = search(captioner, memory, beam_size=2, max_length=6, min_length=minimum)
-        assert {len(beams[0].tokens) for beams in found} == {minimum + 1}
+        searched = search(captioner, memory, beam_size=2, max_length=6, min_length=minimum)
+        assert {len(beams[0].tokens) for beams in searched} == {minimum + 1}
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_captions_that_agree_most_come_first_and_equals_keep_their_order():
     texts = [(9, 8, 7, 6, EOS), (3, 4, 5, 6, EOS), (3, 4, 5, 7, EOS), (3, 4, 5, 6), (EOS,)]
     given = [Hypothesis(tokens, -number, -number) for number, tokens in enumerate(texts)]
     # the second and the fourth are the same words
-    assert [one.tokens for one in by_consensus(given, eos=EOS)] == [
+    assert [hypothesis.tokens for hypothesis in by_consensus(given, eos=EOS)] == [
         texts[number] for number in (1, 3, 2, 0, 4)
     ]
     pair = [Hypothesis(tokens, 0, 0) for tokens in ((3, EOS), (3, 3, 3, 3, 4, EOS))]

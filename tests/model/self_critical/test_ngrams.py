@@ -38,9 +38,9 @@ def ngrams(sentence, size):
 def test_counts_equal_counting_each_ngram(xp, sentences, other):
     words = xp.asarray(batch(sentences, END_OF_CAPTION))
     others = xp.asarray(batch([other] * len(sentences), END_OF_REFERENCE))
-    found = list(zip(count_occurrences(xp, words, others), ngram_exists(words), strict=True))
-    assert [len(counts) for counts, _ in found] == [8, 7, 6, 5]
-    for size, (counts, valid) in enumerate(found, start=1):
+    counted = list(zip(count_occurrences(xp, words, others), ngram_exists(words), strict=True))
+    assert [len(counts) for counts, _ in counted] == [8, 7, 6, 5]
+    for size, (counts, valid) in enumerate(counted, start=1):
         expected = Counter(ngrams(other, size))
         for column, sentence in enumerate(sentences):
             here = ngrams(sentence, size)
@@ -72,11 +72,11 @@ def table(counts, documents):
 def test_weights_are_log_inverse_document_frequencies(corpus, asked):
     counts = document_counts(corpus)
     weights = table(counts, len(corpus))(batch(asked, END_OF_CAPTION))
-    for size, found in enumerate(weights, start=1):
+    for size, weight in enumerate(weights, start=1):
         for column, sentence in enumerate(asked):
             here = ngrams(sentence, size)
             expected = [math.log(len(corpus) / max(1, counts[ngram])) for ngram in here]
-            assert found[: len(here), column].tolist() == pytest.approx(expected)
+            assert weight[: len(here), column].tolist() == pytest.approx(expected)
 
 
 def test_unknown_ngrams_have_the_weight_of_one_document():
@@ -94,5 +94,5 @@ def test_an_ngram_without_its_prefix_is_rejected():
 
 
 def test_zero_documents_are_rejected():
-    found = refusal(table, {(1,): 1}, 0)
-    assert found == "too few documents: 0; count over one image or more"
+    message = refusal(table, {(1,): 1}, 0)
+    assert message == "too few documents: 0; count over one image or more"

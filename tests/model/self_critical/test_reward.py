@@ -92,8 +92,8 @@ def test_rewards_equal_coco_caption(corpus, data, eos, by_caption):
 def test_a_caption_equal_to_its_only_reference_has_reward_ten():
     corpus = [[[4, 5, 6, 7, 8]], [[9, 10]]]
     reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
-    found = reward(torch.tensor([0]), captions([[[4, 5, 6, 7, 8], [9, 10], []]], 6))
-    assert found.tolist() == [[pytest.approx(10), 0, 0]]
+    rewards = reward(torch.tensor([0]), captions([[[4, 5, 6, 7, 8], [9, 10], []]], 6))
+    assert rewards.tolist() == [[pytest.approx(10), 0, 0]]
 
 
 def test_a_missing_end_lowers_the_reward_only_with_eos():
@@ -121,11 +121,11 @@ def test_images_may_come_in_any_order():
 def test_counts_above_255_are_correct():
     corpus = [[[4] * 400], [[5]]]
     reward = CaptionReward(weights_of(corpus), References.from_sentences(corpus), eos=False)
-    found = reward(torch.tensor([0]), captions([[[4] * 300]], 301))
-    assert found.item() == pytest.approx(cider_d([([4] * 300, corpus[0])], corpus)[0])
+    rewards = reward(torch.tensor([0]), captions([[[4] * 300]], 301))
+    assert rewards.item() == pytest.approx(cider_d([([4] * 300, corpus[0])], corpus)[0])
 
 
 def test_empty_references_are_rejected():
     none, weights = References.from_sentences([[[]], [[], []]]), weights_of([[[4]]])
-    found = refusal(CaptionReward, weights, none, eos=True)
-    assert found == "all references are empty; give each image captions"
+    message = refusal(CaptionReward, weights, none, eos=True)
+    assert message == "all references are empty; give each image captions"

@@ -33,8 +33,8 @@ class Run:
             images = ImageFiles(images)
         self.inputs = ExtractionInputs(config, weights, images, boxes, runtime)
         paths = getattr(images, "paths", {}).values()
-        found = {path: ("", file_state(path)) for path in paths if path and path.exists()}
-        self.promised = Inputs({"images": Input(directory, "", found)})
+        promised = {path: ("", file_state(path)) for path in paths if path and path.exists()}
+        self.promised = Inputs({"images": Input(directory, "", promised)})
 
     @property
     def path(self):

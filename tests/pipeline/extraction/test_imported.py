@@ -67,14 +67,14 @@ def lines(store, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["caffe", "a2"])
 def test_features_of_every_format_become_the_result_of_extract(opened, features, store, form):
-    found = opened(features(form)).run("extract")
-    assert found.manifest.skipped == ()
-    original, imported = FeatureStore(store), FeatureStore(found.directory / "features.lmdb")
+    outcome = opened(features(form)).run("extract")
+    assert outcome.manifest.skipped == ()
+    original, imported = FeatureStore(store), FeatureStore(outcome.directory / "features.lmdb")
     assert list(imported) == list(original)
     for image_id in original:
         assert np.array_equal(imported[image_id].features, original[image_id].features)
         assert np.array_equal(imported[image_id].boxes, original[image_id].boxes)
-    record = ExtractorRecord.read(found.directory / "extractor.json")
+    record = ExtractorRecord.read(outcome.directory / "extractor.json")
     assert (record.source, record.feature_width) == (form, original.feature_width)
 
 
@@ -106,10 +106,10 @@ def test_a_captioner_is_trained_and_evaluated_without_images(
 def test_the_result_of_extract_is_linked_with_its_extractor(opened, experiment, tmp_path):
     made = experiment.directory("extract")
     for named in (made, made / "features.lmdb"):
-        found = opened(named).run("extract").directory
+        folder = opened(named).run("extract").directory
         for name in ("features.lmdb/00000/data.mdb", "extractor.json", "weights.safetensors"):
-            assert (found / name).samefile(made / name)
-        shutil.rmtree(found.parent)
+            assert (folder / name).samefile(made / name)
+        shutil.rmtree(folder.parent)
 
 
 def test_images_without_features_are_refused_by_name(opened, lines, store):
@@ -129,10 +129,10 @@ def test_bad_features_and_a_damaged_line_lose_only_their_images(opened, lines, s
 
     path = lines({bad: spoil})
     path.write_bytes(path.read_bytes()[:-200])  # a download that was cut
-    found = opened(path).run("extract")
-    assert list(FeatureStore(found.directory / "features.lmdb")) == others
+    outcome = opened(path).run("extract")
+    assert list(FeatureStore(outcome.directory / "features.lmdb")) == others
     reason = f"feature of image {bad!r} is not finite: nan; check the extractor's weights and the"
-    reasons = found.manifest.reasons
+    reasons = outcome.manifest.reasons
     assert (reasons.keys(), reasons[bad]) == ({bad, cut}, f"{reason} image")
     assert reasons[cut].startswith("line 40: ")
 
@@ -143,8 +143,8 @@ def test_images_without_captions_are_imported_and_counted(opened, lines, store, 
     convert(lines({}), store_path := lines({}).with_name("all"), form="a2")
     experiment = opened(store_path)
     experiment.files.imported.image_ids.difference_update(ids[:3])
-    found = experiment.run("extract").directory
-    events = [json.loads(line) for line in (found / "events.jsonl").read_text().splitlines()]
+    folder = experiment.run("extract").directory
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     [counts] = (event for event in events if event["event"] == "imported")
     assert (counts["images"], counts["without_captions"]) == (40, 3)
     assert f"3 images of {store_path} have no captions and are not used" in caplog.messages
@@ -173,8 +173,8 @@ def test_an_interrupted_import_is_resumed(opened, features, monkeypatch):
 def test_unusable_features_are_named_before_any_work(opened, tmp_path, content, message):
     if content is not None:
         (tmp_path / "x").write_text(content)
-    found = problems(opened(tmp_path / "x"), "extract")
-    assert found[0].startswith(message.format(path=str(tmp_path / "x")))
+    lines_of_problems = problems(opened(tmp_path / "x"), "extract")
+    assert lines_of_problems[0].startswith(message.format(path=str(tmp_path / "x")))
 
 
 def test_imported_features_are_not_extracted_in_shards(experiment, features, tmp_path):
@@ -189,8 +189,8 @@ def test_a_pattern_of_several_files_is_one_set_of_features(opened, lines, store,
     for number, part in enumerate((ids[:15], ids[15:])):
         lines({}, part).rename(tmp_path / f"train.tsv.{number}")
     experiment = opened(tmp_path / "train.tsv.*")
-    found = experiment.run("extract")
-    assert list(FeatureStore(found.directory / "features.lmdb")) == ids
+    outcome = experiment.run("extract")
+    assert list(FeatureStore(outcome.directory / "features.lmdb")) == ids
     key = experiment.stage("extract").made_from.key
     (tmp_path / "moved").mkdir()
     for number in range(2):

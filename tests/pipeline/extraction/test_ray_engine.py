@@ -163,8 +163,8 @@ def test_an_error_in_one_shard_lets_the_others_end(cluster, new, tmp_path, monke
         (tmp_path / name).touch()
 
     monkeypatch.setattr(engine, "_fill_on_node", work)
-    found = started_extraction(new(ray=cluster.address))
-    assert message_of(fill_on_ray, *found, error=A2Error) == (
+    started = started_extraction(new(ray=cluster.address))
+    assert message_of(fill_on_ray, *started, error=A2Error) == (
         "1 of 3 shards failed, first 00001: the disk is full; "
         "fix it and run again, which keeps the other shards"
     )

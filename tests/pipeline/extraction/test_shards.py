@@ -234,11 +234,11 @@ def test_the_file_system_of_a_path_is_that_of_its_innermost_mount(tmp_path, monk
         f"4 1 0:8 / {tmp_path}/s3 rw - fuse.s3fs s3 rw\n"
     )
     monkeypatch.setattr(shard_folder, "_MOUNTS", mounts)
-    found = {
+    remote = {
         name: is_on_network(tmp_path / name)
         for name in ("lab disk/a", "lab disk/local/a", "other", "s3/a")
     }
-    assert found == {"lab disk/a": True, "lab disk/local/a": False, "other": False, "s3/a": True}
+    assert remote == {"lab disk/a": True, "lab disk/local/a": False, "other": False, "s3/a": True}
 
 
 # --- sources -------------------------------------------------------------------------------------

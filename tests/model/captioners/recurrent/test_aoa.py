@@ -69,9 +69,9 @@ def test_initial_values_are_those_of_the_authors():
     captioner = AoaCaptioner(config, feature_width=8, vocabulary_size=9)
     first, *others = captioner.encoder.layers
     for other in others:
-        for one, same in zip(first.parameters(), other.parameters(), strict=True):
-            assert torch.equal(one, same)
-            assert one is not same
+        for mine, same in zip(first.parameters(), other.parameters(), strict=True):
+            assert torch.equal(mine, same)
+            assert mine is not same
     for parameter in captioner.decoder.gates.parameters():  # as torch.nn.LSTMCell
         assert parameter.abs().max().item() == pytest.approx(64**-0.5, rel=0.02)
 

@@ -81,10 +81,10 @@ def test_initial_values_are_the_authors_or_uniform_within_the_inputs_root():
         ).decoder
         for name in ("authors", "uniform")
     ]
-    authors, uniform = (one.attention.score.weight for one in made)
+    authors, uniform = (m.attention.score.weight for m in made)
     assert authors.std().item() == pytest.approx(0.01, rel=0.2)
     assert 0.9 < uniform.abs().max() * 256**0.5 <= 1
-    assert [one.gates.bias.any().item() for one in made] == [False, True]
+    assert [m.gates.bias.any().item() for m in made] == [False, True]
 
 
 def penalty(attention, lengths, *, regions=None, weight=1.0):
@@ -126,7 +126,7 @@ def test_the_penalty_is_apart_from_the_caption_loss_and_part_of_the_total(images
     plain = make("show-attend-tell", doubly_stochastic=0)
     captioner = make("show-attend-tell", doubly_stochastic=2)
     without, losses = (
-        two_losses(one, images.encoded(one), images.captions) for one in (plain, captioner)
+        two_losses(c, images.encoded(c), images.captions) for c in (plain, captioner)
     )
     assert list(losses.penalties) == list(captioner.penalty_names)
     assert torch.equal(losses.caption, without.caption)

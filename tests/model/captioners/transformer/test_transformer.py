@@ -122,8 +122,8 @@ def test_half_precision_features_are_accepted(tiny, images):
 def test_captions_longer_than_the_positions_are_rejected():
     embedding = TokenEmbedding(vocabulary_size=7, width=2)
     embedding(torch.zeros(1, MAX_POSITIONS, dtype=torch.int64))
-    found = refusal(embedding, torch.zeros(1, 1, dtype=torch.int64), first_position=MAX_POSITIONS)
-    assert found == (
+    message = refusal(embedding, torch.zeros(1, 1, dtype=torch.int64), first_position=MAX_POSITIONS)
+    assert message == (
         "a caption has 513 tokens, the decoder has 512 positions; shorten the captions"
     )
 
