@@ -7,11 +7,11 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from a2cap.data.errors import A2Error, StoreError
 from a2cap.data.features.feature_record import FeatureType
-from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, FileContent, Manifest, read_manifest
 
 DATA_FILE = "data.mdb"
 REMEDY = 'run "a2 extract --force"'
@@ -20,10 +20,8 @@ REMEDY = 'run "a2 extract --force"'
 _DIGEST_BITS = 256
 
 
-class StoreFacts(BaseModel):
+class StoreFacts(FileContent):
     """Content of a finished feature store."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     count: int = Field(ge=0)
     """Images in the store."""

@@ -42,7 +42,9 @@ _OF_THE_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _RECORDED_PACKAGES = ("a2cap", "torch", "torchvision", "numpy", "opencv-python-headless")
 
 
-class _Frozen(BaseModel):
+class FileContent(BaseModel):
+    """Content of a JSON file, in which no other field may be."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
@@ -58,7 +60,7 @@ class SkippedItem:
     reason: str
 
 
-class MadeFrom(_Frozen):
+class MadeFrom(FileContent):
     """Everything that the content of a folder depends on, and nothing else; its digest is the key.
 
     Stored in the manifest, so that a rerun can be explained by its differences.
@@ -78,7 +80,7 @@ class MadeFrom(_Frozen):
         return digest_of(self.model_dump())[:KEY_LENGTH]
 
 
-class Output(_Frozen):
+class Output(FileContent):
     """A file of a sealed folder, or an inner sealed folder."""
 
     sha256: str
@@ -87,7 +89,7 @@ class Output(_Frozen):
     """Bytes of the file; of an inner sealed folder the sum of its outputs."""
 
 
-class Manifest(_Frozen):
+class Manifest(FileContent):
     """Metadata of a sealed folder."""
 
     format: Literal[1] = 1

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.json_file import read_json
-from a2cap.data.files.sealed_folder import MANIFEST, installed_versions, read_manifest
+from a2cap.data.files.sealed_folder import MANIFEST, FileContent, installed_versions, read_manifest
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.captioners.model_config import KIND_ERROR, ModelConfig
 from a2cap.model.plug_ins import PlugIn
@@ -25,10 +25,8 @@ EXTRACTOR, EXTRACTOR_WEIGHTS = "extractor.json", "weights.safetensors"
 _ADVICE = "an ensemble needs captioners that were trained on the same features and vocabulary"
 
 
-class ModelDescription(BaseModel):
+class ModelDescription(FileContent):
     """Content of `model.json`: all that rebuilds the captioner."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: ModelConfig
     """The captioner's configuration."""

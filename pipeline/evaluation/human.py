@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.paths import require_folder
+from a2cap.data.files.sealed_folder import FileContent
 from a2cap.data.image_ids import find_images, sample_ids
 from a2cap.pipeline.metrics.bootstrap import interval, resample
 from a2cap.pipeline.report.html import write_page
@@ -38,20 +39,16 @@ _LISTED = 5  # missing answers in a message
 SHEET, PAGE, KEY = "sheet.csv", "sheet.html", "key.json"
 
 
-class SheetItem(BaseModel):
+class SheetItem(FileContent):
     """One pair of captions; pair: positions of their captioners among the names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     image_id: str
     first_is_left: bool
     pair: tuple[int, int] = (0, 1)
 
 
-class Key(BaseModel):
+class Key(FileContent):
     """Content of key.json: the names of the captioners, and the items in the sheet's order."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     names: tuple[str, ...]
     seed: int
