@@ -79,8 +79,10 @@ class SelfAttention(nn.Module):
         states: (N, 1, D); kv_cache: (N, 2, H, t, d), keys and values of the t tokens before, None
         at the first. Returns (N, 1, D) and the extended cache; the given one is left as it is.
         """
+        # (N, 1, 3 D) -> (N, H, 3, 1, d)
         parts = self.query_key_value(states).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         queries, added = parts[:, :, 0], parts[:, :, 1:].transpose(1, 2)  # one token: t = 1
+        # (N, 2, H, t, d) -> (N, 2, H, t + 1, d)
         kv_cache = added if kv_cache is None else torch.cat((kv_cache, added), dim=3)
         attended = self._attend(queries, *kv_cache.unbind(dim=1))
         return self.output(merge_heads(attended)), kv_cache
@@ -151,7 +153,7 @@ class CrossAttention(nn.Module):
 
         Returns (B, Q, D) and the attention.
         """
-        queries = split_heads(self.query(hidden), self.heads)
+        queries = split_heads(self.query(hidden), self.heads)  # (B, Q, D) -> (B, H, Q, d)
         padding = decoder_pass.padding(regions.region_mask)
         scale = 1 / math.sqrt(self.form.length + queries.shape[-1])
         attended, attention = attend(

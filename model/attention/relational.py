@@ -46,7 +46,7 @@ def pair_geometry(boxes: Tensor) -> Tensor:
     """
     low, high = boxes[..., :2], boxes[..., 2:4]
     centres, sides = (low + high) / 2, (high - low).clamp(min=1e-3)
-    moved = centres[:, None] - centres[:, :, None]
+    moved = centres[:, None] - centres[:, :, None]  # (B, R, 2) -> (B, R, R, 2)
     ratios = (sides[:, None] / sides[:, :, None]).log()
     overlap = torch.minimum(high[:, None], high[:, :, None])
     overlap = overlap - torch.maximum(low[:, None], low[:, :, None])
@@ -74,9 +74,11 @@ class RelationalAttention(nn.Module):
         """Attend to the existing regions; (B, R, D), (B, R, R, G), (B, R) bool -> (B, R, D)."""
         parts = self.query_key_value(states).chunk(3, dim=-1)
         queries, keys, values = (split_heads(part, self.heads) for part in parts)
+        # (B, R, R, G) -> (B, H, R, R)
         bias = self.pair_score(pairs).permute(0, 3, 1, 2) + padding_bias(region_mask)
         scores = scaled_product(queries, keys, scale=1 / math.sqrt(queries.shape[-1]), bias=bias)
-        # the score of the zeros is 0, as with add_zero_attn of torch.nn.MultiheadAttention
+        # the score of the zeros is 0, as with add_zero_attn of torch.nn.MultiheadAttention; their
+        # column, (B, H, R, R + 1), is dropped again: a value of 0 adds nothing
         weights = softmax_of_rows(functional.pad(scores, (0, 1)))[..., :-1]
         weights = self.dropout(weights).to(values.dtype)
         # sum the pairs before they are projected, in G and not in D numbers for each of them

@@ -65,6 +65,7 @@ class MemoryLayer(nn.Module):
         # the factors keep the memory at the size of projected regions
         memory_keys = math.sqrt(width // self.heads) * self.memory_keys
         memory_values = math.sqrt(slots) * self.memory_values
+        # (B, R, D) and (slots, D) -> (B, R + slots, D)
         keys = torch.cat((keys, memory_keys.expand(batch, -1, -1).to(keys.dtype)), dim=1)
         values = torch.cat((values, memory_values.expand(batch, -1, -1).to(values.dtype)), dim=1)
         # the memory is visible to every image, also to one with padding
@@ -101,7 +102,7 @@ class MemoryEncoder(nn.Module):
         for layer in self.layers:
             states = layer(states, region_mask)
             outputs.append(states)
-        return torch.cat(outputs, dim=-1)
+        return torch.cat(outputs, dim=-1)  # -> (B, R, layers D)
 
 
 class MeshedLayer(nn.Module):
@@ -151,6 +152,7 @@ class MeshedLayer(nn.Module):
         states: (N, L, D), the K rows of an image next to each other. Returns such states and the
         attention over the K * L positions of each image.
         """
+        # (N, L, D) -> (B, K * L, D)
         read = states.reshape(len(levels[0].region_mask), -1, states.shape[-1])
         queries = split_heads(self.query(read), self.heads)
         padding = decoder_pass.padding(levels[0].region_mask)
@@ -166,7 +168,7 @@ class MeshedLayer(nn.Module):
                 decoder_pass=decoder_pass,
             )
             attended = self.output(merge_heads(attended))
-            added = self.dropout(attended).view_as(states)
+            added = self.dropout(attended).view_as(states)  # (B, K * L, D) -> (N, L, D)
             context = self.cross_attention_norm(states + added)
             share = gate(torch.cat((states, context), dim=-1)).sigmoid()
             meshed = meshed + share * context / math.sqrt(len(levels))

@@ -175,8 +175,9 @@ def _extend(
     ranked = _scores(totals, lengths[..., None], rules.config.length_penalty)
     if penalty is not None:
         ranked = ranked - penalty
-    chosen = _top_k(ranked.flatten(1), beams.lengths.shape[1])
+    chosen = _top_k(ranked.flatten(1), beams.lengths.shape[1])  # (B, K * V) -> (B, K)
     origin, token = chosen // vocabulary_size, chosen % vocabulary_size
+    # (B, K, t), the tokens of each origin
     history = beams.tokens.gather(1, origin[..., None].expand(-1, -1, beams.tokens.shape[2]))
     extended = _Beams(
         tokens=torch.cat((history, token[..., None]), dim=2),
@@ -204,7 +205,7 @@ def _continuations(beams: _Beams, log_probs: Tensor, rules: _Rules) -> Tensor:
 def _block_repeats(totals: Tensor, tokens: Tensor, length: int) -> None:
     """Set `totals` (B, K, V) to -inf for tokens that would repeat an n-gram of `length` tokens."""
     ngrams = tokens.unfold(2, length, 1)  # (B, K, t) -> (B, K, t - length + 1, length)
-    prefix = tokens[..., tokens.shape[2] - length + 1 :]
+    prefix = tokens[..., tokens.shape[2] - length + 1 :]  # -> (B, K, length - 1)
     repeats = (ngrams[..., :-1] == prefix[:, :, None]).all(dim=-1)
     limit = torch.where(repeats, -torch.inf, torch.inf).to(totals.dtype)
     totals.scatter_reduce_(2, ngrams[..., -1], limit, "amin")

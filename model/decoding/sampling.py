@@ -56,7 +56,7 @@ def sample_captions(
         log_probs = output.log_probs.index_fill(-1, excluded, -torch.inf)
         if len(sampled) < min_length:
             log_probs[:, special.eos] = -torch.inf
-        by_image = log_probs.reshape(*shape, -1)
+        by_image = log_probs.reshape(*shape, -1)  # (N, V) -> (B, K, V)
         chosen = sample_tokens(
             by_image[:, :count].flatten(0, 1),
             temperature=temperature,
@@ -69,7 +69,7 @@ def sample_captions(
         last = chosen.masked_fill(ended, special.pad)
         ended = ended | (last == special.eos)
         sampled.append(last)
-    return torch.stack(sampled, dim=2)
+    return torch.stack(sampled, dim=2)  # L of (B, K) -> (B, K, L)
 
 
 def _require_sizes(count: int, max_length: int, temperature: float) -> None:

@@ -68,6 +68,7 @@ class References:
         # at least as many positions as the longest n-gram has tokens
         longest = max(MAX_N, int(lengths.max()) if lengths.numel() else 0)
         positions = torch.arange(longest, device=chosen.device).reshape(-1, *[1] * chosen.ndim)
+        # (...) + (M, 1, ...) -> (M, ...)
         index = (self.sentences[chosen] + positions).clamp(max=len(self.tokens) - 1)
         return torch.where(positions < lengths, self.tokens[index], END_OF_REFERENCE)
 
@@ -142,6 +143,7 @@ class CaptionReward:
         ended = captions == self._special.pad
         if not self._eos:
             ended = ended | (captions == self._special.eos)
+        # (B, K, L) -> (L, B, K)
         tokens = captions.int().masked_fill(ended, END_OF_CAPTION).permute(2, 0, 1).contiguous()
         missing = max(0, MAX_N - len(tokens))
         return torch.cat((tokens, tokens.new_full((missing, *tokens.shape[1:]), END_OF_CAPTION)))
