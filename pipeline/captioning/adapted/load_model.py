@@ -12,12 +12,14 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging
 
 from a2cap.data.errors import ConfigError, WeightsError
+from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.pipeline.captioning.adapted.pretrained import CONFIG
 
 SETTINGS = "a2_alignment"
 """Field of the model's config.json."""
 WEIGHTS = ".a2."
 """Part of the name of every parameter of alignment."""
+GENERATION = "generation_config.json"
 _LONGEST = 200  # characters of a reason
 
 
@@ -36,24 +38,54 @@ def load_network(directory: Path) -> Any:
             *(kind._keys_to_ignore_on_load_unexpected or []),
             WEIGHTS.replace(".", r"\."),
         ]
+        tensors = _pickled(directory)
         network, report = kind.from_pretrained(
-            directory,
+            directory if tensors is None else None,
+            config=None if tensors is None else _config(directory),
+            state_dict=tensors,
             output_loading_info=True,
             trust_remote_code=False,
             local_files_only=True,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
         )
-    except ConfigError:
+        if tensors is not None:
+            network.name_or_path = str(directory)
+            if (directory / GENERATION).is_file():
+                network.generation_config = transformers.GenerationConfig.from_pretrained(directory)
+    except (ConfigError, WeightsError):
         raise
     except Exception as error:  # of many types, for damaged files and unknown models
         raise _unloadable(directory, " ".join(str(error).split())[:_LONGEST]) from error
     finally:
         if bars:
             logging.enable_progress_bar()
+    if report["mismatched_keys"]:
+        name, saved, expected = min(report["mismatched_keys"])
+        shapes = f"{name!r} is {tuple(saved)}, the configuration expects {tuple(expected)}"
+        raise _unloadable(directory, shapes)
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would draw them at random
         raise _unloadable(directory, f"it has no {missing[0]!r}, of {len(missing)} missing weights")
     return network
+
+
+def _config(directory: Path) -> Any:
+    return transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
+
+
+def _pickled(directory: Path) -> dict[str, torch.Tensor] | None:
+    """Return the tensors of a model that was saved as `.bin` alone, None for any other.
+
+    Raises WeightsError where they refer to anything but tensors; no code of them is run.
+    """
+    files = sorted(directory.glob("pytorch_model*.bin"))
+    if not files or any(directory.glob("*.safetensors")):
+        return None
+    tensors: dict[str, torch.Tensor] = {}
+    for file in files:
+        tensors.update(load_torch_file(file))
+    return tensors
 
 
 def _unloadable(directory: Path, reason: str) -> WeightsError:
@@ -71,7 +103,7 @@ def _kind(directory: Path) -> Any:
             f"{str(directory)!r} needs code of its own, which a2 never runs (trust_remote_code "
             "stays off); name a model whose class is in transformers"
         )
-    config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False)
+    config = _config(directory)
     [name] = config.architectures or ["no architecture"]
     kind: Any = getattr(transformers, name)
     is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)

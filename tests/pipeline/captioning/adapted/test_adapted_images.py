@@ -2,6 +2,8 @@
 
 import json
 import logging
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from PIL import Image
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
 import a2cap  # noqa: E402
-from a2cap.data.errors import ConfigError, InputError  # noqa: E402
+from a2cap.data.errors import ConfigError, InputError, WeightsError  # noqa: E402
 from a2cap.model.erasure import ErasureMeter  # noqa: E402
 from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages  # noqa: E402
 from a2cap.pipeline.captioning.adapted.adapted_model import AdaptedModel  # noqa: E402
@@ -292,3 +294,60 @@ def test_an_adapted_model_states_its_missing_parts():
     assert message_of(model.caption, [np.zeros((9, 9, 3), np.uint8)], error=ConfigError) == (
         "no processor to caption with; give a2cap.adapt(..., processor=...)"
     )
+
+
+def faulty(saved, tmp_path, **fields):
+    """Return a copy of a saved model with other fields of its language model."""
+    folder = tmp_path / "faulty"
+    shutil.copytree(saved, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"] |= fields
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_weights_of_other_shapes_and_missing_shards_are_refused(saved, tmp_path):
+    folder = faulty(saved, tmp_path, intermediate_size=40)
+    assert message_of(opened, folder, error=WeightsError) == (
+        f"cannot load {str(folder)!r}: 'model.language_model.layers.0.mlp.down_proj.weight' is "
+        "(32, 32), the configuration expects (32, 40); name an undamaged directory of "
+        "save_pretrained"
+    )
+    small, shards = build("llava"), tmp_path / "shards"
+    small.model.save_pretrained(shards, max_shard_size="40KB")
+    small.processor.save_pretrained(shards)
+    files = sorted(shards.glob("*.safetensors"))
+    assert len(files) > 1
+    files[0].unlink()
+    message = message_of(opened, shards, error=WeightsError)
+    assert message.startswith(f"cannot load {str(shards)!r}: ") and files[0].name in message
+    assert message.endswith("; name an undamaged directory of save_pretrained")
+
+
+def test_pickled_weights_are_read_without_running_them(saved, images, tmp_path):
+    folder = tmp_path / "pickled"
+    shutil.copytree(saved, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    tensors = build("llava").model.state_dict()
+    names = sorted(tensors)
+    for part, number in ((names[::2], 1), (names[1::2], 2)):
+        file = folder / f"pytorch_model-0000{number}-of-00002.bin"
+        torch.save({name: tensors[name] for name in part}, file)
+    (folder / "generation_config.json").write_text(json.dumps({"max_new_tokens": 3}))
+    image = images / "a.png"
+    expected = a2(image, "--model", saved, "--json", "--max-new-tokens", 3)
+    captioned = a2(image, "--model", folder, "--json")
+    answers = [json.loads(answer.stdout)["beams"][0] for answer in (captioned, expected)]
+    assert answers[0]["caption"] == answers[1]["caption"]
+    assert answers[0]["score"] == pytest.approx(answers[1]["score"], abs=1e-5)
+
+    class Code:
+        def __reduce__(self):
+            return (os.system, (f"touch {tmp_path / 'run'}",))
+
+    torch.save({"x": Code()}, file)
+    assert message_of(opened, folder, error=WeightsError).startswith(
+        f"torch file {file.name!r} is unsafe: it refers to "
+    )
+    assert not (tmp_path / "run").exists()
+    file.unlink()
+    assert " missing weights; name an undamaged" in message_of(opened, folder, error=WeightsError)
