@@ -33,6 +33,9 @@ EXACT_REGIONS = 12
 SIZES = 11
 """Most numbers of removed regions on a curve: all of them, for EXACT_REGIONS."""
 
+TOKEN_SIZES = 5
+"""The same for tokens of a model of `transformers`, of which each number is a run for each word."""
+
 SHARES = tuple(number / 10 for number in range(1, 10))
 """Shares of the regions at which curves are stated."""
 

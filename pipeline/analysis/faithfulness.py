@@ -5,6 +5,7 @@ All runs are measured on the same tokens: each image's first caption, teacher-fo
 
 import csv
 import io
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,23 +16,30 @@ import torch
 
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.sealed_folder import read_manifest
+from a2cap.extract.image import read_image
 from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
-from a2cap.model.erasure import Erasure, ErasureMeter, erase_regions
+from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter, erase_regions
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.trainings import Run
+from a2cap.pipeline.captioning.caption_images import open_captioner
+from a2cap.pipeline.captioning.captioned_image import OpenedImage
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.saved_captioner import load_model
-from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES
+from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.metric_table import DEFAULTS
 from a2cap.pipeline.report.erasure import Row, curve_rows, erasure_rows
 from a2cap.pipeline.runtime.device import prepare_device, require_double
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
+
+logger = logging.getLogger(__name__)
 
 LAYERS, RUNS, WEIGHTS, FUSED = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
 ERASURE, CURVES, ERASED = "erasure.csv", "erasure_curves.csv", "erasure.png"
@@ -75,6 +83,9 @@ def analyse(
     different vocabularies; StoreError if the features have another width; A2Error for an unusable
     model.
     """
+    if run.images is not None:
+        return _analyse_images(run, run.images, split, images, runtime, erased)
+    assert run.features is not None
     device = prepare_device(runtime)
     require_double(device, "the analysis")
     saved = load_model(run.model, device=device)
@@ -111,6 +122,44 @@ def analyse(
     return RunAnalysis(run, alignment, meter.layers(), erasure=erasure.results(), **counts)
 
 
+def _analyse_images(
+    run: Run,
+    files: Mapping[str, Path | None],
+    split: str,
+    images: int | None,
+    runtime: RuntimeConfig,
+    erased: int,
+) -> RunAnalysis:
+    """Measure erasure of a captioner that reads images; it has no features for gradients.
+
+    files: image id -> image; the others as for `analyse`. Raises InputError if nothing is measured.
+    """
+    captioner = open_captioner([run.model], decoding=CaptioningConfig(), runtime=runtime)
+    references = load_reference_tokens(run.captions / REFERENCES)
+    of_split = sorted(CaptionFile(run.captions / CAPTIONS).image_ids(split))
+    image_ids = of_split[:images]
+    meter = ErasureMeter(images=erased, sizes=TOKEN_SIZES)
+    with track(f"analyse {run.name}", total=min(erased, len(image_ids))) as progress:
+        for image_id in image_ids:
+            path = files.get(image_id)
+            if meter.is_full:
+                break
+            try:
+                if path is None:
+                    raise InputError("image file not found; check data.images")
+                captioner.erase(OpenedImage(read_image(path)), references[image_id][0], meter)
+            except InputError as error:
+                logger.warning("no erasure of image %s: %s", image_id, error)
+            progress.advance(1)
+    if not meter.erased:
+        raise InputError(
+            f"nothing was measured of {run.name!r} on {len(image_ids):,} images of split "
+            f"{split!r}; raise --erasure, or name another --split"
+        )
+    counts = {"images": len(image_ids), "total": len(of_split), "erased": meter.erased}
+    return RunAnalysis(run, captioner.alignment, [], erasure=meter.results(), **counts)
+
+
 def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
     """Write all tables and figures for which there are enough runs, and return their paths.
 
@@ -132,14 +181,11 @@ def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
 
 def _draw(directory: Path, runs: Sequence[RunAnalysis], weights: Sequence[Row]) -> list[Path]:
     titles = {"attention": "attention", "evidence": "1 - mask"}
-    drawn = [
-        write_curves(
-            directory / FAITHFULNESS,
-            {title: _curves(runs, name) for name, title in titles.items()},
-            x_label="decoder layer",
-            y_label="Kendall's tau with gradient importance",
-        )
-    ]
+    drawn = []
+    if any(run.layers for run in runs):
+        panels = {title: _curves(runs, name) for name, title in titles.items()}
+        path, axis = directory / FAITHFULNESS, "Kendall's tau with gradient importance"
+        drawn.append(write_curves(path, panels, x_label="decoder layer", y_label=axis))
     if divergences := _curves(runs, "divergence"):
         panels = {"JSD of original and aligned attention": divergences}
         path = directory / DIVERGENCE

@@ -16,21 +16,28 @@ _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an 
 
 @dataclass(frozen=True)
 class Run:
-    """Finished training.
+    """Finished training, or a model of `transformers` beside preprocessed captions.
 
     name: title in tables. model, features, captions: directories of results. manifest: of the
-    training. validation: best validation CIDEr of its epochs, None if it was not measured.
-    metrics: of its evaluation on `evaluated_split`, empty if there is none.
+    training, or of the captions. images: image id -> file, for a model that reads no features.
+    validation: best validation CIDEr of its epochs, None if it was not measured. metrics: of its
+    evaluation on `evaluated_split`, empty if there is none.
     """
 
     name: str
     model: Path
-    features: Path
+    features: Path | None
     captions: Path
     manifest: Manifest
     validation: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluated_split: str = ""
+    images: Mapping[str, Path | None] | None = None
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders that an analysis reads."""
+        return (self.model, self.captions, *(() if self.features is None else (self.features,)))
 
 
 def read_run(name: str, model: Path, artifacts: Path, *, split: str) -> Run:

@@ -26,6 +26,7 @@ from a2cap.extract.extract_config import LITE
 from a2cap.extract.extractor import load_extractor
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.image import read_image
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.erasure import ErasureMeter, kept_log_probs
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.model.threads import map_in_threads
@@ -200,6 +201,11 @@ class ImageCaptioner:
     def about(self) -> str:
         """What the captioner is and is not; empty unless its data are known."""
         return _ABOUT.get(self._loaded.description.trained_on or "", "")
+
+    @property
+    def alignment(self) -> AlignmentConfig:
+        """Alignment of the attention, of an ensemble that of its first captioner."""
+        return self._loaded.description.model.alignment
 
     @property
     def reads_boxes(self) -> bool:

@@ -12,6 +12,7 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.errors import A2Error
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.erasure import ErasureMeter
 from a2cap.pipeline.captioning.decoding import Beam
 
@@ -53,6 +54,10 @@ class BatchCaptioner(Protocol):
     @property
     def facts(self) -> dict[str, str]:
         """What is known of the captioner, such as its model and its decoding."""
+
+    @property
+    def alignment(self) -> AlignmentConfig:
+        """Alignment of its attention; fusion none without one."""
 
     @property
     def reads_boxes(self) -> bool:

@@ -16,7 +16,7 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, installed_versions
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
-from a2cap.model.erasure import Erasure, ErasureMeter
+from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter
 from a2cap.pipeline.captioning.attention import ground_captions
 from a2cap.pipeline.captioning.caption_images import open_captioner
 from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
@@ -42,8 +42,6 @@ from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 logger = logging.getLogger(__name__)
 
-_SIZES = 5
-"""Numbers of removed tokens of an image: each is a run of the model for each word and order."""
 _TOGETHER = 8
 """Images that are captioned together unless `evaluate.batch_size` is set."""
 
@@ -91,7 +89,7 @@ class _Captions:
 
     def erase(self, count: int) -> list[Erasure]:
         """Measure what the captions of the first `count` images with words depend on."""
-        meter = ErasureMeter(images=count, sizes=_SIZES)
+        meter = ErasureMeter(images=count, sizes=TOKEN_SIZES)
         captions = {image_id: text for image_id, text in self.captions.items() if text}
         with track("erase", total=min(count, len(captions)), events=self.events) as progress:
             for image_id, text in captions.items():

@@ -58,12 +58,13 @@ class AdaptedImages:
         device = prepare_device(runtime)
         network = load_network(folder)
         fields = getattr(network.config, SETTINGS, None) or {"fusion": "none"}
+        self.alignment = AlignmentConfig.model_validate(fields)
         processor, tokenizer = load_processor(folder)
         self._model = AdaptedModel(
             network,
             processor,
             tokenizer=tokenizer,
-            alignment=AlignmentConfig.model_validate(fields),
+            alignment=self.alignment,
             prompt=decoding.prompt,
         )
         if fields["fusion"] != "none":

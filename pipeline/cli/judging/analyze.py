@@ -6,11 +6,13 @@ from pathlib import Path
 import click
 
 from a2cap.data.errors import InputError
+from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.analysis.faithfulness import RUNS, RunAnalysis, analyse, write_analysis
 from a2cap.pipeline.analysis.trainings import Run, read_run, trainings_in
+from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import FOLDER, PATH, force_option
-from a2cap.pipeline.engine.artifact_names import TRAIN_XE
+from a2cap.pipeline.engine.artifact_names import PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.report.erasure import erasure_rows, with_interval
 from a2cap.pipeline.runs import find_result, title_of
@@ -56,8 +58,9 @@ def analyze(
 ) -> None:
     """Measure attention faithfulness and compare runs.
 
-    RUNS are results of "a2 train", folders of them, names or keys of "a2 runs", or YAML files of
-    experiments; the default is the experiment of -c. Reports Kendall's tau of the attention and of
+    RUNS are results of "a2 train", folders of them, names or keys of "a2 runs", YAML files of
+    experiments, or models of transformers (only erasure, on the captions and images of -c); the
+    default is the experiment of -c. Reports Kendall's tau of the attention and of
     1 - mask against gradient importance, and the divergence of the aligned from the original
     attention. Erasure: what the log-probability of a word loses without the regions that an order
     names first (comprehensiveness, high is better) and with them alone (sufficiency, low is
@@ -70,6 +73,7 @@ def analyze(
     Example:
       a2 analyze -c configs/a2-gate.yaml --images 500
       a2 analyze artifacts/train-xe --output comparison
+      a2 analyze -c configs/a2-gate.yaml my-vlm artifacts/train-xe
     """
     if (output / RUNS).exists() and not force:
         raise InputError(
@@ -78,15 +82,14 @@ def analyze(
     with options.open() as experiment:
         runtime = experiment.config.runtime
     trainings = _runs(options, runs, split)
-    with read_lock(
-        *(path for run in trainings for path in (run.model, run.features, run.captions))
-    ):
+    with read_lock(*(path for run in trainings for path in run.folders)):
         analysed = [
             analyse(run, split=split, images=images, runtime=runtime, erased=erasure)
             for run in trainings
         ]
     for analysis in analysed:
-        _print_layers(analysis)
+        if analysis.layers:
+            _print_layers(analysis)
         _print_erasure(analysis)
     for path in write_analysis(output, analysed):
         click.echo(f"written: {path}")
@@ -95,8 +98,16 @@ def analyze(
 def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> list[Run]:
     """Read the named training results, each once."""
     models: dict[Path, str] = {}
+    others = []
     for path in named:
-        if path.is_file():  # a configuration
+        if (folder := pretrained_folder([path])) is not None:
+            with options.open() as experiment:
+                captions = experiment.result(PREPROCESS, needed_by="analyze").directory
+                files = experiment.files.images
+            others.append(
+                Run(path.name, folder, None, captions, read_manifest(captions), None, images=files)
+            )
+        elif path.is_file():  # a configuration
             models[_trained(replace(options, config_file=path))] = path.stem
         else:
             folder = path if path.is_dir() else find_result(path, "training")
@@ -105,7 +116,7 @@ def _runs(options: ExperimentOptions, named: tuple[Path, ...], split: str) -> li
         file = options.config_file
         models[_trained(options)] = "experiment" if file is None else file.stem
     taken = list(models.values())  # a name that two runs share becomes a path
-    return [
+    return others + [
         read_run(
             name if taken.count(name) == 1 else str(model), model, options.artifacts, split=split
         )

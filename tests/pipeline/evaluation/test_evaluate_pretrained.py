@@ -1,5 +1,6 @@
 """Evaluation of a model of transformers on a split: captions, scores, attention and report."""
 
+import csv
 import shutil
 
 import pytest
@@ -95,3 +96,37 @@ def test_settings_of_the_other_kind_of_model_are_refused(experiment, saved, tmp_
         f"evaluate.model names no model of transformers: {str(tmp_path)!r}; name a folder of "
         "save_pretrained, or leave it out to evaluate the experiment's captioner"
     )
+
+
+def test_analyze_erases_the_first_references_of_a_split(
+    experiment, artifacts, saved, tmp_path, monkeypatch
+):
+    references = {name: ["w1 w2"] for name in experiment_images(artifacts)}
+    where = "a2cap.pipeline.analysis.faithfulness.load_reference_tokens"
+    monkeypatch.setattr(where, lambda path: references)
+    options = ["-c", experiment.config_file, "--artifacts", artifacts, "--output", tmp_path / "a"]
+    words = ["analyze", saved, *options, "--erasure", "2"]
+    answer = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.startswith("erasure, 2 images, nats per word [95 % over images]\norder ")
+    with (tmp_path / "a" / "erasure.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], row["order"], row["words"]) for row in rows] == [
+        ("qwen", "attention", "4"),
+        ("qwen", "random", "4"),
+    ]
+    assert float(rows[0]["all_removed"]) == float(rows[1]["all_removed"])
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
+        *("erasure.csv", "erasure.png", "erasure_curves.csv", "runs.csv")
+    ]
+    words[-1] = "0"
+    answer = CliRunner().invoke(cli, list(map(str, [*words, "--force"])), catch_exceptions=False)
+    assert answer.stderr.endswith(
+        "a2: nothing was measured of 'qwen' on 4 images of split 'val'; raise --erasure, or name "
+        "another --split\n"
+    )
+
+
+def experiment_images(artifacts):
+    [folder] = (artifacts / "preprocess").glob("*/")
+    return read_json(folder / "references.json")
