@@ -152,7 +152,8 @@ def coco(document: Any, reading: Reading) -> Iterator[RawImage]:
         with reading.skipping(position):
             number = key_member(item, "id")
             name = "file_name" if "file_name" in item else "id"
-            entries.setdefault(number, []).append((position, file_of(item[name], name)))
+            entry = position, file_of(item[name], name)
+            entries.setdefault(number, []).append(entry)
     captions: dict[Key, list[tuple[int, int, object]]] = {}
     seen: set[Key] = set()
     for index, (position, item) in enumerate(_listed(document["annotations"], "annotations")):

@@ -227,6 +227,11 @@ def test_a_split_list_without_any_image_of_the_file_is_rejected(tmp_path):
         ([{"id": 1}], [], ("000000000001", "no caption")),
         ([{"id": [1]}], [], ("images[2]", "'id' is neither an integer nor a string")),
         ([{"id": 1, "file_name": "/a.jpg"}], [], ("images[2]", ABSOLUTE)),
+        (
+            [{"id": 1, "file_name": 3}],
+            [],
+            ("images[2]", "'file_name' is not the name of an image: 3"),
+        ),
         ([], [{"image_id": 5, "caption": "x"}], ("annotations[3]", UNKNOWN)),
         ([], [{"image_id": 42}], ("annotations[3]", "no key 'caption'")),
         ([], COCO_CAPTIONS[:1], ("annotations[3]", "duplicate id 2")),
