@@ -46,6 +46,11 @@ class CaptionerSettings(BaseModel):
     width: Annotated[int, Field(gt=0, le=2**16)] = 512
     """Width of every state, D."""
 
+    prophet: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the distance from Prophet Attention, a rival of alignment in training alone; 0 is
+    none (Liu et al. 2020; model/attention/supervised_attention.py states what was inferred). It
+    stays on in self-critical training, over the words of sampled captions."""
+
     alignment: AlignmentConfig = AlignmentConfig()
     """The attention alignment of A2."""
 
@@ -67,6 +72,11 @@ class CaptionerSettings(BaseModel):
             raise ValueError(
                 f"alignment.fusion is {alignment.fusion!r}, but this captioner has no attention to "
                 "align; set alignment.fusion to none"
+            )
+        if self.prophet:
+            raise ValueError(
+                f"prophet is {self.prophet}, but this captioner has no attention that it could "
+                "train; set prophet to 0"
             )
         if self.attention_dropout:
             raise ValueError(
@@ -98,11 +108,6 @@ class LayeredSettings(CaptionerSettings):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Dropout rate after each attention and feed-forward block and in the region embedding, nowhere
     else."""
-
-    prophet: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the distance from Prophet Attention, a rival of alignment in training alone; 0 is
-    none (Liu et al. 2020; model/attention/supervised_attention.py states what was inferred). It
-    stays on in self-critical training, over the words of sampled captions."""
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:

@@ -156,12 +156,16 @@ class EncoderDecoder(nn.Module):
         self.register_buffer("schedule_step", torch.zeros((), dtype=torch.int64))
         self.standardisation = Standardisation(feature_width) if config.standardise else None
         self.prophet: ProphetAttention | None = None
-        if weight := getattr(config, "prophet", 0.0):
-            width = config.width
+        if weight := config.prophet:
             self.prophet = ProphetAttention(
-                width=width, vocabulary_size=vocabulary_size, weight=weight
+                width=self.state_width, vocabulary_size=vocabulary_size, weight=weight
             )
             self.penalty_names = (*self.penalty_names, *ProphetAttention.names)
+
+    @property
+    def state_width(self) -> int:
+        """Width D of the encoder's states."""
+        return self.config.width
 
     @property
     def samples_regions(self) -> bool:

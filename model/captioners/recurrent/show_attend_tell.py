@@ -127,7 +127,13 @@ class ShowAttendTellCaptioner(EncoderDecoder):
         encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
         super().__init__(config, encoder, decoder, **sizes)
         self.hard = LocationLosses(config.hard) if config.attention == "hard" else None
-        self.penalty_names = ("doubly_stochastic",) if self.hard is None else self.hard.names
+        own = ("doubly_stochastic",) if self.hard is None else self.hard.names
+        self.penalty_names = (*self.penalty_names, *own)
+
+    @property
+    def state_width(self) -> int:
+        """Width of the features, which the decoder reads as they are."""
+        return self.feature_width
 
     @property
     def samples_regions(self) -> bool:

@@ -89,3 +89,8 @@ class UpDownCaptioner(EncoderDecoder):
             config, feature_width=sizes["feature_width"], vocabulary_size=sizes["vocabulary_size"]
         )
         super().__init__(config, encoder, decoder, **sizes)
+
+    @property
+    def state_width(self) -> int:
+        """Width of the features, which the decoder reads as they are."""
+        return self.feature_width

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from a2cap.model.attention.supervised_attention import ProphetAttention, mean_attention
 from a2cap.model.captioner import Teaching
 from a2cap.model.losses import two_losses
-from tests.model.kinds import make, refusal
+from tests.model.kinds import KINDS, make, refusal
 
 PLAIN = {"fusion": "none"}
 
@@ -82,6 +83,35 @@ def test_prophet_attention_is_learned_from_its_word_and_moves_attention_alone(im
         gradient is None
         for gradient in torch.autograd.grad(values["prophet"], decoder, allow_unused=True)
     )
+
+
+NO_PROPHET = {
+    "m2": "Prophet Attention reads one state of each region, and the decoder of m2 those of every",
+    "nic": "prophet is 0.3, but this captioner has no attention that it could train; set prophet",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prophet_attention_trains_each_kind_or_is_refused_with_the_reason(kind, images):
+    if kind in NO_PROPHET:
+        with pytest.raises(ValidationError, match=NO_PROPHET[kind]):
+            make(kind, alignment=PLAIN, prophet=0.3)
+        return
+    captioner = make(kind, alignment=PLAIN, prophet=0.3)
+    losses = penalties(captioner, images, Teaching())
+    assert {"prophet", "prophet_distance"} <= set(captioner.penalty_names)
+    own, decoder = [*captioner.prophet.parameters()], [*captioner.decoder.parameters()]
+    for name, parameters in (("prophet", own), ("prophet_distance", decoder)):
+        gradients = torch.autograd.grad(
+            losses[name], parameters, allow_unused=True, retain_graph=True
+        )
+        assert max(g.abs().max() for g in gradients if g is not None) > 0
+        assert losses[name].item() > 0
+
+
+def test_prophet_attention_of_a_gru_without_attention_is_refused():
+    with pytest.raises(ValidationError, match="this captioner has no attention that it could"):
+        make("gru", attention="none", prophet=0.3)
 
 
 def test_the_prophets_penalties_equal_their_equations(images):
