@@ -108,19 +108,19 @@ class World:
         words = {text: number for number, text in enumerate(texts, start=IMAGE + 1)}
         return cls(scenes, pixels.permute(0, 3, 1, 2) / 127.5 - 1, words, extent)
 
-    def batch(self, chosen: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
+    def batch(self, pairs: Sequence[tuple[int, int]]) -> dict[str, Tensor]:
         """Return the arguments of `forward` for pairs of a scene and one of its captions."""
         cells = (self.extent.side // PATCH) ** 2
-        ids = torch.full((len(chosen), cells + LONGEST + 2), PAD)
+        ids = torch.full((len(pairs), cells + LONGEST + 2), PAD)
         ids[:, :cells], ids[:, cells] = IMAGE, BOS
-        for row, (scene, caption) in zip(ids, chosen, strict=True):
+        for row, (scene, caption) in zip(ids, pairs, strict=True):
             words = [self.words[word.text] for word in self.scenes[scene].captions[caption]]
             tokens = torch.tensor([*words[:LONGEST], EOS])
             row[cells + 1 : cells + 1 + len(tokens)] = tokens
         is_caption = torch.arange(ids.shape[1]) > cells
         return {
             "input_ids": ids,
-            "pixel_values": self.pixels[[scene for scene, _ in chosen]],
+            "pixel_values": self.pixels[[scene for scene, _ in pairs]],
             "attention_mask": (ids != PAD).long(),
             # PaliGemma's prefix has 0; LLaVA does without
             "token_type_ids": is_caption.long().expand_as(ids),
@@ -173,9 +173,9 @@ def measure(model: Any, world: World, alignment: AlignmentConfig) -> dict[str, f
     overlapping = [_cells(scene, extent.side) for scene in world.scenes[extent.train :]]
     for caption, first in product(range(5), range(0, extent.test, 50)):
         last = min(first + 50, extent.test)
-        chosen = [(extent.train + number, caption) for number in range(first, last)]
+        pairs = [(extent.train + number, caption) for number in range(first, last)]
         with recording() as recorded:
-            losses.append(model(**accepted(model, world.batch(chosen))).loss.item())
+            losses.append(model(**accepted(model, world.batch(pairs))).loss.item())
         attention = [calls[0] for _, calls in sorted(recorded.layers.items())]
         parts = {"attention": [layer.original for layer in attention]}
         if has_masks:
@@ -186,7 +186,7 @@ def measure(model: Any, world: World, alignment: AlignmentConfig) -> dict[str, f
             name: torch.stack([layer.mean(dim=1)[:, 1:] for layer in layers], dim=1).numpy()
             for name, layers in parts.items()
         }
-        for row, (scene, _) in enumerate(chosen):
+        for row, (scene, _) in enumerate(pairs):
             words = world.scenes[scene].captions[caption][:LONGEST]
             named = {name: values[row] for name, values in by_name.items()}
             right = overlapping[scene - extent.train]

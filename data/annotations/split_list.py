@@ -33,8 +33,8 @@ _SECOND_COLUMN = re.compile(r"(?<=\.jpg)\s+\S+$")
 
 def split_of(name: object) -> str | None:
     """Return the split that a name in a file counts as, None for an unknown one."""
-    known = {**SPLITS, **_OTHER_NAMES}
-    return known.get(name.strip().lower()) if isinstance(name, str) else None
+    splits = {**SPLITS, **_OTHER_NAMES}
+    return splits.get(name.strip().lower()) if isinstance(name, str) else None
 
 
 def choose_splits(
@@ -94,11 +94,11 @@ def read_split_list(path: Path, read_key: Callable[[str], str | None] = named_id
         identity = read_key(image)
         if identity is None:
             continue
-        known = splits.setdefault(identity, own_split)
-        if known != own_split:
+        earlier = splits.setdefault(identity, own_split)
+        if earlier != own_split:
             raise InputError(
                 f"image {identity!r} is in two splits of {name} "
-                f"({known!r} and {own_split!r}); keep one"
+                f"({earlier!r} and {own_split!r}); keep one"
             )
     if not splits:
         raise InputError(f"no images in the split list {name}; name at least one")

@@ -129,17 +129,17 @@ class FeatureStore:
             hashes.append(np.fromiter(map(_hash, file), np.uint64))
             numbers.append(np.full(len(hashes[-1]), number, np.int32))
             file.close()
-        every = np.concatenate(hashes)
-        order = np.argsort(every, kind="stable")
-        return every[order], np.concatenate(numbers)[order]
+        unsorted = np.concatenate(hashes)
+        order = np.argsort(unsorted, kind="stable")
+        return unsorted[order], np.concatenate(numbers)[order]
 
     def _shards(self, key: bytes) -> Iterator[int]:
         """Return the shards that may contain a key: one, but for ids of equal hash."""
         if not self.facts.shards:
             return iter((0,))
-        (hashes, numbers), wanted = self._index, np.uint64(_hash(key))
-        first = np.searchsorted(hashes, wanted, side="left")
-        last = np.searchsorted(hashes, wanted, side="right")
+        (hashes, numbers), target = self._index, np.uint64(_hash(key))
+        first = np.searchsorted(hashes, target, side="left")
+        last = np.searchsorted(hashes, target, side="right")
         return map(int, numbers[first:last])
 
     def _candidates(self, key: bytes) -> list[LmdbFile]:

@@ -35,17 +35,17 @@ AUTO = "auto"
 
 
 def extract_images(
-    given: ExtractionInputs, folder: Path, inputs: Inputs, events: EventLog
+    request: ExtractionInputs, folder: Path, inputs: Inputs, events: EventLog
 ) -> list[SkippedItem]:
     """Fill a folder with the store, the weights and the record of the extractor.
 
     Continues the work of earlier runs, here or on a Ray cluster. Returns the skipped images; raises
     InputError if too many are bad.
     """
-    extraction = Extraction.begin(given, folder, inputs)
+    extraction = Extraction.begin(request, folder, inputs)
     missing = {name: extraction.shards[name] for name in extraction.missing()}
     extractor = None
-    if missing and given.runtime.ray is not None:
+    if missing and request.runtime.ray is not None:
         fill_on_ray(extraction, missing, events)
     elif missing:
         extractor = fill_here(extraction, missing, events)
@@ -59,7 +59,7 @@ def extract_images(
             f"{first.reason}; fix or replace them"
         )
     # with these, a captioner can extract the same regions
-    extractor = extractor or load_extractor(given.weights, config=given.config)
+    extractor = extractor or load_extractor(request.weights, config=request.config)
     extractor.save(folder / WEIGHTS)
     extractor.record(folder / WEIGHTS).write(folder / EXTRACTOR)
     remove_working_folder(extraction.store)
@@ -68,10 +68,10 @@ def extract_images(
 
 
 def extract_stripe(
-    given: ExtractionInputs, stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog
+    request: ExtractionInputs, stripe: Stripe, folder: Path, inputs: Inputs, events: EventLog
 ) -> int:
     """Fill the shards of a stripe; return how many of all shards are then missing."""
-    extraction = Extraction.begin(given, folder, inputs)
+    extraction = Extraction.begin(request, folder, inputs)
     own = [name for name in stripe.of(list(extraction.shards)) if name in extraction.missing()]
     if own:
         fill_here(extraction, {name: extraction.shards[name] for name in own}, events)

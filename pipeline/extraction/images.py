@@ -128,9 +128,9 @@ class SourceImages:
 
     def read(self, ids: Sequence[str]) -> Iterator[EncodedImage]:
         """Read images in order; raise UnreadableError if the system fails."""
-        wanted = [item for image_id in ids if (item := self.items[image_id]) is not None]
+        items = [item for image_id in ids if (item := self.items[image_id]) is not None]
         waiting: dict[str, bytes | A2Error] = {}
-        encoded = self._source.read(wanted)  # with images that a container lacks at the end
+        encoded = self._source.read(items)  # with images that a container lacks at the end
         for image_id in ids:
             item = self.items[image_id]
             if item is None:
@@ -221,9 +221,9 @@ def given_boxes(
     """
     if boxes is None:
         return None
-    given = read_instances(boxes)
+    annotated = read_instances(boxes)
     none = Instances(np.zeros((0, 4), np.float32), ())
-    boxes_of = {image_id: given.get(image_id, none) for image_id in image_ids}
+    boxes_of = {image_id: annotated.get(image_id, none) for image_id in image_ids}
     # an image whose only box is bad is skipped with that reason when its turn comes
     missing = sorted(name for name, b in boxes_of.items() if not len(b) and b.problem is None)
     if missing and (not optional or len(missing) == len(boxes_of)):

@@ -63,19 +63,19 @@ def import_features(
     if names and names.summary:
         logger.info("%s", names.summary)
     store = FeatureStore(target)
-    wanted, stored = set(imported.image_ids), set(store)
-    unused = len(stored - wanted) if wanted else 0
+    needed, stored = set(imported.image_ids), set(store)
+    unused = len(stored - needed) if needed else 0
     events.write("imported", images=len(stored), without_captions=unused)
     if unused:
         logger.info("%d images of %s have no captions and are not used", unused, imported.path)
-    missing = sorted(wanted - stored - reasons.keys())
+    missing = sorted(needed - stored - reasons.keys())
     if missing:
         raise InputError(
-            f"no features for {len(missing):,} of {len(wanted):,} images in "
+            f"no features for {len(missing):,} of {len(needed):,} images in "
             f"{str(imported.path)!r}: {sample_ids(missing)}; add them, or remove these images "
             "from data.annotations"
         )
-    imported_ids = (wanted or stored) & stored
+    imported_ids = (needed or stored) & stored
     misfits = _misfits(store, imported_ids, images)
     compared = min(len(imported_ids), _COMPARED)
     check_skip_limit(misfits, compared, "compared images of data.features")

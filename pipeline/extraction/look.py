@@ -94,10 +94,10 @@ def draw_boxes(path: Path, reading: Reading, photograph: Path, target: Path) -> 
 
 
 def _image_of(source: FeatureSource, photograph: Path) -> ImageFeatures:
-    wanted = {*find_images(photograph)} if photograph.is_dir() else {named_id(photograph.name)}
+    ids = {*find_images(photograph)} if photograph.is_dir() else {named_id(photograph.name)}
     first = ""
     for item in source:
-        if isinstance(item, ImageFeatures) and item.image_id in wanted:
+        if isinstance(item, ImageFeatures) and item.image_id in ids:
             return item
         first = first or item.image_id
     raise InputError(

@@ -60,17 +60,17 @@ class Extraction:
     total: int
 
     @classmethod
-    def begin(cls, given: ExtractionInputs, folder: Path, inputs: Inputs) -> Self:
+    def begin(cls, request: ExtractionInputs, folder: Path, inputs: Inputs) -> Self:
         """List the images and read the given boxes."""
-        images = given.images.listed(folder)
-        boxes = given_boxes(given.boxes, images.ids, optional=given.config.pools_map)
+        images = request.images.listed(folder)
+        boxes = given_boxes(request.boxes, images.ids, optional=request.config.pools_map)
         given_of = (boxes or {}).values()
         if whole := sum(not len(b) and b.problem is None for b in given_of):
             logger.warning("%d of %d images have no box: one region each", whole, len(given_of))
         return cls(
-            given.config,
-            given.weights,
-            given.runtime,
+            request.config,
+            request.weights,
+            request.runtime,
             images,
             boxes,
             inputs,
@@ -114,12 +114,12 @@ def fill_here(
     device = str(prepare_device(extraction.runtime))
     config = extraction.config
     extractor = load_extractor(extraction.weights, config=config, device=device, strict=True)
-    ids = [image_id for some in shards.values() for image_id in some]
+    ids = [image_id for part in shards.values() for image_id in part]
     with track("extract", total=len(ids), events=events) as progress:
         worker = ShardWorker(extraction, extractor, events, progress, extraction.skipped())
-        for name, some in shards.items():
-            fill_shard(extraction.store, name, partial(worker.fill, ids=some))
-            events.write("shard", shard=name, images=len(some))
+        for name, part in shards.items():
+            fill_shard(extraction.store, name, partial(worker.fill, ids=part))
+            events.write("shard", shard=name, images=len(part))
     return extractor
 
 
@@ -201,15 +201,15 @@ class ShardWorker:
         for image_id, regions in zip(batch, extracted, strict=True):
             # a batch that was interrupted half-way is extracted again as a whole
             if image_id not in writer:
-                given = self.extraction.boxes
-                writer.add(image_id, given[image_id].labelled(regions) if given else regions)
+                labels = self.extraction.boxes
+                writer.add(image_id, labels[image_id].labelled(regions) if labels else regions)
 
     def _boxes_of(self, image_id: str, pixels: Pixels) -> NDArray[np.float32] | None:
         if self.extraction.boxes is None:
             return None
-        given = self.extraction.boxes[image_id]
-        given.require_usable(pixels.shape[1], pixels.shape[0])
-        return given.boxes
+        labels = self.extraction.boxes[image_id]
+        labels.require_usable(pixels.shape[1], pixels.shape[0])
+        return labels.boxes
 
     def _skip(self, image_id: str, error: A2Error) -> None:
         self.skipped.append(SkippedItem(image_id, str(error)))

@@ -106,8 +106,8 @@ def _arrays_of(image: ImageFeatures, layout: Layout) -> dict[str, object]:
     count, attributes = len(regions), regions.attribute_ids
     confidence = regions.attribute_scores
     probabilities = np.zeros((count, max(1, regions.class_ids.max() + 1)), "<f4")
-    known = regions.class_ids >= 0
-    probabilities[np.flatnonzero(known), regions.class_ids[known]] = regions.scores[known]
+    named = regions.class_ids >= 0
+    probabilities[np.flatnonzero(named), regions.class_ids[named]] = regions.scores[named]
     fields = {
         "image_id": image.image_id,
         "width": regions.width,

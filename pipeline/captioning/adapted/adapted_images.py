@@ -124,13 +124,13 @@ class AdaptedImages:
 
 def _require_known(decoding: CaptioningConfig) -> None:
     """Raise ConfigError for settings that `generate` does not have."""
-    known = _NAMES.keys() | _OTHERS
-    unknown = sorted(decoding.model_fields_set & CaptioningConfig.model_fields.keys() - known)
+    supported = _NAMES.keys() | _OTHERS
+    unknown = sorted(decoding.model_fields_set & CaptioningConfig.model_fields.keys() - supported)
     changed = [name for name in unknown if getattr(decoding, name) != _default(name)]
     if changed:
         raise ConfigError(
             f"{changed[0]} has no effect on a model of transformers; leave it out "
-            f"({', '.join(sorted(known))} have)"
+            f"({', '.join(sorted(supported))} have)"
         )
 
 
@@ -140,8 +140,8 @@ def _default(name: str) -> object:
 
 def _arguments(saved: Any, decoding: CaptioningConfig, least_beams: int) -> dict[str, object]:
     """Return the arguments of `generate`; saved: the model's own."""
-    given = decoding.model_fields_set
-    arguments = {name: getattr(decoding, field) for field, name in _NAMES.items() if field in given}
+    asked = decoding.model_fields_set
+    arguments = {name: getattr(decoding, field) for field, name in _NAMES.items() if field in asked}
     # generate's own default counts the tokens of the prompt
     arguments.setdefault("max_new_tokens", getattr(saved, "max_new_tokens", None) or _LONGEST)
     beams = max(arguments.pop("num_beams", None) or saved.num_beams or 1, least_beams)

@@ -178,15 +178,15 @@ class AdaptedModel:
             raise ConfigError(f"no {missing} to caption with; give a2cap.adapt(..., {missing}=...)")
         text = as_text(self.network, self.processor, self.prompt)
         if text is None:
-            given = self.processor(images=list(images), return_tensors="pt")
+            tensors = self.processor(images=list(images), return_tensors="pt")
         else:
             nested = [[image] for image in images]
             texts = [text] * len(images)
-            given = self.processor(images=nested, text=texts, return_tensors="pt", padding=True)
+            tensors = self.processor(images=nested, text=texts, return_tensors="pt", padding=True)
         dtype, device = self.network.dtype, self.network.device
         return {
             name: values.to(device, dtype) if values.is_floating_point() else values.to(device)
-            for name, values in given.items()
+            for name, values in tensors.items()
             if isinstance(values, Tensor) and name != "labels"
         }
 

@@ -97,8 +97,8 @@ def _unloadable(directory: Path, reason: str) -> WeightsError:
 def _kind(directory: Path) -> Any:
     """Return the model's class; raise ConfigError for one that is not a captioner."""
     fields = transformers.PreTrainedConfig.get_config_dict(directory, local_files_only=True)[0]
-    known = transformers.CONFIG_MAPPING
-    if fields.get("auto_map") and fields.get("model_type") not in known:
+    registered = transformers.CONFIG_MAPPING
+    if fields.get("auto_map") and fields.get("model_type") not in registered:
         raise ConfigError(
             f"{str(directory)!r} needs code of its own, which a2 never runs (trust_remote_code "
             "stays off); name a model whose class is in transformers"

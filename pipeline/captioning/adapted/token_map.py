@@ -213,12 +213,12 @@ def _pack_coordinates(
     canvas = np.stack([y, x], -1).reshape(down, patches, across, patches, 2)
     tiles = canvas.transpose(0, 2, 1, 3, 4).reshape(down * across, patches**2, 2)
     features = torch.from_numpy(np.concatenate([tiles[:1], tiles]))
-    known = {
+    parts = {
         "image_newline": torch.full((2,), torch.nan, dtype=features.dtype),
         "vision_feature_select_strategy": "full",
         "vision_aspect_ratio": getattr(config, "vision_aspect_ratio", None),
     }
-    named = {name: known[name] for name in inspect.signature(packing).parameters if name in known}
+    named = {name: parts[name] for name in inspect.signature(packing).parameters if name in parts}
     packed, _ = packing([features], torch.tensor([list(size)]), **named)
     return np.asarray(packed[0], np.float64)
 
