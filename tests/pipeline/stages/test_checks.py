@@ -440,7 +440,7 @@ def test_the_inputs_of_a_detector_s_training_are_checked(labelled, tmp_path):
     assert text_of["labelled images"] == ("12 in detector.images, 6 in detector.validation_images")
     assert text_of["start"] == "random"
     assert text_of["disk"].startswith("checkpoints take at least 9.5 MB, ")
-    assert text_of["folder"] == str(tmp_path / "new")
+    assert text_of["folder"] == str(tmp_path)  # the one above, where it is made
 
 
 def test_a_start_that_is_not_a_weights_file_is_reported_before_any_work(labelled, tmp_path):
