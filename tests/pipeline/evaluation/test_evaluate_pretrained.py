@@ -65,6 +65,8 @@ def test_a_split_is_captioned_scored_and_shown_with_attention(
     assert attention["comprehensiveness_low"] <= attention["comprehensiveness"]
     assert attention["all_removed"] == random["all_removed"]
     assert "Is the attention true?" in page and "deletion, nats over share removed" in page
+    compared = CliRunner().invoke(cli, ["compare", str(folder), str(folder)])
+    assert compared.exit_code == 0 and "CIDEr" in compared.stdout
     again = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
     assert again.exit_code == 0 and len(list((artifacts / "evaluate").glob("*/"))) == 1
 
