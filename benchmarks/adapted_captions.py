@@ -5,6 +5,7 @@ and fewer tokens of the image, caption images of two sizes. `generate` gets tens
 a2 reads the files, runs the processor, and makes words, scores and attention of what comes out.
 """
 
+import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -210,6 +211,9 @@ def main(
 ) -> None:
     """Time a2's captioning of both models beside their `generate` alone."""
     print_machine()
+    # random models write no end, and are saved for this run alone
+    logging.disable(logging.WARNING)
+    hf.utils.logging.disable_progress_bar()
     results = []
     for name in model:
         result = measure(BUILDERS[name], quick=quick, images=images, rounds=rounds, tokens=tokens)

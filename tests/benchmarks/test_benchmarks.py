@@ -34,6 +34,7 @@ def output(name: str, *options: str) -> str:
 
 
 TABLES = {
+    "adapted_captions": ["blip of 0 million parameters", "llava of 0", "with attention"],
     "alignment_study": [
         "fusions gate 1",
         "Planted companions, after XE",
@@ -60,7 +61,15 @@ def test_the_quick_form_prints_the_machine_and_its_tables(name):
 def test_every_benchmark_is_tested():
     modules = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
     # have tests of their own
-    elsewhere = {"bench", "gpu_check", "photos_data", "photos_encoder", "photos_table", "ssdlite"}
+    elsewhere = {
+        "bench",
+        "decoder_only",
+        "gpu_check",
+        "photos_data",
+        "photos_encoder",
+        "photos_table",
+        "ssdlite",
+    }
     parts = {"bart", "extract", "self_critical", "store", "train", "measure"}  # of bench
     by_hand = {"photos", "metrics"}  # need photographs, and minutes of Java
     assert modules == {*TABLES, *elsewhere, *by_hand, *parts}
