@@ -156,7 +156,9 @@ class Evaluate(Stage):
                 f"evaluate.prompt is {config.prompt!r}, but captioners of a2 read no text; leave "
                 "it out, or set evaluate.model"
             )
-        if config.model is None and "erasure" in config.model_fields_set:
+        # the default is written with all other settings, and read again
+        is_default = config.erasure == EvaluateConfig.model_fields["erasure"].default
+        if config.model is None and not is_default:
             raise ConfigError(
                 f"evaluate.erasure is {config.erasure}, but is measured of a model of transformers "
                 'alone; leave it out, and run "a2 analyze"'

@@ -60,7 +60,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Value:
-    """A value that needs other fields, `field=value` each, before and after the change."""
+    """A value that needs other fields, `field=value` each, before and after the change.
+
+    "{folder}" in a field is the folder of the test's data.
+    """
 
     value: str
     under: tuple[str, ...]
@@ -98,6 +101,7 @@ CHANGED_FILES = {
     "train.start": (File("captioner"), TRAIN),
     "evaluate.ensemble": (File("captioner", listed=True), EVALUATE),
     "evaluate.model": (File("pretrained"), EVALUATE),
+    "evaluate.erasure": (Value("3", ("evaluate.model={folder}/pretrained",)), EVALUATE),
     **{
         f"evaluate.{name}": (Value(value, ("evaluate.method=sampling",)), EVALUATE)
         for name, value in {"temperature": "0.5", "top_k": "5", "top_p": "0.5"}.items()
@@ -277,7 +281,8 @@ class Keys:
             under = [captions, f"{field}={value.instead_of}"]
             return under, [captions, f"{field}={value.split}"]
         if isinstance(value, Value):
-            return [*value.under], [*value.under, f"{field}={value.value}"]
+            under = [text.format(folder=self.folder) for text in value.under]
+            return under, [*under, f"{field}={value.value}"]
         if not isinstance(value, File):
             return [], [f"{field}={json.dumps(value)}"]
         before = [text.split("=") for text in value.instead_of]

@@ -84,6 +84,7 @@ def test_settings_of_the_other_kind_of_model_are_refused(experiment, saved, tmp_
         "evaluate.erasure is 3, but is measured of a model of transformers alone; leave it out, "
         'and run "a2 analyze"'
     )
+    check("evaluate.erasure=10")  # as the file of a finished run states it
     both = (f"evaluate.model={saved}", f"evaluate.ensemble=[{tmp_path}]")
     assert message_of(check, *both, error=ConfigError) == (
         "evaluate.ensemble cannot extend a model of transformers, evaluate.model; leave one of "
