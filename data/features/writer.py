@@ -68,11 +68,6 @@ class FeatureWriter:
         self._width = self._read_width()
         self._committed_at = time.monotonic()
 
-    @property
-    def width(self) -> int:
-        """F, the features per region; 0 before the first image."""
-        return self._width
-
     def __enter__(self) -> "FeatureWriter":
         return self
 
