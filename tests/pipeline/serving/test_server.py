@@ -36,7 +36,7 @@ from a2cap.pipeline.serving import caption_queue
 from a2cap.pipeline.serving import server as serving
 from a2cap.pipeline.serving.server import CaptionServer
 from tests.data.messages import message_of
-from tests.experiments import a2, copied_captioner, detecting
+from tests.experiments import copied_captioner, detecting
 
 HOW = {"decoding": CaptioningConfig(beam_size=2), "runtime": RuntimeConfig(device="cpu")}
 
@@ -436,12 +436,14 @@ def test_a_request_without_a_valid_length_is_refused(server, length):
     assert answer.status == (411 if length is None else 400)
 
 
-def test_without_uvicorn_the_message_names_the_extra(monkeypatch):
-    for module in ("a2cap.pipeline.cli.images.serve", "a2cap.pipeline.serving.server"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    result = a2("serve", "--model", "scenes")
-    assert (result.exit_code, result.stderr) == (
+def test_without_uvicorn_the_message_names_the_extra():
+    program = (
+        "import sys; sys.modules['uvicorn'] = None; "
+        "from a2cap.pipeline.cli.main import main; main()"
+    )
+    command = [sys.executable, "-c", program, "serve", "--model", "scenes"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (
         2,
         'a2: a2 serve needs uvicorn; run pip install "a2cap[serve]"\n',
     )
@@ -477,15 +479,19 @@ def running(model):
     ("presses", "code", "messages"),
     [(1, 0, []), (2, 130, ["a2: stopped; run the same command again to restart"])],
 )
-def test_the_command_prints_its_address_and_stops_quietly(model, scene, presses, code, messages):
+def test_the_command_prints_its_address_and_stops_quietly(model, presses, code, messages):
     with running(model) as process:
         url, _, rest = process.stdout.readline().partition(" ")
         assert rest == "captions the images dropped on it; Ctrl-C stops\n"
         port = int(url.removeprefix("http://127.0.0.1:"))
-        with socket.create_connection(("127.0.0.1", port)) as sending:
-            image = scene.read_bytes()
-            head = f"POST /caption HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-            sending.sendall(f"{head}Content-Length: {len(image)}\r\n\r\n".encode() + image)
+        image = BytesIO()  # large: it must not be captioned before the last press
+        Image.new("RGB", (6000, 4000)).save(image, "JPEG")
+        head = f"POST /caption HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        head += f"Content-Length: {len(image.getvalue())}\r\n\r\n"
+        with ExitStack() as stack:
+            for _ in range(6):
+                sending = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                sending.sendall(head.encode() + image.getvalue())
             for _ in range(presses):
                 time.sleep(0.1)  # so that it is being captioned
                 os.kill(process.pid, signal.SIGINT)
