@@ -25,6 +25,13 @@ from a2cap.pipeline.metrics.cider import IDFS
 from a2cap.pipeline.metrics.metric_table import metric_name, needs_java
 from a2cap.pipeline.report.report import Evaluation
 
+_OF_ONE_FILE = (
+    "--compare, --per-image and --output belong to one file of captions; name one file, or "
+    "leave them out"
+)
+_IMAGES_ALONE = "--images belongs to --output; name a folder, or leave it out"
+_TWO_OBJECTS = "--scenes and --instances both state the objects of images; leave one of them out"
+
 
 @click.command(epilog=f"Forms: {'; '.join(layout.name for layout in LAYOUTS)}.")
 @click.argument("captions", type=FILE, nargs=-1, required=True)
@@ -109,18 +116,14 @@ def score(
       a2 score theirs.json ours.csv --references references.json --format latex
       a2 score theirs.json --references dataset_coco.json --instances instances_val2014.json
     """
-    if len(captions) > 1 and (compare or per_image or output):
-        raise click.UsageError(
-            "--compare, --per-image and --output belong to one file of captions; name one file, or "
-            "leave them out"
-        )
-    if images and output is None:
-        raise click.UsageError("--images belongs to --output; name a folder, or leave it out")
-    instances = options["instances"]
-    if options["scenes"] and instances:
-        raise click.UsageError(
-            "--scenes and --instances both state the objects of images; leave one of them out"
-        )
+    instances, scenes = options["instances"], options["scenes"]
+    for is_wrong, message in (
+        (len(captions) > 1 and (compare or per_image or output), _OF_ONE_FILE),
+        (images and output is None, _IMAGES_ALONE),
+        (scenes and instances, _TWO_OBJECTS),
+    ):
+        if is_wrong:
+            raise click.UsageError(message)
     named = {"--references": references, "--compare": compare, "--instances": instances}
     files = {name: [path] for name, path in named.items() if path}
     require_existing({"CAPTIONS": captions, **files})
