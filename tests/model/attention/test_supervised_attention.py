@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from a2cap.model.attention.supervised_attention import ProphetAttention, mean_attention
 from a2cap.model.captioner import Teaching
 from a2cap.model.losses import two_losses
+from tests.model.gradients import slope
 from tests.model.kinds import KINDS, make, refusal
 
 PLAIN = {"fusion": "none"}
@@ -26,22 +27,6 @@ def penalties(captioner, images, teaching):
     return two_losses(
         captioner, images.encoded(captioner), images.captions, teaching=teaching
     ).penalties
-
-
-def slope(function, parameters):
-    """Compare the gradient along one random direction with a central difference."""
-    torch.manual_seed(2)
-    directions = [torch.randn_like(p) for p in parameters]
-    gradients = torch.autograd.grad(function(), parameters, allow_unused=True)
-    along = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True) if g is not None)
-    values = []
-    with torch.no_grad():
-        for step in (1e-6, -2e-6):
-            for p, direction in zip(parameters, directions, strict=True):
-                p.add_(direction, alpha=step)
-            values.append(function().item())
-    assert along.abs() > 1e-4
-    assert along.item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "up-down"])

@@ -16,9 +16,10 @@ from a2cap.model.captioner import (
     trace_attention,
 )
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.faithfulness import region_gradients
+from a2cap.model.faithfulness import differentiable_masks, region_gradients
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
+from tests.model.gradients import slope
 from tests.model.kinds import FUSIONS, KINDS, VARIANTS, has_attention, make
 from tests.model.searching import encode_alone
 
@@ -254,6 +255,16 @@ def test_each_loss_gives_its_parameters_a_gradient_and_no_others(captioner, imag
         assert all(parameter.grad.any() for parameter in masks)
         assert all(parameter.grad is None for parameter in others)
     assert (losses.mask is None) == (captioner.config.alignment.fusion == "none")
+
+
+def test_the_gradient_of_each_loss_is_its_slope(captioner, images):
+    def losses():
+        return two_losses(captioner, images.encoded(captioner), images.captions)
+
+    with differentiable_masks(captioner):
+        slope(lambda: losses().caption, list(caption_parameters(captioner)))
+    if captioner.has_masks:
+        slope(lambda: losses().mask, list(mask_parameters(captioner)))
 
 
 def test_both_losses_equal_those_of_each_pass(captioner, images):
