@@ -60,6 +60,7 @@ _TRANSFORMER = ("heads=4", "feed_forward={double}", "decoder_layers=2")
 KINDS: Mapping[str, tuple[str, ...]] = {
     "transformer": ("kind=transformer", "encoder_layers=1", *_TRANSFORMER),
     "m2": ("kind=m2", "encoder_layers=2", "memory_slots=10", *_TRANSFORMER),
+    "get": ("kind=get", "encoder_layers=2", *_TRANSFORMER),
     "spatial": ("kind=spatial", "encoder_layers=1", f"cells={CELLS**2}", *_TRANSFORMER),
     "aoa": ("kind=aoa", "heads=4", "refiner_layers=2"),
     "up-down": ("kind=up-down", "embedding={width}", *_ADDITIVE),

@@ -28,11 +28,19 @@ class AttentionForm:
     """Readings of Eq. 1 that differ between papers; the default is Vaswani's.
 
     bias: of the four projections; length: of the keys, added to the head's width under the root
-    that divides the scores.
+    that divides the scores; gated_output: a gated linear unit after the heads.
     """
 
     bias: bool = True
     length: int = 0
+    gated_output: bool = False
+
+    def output(self, width: int) -> nn.Module:
+        """Create the layer after the heads, (..., D) -> (..., D)."""
+        if not self.gated_output:
+            return xavier_linear(width, width, bias=self.bias)
+        gated = xavier_linear(width, width, parts=2, bias=self.bias)
+        return nn.Sequential(gated, nn.GLU())
 
 
 VASWANI = AttentionForm()
@@ -53,7 +61,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.causal, self.dropout, self.form = heads, causal, dropout, form
         self.query_key_value = xavier_linear(width, width, parts=3, bias=form.bias)
-        self.output = xavier_linear(width, width, bias=form.bias)
+        self.output = form.output(width)
 
     def forward(
         self,
@@ -127,7 +135,7 @@ class CrossAttention(nn.Module):
         self.heads, self.form = heads, form
         self.query = xavier_linear(width, width, bias=form.bias)
         self.key_value = xavier_linear(width, width, parts=2, bias=form.bias)
-        self.output = xavier_linear(width, width, bias=form.bias)
+        self.output = form.output(width)
         self.alignment: Alignment | None = None
         if alignment is not None:
             widths = {"hidden_width": width, "region_width": width, "head_width": width // heads}

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple
 
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
+from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
@@ -51,6 +52,7 @@ KINDS: dict[str, Kind] = {
     "gru": Kind(GruConfig, f"{_HERE}.recurrent.gru:GruCaptioner"),
     "aoa": Kind(AoaConfig, f"{_HERE}.recurrent.aoa:AoaCaptioner"),
     "m2": Kind(M2Config, f"{_HERE}.m2:M2Captioner"),
+    "get": Kind(GetConfig, f"{_HERE}.get:GetCaptioner"),
     "nic": Kind(NicConfig, f"{_HERE}.recurrent.nic:NicCaptioner"),
 }
 """The kinds of a2 by name."""

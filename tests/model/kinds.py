@@ -6,6 +6,7 @@ import torch
 
 from a2cap.model.alignment_config import FUSIONS as ALIGNMENT_FUSIONS
 from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
@@ -36,6 +37,12 @@ KINDS = {
             **fields,
         }
     ),
+    "get": lambda **fields: GetConfig(
+        **{
+            **{"width": 12, "heads": 2, "feed_forward": 10, "dropout": 0, "attention_dropout": 0},
+            **{"encoder_layers": 2, "decoder_layers": 2, **fields},
+        }
+    ),
     "gru": lambda **fields: GruConfig(**{"width": 12, "embedding": 7, **fields}),
     "m2": lambda **fields: M2Config(
         **{
@@ -63,7 +70,12 @@ def _hard(*, alignment, **fields):
     return KINDS["show-attend-tell"](attention="hard", alignment=normalised, **fields)
 
 
-VARIANTS = {"hard attention": _hard}
+VARIANTS = {
+    "hard attention": _hard,
+    "gate controller": lambda **fields: KINDS["get"](
+        controller="gate", gated_output=True, **fields
+    ),
+}
 """Option that changes the network -> settings of its kind with it."""
 
 

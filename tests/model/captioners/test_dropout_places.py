@@ -30,6 +30,14 @@ PLACES = {
         ("attention weights", 0.07, 4): 6,  # one for each token
         ("decoder.dropout", 0.11, 12): 18,  # embedding, context, before the output layer
     },
+    "get": {
+        ("encoder.dropout", 0.03, 12): 1,  # regions and the global vector
+        ("self-attention weights", 0.07, 5): 2,
+        **{(f"encoder.layers.{n}.dropout", 0.11, 12): 2 for n in LAYERS},
+        ("self-attention weights", 0.07, 6): 2,
+        ("attention weights", 0.07, 4): 2,  # of the regions alone
+        **{(f"decoder.layers.{n}.dropout", 0.11, 12): 3 for n in LAYERS},
+    },
     "gru": {("encoder.features.dropout", 0.03, 6): 1, ("attention weights", 0.07, 4): 6},
     "m2": {
         ("encoder.dropout", 0.03, 12): 1,

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
@@ -29,11 +30,21 @@ def size_of_m2(d, inner, words):
     return (2048 + 1) * d + norm + 3 * encoder_layer + 3 * decoder_layer + 2 * words * d
 
 
+def size_of_get(d, inner, words):
+    norm, projection = 2 * d, (d + 1) * d
+    feed_forward = (d + 1) * inner + (inner + 1) * d + norm
+    encoder = (2048 + 1) * d + norm + 3 * (4 * projection + norm + feed_forward)
+    fusion = (2 * d + 1) * 4 * d
+    decoder = 3 * (8 * projection + 2 * norm + feed_forward)
+    return encoder + fusion + decoder + words * d + (d + 1) * words
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "feature_width", "vocabulary_size", "expected"),
     [
         (AoaConfig, {}, 2048, 10_369, size_of_aoa(1024, 10_369)),
         (M2Config, {}, 2048, 10_201, size_of_m2(512, 2048, 10_201)),
+        (GetConfig, {}, 2048, 10_201, size_of_get(512, 2048, 10_201)),
         (UpDownConfig, {}, 2048, 10_010, 57_983_098),
         (SpatialConfig, {}, 512, 10_000, 27_052_816),
         # with the image as input of the GRU
