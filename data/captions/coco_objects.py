@@ -1,10 +1,11 @@
-"""Objects of COCO's 80 categories that captions name, for CHAIR.
+"""Categories that captions name: COCO's 80, for CHAIR and grounding, and those of other boxes.
 
-coco_objects.yaml lists the words of each category and states how the list was made.
+coco_objects.yaml lists the words of each of COCO's and states how the list was made; other
+categories are named by their own names and regular plurals.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -34,19 +35,22 @@ class ObjectWords:
     function: frozenset[str]
     longest: int
 
-    def mentions(self, tokens: Sequence[str]) -> list[str]:
-        """Return the category of each mention in a caption of lower-case tokens, in their order."""
-        categories: list[str] = []
+    def mentions(self, tokens: Sequence[str]) -> list[tuple[range, str]]:
+        """Return positions and category of each mention in lower-case tokens, in their order.
+
+        The longest phrase counts: a "hot dog" is not a dog.
+        """
+        mentions: list[tuple[range, str]] = []
         start = 0
         while start < len(tokens):
             for end in range(min(start + self.longest, len(tokens)), start, -1):
                 category = self.categories.get(tuple(tokens[start:end]))
                 if category is not None and self._is_whole(tokens, start, end):
-                    categories += [category] if category else []
+                    mentions += [(range(start, end), category)] if category else []
                     start = end - 1
                     break
             start += 1
-        return categories
+        return mentions
 
     def _is_whole(self, tokens: Sequence[str], start: int, end: int) -> bool:
         """Return False for a word of `last` in front of what may be its noun."""
@@ -72,10 +76,32 @@ def coco_words() -> ObjectWords:
     return ObjectWords(categories, frozenset(last), frozenset(function), longest)
 
 
+def words_of(categories: Iterable[str]) -> ObjectWords:
+    """Return the words that name these categories: COCO's by the bundled list, others by name.
+
+    The name of a category overrides synonyms and plurals of other ones.
+    """
+    names, bundled = set(categories), coco_words()
+    phrases = {phrase: c for phrase, c in bundled.categories.items() if c in names}
+    if phrases:  # what the list says to be no category is none beside COCO's
+        phrases |= {phrase: c for phrase, c in bundled.categories.items() if not c}
+    for name in sorted(names):
+        for plural in plurals(name):
+            phrases.setdefault(tuple(plural.split()), name)
+    phrases |= {tuple(name.split()): name for name in names}
+    return replace(bundled, categories=phrases, longest=max(map(len, phrases), default=0))
+
+
 @cache
 def coco_categories() -> frozenset[str]:
     """Return the names of the 80 categories."""
     return frozenset(coco_words().categories.values()) - {""}
+
+
+def plurals(phrase: str) -> tuple[str, ...]:
+    """Return the candidate regular plurals of a noun; forms that do not exist are harmless."""
+    ending = (f"{phrase.removesuffix('e')[:-1]}ves",) if phrase.endswith(("f", "fe")) else ()
+    return (_plural(phrase), f"{phrase}s", f"{phrase}es", *ending)
 
 
 def _plural(phrase: str) -> str:
@@ -86,7 +112,7 @@ def _plural(phrase: str) -> str:
 
 def mentions_of(caption: str) -> list[str]:
     """Return the categories that a caption of PTB tokens, joined by spaces, mentions."""
-    return coco_words().mentions(caption.split())
+    return [category for _, category in coco_words().mentions(caption.split())]
 
 
 def read_coco_objects(path: Path) -> ImageObjects:

@@ -14,25 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
-from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.csv_cell import as_text
-from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.extract.image import read_image
 from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
 from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter, erase_regions
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
-from a2cap.pipeline.analysis.trainings import Run
+from a2cap.pipeline.analysis.trainings import OpenedRun, Run
 from a2cap.pipeline.captioning.caption_images import open_captioner
 from a2cap.pipeline.captioning.captioned_image import OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
-from a2cap.pipeline.captioning.saved_captioner import load_model
-from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES
+from a2cap.pipeline.engine.artifact_names import CAPTIONS, REFERENCES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.metric_table import DEFAULTS
 from a2cap.pipeline.report.erasure import Row, curve_rows, erasure_rows
@@ -43,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 LAYERS, RUNS, WEIGHTS, FUSED = "layers.csv", "runs.csv", "penalty_weights.csv", "fusions.csv"
 ERASURE, CURVES, ERASED = "erasure.csv", "erasure_curves.csv", "erasure.png"
+GROUNDING = "grounding.csv"
 FAITHFULNESS, DIVERGENCE, SWEEP = "faithfulness.png", "divergence.png", "penalty_weights.png"
 
 _BATCH = 20
@@ -55,7 +52,7 @@ _FUSION_FIELDS = ("fusion", *(name for fusion in FUSIONS.values() for name in fu
 class RunAnalysis:
     """Measurements of a run over `images` of the `total` images of a split.
 
-    erasure: of each order of the regions, over `erased` of them.
+    erasure: of each order of the regions, over `erased` of them. grounding: rows of its table.
     """
 
     run: Run
@@ -65,6 +62,7 @@ class RunAnalysis:
     total: int
     erasure: list[Erasure] = field(default_factory=list)
     erased: int = 0
+    grounding: Sequence[Row] = ()
 
     @property
     def has_masks(self) -> bool:
@@ -79,47 +77,30 @@ def analyse(
 
     erased: number of images on which erasure is measured too.
 
-    Raises InputError if no image of the split has features, or captions and captioner have
-    different vocabularies; StoreError if the features have another width; A2Error for an unusable
-    model.
+    Raises errors as `OpenedRun.open`.
     """
     if run.images is not None:
         return _analyse_images(run, run.images, split, images, runtime, erased)
-    assert run.features is not None
     device = prepare_device(runtime)
     require_double(device, "the analysis")
-    saved = load_model(run.model, device=device)
-    store = FeatureStore(run.features / FEATURES)
-    store.require_width(saved.description.region_width)
-    captions = CaptionFile(run.captions / CAPTIONS)
-    if captions.vocabulary_digest != saved.description.vocabulary_digest:
-        raise InputError(
-            f"captions and captioner have different vocabularies: {str(run.captions)!r} and "
-            f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
-        )
-    skipped = read_manifest(run.features).reasons
-    of_split = sorted(captions.image_ids(split))
-    image_ids = [image_id for image_id in of_split if image_id not in skipped][:images]
-    if not image_ids:
-        raise InputError(f"no image of split {split!r} has features; set --split to another one")
-    meter = FaithfulnessMeter(saved.captioner)
+    opened = OpenedRun.open(run, split=split, images=images, device=device)
+    captions, captioner = opened.captions, opened.model.captioner
+    meter = FaithfulnessMeter(captioner)
     erasure = ErasureMeter(images=erased)
-    batches = image_batches(
-        store.path, image_ids, batch_size=_BATCH, max_regions=saved.description.max_regions
-    )
-    with track(f"analyse {run.name}", total=len(image_ids)) as progress:
-        for batch in batches:
+    with track(f"analyse {run.name}", total=len(opened.image_ids)) as progress:
+        for batch in opened.batches(opened.image_ids, batch_size=_BATCH):
             moved = batch.to(device)
             first = np.stack([captions.captions(image_id)[0] for image_id in batch.image_ids])
             # Token 0 is padding: drop the columns that are padding in every row.
             first = first[:, (first != 0).any(axis=0)].astype(np.int64)  # (B, L)
             tokens = torch.from_numpy(first).to(device)
             measured = (moved.features, moved.boxes, moved.region_mask, tokens)
-            erase_regions(erasure, saved.captioner, measured, meter.add(*measured))
+            erase_regions(erasure, captioner, measured, meter.add(*measured))
             progress.advance(len(batch.image_ids))
-    alignment = saved.description.model.alignment
-    counts = {"images": len(image_ids), "total": len(of_split), "erased": erasure.erased}
-    return RunAnalysis(run, alignment, meter.layers(), erasure=erasure.results(), **counts)
+    alignment = opened.model.description.model.alignment
+    images = len(opened.image_ids)
+    results, erased = erasure.results(), erasure.erased
+    return RunAnalysis(run, alignment, meter.layers(), images, opened.total, results, erased)
 
 
 def _analyse_images(
@@ -156,8 +137,8 @@ def _analyse_images(
             f"nothing was measured of {run.name!r} on {len(image_ids):,} images of split "
             f"{split!r}; raise --erasure, or name another --split"
         )
-    counts = {"images": len(image_ids), "total": len(of_split), "erased": meter.erased}
-    return RunAnalysis(run, captioner.alignment, [], erasure=meter.results(), **counts)
+    totals = len(image_ids), len(of_split)
+    return RunAnalysis(run, captioner.alignment, [], *totals, meter.results(), meter.erased)
 
 
 def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
@@ -170,6 +151,7 @@ def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
     tables = {
         LAYERS: [row for run in runs for row in layer_rows(run)],
         ERASURE: [{**_head(run), **row} for run in runs for row in erasure_rows(run.erasure)],
+        GROUNDING: [{**_head(run), **row} for run in runs for row in run.grounding],
         CURVES: [{**_head(run), **row} for run in runs for row in curve_rows(run.erasure)],
         RUNS: [run_row(run) for run in runs],
         WEIGHTS: weights,

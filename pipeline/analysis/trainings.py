@@ -1,13 +1,32 @@
 """Finished trainings to analyse, with their inputs and evaluations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from a2cap.data.batches.collate import Batch
+from a2cap.data.batches.loader import image_batches
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
+from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import MANIFEST, Manifest, read_manifest, read_output
-from a2cap.pipeline.engine.artifact_names import EVALUATE, EXTRACT, METRICS, PREPROCESS
+from a2cap.model.captioners.encoder_decoder import EncoderDecoder
+from a2cap.pipeline.captioning.saved_captioner import LoadedCaptioner, load_model
+from a2cap.pipeline.engine.artifact_names import (
+    CAPTIONS,
+    EVALUATE,
+    EXTRACT,
+    FEATURES,
+    METRICS,
+    PREPROCESS,
+    REFERENCES,
+)
 from a2cap.pipeline.engine.explain import finished_results
 from a2cap.pipeline.training.learning_curve import LearningCurve
 
@@ -38,6 +57,64 @@ class Run:
     def folders(self) -> tuple[Path, ...]:
         """The folders that an analysis reads."""
         return (self.model, self.captions, *(() if self.features is None else (self.features,)))
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run with its loaded captioner and the images of a split that have features.
+
+    references: tokens of the captions of each image. total: images of the split with and without
+    features.
+    """
+
+    run: Run
+    split: str
+    model: LoadedCaptioner[EncoderDecoder]
+    store: FeatureStore
+    captions: CaptionFile
+    image_ids: Sequence[str]
+    total: int
+
+    @classmethod
+    def open(cls, run: Run, *, split: str, images: int | None, device: torch.device) -> "OpenedRun":
+        """Load a run for a split, or for its first `images` by id.
+
+        Raises InputError if no image of the split has features, or captions and captioner have
+        different vocabularies; StoreError if the features have another width; A2Error for an
+        unusable model.
+        """
+        assert run.features is not None
+        model = load_model(run.model, device=device)
+        store = FeatureStore(run.features / FEATURES)
+        store.require_width(model.description.region_width)
+        captions = CaptionFile(run.captions / CAPTIONS)
+        if captions.vocabulary_digest != model.description.vocabulary_digest:
+            raise InputError(
+                f"captions and captioner have different vocabularies: {str(run.captions)!r} and "
+                f"{str(run.model)!r}; name the captions that it was trained on with --artifacts"
+            )
+        skipped = read_manifest(run.features).reasons
+        of_split = sorted(captions.image_ids(split))
+        image_ids = [image_id for image_id in of_split if image_id not in skipped][:images]
+        if not image_ids:
+            raise InputError(
+                f"no image of split {split!r} has features; set --split to another one"
+            )
+        return cls(run, split, model, store, captions, image_ids, len(of_split))
+
+    @cached_property
+    def references(self) -> Mapping[str, Sequence[str]]:
+        """The captions of each image, as PTB tokens joined by spaces."""
+        return load_reference_tokens(self.run.captions / REFERENCES)
+
+    def batches(self, image_ids: Sequence[str], *, batch_size: int = 50) -> Iterable[Batch]:
+        """Return the features of these images in batches."""
+        most = self.model.description.max_regions
+        return image_batches(self.store.path, image_ids, batch_size=batch_size, max_regions=most)
+
+    def attend(self, captions: Mapping[str, str]) -> Iterator[tuple[str, CaptionAttention]]:
+        """Yield (image id, attention at each word of its caption)."""
+        return self.model.attend(self.batches(list(captions)), captions)
 
 
 def read_run(name: str, model: Path, artifacts: Path, *, split: str) -> Run:

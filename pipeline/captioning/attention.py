@@ -17,7 +17,7 @@ from a2cap.data.regions import Regions
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioner import Captioner, StepAttention, trace_attention
 from a2cap.model.erasure import kept_log_probs
-from a2cap.pipeline.captioning.grounding import CategoryNames, Grounding, ground
+from a2cap.pipeline.captioning.grounding import Grounding, ground, names_in
 
 
 @torch.inference_mode()
@@ -105,7 +105,7 @@ def ground_captions(
     regions_of: image id -> the regions that were attended to.
     """
     images = [image_id for image_id in attention if image_id in instances]
-    names = CategoryNames.of_images(instances[image_id] for image_id in images)
+    names = names_in(instances[image_id] for image_id in images)
     measured = {
         image_id: ground(
             captions[image_id].split(),

@@ -14,28 +14,9 @@ from numpy.typing import NDArray
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.boxes import box_iou
 from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.captions.coco_objects import ObjectWords, words_of
 
 MIN_IOU = 0.5  # as in Zhou et al., "Grounded Video Description" (CVPR 2019, arXiv:1812.06587)
-
-_OTHER_NAMES = {
-    "person": (
-        *("people", "man", "men", "woman", "women", "boy", "girl", "child", "children", "kid"),
-        *("guy", "lady", "ladies", "player", "skier", "surfer", "rider", "baby", "babies"),
-    ),
-    "airplane": ("plane", "jet", "aeroplane"),
-    "bicycle": ("bike",),
-    "cell phone": ("phone", "cellphone"),
-    "couch": ("sofa",),
-    "cow": ("cattle",),
-    "dining table": ("table",),
-    "donut": ("doughnut",),
-    "motorcycle": ("motorbike",),
-    "mouse": ("mice",),
-    "potted plant": ("plant",),
-    "refrigerator": ("fridge",),
-    "tv": ("television",),
-}
-"""Names of COCO's categories in captions besides their own names and regular plurals."""
 
 
 @dataclass(frozen=True)
@@ -48,66 +29,20 @@ class Grounding:
     words: int
 
 
-class CategoryNames:
-    """Names of categories in captions, with plurals and synonyms."""
-
-    def __init__(self, categories: Sequence[str]) -> None:
-        self._categories: dict[tuple[str, ...], str] = {}
-        for category in categories:
-            for name in (category, *_OTHER_NAMES.get(category, ())):
-                *first, last = name.split()
-                for form in (last, *_plurals(last)):
-                    self._categories.setdefault((*first, form), category)
-        # a category's own name overrides synonyms and plurals of other categories
-        self._categories |= {tuple(name.split()): name for name in categories}
-        self._longest = max(map(len, self._categories), default=0)
-
-    @classmethod
-    def of_images(cls, images: Iterable[Instances]) -> "CategoryNames":
-        """Collect the categories that these images have boxes of."""
-        return cls(sorted({name for boxes in images for name in boxes.names if name}))
-
-    def find(self, words: Sequence[str]) -> list[tuple[range, str]]:
-        """Return positions and category of each name in a caption; the longest match wins.
-
-        A "hot dog" is not a dog.
-        """
-        spans: list[tuple[range, str]] = []
-        position = 0
-        while position < len(words):
-            name = self._longest_match(words, position)
-            if name:
-                spans.append((range(position, position + len(name)), self._categories[name]))
-            position += len(name) or 1
-        return spans
-
-    def _longest_match(self, words: Sequence[str], position: int) -> tuple[str, ...]:
-        for length in range(self._longest, 0, -1):
-            name = tuple(words[position : position + length])
-            if name in self._categories:
-                return name
-        return ()
-
-
-def _plurals(word: str) -> tuple[str, ...]:
-    """Return the candidate regular plurals of a noun; forms that do not exist are harmless."""
-    forms = [f"{word}s", f"{word}es"]
-    if word.endswith("y"):
-        forms.append(f"{word[:-1]}ies")
-    if word.endswith(("f", "fe")):
-        forms.append(f"{word.removesuffix('e')[:-1]}ves")
-    return tuple(forms)
+def names_in(images: Iterable[Instances]) -> ObjectWords:
+    """Return the words of the categories that these images have boxes of."""
+    return words_of({name for boxes in images for name in boxes.names if name})
 
 
 def named_regions(
-    words: Sequence[str], boxes: NDArray[np.floating], instances: Instances, names: CategoryNames
+    words: Sequence[str], boxes: NDArray[np.floating], instances: Instances, names: ObjectWords
 ) -> Iterator[tuple[range, NDArray[np.bool_]]]:
     """Yield the positions of each name of a category, and which of (R, 4) boxes overlap its boxes.
 
     Names without such a region are left out: no attention could be correct there.
     """
     overlapping = box_iou(boxes, instances.boxes) >= MIN_IOU
-    for span, category in names.find(words):
+    for span, category in names.mentions(words):
         of_category = np.array([name == category for name in instances.names], dtype=bool)
         right = np.asarray(overlapping[:, of_category].any(axis=1))
         if right.any():
@@ -119,7 +54,7 @@ def ground(
     attention: CaptionAttention,
     boxes: NDArray[np.floating],
     instances: Instances,
-    names: CategoryNames,
+    names: ObjectWords,
 ) -> Grounding | None:
     """Measure the grounding of one caption of L words; return None if no word counts.
 

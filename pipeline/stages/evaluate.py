@@ -62,7 +62,7 @@ class Evaluate(Stage):
     files: ExperimentFiles
 
     name = EVALUATE
-    version = 12
+    version = 13
     always = ("metrics", "spice", "baseline", "word groups", "ensemble", "model", "images")
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:

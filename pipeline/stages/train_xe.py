@@ -60,6 +60,8 @@ class TrainXe(Stage):
             "train": self.train.model_dump(mode="json", exclude=without),
             "model": self.model.model_dump(mode="json"),
         }
+        if self.train.supervision:
+            fields["object_words"] = {"version": 2}  # of the words that name categories
         plug_in = plug_in_of(self.model.kind)  # a2's own code is in the version of the stage
         if plug_in is not None:
             fields["plug_in"] = asdict(plug_in)

@@ -8,7 +8,8 @@ import click
 from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.analysis.faithfulness import RUNS, RunAnalysis, analyse, write_analysis
-from a2cap.pipeline.analysis.trainings import Run, read_run, trainings_in
+from a2cap.pipeline.analysis.grounding import MEASURES, analyse_grounding, read_annotations
+from a2cap.pipeline.analysis.trainings import OpenedRun, Run, read_run, trainings_in
 from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import FOLDER, PATH, force_option
@@ -16,6 +17,8 @@ from a2cap.pipeline.engine.artifact_names import PREPROCESS, TRAIN_XE
 from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.report.erasure import erasure_rows, with_interval
 from a2cap.pipeline.runs import find_result, title_of
+from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 _COLUMNS = {
     "attention": "  tau(attention)",
@@ -41,6 +44,12 @@ _COLUMNS = {
     help="Remove regions from the first N of these images; 0 leaves that out.",
 )
 @click.option(
+    "--grounding",
+    type=PATH,
+    metavar="FILE",
+    help="Measure grounding on COCO's instances, or on the folder of Flickr30k Entities.",
+)
+@click.option(
     "--output",
     type=FOLDER,
     default=Path("analysis"),
@@ -54,6 +63,7 @@ def analyze(
     split: str,
     images: int | None,
     erasure: int,
+    grounding: Path | None,
     output: Path,
 ) -> None:
     """Measure attention faithfulness and compare runs.
@@ -65,9 +75,10 @@ def analyze(
     attention. Erasure: what the log-probability of a word loses without the regions that an order
     names first (comprehensiveness, high is better) and with them alone (sufficiency, low is
     better), in the order of attention, aligned attention, 1 - mask, gradient x input and at random,
-    and Kendall's tau of each with exact Shapley values (images of at most 12 regions). Runs that
-    differ only in the penalty weight or the fusion are also compared in a
-    table and a figure.
+    and Kendall's tau of each with exact Shapley values (images of at most 12 regions). With
+    --grounding: attention correctness, pointing game, F1_all and F1_loc of attention, aligned
+    attention and a random region, at words with annotated boxes. Runs that differ only in the
+    penalty weight or the fusion are also compared in a table and a figure.
 
     \b
     Example:
@@ -87,10 +98,16 @@ def analyze(
             analyse(run, split=split, images=images, runtime=runtime, erased=erasure)
             for run in trainings
         ]
+        if grounding is not None:
+            analysed = [
+                _with_grounding(analysis, grounding, split, images, runtime)
+                for analysis in analysed
+            ]
     for analysis in analysed:
         if analysis.layers:
             _print_layers(analysis)
         _print_erasure(analysis)
+        _print_grounding(analysis)
     for path in write_analysis(output, analysed):
         click.echo(f"written: {path}")
 
@@ -129,6 +146,20 @@ def _trained(options: ExperimentOptions) -> Path:
         return experiment.result(TRAIN_XE, needed_by="analyze").directory
 
 
+def _with_grounding(
+    analysis: RunAnalysis, path: Path, split: str, images: int | None, runtime: RuntimeConfig
+) -> RunAnalysis:
+    if analysis.run.features is None:
+        raise InputError(
+            f"--grounding needs a captioner of a2: {analysis.run.name!r} reads images; leave it out"
+        )
+    device = prepare_device(runtime)
+    opened = OpenedRun.open(analysis.run, split=split, images=images, device=device)
+    annotations = read_annotations(path, opened)
+    click.echo(f"{analysis.run.name}: {str(path)!r} is taken for {annotations.summary}")
+    return replace(analysis, grounding=analyse_grounding(opened, annotations).rows())
+
+
 def _print_layers(analysed: RunAnalysis) -> None:
     click.echo(f"{analysed.run.name}: {analysed.images:,} of {analysed.total:,} images")
     click.echo(f"layer{''.join(_COLUMNS.values())}")
@@ -156,3 +187,13 @@ def _print_erasure(analysed: RunAnalysis) -> None:
         tau = row["shapley"]
         shown = _number(None if tau is None else float(tau))
         click.echo(f"{row['order']:<10}{means[0]:>26}{means[1]:>26}{shown:>14}")
+
+
+def _print_grounding(analysed: RunAnalysis) -> None:
+    rows = [row for row in analysed.grounding if row["class"] == "all"]
+    if rows:
+        click.echo(f"grounding, {rows[0]['images']:,} images [95 % over images]")
+        click.echo(f"attention {''.join(name.rjust(24) for name in MEASURES)}")
+    for row in rows:
+        values = (with_interval(row, name) if row[name] is not None else "-" for name in MEASURES)
+        click.echo(f"{row['attention']:<10}{''.join(value.rjust(24) for value in values)}")

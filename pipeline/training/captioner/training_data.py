@@ -19,7 +19,7 @@ from a2cap.data.regions import is_grid
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.pipeline.captioning.grounding import CategoryNames, named_regions
+from a2cap.pipeline.captioning.grounding import named_regions, names_in
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
 
 _SAMPLE = 1000  # images from which means and deviations are taken
@@ -108,7 +108,7 @@ class NamedRegions:
     """Targets of attention at words that name a category with boxes (`train.supervision`)."""
 
     def __init__(self, instances: Mapping[str, Instances], vocabulary: Vocabulary) -> None:
-        self._names = CategoryNames.of_images(instances.values())
+        self._names = names_in(instances.values())
         self._instances, self._words = instances, vocabulary.words
 
     @classmethod

@@ -195,7 +195,7 @@ def test_a_training_without_its_features_is_rejected(run, tmp_path):
 
 def test_captions_of_another_vocabulary_are_rejected(run, monkeypatch):
     monkeypatch.setattr(
-        "a2cap.pipeline.analysis.faithfulness.CaptionFile",
+        "a2cap.pipeline.analysis.trainings.CaptionFile",
         lambda path: type("Other", (), {"vocabulary_digest": "other"})(),
     )
     assert message_of(analyse, run, split="val", images=None, runtime=CPU) == (

@@ -7,18 +7,19 @@ from hypothesis import strategies as st
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.captions.coco_objects import words_of
 from a2cap.pipeline.captioning.grounding import (
-    CategoryNames,
     Grounding,
     ground,
     mean_grounding,
+    names_in,
     region_names,
 )
 
 BOXES = np.array([[0, 0, 10, 10], [20, 0, 40, 20]], dtype=np.float32)
 INSTANCES = Instances(BOXES, ("dog", "person"))
 REGIONS = np.array([[0, 0, 10, 10], [20, 0, 40, 18], [0, 0, 40, 40], [1, 0, 10, 10]], np.float32)
-NAMES = CategoryNames(["dog", "hot dog", "person"])
+NAMES = words_of(["dog", "hot dog", "person"])
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ NAMES = CategoryNames(["dog", "hot dog", "person"])
     ],
 )
 def test_the_longest_category_name_wins(caption, named):
-    spans = NAMES.find(caption.split())
+    spans = NAMES.mentions(caption.split())
     assert [(span.start, span.stop, category) for span, category in spans] == named
 
 
@@ -51,18 +52,18 @@ def test_the_longest_category_name_wins(caption, named):
     ],
 )
 def test_plurals_and_synonyms_name_the_category(category, word):
-    [(_, name)] = CategoryNames([category]).find(word.split())
+    [(_, name)] = words_of([category]).mentions(word.split())
     assert name == category
 
 
 def test_a_categorys_own_name_overrides_synonyms():
-    [(_, name)] = CategoryNames(["dining table", "table"]).find(["table"])
+    [(_, name)] = words_of(["dining table", "table"]).mentions(["table"])
     assert name == "table"
 
 
 def test_names_come_from_the_categories_of_the_images():
-    names = CategoryNames.of_images([INSTANCES, Instances(BOXES, ("", "cat"))])
-    assert [name for _, name in names.find(["cat", "a", "dog", "bus"])] == ["cat", "dog"]
+    names = names_in([INSTANCES, Instances(BOXES, ("", "cat"))])
+    assert [name for _, name in names.mentions(["cat", "a", "dog", "bus"])] == ["cat", "dog"]
 
 
 def attention(*rows, factor=1.0):
@@ -93,7 +94,7 @@ def test_every_word_of_a_name_counts():
 @pytest.mark.parametrize("words", [["a"], ["bus"], [], ["cat"]])
 def test_a_caption_without_a_named_object_has_no_grounding(words):
     rows = CaptionAttention(np.full((len(words), 4), 0.25), np.full((len(words), 4), 0.25))
-    assert ground(words, rows, REGIONS, INSTANCES, CategoryNames(["dog", "person", "cat"])) is None
+    assert ground(words, rows, REGIONS, INSTANCES, words_of(["dog", "person", "cat"])) is None
 
 
 def test_a_word_counts_only_if_a_region_overlaps_its_object():

@@ -1,0 +1,383 @@
+"""Grounding by the measures of the field, on words with annotated boxes.
+
+- Attention correctness (Liu et al. 2017, arXiv:1605.09553): the share of the attention at a word
+  inside the boxes of its object, where each region spreads its share evenly over its box.
+- Pointing game (Zhang et al. 2016, arXiv:1608.00507): the centre of the region with the most
+  attention is inside a box of the object.
+- F1_all and F1_loc (Zhou et al. 2019, arXiv:1812.06587) of generated captions: a word of a class is
+  correct if the image has the class, and localised if the IoU of the region with the most attention
+  with one of its boxes is at least 0.5. Precision and recall are means over all classes.
+
+docs/guide/judging.md defines each with a worked example, and says what differs from the papers.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from a2cap.data.annotations.instances import read_instances
+from a2cap.data.box_check import require_boxes
+from a2cap.data.boxes import box_iou
+from a2cap.data.captions.attention_file import CaptionAttention
+from a2cap.data.captions.coco_objects import words_of
+from a2cap.data.captions.entities import (
+    GroundedImage,
+    GroundedSentence,
+    NamedObject,
+    read_entities,
+)
+from a2cap.data.errors import InputError
+from a2cap.data.regions import top_scoring
+from a2cap.pipeline.analysis.trainings import OpenedRun
+from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
+from a2cap.pipeline.captioning.grounding import MIN_IOU
+from a2cap.pipeline.metrics.bootstrap import interval, resample
+from a2cap.pipeline.report.erasure import Row
+
+Floats = NDArray[np.float64]
+Mentions = Callable[[Sequence[str]], list[tuple[range, str]]]
+"""Lower-case words -> positions and class of each mention."""
+
+KINDS = ("attention", "aligned", "random")
+"""Rows: before and after alignment, and the expectation for a region drawn at random."""
+MEASURES = ("correctness", "pointing", "F1_all", "F1_loc")
+_WORDS, _CORRECTNESS, _POINTING, _PREDICTED, _ANNOTATED, _CORRECT, _LOCALISED = range(7)
+"""Columns: numbers of words and sums over them; then numbers of objects in generated captions."""
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """Annotated images of a run, and what the file was taken for.
+
+    mentions: of the classes in a generated caption. skipped: image id -> why it is left out.
+    """
+
+    layout: str
+    images: Mapping[str, GroundedImage]
+    mentions: Mentions
+    skipped: Mapping[str, str]
+
+    @property
+    def summary(self) -> str:
+        """Say in a line what the file was taken for, and what is left out."""
+        objects = [o for i in self.images.values() for s in i.sentences for o in s.objects]
+        boxed = sum(len(item.boxes) > 0 for item in objects)
+        text = (
+            f"{self.layout}: {boxed:,} words with boxes of {len(self.images):,} images; left out: "
+            f"{len(objects) - boxed:,} words without a box, {len(self.skipped):,} images"
+        )
+        reasons = Counter(self.skipped.values()).most_common(3)
+        return "; ".join([text, *(f"{count:,}: {reason}" for reason, count in reasons)])
+
+
+def read_annotations(path: Path, opened: OpenedRun) -> Annotations:
+    """Read the annotations of a run's images: a folder of Flickr30k Entities, or COCO instances.
+
+    Raises InputError if the file is neither, and if no word of these images has a box.
+    """
+    if path.is_dir():
+        images, skipped, classes = read_entities(path, opened.image_ids)
+        layout = "Flickr30k Entities"
+        mentions: Mentions = classes.mentions
+        for identity in list(images):
+            images[identity], reason = _with_own_sentences(
+                images[identity], opened.references[identity]
+            )
+            if reason:
+                skipped[identity] = reason
+    else:
+        layout = "COCO instances"
+        images, skipped, mentions = _read_instances(path, opened)
+    for identity, image in images.items():
+        regions = opened.store[identity]
+        if image.size is not None and image.size != (regions.width, regions.height):
+            skipped[identity] = "boxes of an image of another size than its features"
+    usable = {name: image for name, image in images.items() if name not in skipped}
+    annotations = Annotations(layout, usable, mentions, skipped)
+    if not any(o.boxes.size for i in usable.values() for s in i.sentences for o in s.objects):
+        raise InputError(
+            f"no word with a box in {len(opened.image_ids):,} images of split {opened.split!r}: "
+            f"{str(path)!r} is taken for {annotations.summary}; name the annotations of these "
+            "images, or another --split"
+        )
+    return annotations
+
+
+def _with_own_sentences(
+    image: GroundedImage, references: Sequence[str]
+) -> tuple[GroundedImage, str]:
+    """Keep the sentences that are captions of the run, in any order; say if none is."""
+    known = {_letters(text) for text in references}
+    own = tuple(s for s in image.sentences if _letters(" ".join(s.words)) in known)
+    reason = "" if own else "none of its sentences is a caption of the run"
+    return replace(image, sentences=own), reason
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]", "", text.lower())
+
+
+def _read_instances(
+    path: Path, opened: OpenedRun
+) -> tuple[dict[str, GroundedImage], dict[str, str], Mentions]:
+    """Join the boxes of categories to the words of the captions that name them."""
+    boxes = read_instances(path)
+    words = words_of({name for image in boxes.values() for name in image.names if name})
+    images, skipped = {}, {}
+    for identity in opened.image_ids:
+        if identity not in boxes:
+            skipped[identity] = "not in the file"
+            continue
+        own = boxes[identity]
+        regions = opened.store[identity]
+        try:
+            if own.problem is not None:
+                raise InputError(own.problem)
+            require_boxes(own.boxes, (regions.width, regions.height), order="xywh")
+        except InputError as error:
+            skipped[identity] = str(error)
+            continue
+        sentences = []
+        for caption in opened.references[identity]:
+            tokens = caption.split()
+            objects = [
+                NamedObject(
+                    span[-1], name, own.boxes[[other == name for other in own.names]].reshape(-1, 4)
+                )
+                for span, name in words.mentions(tokens)
+            ]
+            sentences.append(GroundedSentence(tuple(tokens), tuple(objects)))
+        images[identity] = GroundedImage(own.size, tuple(sentences), frozenset(own.names))
+    return images, skipped, words.mentions
+
+
+@dataclass(frozen=True)
+class WordGrounding:
+    """Grounding of one word by each of the kinds of attention, values in [0, 1]."""
+
+    correctness: Mapping[str, float]
+    pointing: Mapping[str, float]
+    localised: Mapping[str, float]
+
+
+def ground_word(
+    attention: Mapping[str, NDArray[np.float32]],
+    regions: NDArray[np.float32],
+    boxes: NDArray[np.float32],
+) -> WordGrounding:
+    """Measure the attention at a word.
+
+    attention: kind -> (R,), scaled here to a sum of 1.
+    regions: (R, 4) x1 y1 x2 y2.
+    boxes: (N, 4), of the object, N > 0.
+    """
+    inside = _share_inside(regions, boxes)
+    centres = (regions[:, :2] + regions[:, 2:]) / 2
+    is_after = np.greater_equal(centres, boxes[:, None, :2])
+    is_before = np.less_equal(centres, boxes[:, None, 2:])
+    hit = np.asarray((is_after & is_before).all(axis=-1).any(axis=0))
+    right = np.asarray((box_iou(regions, boxes) >= MIN_IOU).any(axis=1))
+    shares = {kind: row / row.sum() for kind, row in attention.items()}
+    tops = {kind: int(row.argmax()) for kind, row in attention.items()}
+    return WordGrounding(
+        {**{k: float(row @ inside) for k, row in shares.items()}, "random": float(inside.mean())},
+        {**{k: float(hit[top]) for k, top in tops.items()}, "random": float(hit.mean())},
+        {**{k: float(right[top]) for k, top in tops.items()}, "random": float(right.mean())},
+    )
+
+
+def _share_inside(regions: NDArray[np.float32], boxes: NDArray[np.float32]) -> Floats:
+    """Return the share of the area of each region that is in the union of the boxes, (R,)."""
+    # between neighbouring edges of all boxes, the plane is covered or not
+    edges = [np.unique(boxes[:, [axis, axis + 2]].astype(np.float64)) for axis in (0, 1)]
+    low, high = (np.stack(np.meshgrid(*[e[s] for e in edges]), -1) for s in (np.s_[:-1], np.s_[1:]))
+    middle = ((low + high) / 2)[..., None, :]
+    is_inside = np.logical_and(np.less(boxes[:, :2], middle), np.less(middle, boxes[:, 2:]))
+    covered = is_inside.all(-1).any(-1)
+    low, high = low[covered], high[covered]  # -> (cells, 2)
+    own = regions.astype(np.float64)[:, None]
+    sides = np.minimum(own[..., 2:], high) - np.maximum(own[..., :2], low)
+    shared = sides.clip(min=0).prod(-1).sum(-1)
+    areas = (own[..., 2:] - own[..., :2]).prod(-1)[:, 0]
+    shares: Floats = np.divide(shared, areas, out=np.zeros_like(shared), where=areas > 0)
+    return shares
+
+
+@dataclass(frozen=True)
+class RunGrounding:
+    """Grounding of a run: sums of each kind of attention over N images and C classes.
+
+    classes: C names. sums: kind -> (N, C, 7).
+    """
+
+    classes: Sequence[str]
+    sums: Mapping[str, Floats]
+
+    def rows(self) -> list[Row]:
+        """Return a row of all classes for each kind of attention, then one of each class."""
+        rows: list[Row] = []
+        for kind, sums in self.sums.items():
+            images, classes, columns = sums.shape
+
+            def values(flat: Floats, shape: tuple[int, ...] = (-1, classes, columns)) -> Floats:
+                return grounding_values(flat.reshape(shape))
+
+            flat = sums.reshape(images, -1)
+            resampled = resample({"grounding": flat}, {"grounding": (MEASURES, values)})
+            total = sums.sum(axis=0)
+            row = self._row(kind, "all", total.sum(axis=0), grounding_values(total))
+            for measure, sample in resampled.items():
+                low, high = interval(sample) if np.isfinite(sample).any() else (None, None)
+                row |= {f"{measure}_low": low, f"{measure}_high": high}
+            rows.append(row)
+        for kind, sums in self.sums.items():
+            of_classes = zip(self.classes, sums.sum(axis=0), strict=True)
+            rows += [
+                self._row(kind, name, of, grounding_values(of[None])) for name, of in of_classes
+            ]
+        return rows
+
+    def _row(self, kind: str, name: str, sums: Floats, values: Floats) -> Row:
+        counts = {"words": _WORDS, "predicted": _PREDICTED, "annotated": _ANNOTATED}
+        numbers = {title: int(sums[column]) for title, column in counts.items()}
+        measures = (float(value) if np.isfinite(value) else None for value in values)
+        return {
+            **{"attention": kind, "class": name, "images": len(self.sums[kind])},
+            **numbers,
+            **dict(zip(MEASURES, measures, strict=True)),
+        }
+
+
+def grounding_values(sums: Floats) -> Floats:
+    """Return the MEASURES, (…, 4), of sums (…, C, 7); NaN where no word or object counts."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        words = sums[..., [_CORRECTNESS, _POINTING]].sum(-2) / sums[..., _WORDS].sum(-1)[..., None]
+        predicted, annotated, correct, right = (
+            sums[..., at] for at in (_PREDICTED, _ANNOTATED, _CORRECT, _LOCALISED)
+        )
+        # a class that is never predicted has precision and recall 0
+        f1 = [_f1(right, predicted, annotated), _f1(right, correct, correct)]
+    return np.concatenate([words, np.stack(f1, axis=-1)], axis=-1)
+
+
+def _f1(right: Floats, of_predicted: Floats, of_annotated: Floats) -> Floats:
+    """Return the F1 of precision and recall averaged over classes, the last axis."""
+    ratios = (np.nan_to_num(right / total, nan=0.0) for total in (of_predicted, of_annotated))
+    precision, recall = (ratio.mean(axis=-1) for ratio in ratios)
+    f1: Floats = np.nan_to_num(2 * precision * recall / (precision + recall), nan=0.0)
+    return f1
+
+
+def analyse_grounding(opened: OpenedRun, annotations: Annotations) -> RunGrounding:
+    """Measure the attention at the words of annotated sentences and of generated captions.
+
+    Attention is the mean over layers and heads. Raises InputError for a captioner without any.
+    """
+    meter = _Meter(annotations, opened)
+    longest = max(len(image.sentences) for image in annotations.images.values())
+    for number in range(longest):
+        sentences = {
+            identity: image.sentences[number]
+            for identity, image in annotations.images.items()
+            if number < len(image.sentences)
+        }
+        texts = {identity: " ".join(sentence.words) for identity, sentence in sentences.items()}
+        for identity, attention in opened.attend(texts):
+            meter.add_sentence(identity, sentences[identity], attention)
+    decoded = opened.model.decode(opened.batches(list(annotations.images)), CaptioningConfig())
+    captions = {identity: beams[0].caption for identity, beams in decoded}
+    for identity, attention in opened.attend(captions):
+        meter.add_caption(identity, captions[identity].split(), attention)
+    if not meter.sums:
+        raise InputError(
+            f"captioner without attention to regions: {opened.run.name!r}; leave it out"
+        )
+    return RunGrounding(meter.classes, meter.sums)
+
+
+class _Meter:
+    """Sums over the words of each image and class."""
+
+    def __init__(self, annotations: Annotations, opened: OpenedRun) -> None:
+        self._images, self._mentions = annotations.images, annotations.mentions
+        self._opened = opened
+        self._rows = {identity: row for row, identity in enumerate(self._images)}
+        self._boxes = {name: _class_boxes(image) for name, image in self._images.items()}
+        boxed = {label for of in self._boxes.values() for label, boxes in of.items() if len(boxes)}
+        self.classes = sorted(boxed)
+        self._columns = {label: column for column, label in enumerate(self.classes)}
+        self.sums: dict[str, Floats] = {}
+
+    def add_sentence(
+        self, identity: str, sentence: GroundedSentence, attention: CaptionAttention
+    ) -> None:
+        """Add the words of an annotated sentence that have boxes."""
+        for item in sentence.objects:
+            if len(item.boxes):
+                word = self._ground(identity, attention, item.position, item.boxes)
+                for kind in word.correctness:
+                    cell = self._cell(kind, identity, item.label)
+                    cell[_WORDS] += 1
+                    cell[_CORRECTNESS] += word.correctness[kind]
+                    cell[_POINTING] += word.pointing[kind]
+
+    def add_caption(self, identity: str, words: Sequence[str], attention: CaptionAttention) -> None:
+        """Add the classes that a generated caption names, each at its first mention."""
+        of_image = self._boxes[identity]
+        first: dict[str, int] = {}
+        for span, label in self._mentions(words):
+            first.setdefault(label, span[-1])
+        boxed = {label for label, boxes in of_image.items() if len(boxes)}
+        # in the image, but without a box or unnamed in its sentences: neither right nor wrong
+        unjudged = (of_image.keys() | self._images[identity].present) - boxed
+        for kind in KINDS if attention.keep is not None else ("attention", "random"):
+            for label in boxed:
+                self._cell(kind, identity, label)[_ANNOTATED] += 1
+            for label in (first.keys() & self._columns.keys()) - unjudged:
+                self._cell(kind, identity, label)[_PREDICTED] += 1
+        for label, position in first.items():
+            if label in boxed:
+                word = self._ground(identity, attention, position, of_image[label])
+                for kind, right in word.localised.items():
+                    cell = self._cell(kind, identity, label)
+                    cell[_CORRECT] += 1
+                    cell[_LOCALISED] += right
+
+    def _ground(
+        self,
+        identity: str,
+        attention: CaptionAttention,
+        position: int,
+        boxes: NDArray[np.float32],
+    ) -> WordGrounding:
+        most = self._opened.model.description.max_regions
+        regions = top_scoring(self._opened.store[identity], most).boxes
+        return ground_word(_rows_of(attention, position), regions, boxes)
+
+    def _cell(self, kind: str, identity: str, label: str) -> Floats:
+        shape = (len(self._rows), len(self.classes), 7)
+        sums = self.sums.setdefault(kind, np.zeros(shape))
+        cell: Floats = sums[self._rows[identity], self._columns[label]]
+        return cell
+
+
+def _class_boxes(image: GroundedImage) -> dict[str, NDArray[np.float32]]:
+    """Return the boxes of each class that the sentences of an image name, of all of them."""
+    boxes: dict[str, list[NDArray[np.float32]]] = {}
+    for sentence in image.sentences:
+        for item in sentence.objects:
+            boxes.setdefault(item.label, []).append(item.boxes)
+    return {label: np.concatenate(parts) for label, parts in boxes.items()}
+
+
+def _rows_of(attention: CaptionAttention, position: int) -> dict[str, NDArray[np.float32]]:
+    """Return the attention at a position by kind."""
+    rows = {"attention": attention.original[position]}
+    if attention.keep is not None:
+        rows["aligned"] = attention.aligned[position]
+    return rows
