@@ -34,9 +34,16 @@ RIVALS = {
 }
 """What moves attention -> its fields."""
 
+DEEP = (
+    *("model.encoder_layers=6", "model.decoder_layers=6", "model.alignment.penalty_weight=0.035"),
+    *("train.batch_size=10", "train.epochs=10", "model.width=64", "model.feed_forward=128"),
+)
+"""Fields of the captioners of the paper's depth: its layers, heads, lambda and batch. They are
+narrow, so that each trains in minutes, and trained from the beginning."""
+
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
-LAYERED, RIVALLED = "layers", "rivals"
-PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED)
+LAYERED, RIVALLED, DEEPENED = "layers", "rivals", "depth"
+PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED, DEEPENED)
 """Parts of the study, the most important first."""
 
 STARTS = "starts"
@@ -51,8 +58,7 @@ class Trial:
     """One captioner to train and to measure.
 
     label: its row in the tables of `part`; overrides: its own fields; self_critical: True if
-    self-critical training follows. Its training starts from the captioner of STARTS of its world
-    and seed, unless it is one.
+    self-critical training follows.
     """
 
     part: str
@@ -65,13 +71,15 @@ class Trial:
     @property
     def fields(self) -> list[str]:
         """Fields that it adds to the common configuration."""
-        further = () if self.part == STARTS else FURTHER
+        further = FURTHER if self.start else ()
         seeds = [f"train.seed={self.seed}", f"scst.seed={self.seed}"]
         return [*further, *self.overrides, *seeds]
 
     @property
-    def start(self) -> "Trial":
-        """The captioner that it starts from."""
+    def start(self) -> "Trial | None":
+        """The captioner that it starts from; None if it is trained from the beginning."""
+        if self.part in (STARTS, DEEPENED):
+            return None
         return Trial(STARTS, self.world, self.seed, self.world, _fusion("none"), False)
 
 
@@ -105,6 +113,7 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         ),
         LAYERED: (PLAIN, extent.other_seeds, {x: _gate(field) for x, field in LAYERS.items()}),
         RIVALLED: (PLAIN, extent.other_seeds, RIVALS),
+        DEEPENED: (PLAIN, extent.other_seeds, {x: (*y, *DEEP) for x, y in fusions.items()}),
     }
     grid = [
         Trial(part, label, seed, world, fields, self_critical=part == FUSED)
@@ -113,7 +122,8 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         for seed in range(seeds)
         for label, fields in labelled.items()
     ]
-    return [*dict.fromkeys(trial.start for trial in grid), *grid]
+    starts = dict.fromkeys(trial.start for trial in grid if trial.start)
+    return [*starts, *grid]
 
 
 def _gate(*fields: str) -> tuple[str, ...]:

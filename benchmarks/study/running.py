@@ -130,7 +130,7 @@ def jobs(study: Study, trials: Sequence[Trial]) -> list[Job]:
         if not any(trial.self_critical for trial in (first, *others)):
             config = _without_self_critical(config)
         start = None
-        if first.part != STARTS:
+        if first.start is not None:
             start = _without_self_critical(_config(study, first.start))
         listed.append(Job(study.world(first.world), config, start, (first, *others)))
     return listed

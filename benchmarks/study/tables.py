@@ -5,7 +5,16 @@ from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.sweep import Interval
-from benchmarks.study.grid import ABLATED, DEVIATED, FUSED, LAYERED, RIVALLED, STARTS, WEIGHED
+from benchmarks.study.grid import (
+    ABLATED,
+    DEEPENED,
+    DEVIATED,
+    FUSED,
+    LAYERED,
+    RIVALLED,
+    STARTS,
+    WEIGHED,
+)
 from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
 from benchmarks.study.results import Results, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
@@ -79,6 +88,7 @@ _TITLES = {
     ABLATED: "Gate with one open choice reversed",
     RIVALLED: "Alignment and its rivals",
     LAYERED: "Gate in some decoder layers",
+    DEEPENED: "Six encoder and six decoder layers",
     DEVIATED: "Planted companions",
 }
 
@@ -102,6 +112,10 @@ def all_tables(results: Results) -> str:
         *(table(results, RIVALLED, CROSS_ENTROPY) for table in (_general, _gains, _erasure)),
         *(table(results, DEVIATED, CROSS_ENTROPY) for table in (_general, _gains)),
         _companions(results, CROSS_ENTROPY),
+        *(
+            table(results, DEEPENED, CROSS_ENTROPY)
+            for table in (_general, _gains, _erasure, _layers)
+        ),
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 
