@@ -6,7 +6,7 @@ repeated, so a stopped study resumes. docs/alignment-study.md explains the measu
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import click
 from a2cap.data.errors import A2Error
 from benchmarks.measure import print_machine
 from benchmarks.study.grid import PARTS, Extent, Trial, trials
-from benchmarks.study.results import Results, Row, row
+from benchmarks.study.results import Results, Row, failed_row, row
 from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, plain_start, prepare, run_jobs
 from benchmarks.study.tables import all_tables, draw_figures
 from benchmarks.study.worlds import Images
@@ -105,29 +105,35 @@ def main(
 
 def _run(study: Study, planned: Sequence[Trial], *, processes: int) -> None:
     """Run all trials; update tables and figures after each training."""
+    for results, news in measured(study, planned, processes=processes):
+        results.write(study.folder / RESULTS)
+        (study.folder / TABLES).write_text(all_tables(results), encoding="utf-8")
+        draw_figures(results, study.folder)
+        click.echo(news)
+    click.echo((study.folder / TABLES).read_text(encoding="utf-8"))
+
+
+def measured(
+    study: Study, planned: Sequence[Trial], *, processes: int
+) -> Iterator[tuple[Results, str]]:
+    """Yield the results so far, and a line about the last captioner, after each training."""
     prepare(study, list(dict.fromkeys(trial.world for trial in planned)))
-    jobs_left = jobs(study, planned)
+    listed = jobs(study, planned)
     rows_of: dict[Trial, list[Row]] = {}
-    for number, (job, findings) in enumerate(
-        run_jobs(study, jobs_left, processes=processes), start=1
-    ):
+    for number, (job, findings) in enumerate(run_jobs(study, listed, processes=processes), start=1):
+        names = ", ".join(f"{trial.part} {trial.label} {trial.seed}" for trial in job.trials)
+        news = f"{number} of {len(listed)}: {names}"
         for trial in job.trials:
+            if isinstance(findings, A2Error):
+                rows_of[trial] = [failed_row(trial, findings)]
+                news = f"{number} of {len(listed)}: {names} failed: {findings}"
+                continue
             rows_of[trial] = [
                 row(trial, finding)
                 for finding in findings
                 if trial.self_critical or finding.phase == CROSS_ENTROPY
             ]
-        ordered = [line for trial in planned for line in rows_of.get(trial, ())]
-        _write(Results(ordered), study.folder)
-        names = ", ".join(f"{trial.part} {trial.label} {trial.seed}" for trial in job.trials)
-        click.echo(f"{number} of {len(jobs_left)}: {names}")
-    click.echo((study.folder / TABLES).read_text(encoding="utf-8"))
-
-
-def _write(results: Results, folder: Path) -> None:
-    results.write(folder / RESULTS)
-    (folder / TABLES).write_text(all_tables(results), encoding="utf-8")
-    draw_figures(results, folder)
+        yield Results([line for trial in planned for line in rows_of.get(trial, ())]), news
 
 
 if __name__ == "__main__":

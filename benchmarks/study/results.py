@@ -6,23 +6,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from a2cap.data.errors import A2Error
 from a2cap.pipeline.sweep import Interval, t_interval
 from benchmarks.study.grid import Trial
 from benchmarks.study.running import Finding
 
-_NAMED = ("part", "label", "phase", "seed")
+_NAMED = ("part", "label", "phase", "seed", "failure")
 _DIGITS = 5
 
 
 @dataclass(frozen=True)
 class Row:
-    """Values of one trial after one training task; undefined values are left out."""
+    """Values of one trial after one training task; undefined values are left out.
+
+    failure: the error of a trial that has no values.
+    """
 
     part: str
     label: str
     phase: str
     seed: int
     values: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
 
 
 def row(trial: Trial, finding: Finding) -> Row:
@@ -34,6 +39,11 @@ def row(trial: Trial, finding: Finding) -> Row:
     }
     rounded = {name: float(f"{value:.{_DIGITS}g}") for name, value in sorted(values.items())}
     return Row(trial.part, trial.label, finding.phase, trial.seed, rounded)
+
+
+def failed_row(trial: Trial, error: A2Error) -> Row:
+    """Return the row of a trial that failed or diverged."""
+    return Row(trial.part, trial.label, "", trial.seed, failure=str(error))
 
 
 def _flat(value: object, name: str) -> Iterator[tuple[str, float]]:
@@ -89,6 +99,20 @@ class Results:
         means = self.by_seed(part, label, phase, name)
         return t_interval(list(means.values())) if means else None
 
+    def failures(self) -> list[str]:
+        """Name each trial that failed, with its error."""
+        return [
+            f"{row.part} {row.label}, seed {row.seed}: {row.failure}"
+            for row in self.rows
+            if row.failure
+        ]
+
+    @classmethod
+    def read(cls, path: Path) -> "Results":
+        """Read what `write` wrote."""
+        with path.open(encoding="utf-8", newline="") as file:
+            return cls([_parsed(cells) for cells in csv.DictReader(file)])
+
     def write(self, path: Path) -> None:
         """Write a CSV file with a column per name."""
         text = io.StringIO()
@@ -97,8 +121,16 @@ class Results:
         writer.writerow([*_NAMED, *names])
         for row in self.rows:
             values = [_format(row.values.get(name)) for name in names]
-            writer.writerow([row.part, row.label, row.phase, row.seed, *values])
+            writer.writerow([row.part, row.label, row.phase, row.seed, row.failure, *values])
         path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _parsed(cells: Mapping[str, str]) -> Row:
+    values = {
+        name: float(text) for name, text in cells.items() if name not in _NAMED and text != ""
+    }
+    named = (cells["part"], cells["label"], cells["phase"], int(cells["seed"]))
+    return Row(*named, values, cells["failure"])
 
 
 def _format(value: float | None) -> str:

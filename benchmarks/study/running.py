@@ -15,6 +15,7 @@ from unittest import mock
 
 import torch
 
+from a2cap.data.errors import A2Error
 from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.alignment_config import AlignmentConfig
@@ -149,8 +150,8 @@ def _without_self_critical(config: Config) -> Config:
 
 def run_jobs(
     study: Study, planned: Sequence[Job], *, processes: int
-) -> Iterator[tuple[Job, list[Finding]]]:
-    """Yield each finished job with its findings after each training task.
+) -> Iterator[tuple[Job, list[Finding] | A2Error]]:
+    """Yield each job with its findings after each training task, or its error.
 
     Captioners that others start from are first.
     """
@@ -164,7 +165,11 @@ def run_jobs(
         ):
             running = {pool.submit(run_job, study, job): job for job in wave}
             for future in as_completed(running):
-                yield running[future], future.result()
+                error = future.exception()
+                if isinstance(error, A2Error):  # such as a loss that is not finite
+                    yield running[future], error
+                else:
+                    yield running[future], future.result()
 
 
 def run_job(study: Study, job: Job) -> list[Finding]:

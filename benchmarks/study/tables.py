@@ -117,6 +117,8 @@ def all_tables(results: Results) -> str:
             for table in (_general, _gains, _erasure, _layers)
         ),
     )
+    if failures := results.failures():
+        parts = ("\n".join(["### Failed", "", *(f"- {line}" for line in failures)]), *parts)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

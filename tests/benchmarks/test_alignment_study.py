@@ -163,8 +163,14 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     others = [job for job in to_run if not any(trial.self_critical for trial in job.trials)]
     assert others
     assert {job.config.scst.epochs for job in others} == {0}
-    starts = {job.world.name: job.config for job in to_run if job.start is None}
-    further = to_run[len(starts) :]
+    starts = {job.world.name: job.config for job in to_run if job.trials[0].part == "starts"}
+    deep = [job for job in to_run if job.trials[0].part == "depth"]
+    assert [job.trials[0].label for job in deep] == ["none", "max", "moving", "decay", "gate"]
+    # trained from the beginning
+    assert {
+        (job.start, job.config.model.decoder_layers, job.config.train.start) for job in deep
+    } == {(None, 6, None)}
+    further = [job for job in to_run[len(starts) :] if job not in deep]
     assert starts.keys() == {"plain", "planted"}
     assert [job.start for job in further] == [starts[job.world.name] for job in further]
     assert (starts["plain"].train.epochs, shared.config.train.epochs) == (16, 3)
@@ -177,6 +183,6 @@ def test_results_are_written_as_a_table_with_a_column_per_value(tmp_path):
     ]
     Results(rows).write(tmp_path / "results.csv")
     assert (tmp_path / "results.csv").read_text() == (
-        "part,label,phase,seed,CIDEr,grounding/all/aligned\n"
-        "fusions,none,XE,0,0.5,\nfusions,gate,XE,0,0.75,1\n"
+        "part,label,phase,seed,failure,CIDEr,grounding/all/aligned\n"
+        "fusions,none,XE,0,,0.5,\nfusions,gate,XE,0,,0.75,1\n"
     )

@@ -1,0 +1,95 @@
+"""Figures on docs/claims.md, written from results.
+
+A figure is between two comments, which a reader does not see: `<!--NAME-->0.403 ± 0.053<!---->`.
+NAME is `part | label | value` of the rows of results, as `depth | gate | CIDEr`; `gate - none` is
+the difference paired by seed, and a * in the value stands for each decoder layer. `part | machine`
+is where and when the part was measured. `page.md | heading | row | column` is a cell of a table on
+another page of docs/.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from a2cap.pipeline.sweep import Interval
+from benchmarks.study.results import Results, paired_difference
+from benchmarks.study.running import CROSS_ENTROPY
+
+DOCS = Path(__file__).parents[2] / "docs"
+MACHINE = "machine"
+_FIGURE = re.compile(r"<!--([^<>|]+\|[^<>]+)-->([^<]*)<!---->")
+_MOST_LAYERS = 100
+
+
+def with_figures(page: str, results: Results, machines: Mapping[str, str]) -> str:
+    """Return a page with the figures of results and tables; those of parts without rows stay.
+
+    machines: part -> where and when it was measured. Raises KeyError for a figure that is nowhere.
+    """
+    parts = {row.part for row in results.rows}
+
+    def written(match: re.Match[str]) -> str:
+        first, *names = (name.strip() for name in match[1].split("|"))
+        if first.endswith(".md"):
+            text = table_cell((DOCS / first).read_text(encoding="utf-8"), *names)
+        elif names == [MACHINE]:
+            text = machines.get(first, match[2])
+        else:
+            text = figure(results, first, *names) if first in parts else match[2]
+        return f"<!--{match[1]}-->{text}<!---->"
+
+    return _FIGURE.sub(written, page)
+
+
+def figure(results: Results, part: str, label: str, name: str) -> str:
+    """Return a mean over seeds with its interval, and which seeds failed.
+
+    Raises KeyError if no row has the value.
+    """
+    labels = label.split(" - ")
+    texts = [text for value in _layered(name) if (text := _mean(results, part, labels, value))]
+    if not texts:
+        raise KeyError(f"no result: {part} | {label} | {name}")
+    failures = [
+        f" ({row.label}, seed {row.seed}, failed: {row.failure})"
+        for row in results.rows
+        if row.part == part and row.label in labels and row.failure
+    ]
+    return ", ".join(texts) + "".join(failures)
+
+
+def _layered(name: str) -> Iterator[str]:
+    """Yield the value of each layer, or the value."""
+    if "*" not in name:
+        yield name
+        return
+    yield from (name.replace("*", str(layer)) for layer in range(1, _MOST_LAYERS))
+
+
+def _mean(results: Results, part: str, labels: list[str], name: str) -> str:
+    """Return the mean, or the difference of two labels; an empty string if it is undefined."""
+    values = [results.by_seed(part, label, CROSS_ENTROPY, name) for label in labels]
+    if len(values) == 1:
+        mean = results.mean(part, labels[0], CROSS_ENTROPY, name)
+        return str(mean) if mean else ""
+    difference = paired_difference(*values)
+    return signed(difference) if difference else ""
+
+
+def signed(difference: Interval) -> str:
+    """Format a difference with its sign."""
+    return f"+{difference}" if difference.mean >= 0 else f"−{str(difference).lstrip('-')}"
+
+
+def table_cell(page: str, heading: str, row: str, column: str) -> str:
+    """Return a cell of the first table below a heading, without bold.
+
+    Raises KeyError if the page has no such cell.
+    """
+    below = re.split(rf"^#+ {re.escape(heading)}$", page, flags=re.MULTILINE)
+    lines = [line for line in below[-1].splitlines() if line.startswith("|")] if below[1:] else []
+    rows = [[cell.strip().strip("*") for cell in line.strip("|").split("|")] for line in lines]
+    for cells in rows:
+        if cells[0] == row and column in rows[0]:
+            return cells[rows[0].index(column)]
+    raise KeyError(f"no cell: {heading} | {row} | {column}")

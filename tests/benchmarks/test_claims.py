@@ -1,0 +1,114 @@
+"""Figures of docs/claims.md, and their rows."""
+
+import pytest
+
+from a2cap.data.errors import A2Error
+from benchmarks import alignment_study, claims
+from benchmarks.study.grid import Trial, trials
+from benchmarks.study.page import figure, table_cell, with_figures
+from benchmarks.study.results import Results, Row
+from benchmarks.study.running import Finding, Job, Study, jobs, run_jobs
+from benchmarks.study.worlds import Images, World
+
+FAILED = Row("depth", "max", "", 1, failure="the loss is nan at update 7; lower train.lr")
+RESULTS = Results(
+    [
+        Row("depth", "none", "XE", 0, {"CIDEr": 1.0, "layers/1/tau": 0.25, "layers/2/tau": 0.5}),
+        Row("depth", "none", "XE", 1, {"CIDEr": 1.5, "layers/1/tau": 0.25, "layers/2/tau": 0.5}),
+        Row("depth", "gate", "XE", 0, {"CIDEr": 0.75}),
+        Row("depth", "gate", "XE", 1, {"CIDEr": 1.25}),
+        Row("depth", "max", "XE", 0, {"CIDEr": 1.0}),
+        FAILED,
+    ]
+)
+TABLE = """## Fusions
+
+| | CIDEr | truth |
+|---|---:|---:|
+| none | 2.1 | 0.7 |
+| gate | **2.0** | 0.6 |
+"""
+
+
+@pytest.mark.parametrize(
+    ("label", "name", "text"),
+    [
+        ("none", "layers/*/tau", "0.250 ± 0.000, 0.500 ± 0.000"),
+        ("gate - none", "CIDEr", "−0.250 ± 0.000"),
+        ("none - gate", "CIDEr", "+0.250 ± 0.000"),
+        ("max", "CIDEr", f"1.000 (max, seed 1, failed: {FAILED.failure})"),
+        ("max - none", "CIDEr", f"+0.000 (max, seed 1, failed: {FAILED.failure})"),
+    ],
+)
+def test_a_figure_is_a_mean_a_paired_difference_or_one_mean_per_layer(label, name, text):
+    assert figure(RESULTS, "depth", label, name) == text
+
+
+def test_a_figure_without_a_result_is_an_error():
+    with pytest.raises(KeyError, match=r"no result: depth \| gate \| truth"):
+        figure(RESULTS, "depth", "gate", "truth")
+
+
+def test_a_cell_of_a_table_is_read_without_bold():
+    assert table_cell(TABLE, "Fusions", "gate", "CIDEr") == "2.0"
+    for names in (
+        ("Other", "gate", "CIDEr"),
+        ("Fusions", "max", "CIDEr"),
+        ("Fusions", "gate", "x"),
+    ):
+        with pytest.raises(KeyError, match="no cell"):
+            table_cell(TABLE, *names)
+
+
+def test_figures_of_parts_without_rows_stay():
+    page = "a <!--depth | gate | CIDEr-->old<!----> b <!--gru | dot | truth-->0.3<!----> <!-- c -->"
+    machine = "<!--depth | machine--><!---->"
+    assert with_figures(page + machine, RESULTS, {"depth": "2026, CPU"}) == (
+        "a <!--depth | gate | CIDEr-->1.000 ± 3.177<!----> b <!--gru | dot | truth-->0.3<!---->"
+        " <!-- c --><!--depth | machine-->2026, CPU<!---->"
+    )
+
+
+def test_the_page_has_the_committed_figures():
+    page = claims.PAGE.read_text(encoding="utf-8")
+    assert with_figures(page, *claims.read(claims.RESULTS)) == page
+
+
+def test_a_part_that_is_measured_again_replaces_its_rows_alone(tmp_path):
+    assert claims.read(tmp_path) == (Results([]), {})
+    claims.keep(tmp_path, "depth", list(RESULTS.rows), "first")
+    claims.keep(tmp_path, "gru", [Row("gru", "dot", "XE", 0, {"truth": 0.5})], "second")
+    claims.keep(tmp_path, "depth", [FAILED], "third")
+    results, machines = claims.read(tmp_path)
+    assert list(results.rows) == [Row("gru", "dot", "XE", 0, {"truth": 0.5}), FAILED]
+    assert machines == {"depth": "third", "gru": "second"}
+
+
+def test_a_captioner_that_fails_has_a_row_and_is_named(tmp_path, monkeypatch):
+    good, bad = (Trial("depth", label, 0, "plain", (), False) for label in ("none", "gate"))
+    finding = Finding("XE", {"CIDEr": 1.0}, [{"loss": 2.0}], 60.0)
+    ends = {good: [finding], bad: A2Error("the loss is nan")}
+    monkeypatch.setattr(alignment_study, "prepare", lambda *_: None)
+    monkeypatch.setattr(alignment_study, "jobs", lambda _, planned: planned)
+    monkeypatch.setattr(
+        alignment_study,
+        "run_jobs",
+        lambda study, planned, processes: (
+            (Job(World("plain", tmp_path), None, None, (trial,)), ends[trial]) for trial in planned
+        ),
+    )
+    study = Study(tmp_path, "scenes", Images(1, 1, 1, 1), 1)
+    *_, (results, news) = alignment_study.measured(study, [good, bad], processes=1)
+    assert news == "2 of 2: depth gate 0 failed: the loss is nan"
+    assert results.failures() == ["depth gate, seed 0: the loss is nan"]
+    assert results.by_seed("depth", "none", "XE", "CIDEr") == {0: 1.0}
+
+
+@pytest.mark.slow
+def test_the_error_of_a_captioner_does_not_stop_the_others(tmp_path):
+    study = Study(tmp_path, "scenes", Images(1, 1, 1, 1), 1)  # of images that are not there
+    planned = jobs(study, trials(claims.QUICK_EXTENT, ["depth"]))
+    errors = [error for _, error in run_jobs(study, planned, processes=1)]
+    assert len(errors) == 2
+    assert all(isinstance(error, A2Error) for error in errors)
+    assert all("data.images is not a folder" in str(error) for error in errors)
