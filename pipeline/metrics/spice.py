@@ -12,6 +12,7 @@ import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,10 +32,10 @@ _PARSES = "data.mdb"
 _HAS_CACHE = platform.machine().lower() in ("x86_64", "amd64")
 """LMDB is in the package as machine code, for no other processors."""
 
-_IMAGES = 1000
-"""Images of one process while references are not parsed; the loss if it is killed."""
-_MOST_IMAGES = 5000
-"""Images of one process once references are parsed; its start takes 10 seconds."""
+_CAPTIONS = 4000
+"""Captions that one process parses: the loss if it is killed. It loads models for 10 seconds."""
+_IMAGES = 5000
+"""Images that one process scores, which bounds its memory."""
 
 
 @dataclass(frozen=True)
@@ -82,54 +83,80 @@ def spice_values(
     Raises JavaError if SPICE cannot run.
     """
     pairs = list(zip(candidates, references, strict=True))
-    entry = f"spice/{hashlib.sha256(json.dumps(references).encode()).hexdigest()}"
-    scores: list[Spice] = []
+    total = len(pairs) + sum(map(len, references))
     with tempfile.TemporaryDirectory() as name:
-        stored = _restore_parses(entry, Path(name))
-        size = _MOST_IMAGES if stored >= len(pairs) else _IMAGES
-        for start in range(0, len(pairs), size):
-            part = pairs[start : start + size]
-            scores += _scored(part, Path(name))
-            # Not those of later candidates: the entry would grow with each evaluation.
-            if start + len(part) > stored:
-                _store_parses(entry, Path(name), start + len(part))
-            advance(len(part) + sum(len(group) for _, group in part))
+        parsed = _parse(candidates, references, Path(name), advance) if _HAS_CACHE else 0
+        scores: list[Spice] = []
+        for start in range(0, len(pairs), _IMAGES):
+            scores += _scored(pairs[start : start + _IMAGES], Path(name))
+    advance(total - parsed)
     return scores
 
 
+def _parse(
+    candidates: Sequence[str],
+    references: Sequence[Sequence[str]],
+    folder: Path,
+    advance: Callable[[int], object],
+) -> int:
+    """Parse each distinct caption once into the database in a folder; return how many.
+
+    The program looks up all its captions before it parses one: a repeated caption would be parsed
+    each time.
+    """
+    distinct = dict.fromkeys(chain.from_iterable(references))
+    to_store = len(distinct)
+    captions = list(distinct | dict.fromkeys(candidates))
+    entry = f"spice/{hashlib.sha256(json.dumps(captions[:to_store]).encode()).hexdigest()}"
+    stored = _restore_parses(entry, folder)
+    advance(stored)
+    for start in range(stored, len(captions), _CAPTIONS):
+        part = captions[start : start + _CAPTIONS]
+        _run_program([(caption, [caption]) for caption in part], folder, [])
+        # Not those of later candidates: the entry would grow with each evaluation.
+        if start < to_store:
+            _store_parses(entry, folder, min(start + len(part), to_store))
+        advance(len(part))
+    return len(captions)
+
+
 def _restore_parses(entry: str, folder: Path) -> int:
-    """Write the stored parses into the folder; return of how many images they are."""
+    """Write the stored parses into the folder; return of how many references they are."""
     stored = read_entry(entry)
     if stored is None:
         return 0
-    images, _, content = stored.partition(b"\n")
+    captions, _, content = stored.partition(b"\n")
     (folder / _PARSES).write_bytes(content)
-    return int(images)
+    return int(captions)
 
 
-def _store_parses(entry: str, folder: Path, images: int) -> None:
+def _store_parses(entry: str, folder: Path, captions: int) -> None:
     if (folder / _PARSES).is_file():
-        write_entry(entry, b"%d\n" % images + (folder / _PARSES).read_bytes())
+        write_entry(entry, b"%d\n" % captions + (folder / _PARSES).read_bytes())
 
 
 def _scored(pairs: Sequence[tuple[str, Sequence[str]]], folder: Path) -> list[Spice]:
+    answers = folder / "scores.json"
+    _run_program(pairs, folder, ["-subset", "-out", str(answers)])
+    return [_spice(row["scores"]) for row in cast("list[dict[str, Any]]", read_json(answers))]
+
+
+def _run_program(
+    pairs: Sequence[tuple[str, Sequence[str]]], folder: Path, options: Sequence[str]
+) -> None:
     """Run SPICE's program on some images; folder: of the parses, which it reads and extends."""
-    # References are parsed first, so each distinct candidate is parsed once: as a reference.
-    distinct = [(caption, [caption]) for caption in dict.fromkeys(c for c, _ in pairs)]
     items = [
         {"image_id": number, "test": caption, "refs": group}
-        for number, (caption, group) in enumerate([*pairs, *(distinct if _HAS_CACHE else [])])
+        for number, (caption, group) in enumerate(pairs)
     ]
-    questions, answers = folder / "captions.json", folder / "scores.json"
+    questions = folder / "captions.json"
     questions.write_text(json.dumps(items), encoding="utf-8")
     # Threads as many as this process may use: in a container, fewer than the machine has.
     # Native memory is outside the heap limit and grows with the arena of each thread.
-    options = ["-subset", "-silent", "-threads", str(cores()), "-out", str(answers)]
+    options = ["-silent", "-threads", str(cores()), *options]
     options += ["-cache", str(folder)] if _HAS_CACHE else []
     jars = os.pathsep.join(map(str, spice_jars()))
     run_java(["-XX:+UseSerialGC", "-cp", jars, _PROGRAM, str(questions), *options])
-    rows = cast("list[dict[str, Any]]", read_json(answers))
-    return [_spice(row["scores"]) for row in rows[: len(pairs)]]
 
 
 def _spice(scores: dict[str, dict[str, float | None]]) -> Spice:

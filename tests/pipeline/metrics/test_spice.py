@@ -43,9 +43,10 @@ GOLDEN_PARTS = {
 
 
 class Program:
-    """Fake of SPICE's program: a caption is parsed unless its database contains it.
+    """Fake of SPICE's program: a caption is parsed unless its database contained it before.
 
-    Each word is an object, and the score is the number of words that the first reference has.
+    References come first, then candidates. Each word is an object, and the score is the number of
+    words that the first reference has.
     """
 
     def __init__(self):
@@ -57,12 +58,15 @@ class Program:
         options = dict(pairwise(program))
         database = Path(options.get("-cache", "")) / "data.mdb"
         known = json.loads(database.read_text()) if database.is_file() else []
-        captions = [caption for item in items for caption in item["refs"]]
-        captions += [item["test"] for item in items]
-        self.parsed.append([caption for caption in captions if caption not in known])
+        self.parsed.append([])
+        for captions in ([c for item in items for c in item["refs"]], [i["test"] for i in items]):
+            missing = [caption for caption in captions if caption not in known]
+            self.parsed[-1] += missing
+            known += missing if "-cache" in options else []
         if "-cache" in options:
-            self.parsed[-1] = list(dict.fromkeys(self.parsed[-1]))
-            database.write_text(json.dumps([*known, *self.parsed[-1]]))
+            database.write_text(json.dumps(known))
+        if "-out" not in options:
+            return
         rows = [{"image_id": item["image_id"], "scores": self._scores(item)} for item in items]
         Path(options["-out"]).write_text(json.dumps(rows))
 
@@ -87,10 +91,10 @@ def test_each_caption_is_parsed_once_and_parsed_references_are_kept(program):
     progress: list[int] = []
     references = [["a dog", "dogs"], ["a dog"]]
     spice_values(["a cat", "a cat"], references, advance=progress.append)
-    assert program.parsed == [["a dog", "dogs", "a cat"]]
+    assert program.parsed == [["a dog", "dogs", "a cat"], []]
     assert sum(progress) == 5
     values = spice_values(["dogs", "a bus"], references, advance=progress.append)
-    assert program.parsed[1:] == [["a bus"]]
+    assert program.parsed[2:] == [["a bus"], []]
     assert [image.overall for image in values] == [0, 1]
     assert sum(progress) == 10
 
@@ -102,12 +106,13 @@ def test_candidates_of_an_earlier_evaluation_are_not_kept(program, tmp_path):
     before = entry.read_bytes()
     for caption in ("a bus", "a car"):
         spice_values([caption], references, advance=print)
-    assert program.parsed[1:] == [["a bus"], ["a car"]]
+    assert program.parsed == [["a dog"], [], ["a bus"], [], ["a car"], []]
     assert entry.read_bytes() == before
 
 
 def test_an_interrupted_parse_is_resumed(program, monkeypatch):
-    monkeypatch.setattr(spice, "_IMAGES", 1)
+    monkeypatch.setattr(spice, "_CAPTIONS", 1)
+    monkeypatch.setattr(spice, "_IMAGES", 2)
     references = [["one"], ["two"], ["three"]]
 
     def stop(arguments):
@@ -121,7 +126,7 @@ def test_an_interrupted_parse_is_resumed(program, monkeypatch):
             spice_values(["one", "two", "three"], references, advance=print)
     assert program.parsed == [["one"], ["two"]]
     values = spice_values(["one", "two", "three"], references, advance=print)
-    assert program.parsed[2:] == [[], [], ["three"]]
+    assert program.parsed[2:] == [["three"], [], []]
     assert [image.overall for image in values] == [1, 1, 1]
 
 
@@ -130,7 +135,7 @@ def test_a_damaged_entry_of_the_cache_is_parsed_again(program, tmp_path):
     [entry] = (tmp_path / "spice").iterdir()
     entry.write_bytes(entry.read_bytes()[:-1])
     spice_values(["a dog"], [["a dog"]], advance=print)
-    assert program.parsed == [["a dog"], ["a dog"]]
+    assert program.parsed == [["a dog"], []] * 2
 
 
 def test_without_its_database_the_program_parses_the_captions_as_they_are(program, monkeypatch):
