@@ -256,7 +256,7 @@ def test_few_imports_are_inside_functions():
 
 @pytest.mark.parametrize("name", EMPTY_NAMES)
 def test_variables_are_named_for_their_content(name):
-    paths = [*SOURCE, *(ROOT / "benchmarks").rglob("*.py")]
+    paths = [*SOURCE, *(p for f in ("benchmarks", "tests") for p in (ROOT / f).rglob("*.py"))]
     lines = {named(path): assignments(tree(path), name) for path in paths}
     empty = {module: at for module, at in lines.items() if at}
     assert empty == {}

@@ -167,19 +167,19 @@ def test_a_saved_vision_language_model_is_loaded_with_its_alignment(name, tmp_pa
     batch = vision_language.labelled(small, [Image.fromarray(IMAGE)] * 2)
     captioner.freeze()
     captioner.losses(**batch, step=7).total().backward()
-    trained = {name for name, one in captioner.model.named_parameters() if one.grad is not None}
+    trained = {name for name, w in captioner.model.named_parameters() if w.grad is not None}
     masks = ("bias", "query.weight", "key.weight")
     assert {name.rpartition("mask_network.")[2] for name in trained} == set(masks)
     captioner.save_pretrained(tmp_path)
     again = a2cap.adapt(tmp_path, small.processor, prompt=prompt)
     assert again.alignment == captioner.alignment
     with torch.no_grad():
-        logits = [one.model(**batch).logits for one in (captioner, again)]
+        logits = [adapted.model(**batch).logits for adapted in (captioner, again)]
     assert torch.equal(*logits)
-    captions = [one(IMAGE, max_new_tokens=4) for one in (captioner, again)]
+    captions = [adapted(IMAGE, max_new_tokens=4) for adapted in (captioner, again)]
     assert captions[0].caption == captions[1].caption
     attention, same = (caption.attention for caption in captions)
-    assert attention.keep is not None and [one.keep is None for one in attention.layers] == [
+    assert attention.keep is not None and [layer.keep is None for layer in attention.layers] == [
         True,
         False,
     ]

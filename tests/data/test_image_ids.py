@@ -202,8 +202,8 @@ def resolve(folder, *files):
 def test_an_image_is_found_under_its_name_or_its_last_part_that_no_other_has(tmp_path):
     folder = tmp_path / "images"
     touch(folder, "val2014/a.jpg", "b.jpg")
-    found = resolve(folder, "val2014/a.jpg", "val2014/b.jpg", "c.jpg")
-    assert found == {"0": folder / "val2014/a.jpg", "1": folder / "b.jpg"}
+    files = resolve(folder, "val2014/a.jpg", "val2014/b.jpg", "c.jpg")
+    assert files == {"0": folder / "val2014/a.jpg", "1": folder / "b.jpg"}
     assert resolve(folder, "x/b.jpg", "y/b.jpg") == {}
     assert resolve(folder, "val2014") == resolve(tmp_path, folder.name) == {}
 
@@ -223,8 +223,8 @@ def test_the_folder_is_scanned_once_and_only_if_a_name_is_not_found(tmp_path, mo
     touch(tmp_path, "a.jpg", "a.png")
     assert resolve(tmp_path, "a.jpg") == {"0": tmp_path / "a.jpg"}
     assert scanned == []
-    found = resolve(tmp_path, "a.jpg", "b.jpg", "c.jpg")
-    assert found == {"0": tmp_path / "a.jpg", "1": tmp_path / "x.jpg"}
+    files = resolve(tmp_path, "a.jpg", "b.jpg", "c.jpg")
+    assert files == {"0": tmp_path / "a.jpg", "1": tmp_path / "x.jpg"}
     assert scanned == [tmp_path]
 
 
@@ -235,6 +235,6 @@ def test_links_in_the_image_folder_are_followed(tmp_path):
     (folder / "out.jpg").symlink_to(outside / "COCO_val2014_42.jpg")
     (folder / "val2014").symlink_to(outside)  # a COCO folder kept elsewhere
     (folder / "broken.jpg").symlink_to(folder / "nowhere.jpg")
-    files = ("out.jpg", "val2014/COCO_val2014_42.jpg", "broken.jpg")
-    found = resolve(folder, *files, "a\0b.jpg", "x" * 300 + ".jpg")
-    assert found == {"0": folder / files[0], "1": folder / files[1]}
+    names = ("out.jpg", "val2014/COCO_val2014_42.jpg", "broken.jpg")
+    files = resolve(folder, *names, "a\0b.jpg", "x" * 300 + ".jpg")
+    assert files == {"0": folder / names[0], "1": folder / names[1]}

@@ -37,14 +37,14 @@ OBSERVED = (OPEN, COMMIT, EXTRACT, RESUME, *UPDATES, SAVE, WORK, SEAL)
 class Run:
     """Progress of one run of a stage.
 
-    found: images in the store that the run did not extract itself, None if it opened none.
+    kept: images in the store that the run did not extract itself, None if it opened none.
     extracted: images whose extraction began; committed: those whose commit returned.
     resumed: the step at which training began, None where it did not begin.
     step: the last trained step; checkpoint: the last saved one; both 0 without any.
     worked: True if the stage's work began; sealed: True if its manifest was written.
     """
 
-    found: frozenset[str] | None = None
+    kept: frozenset[str] | None = None
     extracted: frozenset[str] = frozenset()
     committed: frozenset[str] = frozenset()
     resumed: int | None = None
@@ -111,7 +111,7 @@ def read_log(path: Path) -> Run:
         return [value for name, value in events if name == event]
 
     return Run(
-        found=None if missing is None else frozenset(missing),
+        kept=None if missing is None else frozenset(missing),
         extracted=frozenset(extracted),
         committed=_union(values("committed")),
         resumed=next(iter(values("resumed")), None),
@@ -126,8 +126,8 @@ def lost(earlier: list[Run], rerun: Run) -> int:
     """Count the items that earlier runs acknowledged and the rerun did not find."""
     if any(run.sealed for run in earlier):
         return int(rerun.sealed)  # a stripe begins its work before it finds that nothing is left
-    if rerun.found is not None:
-        return len(_union(run.committed for run in earlier) - rerun.found)
+    if rerun.kept is not None:
+        return len(_union(run.committed for run in earlier) - rerun.kept)
     if rerun.resumed is not None:
         return max(0, max(run.checkpoint for run in earlier) - rerun.resumed)
     return 0
@@ -135,7 +135,7 @@ def lost(earlier: list[Run], rerun: Run) -> int:
 
 def repeated(earlier: list[Run], rerun: Run) -> int:
     """Count the images, steps or stages that both an earlier run and the rerun worked on."""
-    if rerun.found is not None:
+    if rerun.kept is not None:
         return len(_union(run.extracted for run in earlier) & rerun.extracted)
     if rerun.resumed is not None:
         return max(0, max(run.step for run in earlier) - rerun.resumed)

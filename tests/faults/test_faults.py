@@ -115,7 +115,7 @@ def test_the_driver_detects_a_program_that_breaks_its_promises(stage, change, co
     assert re.search(rf"^{stage}-\d+.*: .*{re.escape(complaint)}", complaints, re.MULTILINE)
 
 
-COMMITTED = Run(found=frozenset(), extracted=frozenset("abc"), committed=frozenset("ab"))
+COMMITTED = Run(kept=frozenset(), extracted=frozenset("abc"), committed=frozenset("ab"))
 TRAINED = Run(resumed=0, step=11, checkpoint=8)
 SEALED = Run(worked=True, sealed=True)
 
@@ -123,13 +123,13 @@ SEALED = Run(worked=True, sealed=True)
 @pytest.mark.parametrize(
     ("counted", "killed", "rerun", "count"),
     [
-        (lost, COMMITTED, Run(found=frozenset("ab")), 0),
-        (lost, COMMITTED, Run(found=frozenset("a")), 1),
+        (lost, COMMITTED, Run(kept=frozenset("ab")), 0),
+        (lost, COMMITTED, Run(kept=frozenset("a")), 1),
         (lost, TRAINED, Run(resumed=8), 0),
         (lost, TRAINED, Run(resumed=4), 4),
         (lost, SEALED, Run(worked=True), 0),
         (lost, SEALED, SEALED, 1),
-        (repeated, COMMITTED, Run(found=frozenset("a"), extracted=frozenset("bcd")), 2),
+        (repeated, COMMITTED, Run(kept=frozenset("a"), extracted=frozenset("bcd")), 2),
         (repeated, TRAINED, Run(resumed=8, step=16), 3),
         (repeated, Run(worked=True), Run(worked=True), 1),
         (repeated, replace(TRAINED, resumed=None), Run(), 0),
@@ -161,7 +161,7 @@ def test_a_log_is_read_up_to_the_kill(tmp_path):
         '["worked", true]\n["found", ["a"]]\n["extracted", ["b"]]\n["committed", ["b"]]\n'
     )
     assert read_log(path) == Run(
-        found=frozenset("a"), extracted=frozenset("b"), committed=frozenset("b"), worked=True
+        kept=frozenset("a"), extracted=frozenset("b"), committed=frozenset("b"), worked=True
     )
 
 

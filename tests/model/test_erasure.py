@@ -67,29 +67,29 @@ def test_a_removed_region_is_as_if_it_had_not_been_extracted(
     captioner, image = tiny(box_geometry=box_geometry), _without_padding(images, 0)
     words = len(image[2])
     monkeypatch.setattr(erasure, "_LOGITS", at_once * words * captioner.vocabulary_size)
-    found = kept_log_probs(captioner, *image[:2], subsets(4), image[2], is_set=is_set)
+    log_probs = kept_log_probs(captioner, *image[:2], subsets(4), image[2], is_set=is_set)
     expected = [
         [_slow_log_prob(captioner, image, kept, position) for position in range(words)]
         for kept in subsets(4).tolist()
     ]
-    torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(log_probs, torch.tensor(expected).double(), rtol=1e-6, atol=1e-6)
 
 
 def test_threads_change_no_result_and_leave_the_number_of_threads(tiny, images, monkeypatch):
     captioner, image = tiny(box_geometry="relative"), _without_padding(images, 0)
     given = (*image[:2], subsets(4), image[2])
     monkeypatch.setattr(erasure, "_ROWS", 2)
-    before, found = torch.get_num_threads(), []
+    before, log_probs = torch.get_num_threads(), []
     for threads in (1, 3):
         torch.set_num_threads(threads)
         try:
-            found.append(kept_log_probs(captioner, *given, is_set=True))
+            log_probs.append(kept_log_probs(captioner, *given, is_set=True))
             with ThreadPoolExecutor(1) as other:
                 assert other.submit(torch.get_num_threads).result() == threads
         finally:
             torch.set_num_threads(before)
-    assert torch.equal(*found)
-    assert not found[0].requires_grad
+    assert torch.equal(*log_probs)
+    assert not log_probs[0].requires_grad
 
 
 def _meters(captioner, images, *parts, limit=9):
@@ -106,7 +106,7 @@ def _meters(captioner, images, *parts, limit=9):
 
 def _by_hand(captioner, images, scores):
     """Return comprehensiveness, sufficiency and tau with Shapley values of one order."""
-    found, start = [], 0
+    measured, start = [], 0
     for number in range(len(images.features)):
         image = _without_padding(images, number)
         regions, words = len(image[0]), len(image[2])
@@ -131,9 +131,9 @@ def _by_hand(captioner, images, scores):
                     values[region] += worth[frozenset(arrival[: place + 1])] - before
             pairs = list(combinations(range(regions), 2))  # without ties
             agreements = [np.sign((row[i] - row[j]) * (values[i] - values[j])) for i, j in pairs]
-            found.append((removed, alone, np.mean(agreements)))
+            measured.append((removed, alone, np.mean(agreements)))
         start += words
-    return np.mean(found, axis=0)
+    return np.mean(measured, axis=0)
 
 
 @pytest.mark.slow
@@ -141,23 +141,23 @@ def _by_hand(captioner, images, scores):
 def test_curves_and_correlations_equal_a_slow_reference(tiny, images, fusion):
     captioner = tiny(fusion=fusion)
     meter, [scores] = _meters(captioner, images)
-    results = {one.order: one for one in meter.results()}
+    results = {result.order: result for result in meter.results()}
     masked = [] if fusion == "none" else ["aligned", "evidence"]
     assert list(results) == ["attention", *masked, "gradient", "random"]
     for name, order in scores.items():
-        one = results[name]
-        measured = (one.comprehensiveness, one.sufficiency, one.shapley)
+        result = results[name]
+        measured = (result.comprehensiveness, result.sufficiency, result.shapley)
         assert measured == pytest.approx(_by_hand(captioner, images, order), abs=1e-9)
-        assert (one.words, one.exact) == (15, 15)
+        assert (result.words, result.exact) == (15, 15)
 
 
 def test_many_regions_are_erased_as_few_are_but_have_no_exact_values(tiny, images, monkeypatch):
     few = _meters(tiny(), images)[0].results()
     monkeypatch.setattr(erasure, "EXACT_REGIONS", 1)
-    for one, other in zip(few, _meters(tiny(), images)[0].results(), strict=True):
+    for result, other in zip(few, _meters(tiny(), images)[0].results(), strict=True):
         assert (other.shapley, other.exact) == (None, 0)
-        assert one.comprehensiveness == pytest.approx(other.comprehensiveness, abs=1e-12)
-        assert one.sufficiency == pytest.approx(other.sufficiency, abs=1e-12)
+        assert result.comprehensiveness == pytest.approx(other.comprehensiveness, abs=1e-12)
+        assert result.sufficiency == pytest.approx(other.sufficiency, abs=1e-12)
 
 
 def test_batches_change_no_erasure_and_its_limit_counts_images_with_something_to_remove(
@@ -166,13 +166,13 @@ def test_batches_change_no_erasure_and_its_limit_counts_images_with_something_to
     captioner = tiny()
     together = _meters(captioner, images)[0].results()
     alone = _meters(captioner, images, slice(0, 1), slice(1, 2), slice(2, 3))[0].results()
-    for one, other in zip(together, alone, strict=True):
-        assert one.comprehensiveness == pytest.approx(other.comprehensiveness, abs=1e-12)
-        assert one.shapley == pytest.approx(other.shapley, abs=1e-12)
+    for result, other in zip(together, alone, strict=True):
+        assert result.comprehensiveness == pytest.approx(other.comprehensiveness, abs=1e-12)
+        assert result.shapley == pytest.approx(other.shapley, abs=1e-12)
     images.region_mask[0, 1:] = False
     meter, _ = _meters(captioner, images, limit=1)
     assert meter.erased == 1
-    assert {one.words for one in meter.results()} == {6}  # of the second image
+    assert {result.words for result in meter.results()} == {6}  # of the second image
     assert _meters(captioner, images, limit=0)[0].results() == []
 
 
@@ -186,15 +186,15 @@ def _measured(values, *, sizes, empty=False):
 
 def test_curves_are_on_the_lines_between_the_measured_shares():
     values = [-9.0, -5.0, -4.0, -2.0, -1.0]  # of 0 to 4 kept regions
-    found = _measured(values, sizes=3)
+    curves = _measured(values, sizes=3)
     shares = [0, 0.25, 0.5, 0.75, 1]
     deletion = [0, 1, 3, 4, 4]  # level beyond the last region that stays
     insertion = [4, 4, 3, 1, 0]
-    assert found.deletion == pytest.approx(np.interp(SHARES, shares, deletion))
-    assert found.insertion == pytest.approx(np.interp(SHARES, shares, insertion))
-    assert found.all_removed is None and found.of_images == ((1, 8 / 3, 8 / 3),)
+    assert curves.deletion == pytest.approx(np.interp(SHARES, shares, deletion))
+    assert curves.insertion == pytest.approx(np.interp(SHARES, shares, insertion))
+    assert curves.all_removed is None and curves.of_images == ((1, 8 / 3, 8 / 3),)
     blind = _measured(values, sizes=3, empty=True)
-    assert blind.all_removed == 8 and blind.comprehensiveness == found.comprehensiveness
+    assert blind.all_removed == 8 and blind.comprehensiveness == curves.comprehensiveness
     assert blind.deletion == pytest.approx(np.interp(SHARES, shares, [0, 1, 3, 4, 8]))
     assert blind.insertion == pytest.approx(np.interp(SHARES, shares, [8, 4, 3, 1, 0]))
     coarse = _measured([*range(31)], sizes=2)

@@ -81,11 +81,11 @@ class _Casts(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.found = Counter()
+        self.counts = Counter()
 
     def __torch_dispatch__(self, operation, types, arguments=(), named=None):
         if operation is torch.ops.aten._to_copy.default and named.get("dtype") == torch.bfloat16:
-            self.found[arguments[0].data_ptr()] += 1
+            self.counts[arguments[0].data_ptr()] += 1
         return operation(*arguments, **(named or {}))
 
 
@@ -96,4 +96,4 @@ def test_bfloat16_casts_each_weight_once(tiny, images):
     with _Casts() as casts, mixed_precision("bfloat16", torch.device("cpu"), captioner):
         two_losses(captioner, images.encoded(captioner), images.captions)
     assert captioner.decoder.output.weight.dtype == torch.float32
-    assert {casts.found[weight.data_ptr()] for weight in weights} == {1}
+    assert {casts.counts[weight.data_ptr()] for weight in weights} == {1}

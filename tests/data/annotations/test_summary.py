@@ -90,33 +90,33 @@ def test_other_scripts_than_latin_name_the_tokenizer(tmp_path, caption, script, 
 
 
 def test_the_dotted_capital_of_turkish_names_the_tokenizer(tmp_path):
-    found = annotations(tmp_path, ["Bir köpek", "İki köpek"])
-    assert doubts(found) == [
+    summary = annotations(tmp_path, ["Bir köpek", "İki köpek"])
+    assert doubts(summary) == [
         "1 of 2 captions have 'İ', which is two characters in lower case unless "
         "preprocess.tokenizer=unicode is set: 'İki köpek'"
     ]
-    assert doubts(found, "unicode") == []
+    assert doubts(summary, "unicode") == []
 
 
 def test_characters_count_as_words_where_no_spaces_are_written(tmp_path):
-    found = annotations(tmp_path, ["一只狗", "一只小狗"])
-    assert "2 captions (2 an image); 3 to 4 words, mean 3.5" in summarize(found)
+    summary = annotations(tmp_path, ["一只狗", "一只小狗"])
+    assert "2 captions (2 an image); 3 to 4 words, mean 3.5" in summarize(summary)
 
 
 def test_markup_and_long_captions_are_left_out_if_it_is_set(tmp_path, caplog):
     groups = [["a <b>dog</b> &amp; cat", "a dog"], ["dog " * 9], ["<p></p>", "cats &lt;3"]]
-    found = annotations(tmp_path, *groups)
-    assert cleaned(found, PreprocessConfig()) is found
-    html = cleaned(found, PreprocessConfig(clean="html"))
+    summary = annotations(tmp_path, *groups)
+    assert cleaned(summary, PreprocessConfig()) is summary
+    html = cleaned(summary, PreprocessConfig(clean="html"))
     assert raws(html) == [["a dog & cat", "a dog"], ["dog " * 9], ["cats <3"]]
     assert html.images[0].captions[0].tokens == ("a", "dog", "&", "cat")
-    short = cleaned(found, PreprocessConfig(max_words=8))
+    short = cleaned(summary, PreprocessConfig(max_words=8))
     assert raws(short) == [groups[0], groups[2]]
     assert caplog.messages == [
         "1 captions are left out by preprocess.clean and max_words, with 0 images",
         "1 captions are left out by preprocess.clean and max_words, with 1 images",
     ]
-    found = annotations(tmp_path, ["a dog"])
-    assert message_of(cleaned, found, PreprocessConfig(max_words=1)) == (
+    summary = annotations(tmp_path, ["a dog"])
+    assert message_of(cleaned, summary, PreprocessConfig(max_words=1)) == (
         "no caption has 1 words or less; raise preprocess.max_words"
     )

@@ -24,16 +24,16 @@ def make_regions(count=3, width=8, seed="0", attributes=True):
     return stores.make_regions(seed, count=count, width=width, attributes=attributes)
 
 
-def assert_equal(found, expected, dtype="float32"):
+def assert_equal(regions, expected, dtype="float32"):
     for name in ("boxes", "scores", "class_ids", "attribute_ids", "attribute_scores"):
-        left, right = getattr(found, name), getattr(expected, name)
+        left, right = getattr(regions, name), getattr(expected, name)
         assert (left is None) == (right is None)
         if left is not None:
             assert left.dtype == right.dtype
             np.testing.assert_array_equal(left, right)
-    assert found.features.dtype == np.dtype(dtype)
-    np.testing.assert_array_equal(found.features, expected.features.astype(dtype))
-    assert (found.width, found.height) == (expected.width, expected.height)
+    assert regions.features.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(regions.features, expected.features.astype(dtype))
+    assert (regions.width, regions.height) == (expected.width, expected.height)
 
 
 @pytest.mark.slow

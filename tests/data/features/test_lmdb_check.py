@@ -95,15 +95,15 @@ def test_a_wrong_meta_page_is_damage(intact, damage):
     assert damage(changed(intact, meta + 92, "<H", 4)) == "its tree has flags 4"
     assert damage(changed(intact, meta + 120, "<Q", 801)) == "it holds 800 of 801 records"
     for depth in (0, 1, 3):
-        found = damage(changed(intact, meta + 94, "<H", depth))
-        assert found.endswith(" of its tree is corrupt")
+        reason = damage(changed(intact, meta + 94, "<H", depth))
+        assert reason.endswith(" of its tree is corrupt")
 
 
 def test_a_missing_root_is_damage(intact, damage):
     after_the_last = number_at(intact, newer(intact) + 136) + 1
     for number in (0, 1, after_the_last, 10**6, 2**63):
-        found = damage(changed(intact, newer(intact) + 128, "<Q", number))
-        assert found == f"its tree refers to page {number}, which does not exist"
+        reason = damage(changed(intact, newer(intact) + 128, "<Q", number))
+        assert reason == f"its tree refers to page {number}, which does not exist"
 
 
 def test_pages_beyond_256_mebibytes_are_read(intact, tmp_path):
@@ -135,8 +135,8 @@ def test_pages_beyond_256_mebibytes_are_read(intact, tmp_path):
 def test_a_damaged_page_is_named(intact, damage, offset, form, values):
     for number in (root(intact), _a_leaf(intact)):
         start = _first_node(intact, number) + 6 if offset is None else number * PAGE + offset
-        found = damage(changed(intact, start, form, *values))
-        assert found == f"page {number} of its tree is corrupt"
+        reason = damage(changed(intact, start, form, *values))
+        assert reason == f"page {number} of its tree is corrupt"
 
 
 def _a_leaf(content):
@@ -154,8 +154,8 @@ def test_a_value_beyond_the_end_is_damage(intact, damage):
     assert struct.unpack_from("<H", intact, node + 4) == (1,)  # its value is in overflow pages
     changes = [(20, "<Q", 10**6), (20, "<Q", 0), (0, "<HH", 0, 60_000), (4, "<H", 2)]
     for offset, form, *values in changes:
-        found = damage(changed(intact, node + offset, form, *values))
-        assert found == f"page {leaf} of its tree is corrupt"
+        reason = damage(changed(intact, node + offset, form, *values))
+        assert reason == f"page {leaf} of its tree is corrupt"
 
 
 @pytest.mark.slow

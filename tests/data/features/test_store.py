@@ -176,16 +176,16 @@ def test_a_manifest_of_something_else_or_damaged_later_is_named(path, tmp_path):
 def test_a_file_of_another_size_is_refused_before_it_is_mapped(path):
     store = FeatureStore(path)
     size = (path / "data.mdb").stat().st_size
-    for found in (size + 1, size - 1, size // 2, 10, 0):
-        os.truncate(path / "data.mdb", found)
+    for truncated in (size + 1, size - 1, size // 2, 10, 0):
+        os.truncate(path / "data.mdb", truncated)
         message = (
-            f"'features.lmdb' has {found} bytes, its manifest {size}; "
+            f"'features.lmdb' has {truncated} bytes, its manifest {size}; "
             'copy it again, or run "a2 extract --force"'
         )
         assert len(store) == 4
         assert refusal(store.__getitem__, IDS[0]) == message
         assert FeatureStore(path).verify() == [
-            f"'features.lmdb/data.mdb' has {found} bytes, {size} in the manifest; "
+            f"'features.lmdb/data.mdb' has {truncated} bytes, {size} in the manifest; "
             'run "a2 extract --force"'
         ]
 

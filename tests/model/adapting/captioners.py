@@ -120,7 +120,8 @@ def blip2_t5():
 
 
 BUILDERS = {
-    one.__name__: one for one in (gpt2, bert, trocr, bart, florence2, t5, blip, blip2_opt, blip2_t5)
+    builder.__name__: builder
+    for builder in (gpt2, bert, trocr, bart, florence2, t5, blip, blip2_opt, blip2_t5)
 }
 
 

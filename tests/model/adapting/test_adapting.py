@@ -26,7 +26,7 @@ NONE, GATE = AlignmentConfig(fusion="none"), AlignmentConfig(fusion="gate")
 QUICK = ("gpt2", "blip")
 EACH = pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in BUILDERS],
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BUILDERS],
 )
 # a trained captioner predicts no padding and no second start
 LENGTH = {"max_new_tokens": 7, "min_new_tokens": 4, "suppress_tokens": [0, 1]}
@@ -48,14 +48,14 @@ def test_without_fusion_logits_and_captions_are_the_same_bit_for_bit(name, inter
     with recording():
         assert torch.equal(logits(model, name), before)
     layers = adapt_layers(model, NONE)
-    found = generate_captions(model, layers, inputs(name), **LENGTH, num_beams=3)
+    captions = generate_captions(model, layers, inputs(name), **LENGTH, num_beams=3)
     assert torch.equal(model.generate(**inputs(name), **LENGTH, num_beams=3), words)
-    for row, [caption] in zip(words.tolist(), found, strict=True):
+    for row, [caption] in zip(words.tolist(), captions, strict=True):
         assert list(caption.tokens) == [token for token in row[-7:] if token not in (0, 1, 2)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [one for one in BUILDERS if not one.startswith("blip")])
+@pytest.mark.parametrize("name", [name for name in BUILDERS if not name.startswith("blip")])
 def test_recorded_weights_are_those_of_the_eager_model(name):
     model = build(name)
     if name != "trocr":
@@ -65,8 +65,8 @@ def test_recorded_weights_are_those_of_the_eager_model(name):
         output = model(**teacher(name), output_attentions=True)
     assert len(output.cross_attentions) == len(layers.images)
     for layer, weights in zip(layers.images, output.cross_attentions, strict=True):
-        [found] = recorded.layers[layer]
-        torch.testing.assert_close(found.original, weights, rtol=0, atol=1e-6)
+        [record] = recorded.layers[layer]
+        torch.testing.assert_close(record.original, weights, rtol=0, atol=1e-6)
 
 
 @EACH
@@ -91,8 +91,8 @@ def test_aligned_captions_are_the_same_with_a_cache_and_in_a_batch(name, way):
     together = generate_captions(model, layers, inputs(name), **LENGTH, **way)
     uncached = generate_captions(model, layers, inputs(name), **LENGTH, **way, use_cache=False)
     for image, (captions, others) in enumerate(zip(together, uncached, strict=True)):
-        one = {key: values[image : image + 1] for key, values in inputs(name).items()}
-        [alone] = generate_captions(model, layers, one, **LENGTH, **way)
+        batch = {key: values[image : image + 1] for key, values in inputs(name).items()}
+        [alone] = generate_captions(model, layers, batch, **LENGTH, **way)
         for other in (others, alone):
             assert [c.tokens for c in other] == [c.tokens for c in captions]
             assert [c.score for c in other] == pytest.approx([c.score for c in captions], abs=1e-4)
@@ -110,10 +110,10 @@ def test_attention_of_a_beam_is_that_of_its_tokens(name):
     captions = generate_captions(model, layers, given, **LENGTH, num_beams=4)
     for image, [caption] in enumerate(captions):
         tokens = torch.tensor([[1, *caption.tokens]])
-        one = {key: values[image : image + 1] for key, values in given.items()}
+        batch = {key: values[image : image + 1] for key, values in given.items()}
         text = {"input_ids" if name == "blip" else "decoder_input_ids": tokens}
         with recording() as recorded, torch.no_grad():
-            log_probs = model(**one, **text).logits.log_softmax(-1)
+            log_probs = model(**batch, **text).logits.log_softmax(-1)
         count = len(caption.tokens)
         score = log_probs[0, range(count), caption.tokens].sum()
         ended = log_probs[0, count, 2] if count < LENGTH["max_new_tokens"] else 0
@@ -123,8 +123,8 @@ def test_attention_of_a_beam_is_that_of_its_tokens(name):
         if name == "florence2":  # five states of the image, two of the prompt
             used = used[..., :5]
         expected = used.mean(dim=(0, 2))[0, :count, -cells:]
-        found = torch.cat([step.aligned for step in caption.steps])
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        aligned = torch.cat([step.aligned for step in caption.steps])
+        torch.testing.assert_close(aligned, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -144,8 +144,8 @@ def test_words_of_blip2_see_the_image_through_the_queries():
     share = share / share.sum(dim=1, keepdim=True)
     of_queries = torch.stack([recorded.layers[i][0].original[0] for i in layers.images])
     expected = share @ of_queries.mean(dim=(0, 1))
-    found = torch.cat([step.original for step in caption.steps])
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    original = torch.cat([step.original for step in caption.steps])
+    torch.testing.assert_close(original, expected, rtol=1e-3, atol=1e-5)
 
 
 @EACH
@@ -162,7 +162,7 @@ def test_the_caption_loss_is_the_loss_of_the_model_and_each_loss_trains_one_side
         model.zero_grad()
         getattr(losses, side).backward(retain_graph=True)
         own = {id(parameter) for parameter in parameters}
-        trained = [one for one in model.parameters() if one.grad is not None and one.grad.any()]
+        trained = [w for w in model.parameters() if w.grad is not None and w.grad.any()]
         assert trained
         assert all(id(parameter) in own for parameter in trained)
         gradients[side] = len(trained)
@@ -198,21 +198,21 @@ def test_adapted_models_are_copied_pickled_and_run_in_threads(name):
         assert torch.equal(logits(twin, name), expected)
     batches = [inputs(name, images) for images in (1, 3)]
     alone = [generate_captions(model, layers, batch, **LENGTH) for batch in batches]
-    found = [None, None]
+    threaded = [None, None]
 
     def work(number):
         for _ in range(2):
-            found[number] = generate_captions(model, layers, batches[number], **LENGTH)
+            threaded[number] = generate_captions(model, layers, batches[number], **LENGTH)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in (0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for captions, others in zip(alone, found, strict=True):
+    for captions, others in zip(alone, threaded, strict=True):
         assert [c[0].tokens for c in captions] == [c[0].tokens for c in others]
-        for one, other in zip(captions[0][0].steps, others[0][0].steps, strict=True):
-            assert torch.equal(one.aligned, other.aligned)
+        for step, other in zip(captions[0][0].steps, others[0][0].steps, strict=True):
+            assert torch.equal(step.aligned, other.aligned)
 
 
 class Strange(nn.Module):
@@ -242,8 +242,8 @@ def test_a_model_that_cannot_be_adapted_is_refused():
         'image; choose "all" or layers from 1'
     )
     layers = adapt_layers(model, GATE)
-    found = refusal(adapted_losses, model, layers, GATE, teacher("gpt2"), 0)
-    assert found == "no labels to learn from; give labels=, as to the model's forward"
+    message = refusal(adapted_losses, model, layers, GATE, teacher("gpt2"), 0)
+    assert message == "no labels to learn from; give labels=, as to the model's forward"
     model.decoder.transformer.gradient_checkpointing = True
     batch = labelled("gpt2")
     assert refusal(adapted_losses, model, layers, GATE, batch, 0) == (

@@ -21,8 +21,8 @@ QUICK = ("llava", "git", "blip")
 EACH = pytest.mark.parametrize(
     "name",
     [
-        pytest.param(one, marks=() if one in QUICK else pytest.mark.slow)
-        for one in (*vision_language.BUILDERS, *captioners.BUILDERS)
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in (*vision_language.BUILDERS, *captioners.BUILDERS)
     ],
 )
 
@@ -49,10 +49,10 @@ def subsets(model, layers, given):
 def test_removing_nothing_gives_the_logits_bit_for_bit_and_a_batch_those_of_each_alone(name):
     model, layers, given = prepared(name)
     kept = subsets(model, layers, given)
-    found = kept_token_log_probs(model, layers, given, TOKENS, kept)
-    assert found.isfinite().all()
+    log_probs = kept_token_log_probs(model, layers, given, TOKENS, kept)
+    assert log_probs.isfinite().all()
     alone = [kept_token_log_probs(model, layers, given, TOKENS, row[None]) for row in kept]
-    torch.testing.assert_close(found, torch.cat(alone), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(log_probs, torch.cat(alone), rtol=1e-4, atol=1e-4)
     # words that the model generates, so that `generate` alone has their logits
     asked = {"return_dict_in_generate": True, "output_logits": True}
     output = model.generate(**given, **asked, max_new_tokens=3, do_sample=False)
@@ -60,7 +60,7 @@ def test_removing_nothing_gives_the_logits_bit_for_bit_and_a_batch_those_of_each
     plain = [step[0].log_softmax(-1)[word] for step, word in zip(output.logits, own, strict=True)]
     [whole] = kept_token_log_probs(model, layers, given, own, kept[1:2])
     assert torch.equal(whole, torch.stack(plain))
-    assert (found[0] - found[1]).abs().max() > 1e-3
+    assert (log_probs[0] - log_probs[1]).abs().max() > 1e-3
 
 
 def without_columns(name, model, given, kept):
@@ -102,21 +102,21 @@ def test_a_removed_token_is_as_if_the_language_model_had_not_got_it(name):
     model, layers, given = prepared(name)
     kept = subsets(model, layers, given)
     rows = kept[:-1] if name == "blip" else kept  # cross-attention over nothing is undefined
-    found = kept_token_log_probs(model, layers, given, TOKENS, rows)
+    log_probs = kept_token_log_probs(model, layers, given, TOKENS, rows)
     with torch.no_grad():
         expected = [without_columns(name, model, given, row) for row in rows]
-    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(log_probs, torch.stack(expected), rtol=1e-4, atol=1e-4)
 
 
 def test_cross_attention_to_no_token_adds_the_bias_of_its_projection_alone():
     model, layers, given = prepared("blip")
     none = subsets(model, layers, given)[-1:]
-    found = kept_token_log_probs(model, layers, given, TOKENS, none)
+    log_probs = kept_token_log_probs(model, layers, given, TOKENS, none)
     for layer in model.text_decoder.bert.encoder.layer:
         torch.nn.init.zeros_(layer.crossattention.self.value.weight)
         torch.nn.init.zeros_(layer.crossattention.self.value.bias)
     plain = kept_token_log_probs(model, layers, given, TOKENS, ~none)
-    torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(log_probs, plain, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llava", "git"])
@@ -135,8 +135,8 @@ def test_an_aligned_model_removes_tokens_too(name):
     model, _, given = prepared(name)
     layers = adapt_layers(model, AlignmentConfig(fusion="gate"))
     kept = subsets(model, layers, given)
-    found = kept_token_log_probs(model, layers, given, TOKENS, kept)
-    assert found.isfinite().all() and len(torch.unique(found.sum(1))) == len(kept)
+    log_probs = kept_token_log_probs(model, layers, given, TOKENS, kept)
+    assert log_probs.isfinite().all() and len(torch.unique(log_probs.sum(1))) == len(kept)
 
 
 def test_a_mask_of_flash_attention_is_refused():

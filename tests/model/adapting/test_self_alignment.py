@@ -32,7 +32,9 @@ QUICK = ("llava", "git")
 
 
 def each(quick=QUICK):
-    marked = [pytest.param(one, marks=() if one in quick else pytest.mark.slow) for one in BUILDERS]
+    marked = [
+        pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in BUILDERS
+    ]
     return pytest.mark.parametrize("name", marked)
 
 
@@ -88,9 +90,9 @@ def test_aligned_captions_are_the_same_without_a_cache_in_beams_and_alone(name):
     layers = adapt_layers(model, GATE)
     ways = ({}, {"num_beams": 3, "num_return_sequences": 2})
     for image, way in ((image, way) for image in range(len(IMAGES)) for way in ways):
-        one = inputs(small, IMAGES[image : image + 1])
-        [cached] = generate_captions(model, layers, one, **LENGTH, **way)
-        [uncached] = generate_captions(model, layers, one, **LENGTH, **way, use_cache=False)
+        batch = inputs(small, IMAGES[image : image + 1])
+        [cached] = generate_captions(model, layers, batch, **LENGTH, **way)
+        [uncached] = generate_captions(model, layers, batch, **LENGTH, **way, use_cache=False)
         assert [c.tokens for c in cached] == [c.tokens for c in uncached]
         assert [c.score for c in cached] == pytest.approx([c.score for c in uncached], abs=1e-3)
         for step, same in zip(cached[0].steps, uncached[0].steps, strict=True):
@@ -152,7 +154,7 @@ def test_the_caption_loss_is_the_models_and_each_loss_trains_one_side(name):
         model.zero_grad()
         getattr(losses, side).backward(retain_graph=True)
         own = {id(parameter) for parameter in parameters}
-        trained = [one for one in model.parameters() if one.grad is not None and one.grad.any()]
+        trained = [w for w in model.parameters() if w.grad is not None and w.grad.any()]
         assert all(id(parameter) in own for parameter in trained)
         assert all(torch.isfinite(parameter.grad).all() for parameter in trained)
         if side == "mask":
@@ -164,7 +166,7 @@ def test_the_caption_loss_is_the_models_and_each_loss_trains_one_side(name):
     for label, parameter in model.named_parameters():
         parameter.requires_grad_(".a2." in label)
     adapted_losses(model, layers, GATE, batch, 0).total().backward()
-    trained = {label for label, one in model.named_parameters() if one.grad is not None}
+    trained = {label for label, parameter in model.named_parameters() if parameter.grad is not None}
     assert trained == {label for label, _ in model.named_parameters() if ".a2." in label}
 
 
@@ -202,7 +204,7 @@ def reference(attention, hidden, first, columns, config, perturbed):
 
     hidden: (L, D); first: position of the first token that is not padding; columns: of the image.
     """
-    weights = {name: one.detach().double().numpy() for name, one in attention.named_parameters()}
+    weights = {name: w.detach().double().numpy() for name, w in attention.named_parameters()}
 
     def project(name, heads):
         return np.split(hidden @ weights[f"{name}.weight"].T, heads, axis=1)
@@ -221,9 +223,12 @@ def reference(attention, hidden, first, columns, config, perturbed):
             row_weights = np.exp(scores - scores.max())
             rows.append(row_weights / row_weights.sum())
         if row >= columns[-1]:
-            shares = [one[columns].sum() for one in rows]
-            alphas = [one[columns] / share for one, share in zip(rows, shares, strict=True)]
-            for head, one in enumerate(rows):
+            shares = [row_weights[columns].sum() for row_weights in rows]
+            alphas = [
+                row_weights[columns] / share
+                for row_weights, share in zip(rows, shares, strict=True)
+            ]
+            for head, row_weights in enumerate(rows):
                 logits = mask_keys[head][columns] @ mask_queries[head][row]
                 logits = logits / np.sqrt(mask_keys[head].shape[1])
                 keep = sigmoid(logits + weights[f"{mask}.bias"][head])
@@ -233,9 +238,9 @@ def reference(attention, hidden, first, columns, config, perturbed):
                     gate = sigmoid(product + weights["a2.alignment.gate.bias"][head, 0, 0])
                 average = 1 / len(columns) if config.average == "uniform" else np.mean(alphas, 0)
                 used = aligned_weights(alphas[head], average, keep, gate, config, perturbed)
-                one[columns] = shares[head] * used  # of the image alone
-        for head, one in enumerate(rows):
-            states[row, head] = one @ values[head // 2]
+                row_weights[columns] = shares[head] * used  # of the image alone
+        for head, row_weights in enumerate(rows):
+            states[row, head] = row_weights @ values[head // 2]
     return states.reshape(len(hidden), -1) @ weights["o_proj.weight"].T
 
 
@@ -260,15 +265,15 @@ def test_an_aligned_layer_is_that_of_the_equations_in_float64(fields, perturbed)
             if ".a2." in name:
                 parameter.normal_(std=0.5)
     attention = small.model.model.language_model.layers[1].self_attn
-    found = {}
+    seen = {}
 
     def keep(module, args, kwargs, output):
-        found.update(hidden=kwargs["hidden_states"].double().numpy(), states=output[0])
+        seen.update(hidden=kwargs["hidden_states"].double().numpy(), states=output[0])
 
     attention.register_forward_hook(keep, with_kwargs=True)
     prompts = [small.prompt + " w1 w2 w3", "w4 " + small.prompt]
     given = small.processor(
-        images=[[one] for one in IMAGES[:2]], text=prompts, return_tensors="pt", padding=True
+        images=[[image] for image in IMAGES[:2]], text=prompts, return_tensors="pt", padding=True
     )
     with torch.no_grad(), alignment_pass(small.model, 7, perturbed=perturbed):
         small.model(**given)
@@ -276,9 +281,9 @@ def test_an_aligned_layer_is_that_of_the_equations_in_float64(fields, perturbed)
     for image, columns in enumerate(image_columns(small.model, given)):
         first = int(given["attention_mask"][image].argmax())
         expected = reference(
-            attention, found["hidden"][image], first, columns.numpy(), config, perturbed
+            attention, seen["hidden"][image], first, columns.numpy(), config, perturbed
         )
-        states = found["states"][image].double().numpy()
+        states = seen["states"][image].double().numpy()
         np.testing.assert_allclose(states[first:], expected[first:], rtol=1e-4, atol=1e-4)
 
 
@@ -294,8 +299,8 @@ def test_half_precision_and_dropout_give_finite_losses(name):
     batch["pixel_values"] = batch["pixel_values"].bfloat16()
     losses = adapted_losses(model, layers, GATE, batch, 0)
     losses.total().backward()
-    assert all(one.grad is None or one.grad.isfinite().all() for one in model.parameters())
-    assert all(one.grad is not None for one in mask_parameters(model))
+    assert all(w.grad is None or w.grad.isfinite().all() for w in model.parameters())
+    assert all(w.grad is not None for w in mask_parameters(model))
 
 
 @pytest.mark.slow

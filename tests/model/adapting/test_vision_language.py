@@ -22,7 +22,7 @@ NONE = AlignmentConfig(fusion="none")
 QUICK = ("llava", "git")
 EACH = pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in BUILDERS],
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BUILDERS],
 )
 LENGTH = {"max_new_tokens": 5, "min_new_tokens": 3, "suppress_tokens": [0, 1]}
 NOISE = np.random.default_rng(0)
@@ -69,9 +69,9 @@ def test_recorded_attention_is_that_of_the_eager_model_to_the_image(name):
     columns = image_columns(model, given)
     for image, [caption] in enumerate(captions):
         assert len(columns[image]) > 8
-        for step, found in enumerate(caption.steps):
-            assert len(found.layers) == len(output.attentions[step]) == 2
-            for layer, weights in zip(found.layers, output.attentions[step], strict=True):
+        for number, step in enumerate(caption.steps):
+            assert len(step.layers) == len(output.attentions[number]) == 2
+            for layer, weights in zip(step.layers, output.attentions[number], strict=True):
                 row = weights[image, :, -1]
                 if row.shape[-1] <= columns[image].max():  # a sliding window
                     continue
@@ -87,16 +87,16 @@ def test_attention_is_the_same_without_a_cache_alone_and_in_beams(name):
     together = generate_captions(small.model, layers, inputs(small, IMAGES), **LENGTH)
     ways = ({"use_cache": False}, {"num_beams": 2, "num_return_sequences": 2})
     for image, [caption] in enumerate(together):
-        one = inputs(small, IMAGES[image : image + 1])
-        [[alone]] = generate_captions(small.model, layers, one, **LENGTH)
-        [[uncached]] = generate_captions(small.model, layers, one, **LENGTH, **ways[0])
+        batch = inputs(small, IMAGES[image : image + 1])
+        [[alone]] = generate_captions(small.model, layers, batch, **LENGTH)
+        [[uncached]] = generate_captions(small.model, layers, batch, **LENGTH, **ways[0])
         assert alone.tokens == uncached.tokens
         for step, same in zip(alone.steps, uncached.steps, strict=True):
             torch.testing.assert_close(step.original, same.original, rtol=1e-3, atol=1e-5)
         if alone.tokens == caption.tokens:  # a batch pads tiles, which may round otherwise
             for step, same in zip(alone.steps, caption.steps, strict=True):
                 torch.testing.assert_close(step.original, same.original, rtol=1e-2, atol=1e-4)
-        [beams] = generate_captions(small.model, layers, one, **LENGTH, **ways[1])
+        [beams] = generate_captions(small.model, layers, batch, **LENGTH, **ways[1])
         assert len(beams) == 2 and beams[0].score >= beams[1].score
         assert len(beams[0].steps) == len(beams[0].tokens) and beams[1].steps is None
 
@@ -107,8 +107,8 @@ def test_without_attention_nothing_is_recorded():
     given = inputs(small, IMAGES)
     plain = generate_captions(small.model, layers, given, attention=False, **LENGTH)
     shown = generate_captions(small.model, layers, given, **LENGTH)
-    assert [one.tokens for [one] in plain] == [one.tokens for [one] in shown]
-    assert all(one.steps is None for [one] in plain)
+    assert [caption.tokens for [caption] in plain] == [caption.tokens for [caption] in shown]
+    assert all(caption.steps is None for [caption] in plain)
 
 
 def test_models_of_text_are_refused():

@@ -267,8 +267,8 @@ def test_chair_is_computed_of_instances_of_coco(run, experiment, tmp_path):
         EvaluateConfig(beam_size=1, chair=True, attention="none"),
         instances=Input(tmp_path / "instances.json", "d" * 64),
     )
-    found = read_json(run.directory / "metrics.json")
-    assert 0 <= found["metrics"]["CHAIR-s"] <= 1 and 0 <= found["metrics"]["CHAIR-recall"] <= 1
+    metrics = read_json(run.directory / "metrics.json")["metrics"]
+    assert 0 <= metrics["CHAIR-s"] <= 1 and 0 <= metrics["CHAIR-recall"] <= 1
     rows = read_json(run.directory / "per_image.json")["images"].values()
     assert sum(row["CHAIR"][0] for row in rows) == 4  # captions
 

@@ -148,8 +148,8 @@ def test_what_an_interrupted_conversion_of_another_source_left_is_not_written(
     with FeatureWriter(tmp_path / "target.partial", dtype="float32") as left:
         left.add("holiday/beach", make_regions(0))
     assert convert(store, tmp_path / "target", form=form, dtype="float32").count == len(IDS)
-    found = [item.image_id for item in open_features(tmp_path / "target")]
-    assert found == list(IDS)
+    image_ids = [item.image_id for item in open_features(tmp_path / "target")]
+    assert image_ids == list(IDS)
     assert not (tmp_path / "target.partial").exists()
 
 
@@ -473,7 +473,7 @@ def test_a_source_of_an_unknown_format_is_refused(tmp_path):
 
 def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):
     def write_moved(path, images, **options):
-        moved = (replace(one.regions, boxes=one.regions.boxes + 1) for one in images)
+        moved = (replace(image.regions, boxes=image.regions.boxes + 1) for image in images)
         write_tsv(path, map(ImageFeatures, IDS, moved), **options)
 
     monkeypatch.setattr(writers, "write_tsv", write_moved)

@@ -21,11 +21,9 @@ def look(*words):
 
 
 def test_a_summary_states_layout_counts_type_and_ranges(tmp_path):
-    rows = [
-        {**record(one), "features": np.full((6, 32), 2 * number)} for number, one in enumerate(IDS)
-    ]
+    rows = [{**record(i), "features": np.full((6, 32), 2 * number)} for number, i in enumerate(IDS)]
     answer = look(write_tsv(tmp_path / "x.tsv", rows, CAFFE))
-    boxes = np.concatenate([boxes_of(one) for one in IDS])
+    boxes = np.concatenate([boxes_of(i) for i in IDS])
     sides = boxes[:, 2:] - boxes[:, :2]
     x, y = boxes[:, ::2], boxes[:, 1::2]
     assert answer.exit_code == 0, answer.output

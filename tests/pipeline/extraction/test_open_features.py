@@ -84,7 +84,9 @@ def write_tsv(path, rows, columns, *, header=False, quoted=False):
     lines = ["\t".join(columns)] if header else []
     for row in rows:
         fields = [text(v) if isinstance(v, np.ndarray) else str(v) for v in map(row.get, columns)]
-        lines.append("\t".join(f"b'{one}'" if quoted and len(one) > 99 else one for one in fields))
+        lines.append(
+            "\t".join(f"b'{cell}'" if quoted and len(cell) > 99 else cell for cell in fields)
+        )
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
@@ -94,7 +96,7 @@ VL_BERT = (CAFFE[0], CAFFE[2], CAFFE[1], *CAFFE[3:], "cls_prob", "classes")
 
 
 def tsv(folder, name="a.tsv", ids=IDS, columns=CAFFE, **options):
-    rows = [{**record(one), "cls_prob": np.ones((6, 2)), "classes": np.ones(6)} for one in ids]
+    rows = [{**record(i), "cls_prob": np.ones((6, 2)), "classes": np.ones(6)} for i in ids]
     return write_tsv(folder / name, rows, columns, **options)
 
 
@@ -137,7 +139,7 @@ def npz_bytes(image_id):
 
 
 def save_columns(path, *, ranges, index=False, **more):
-    features, boxes = (np.stack([one(i) for i in IDS]) for one in (features_of, boxes_of))
+    features, boxes = (np.stack([make(i) for i in IDS]) for make in (features_of, boxes_of))
     with h5py.File(path, "w") as file:
         if ranges:
             features, boxes = features.reshape(-1, 32), boxes.reshape(-1, 4)
@@ -235,7 +237,7 @@ def test_several_tsvs_are_one_set_in_a_folder_a_pattern_and_a_zip(tmp_path):
     second.write_text(first.read_text())
     made = convert(tmp_path / "x", tmp_path / "store", form="a2")
     assert [(item.image_id, item.reason) for item in made.skipped] == [
-        (one, f"duplicate of image {one!r}; keep one") for one in IDS[:2]
+        (i, f"duplicate of image {i!r}; keep one") for i in IDS[:2]
     ]
 
 
@@ -347,14 +349,14 @@ def of_length(content, length):
 @pytest.mark.parametrize(
     "value",
     [
-        lambda one: pickle.dumps(record(one)),
-        lambda one: pickle.dumps(encoded(one), protocol=2),
-        lambda one: pickle.dumps({**mmf(one), "features": features_of(one)}, protocol=4),
+        lambda i: pickle.dumps(record(i)),
+        lambda i: pickle.dumps(encoded(i), protocol=2),
+        lambda i: pickle.dumps({**mmf(i), "features": features_of(i)}, protocol=4),
         npz_bytes,
         packed,
-        lambda one: pytest.importorskip("lz4.frame").compress(packed(one)),
-        lambda one: lz4_block(pickle.dumps(record(one))),
-        lambda one: lz4_block(of_length(record(one), 0x480)),
+        lambda i: pytest.importorskip("lz4.frame").compress(packed(i)),
+        lambda i: lz4_block(pickle.dumps(record(i))),
+        lambda i: lz4_block(of_length(record(i), 0x480)),
     ],
     ids=[
         *("vilbert", "base64", "mmf", "npz", "msgpack"),
@@ -362,8 +364,8 @@ def of_length(content, length):
     ],
 )
 def test_lmdb_of_every_encoding_is_read(tmp_path, value):
-    names = {f"train2014/COCO_train2014_{one}": one for one in IDS}
-    values = {name: value(one) for name, one in names.items()}
+    names = {f"train2014/COCO_train2014_{i}": i for i in IDS}
+    values = {name: value(i) for name, i in names.items()}
     path = write_lmdb(tmp_path / "x", {**values, "keys": pickle.dumps([*names])})
     assert len(open_features(path)) == 3
     assert_read(path, atol=1e-4)
@@ -431,20 +433,20 @@ def test_grids_become_the_cells_of_the_image(tmp_path):
 
 
 def test_dictionaries_by_image_and_by_array_are_read(tmp_path):
-    by_image = {one: record(one) for one in IDS}
+    by_image = {i: record(i) for i in IDS}
     by_array = {
-        "features": {int(one): features_of(one) for one in IDS},
-        "boxes": {int(one): boxes_of(one) for one in IDS},
+        "features": {int(i): features_of(i) for i in IDS},
+        "boxes": {int(i): boxes_of(i) for i in IDS},
     }
     for content in (by_image, by_array):
         (tmp_path / "x.pkl").write_bytes(pickle.dumps(content))
         assert_read(tmp_path / "x.pkl")
     arrays = (("features", features_of), ("boxes", boxes_of))
-    tensors = {one: {name: torch.tensor(make(one)) for name, make in arrays} for one in IDS}
+    tensors = {i: {name: torch.tensor(make(i)) for name, make in arrays} for i in IDS}
     for is_zip in (True, False):
         torch.save(tensors, tmp_path / "x.pth", _use_new_zipfile_serialization=is_zip)
         assert_read(tmp_path / "x.pth")
-    flat = {f"{int(one)}_{name}": make(one) for one in IDS for name, make in arrays}
+    flat = {f"{int(i)}_{name}": make(i) for i in IDS for name, make in arrays}
     save_file(flat, tmp_path / "x.safetensors")
     assert_read(tmp_path / "x.safetensors")
     (tmp_path / "y.pkl").write_bytes(pickle.dumps([1]))
@@ -455,8 +457,8 @@ def test_dictionaries_by_image_and_by_array_are_read(tmp_path):
 
 
 def test_lists_of_images_are_read_by_their_ids(tmp_path):
-    by_file = [{"img_id": int(one), **mmf(one), "features": features_of(one)} for one in IDS]
-    for content in ([record(one) for one in IDS], by_file):
+    by_file = [{"img_id": int(i), **mmf(i), "features": features_of(i)} for i in IDS]
+    for content in ([record(i) for i in IDS], by_file):
         (tmp_path / "x.pkl").write_bytes(pickle.dumps(content))
         np.save(tmp_path / "x.npy", np.array(content, dtype=object))
         assert_read(tmp_path / "x.pkl")
@@ -515,5 +517,5 @@ def test_a_zip_of_something_else_is_refused(tmp_path):
 def test_images_of_every_layout_have_one_checksum(tmp_path):
     paths = [tsv(tmp_path), tsv(tmp_path, "b.tsv", columns=VL_BERT), save_flat(tmp_path / "x.h5")]
     sources = map(open_features, paths)
-    digests = {frozenset(content_digest(*vars(i).values()) for i in one) for one in sources}
+    digests = {frozenset(content_digest(*vars(i).values()) for i in images) for images in sources}
     assert len(digests) == 1

@@ -143,7 +143,7 @@ def test_all_captions_are_saved_as_csv_json_and_texts_as_they_were_edited(open_s
     assert name == "captions.zip"
     with zipfile.ZipFile(io.BytesIO(content)) as texts:
         assert texts.testzip() is None  # all checksums are right
-        assert {one: texts.read(one).decode() for one in texts.namelist()} == {
+        assert {name: texts.read(name).decode() for name in texts.namelist()} == {
             "a.txt": "two men\non a horse\n",
             "a-2.txt": f"{CHINESE}\n",
             "=cmd.txt": '=1+2, "quoted"\n',
@@ -240,8 +240,8 @@ def test_formulas_are_those_of_all_csv_files(open_session):
         " a",
         "1",
     ]
-    found = page.evaluate("cells => cells.map((cell) => FORMULA.test(cell))", cells)
-    assert found == [looks_like_formula(cell) for cell in cells]
+    formulas = page.evaluate("cells => cells.map((cell) => FORMULA.test(cell))", cells)
+    assert formulas == [looks_like_formula(cell) for cell in cells]
     line = page.evaluate(
         "cells => asCsv([{ cells: 1 }, ...cells.map((cell) => ({ cell }))])", cells
     )

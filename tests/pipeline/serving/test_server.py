@@ -89,13 +89,13 @@ def refused(*arguments, **options):
 def test_an_image_is_captioned_as_by_the_command(server, model, scene):
     status, headers, body = request(server, "POST", "/caption", scene.read_bytes())
     assert (status, headers["Content-Type"]) == (200, "application/json")
-    found = json.loads(body)
+    answer = json.loads(body)
     [(_, expected)] = caption_files([NamedImage(scene)], models=[model], boxes=None, **HOW)
-    assert [beam["caption"] for beam in found["beams"]] == [b.caption for b in expected.beams]
-    assert found["score"] == pytest.approx(expected.beams[0].score)
-    assert (found["model"], found["width"]) == ("a <model>", expected.regions.width)
-    assert found["card"]["attention"]["tokens"] == expected.beams[0].caption.split()
-    assert found["seconds"] > 0
+    assert [beam["caption"] for beam in answer["beams"]] == [b.caption for b in expected.beams]
+    assert answer["score"] == pytest.approx(expected.beams[0].score)
+    assert (answer["model"], answer["width"]) == ("a <model>", expected.regions.width)
+    assert answer["card"]["attention"]["tokens"] == expected.beams[0].caption.split()
+    assert answer["seconds"] > 0
     status, headers, body = request(server, "POST", "/figure", scene.read_bytes())
     assert (status, headers["Content-Type"], body[:4]) == (200, "image/png", b"\x89PNG")
 
@@ -164,11 +164,11 @@ class FixedCaptioner:
         assert attention
         self.started.set()
         assert self.going_on.wait(60)
-        found = [image().pixels.shape[0] for image in images]
-        if 1 in found:
+        heights = [image().pixels.shape[0] for image in images]
+        if 1 in heights:
             raise RuntimeError("a fault of the captioner")
-        self.batches.append(len(found))
-        return [CaptionedImage([Beam("a dog", -1.0)], FOUND) for _ in found]
+        self.batches.append(len(heights))
+        return [CaptionedImage([Beam("a dog", -1.0)], FOUND) for _ in heights]
 
 
 @contextmanager
@@ -359,12 +359,12 @@ def test_images_that_wait_are_captioned_in_batches_and_too_many_are_refused(scen
         first = pool.submit(request, server, "POST", "/caption", image)
         assert captioner.started.wait(60)
         sent = [pool.submit(request, server, "POST", "/caption", image) for _ in range(50)]
-        until(lambda: sum(one.done() for one in sent) == 10)
-        for status, headers, body in (one.result() for one in sent if one.done()):
+        until(lambda: sum(pending.done() for pending in sent) == 10)
+        for status, headers, body in (pending.result() for pending in sent if pending.done()):
             assert (status, headers["Retry-After"]) == (503, "20")  # 40 images of half a second
             assert json.loads(body) == {"error": "too many images wait; send it again in 20 s"}
         captioner.going_on.set()
-        assert sorted(one.result()[0] for one in sent) == [200] * 40 + [503] * 10
+        assert sorted(pending.result()[0] for pending in sent) == [200] * 40 + [503] * 10
         assert first.result()[0] == 200
         assert captioner.batches == [1, 16, 16, 8]
 
@@ -379,7 +379,7 @@ def test_a_fault_of_one_image_leaves_the_others(scene, caplog):
         sent += [pool.submit(request, server, "POST", "/caption", image) for image in images[1:]]
         until(lambda: server.bytes == sum(map(len, images)))
         captioner.going_on.set()
-        answers = [one.result() for one in sent]
+        answers = [pending.result() for pending in sent]
         assert [status for status, *_ in answers] == [200, 500, 422, 200]
         assert json.loads(answers[1][2]) == {
             "error": "cannot caption this image; the server's messages state why"
@@ -524,8 +524,8 @@ def test_dropped_images_show_their_captions_and_the_attention_of_their_words(
         shown.locator(".word").first.click()  # which releases it
     with page.expect_download() as saved:
         shown.get_by_role("button", name="Save as JSON").click()
-    found = json.loads(Path(saved.value.path()).read_text())
-    assert (found["image"], found["caption"]) == (scene.name, " ".join(words))
+    saved_card = json.loads(Path(saved.value.path()).read_text())
+    assert (saved_card["image"], saved_card["caption"]) == (scene.name, " ".join(words))
     with page.expect_download(timeout=600_000) as saved:
         shown.get_by_role("button", name="Save the figure").click()
     assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")

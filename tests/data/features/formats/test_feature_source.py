@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("tolerant")
 
 def changed(folder, change, ids=IDS):
     """Write a TSV of boxes that a function changes."""
-    rows = [{**record(one), "boxes": change(boxes_of(one))} for one in ids]
+    rows = [{**record(i), "boxes": change(boxes_of(i))} for i in ids]
     return write_tsv(folder / "x.tsv", rows, CAFFE)
 
 
@@ -58,8 +58,8 @@ def test_relative_boxes_are_scaled_with_one_notice(tmp_path, caplog):
 
 
 def test_relative_boxes_without_image_sizes_are_refused(tmp_path):
-    for one in IDS:
-        np.savez(tmp_path / f"{one}.npz", features=features_of(one), boxes=boxes_of(one) / 200)
+    for i in IDS:
+        np.savez(tmp_path / f"{i}.npz", features=features_of(i), boxes=boxes_of(i) / 200)
     assert message_of(convert, tmp_path, tmp_path.with_name("store"), form="a2").startswith(
         f"no image of {str(tmp_path)!r} can be read, first {IDS[0]!r}: size of image {IDS[0]!r} is "
         "unknown; name the folder of the images"
@@ -99,7 +99,7 @@ def test_orders_are_read_as_corners():
 
 
 def test_one_image_of_another_convention_is_skipped(tmp_path):
-    rows = [record(one) for one in IDS]
+    rows = [record(i) for i in IDS]
     rows[1]["boxes"] = boxes_of(IDS[1])[:, [2, 3, 0, 1]]
     made = convert(write_tsv(tmp_path / "x.tsv", rows, CAFFE), tmp_path / "store", form="a2")
     assert (made.count, made.width) == (2, 32)
@@ -144,8 +144,8 @@ def test_swapped_axes_of_the_published_images_are_noticed_without_any_of_them(
     regions = [item.regions for item in open_features(file)]
     for left_out in range(-1, 10):
         axes = BoxEvidence()
-        for number, one in enumerate(regions):
-            square = one.boxes / np.array([one.width, one.height] * 2, np.float32)
+        for number, image in enumerate(regions):
+            square = image.boxes / np.array([image.width, image.height] * 2, np.float32)
             if number != left_out:
                 axes.add(as_yxyx(square) if is_swapped else square, (1, 1))
         assert (axes.notice() is not None) is is_swapped
@@ -175,7 +175,7 @@ def test_a_grid_has_no_axes_that_could_be_swapped():
 @pytest.mark.parametrize(("kind", "width"), [("float16", 16), ("float64", 64)])
 def test_features_of_another_type_are_refused_and_read_by_name(tmp_path, kind, width):
     code = {"float16": "<f2", "float64": "<f8"}[kind]
-    rows = [{**record(one), "features": text(features_of(one), code)} for one in IDS]
+    rows = [{**record(i), "features": text(features_of(i), code)} for i in IDS]
     path = write_tsv(tmp_path / "x.tsv", rows, CAFFE)
     assert message_of(convert, path, tmp_path / "store", form="a2") == (
         "3 of the first 3 images of 'x.tsv' (TSV) are refused, first '000000000009': its "
@@ -192,7 +192,7 @@ def test_features_of_another_type_are_refused_and_read_by_name(tmp_path, kind, w
 
 def test_boxes_of_another_type_are_recognised_by_their_bytes(tmp_path):
     for code, atol in (("<f2", 0.1), ("<f8", 0)):
-        rows = [{**record(one), "boxes": text(boxes_of(one), code)} for one in IDS]
+        rows = [{**record(i), "boxes": text(boxes_of(i), code)} for i in IDS]
         assert_read(write_tsv(tmp_path / "x.tsv", rows, CAFFE), atol=atol)
 
 
@@ -201,7 +201,7 @@ def test_float32_features_of_any_kind_are_accepted(tmp_path):
     normal = rng.standard_normal((6, 512)).astype("f4")
     kinds = [normal, normal.clip(0), normal.astype("f2").astype("f4"), np.exp(normal * 3)]
     kinds += [np.zeros((6, 512), "f4"), (normal > 0).astype("f4"), 1 / (1 + np.exp(-normal))]
-    rows = [{**record(IDS[0]), "image_id": n, "features": one} for n, one in enumerate(kinds)]
+    rows = [{**record(IDS[0]), "image_id": n, "features": kind} for n, kind in enumerate(kinds)]
     items = [*open_features(write_tsv(tmp_path / "x.tsv", rows, CAFFE))]
     for item, features in zip(items, kinds, strict=True):
         np.testing.assert_array_equal(item.regions.features, features)
@@ -209,7 +209,7 @@ def test_float32_features_of_any_kind_are_accepted(tmp_path):
 
 def joined(folder, cut, prefix=""):
     """Write lines of which the second one is cut and goes on with the third."""
-    rows = [{**record(one), "image_id": f"{prefix}{one}"} for one in IDS]
+    rows = [{**record(i), "image_id": f"{prefix}{i}"} for i in IDS]
     path = write_tsv(folder / "x.tsv", rows, CAFFE)
     lines = path.read_text().splitlines()
     path.write_text(f"{lines[0]}\n{lines[1][:cut]}{lines[2]}\n")

@@ -95,10 +95,10 @@ def test_given_captions_are_attended_to_and_erased_as_generated_ones(saved, imag
     generated = captioner(images / "a.png")
     adapted = opened(saved, max_length=5)
     image = OpenedImage(np.asarray(Image.open(images / "a.png").convert("RGB"))[:, :, ::-1])
-    found = adapted.attend(image, generated.caption)
-    np.testing.assert_allclose(found.attention.original, generated.attention.original, atol=1e-6)
-    np.testing.assert_array_equal(found.regions.boxes, generated.regions.boxes)
-    assert found.beams[0].caption == generated.caption
+    attended = adapted.attend(image, generated.caption)
+    np.testing.assert_allclose(attended.attention.original, generated.attention.original, atol=1e-6)
+    np.testing.assert_array_equal(attended.regions.boxes, generated.regions.boxes)
+    assert attended.beams[0].caption == generated.caption
     meter = ErasureMeter(images=1, sizes=3)
     adapted.erase(image, generated.caption, meter)
     adapted.erase(image, "w1", meter)  # the meter is full
