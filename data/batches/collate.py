@@ -24,6 +24,24 @@ class Item:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """Multiples up to which a batch is padded, so that batches have few shapes.
+
+    regions: R of an image; tokens: L of a caption; positions: T per caption of the batch, 0 to pad
+    none.
+    """
+
+    regions: int = 1
+    tokens: int = 1
+    positions: int = 0
+
+
+EXACT = Rounding()
+FEW_SHAPES = Rounding(regions=50, tokens=12, positions=4)
+"""Shapes of a compiled update: the numbers of regions and tokens of COCO need four of them."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """B images, padded to the largest number of regions R and the longest caption L among them.
 
@@ -33,7 +51,7 @@ class Batch:
     region_mask: (B, R) bool, True where a region exists.
     tokens: (B, K, L) int64, K captions per image, padded with 0; None without captions.
     positions: (T,) int64, of what is not padding in the flattened tokens; on a GPU, to find them
-    would wait. None without captions.
+    would wait. None without captions. Those of `Rounding` repeat a position of padding.
     """
 
     image_ids: tuple[str, ...]
@@ -51,23 +69,34 @@ class Batch:
         """Return the batch in page-locked memory."""
         return self._mapped(Tensor.pin_memory)
 
+    def halves(self) -> "list[Batch]":
+        """Return the first and the second half without `positions`, or a single image as it is."""
+        if len(self.image_ids) == 1:
+            return [self]
+        middle = -(-len(self.image_ids) // 2)
+        halves = []
+        for part in (slice(middle), slice(middle, None)):
+            half = self._mapped(lambda values, part=part: values[part])  # type: ignore[misc]
+            halves.append(replace(half, image_ids=self.image_ids[part], positions=None))
+        return halves
+
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         tensors = [item for item in vars(self).items() if isinstance(item[1], Tensor)]
         changed: dict[str, Any] = {name: change(values) for name, values in tensors}
         return replace(self, **changed)
 
 
-def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
+def collate(items: Sequence[Item], *, pinned: bool = False, rounding: Rounding = EXACT) -> Batch:
     """Return the batch of at least one item; all have the same K, or none has tokens.
 
     pinned: in page-locked memory, from which a GPU copies without waiting. Raises InputError for an
     image without a region.
     """
     counts = [len(item.regions) for item in items]
-    width = items[0].regions.features.shape[1]
-    features = torch.empty(len(items), max(counts), width)  # zeros would pass over it twice
-    boxes = np.zeros((len(items), max(counts), 4), np.float32)
-    region_mask = torch.zeros(len(items), max(counts), dtype=torch.bool)
+    most, width = _rounded(max(counts), rounding.regions), items[0].regions.features.shape[1]
+    features = torch.empty(len(items), most, width)  # zeros would pass over it twice
+    boxes = np.zeros((len(items), most, 4), np.float32)
+    region_mask = torch.zeros(len(items), most, dtype=torch.bool)
     for row, item in enumerate(items):
         count = len(item.regions)
         if not count:
@@ -80,8 +109,8 @@ def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
         boxes[row, :count] = item.regions.boxes
         region_mask[row, :count] = True
     captions = [item.tokens for item in items if item.tokens is not None]
-    tokens = _pad(captions) if captions else None
-    positions = None if tokens is None else (tokens != PAD).flatten().nonzero().squeeze(1)
+    tokens = _pad(captions, rounding.tokens) if captions else None
+    positions = None if tokens is None else token_positions(tokens, rounding)
     # x1, x2 over the image's width, y1, y2 over its height, and the area
     sizes = [[item.regions.width, item.regions.height] * 2 for item in items]
     boxes /= np.array(sizes, dtype=np.float32)[:, None]
@@ -98,12 +127,29 @@ def collate(items: Sequence[Item], *, pinned: bool = False) -> Batch:
     return batch.pin_memory() if pinned else batch
 
 
-def _pad(tokens: Sequence[NDArray[np.int64]]) -> Tensor:
-    """Stack B arrays (K, any length) to (B, K, L), cut to the longest caption."""
+def token_positions(tokens: Tensor, rounding: Rounding) -> Tensor:
+    """Return the positions of a batch, (T,) int64, of its tokens (B, K, L)."""
+    is_token = (tokens != PAD).flatten()
+    positions = is_token.nonzero().squeeze(1)
+    captions = tokens.shape[0] * tokens.shape[1]
+    count = _rounded(len(positions), max(1, rounding.positions * captions))
+    added = min(count, len(is_token)) - len(positions)
+    # the loss of a target that is padding is 0, however often it is counted
+    padding = (~is_token).nonzero()[:1].flatten().expand(added) if added else positions[:0]
+    return torch.cat((positions, padding))
+
+
+def _rounded(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def _pad(tokens: Sequence[NDArray[np.int64]], multiple: int) -> Tensor:
+    """Stack B arrays (K, any length) to (B, K, L), cut to the longest caption and rounded up."""
     # the captions of a file are all padded to max_length + 1
     columns = [np.flatnonzero((captions != PAD).any(axis=0)) for captions in tokens]
     longest = max(int(used.max(initial=-1)) + 1 for used in columns)
-    padded = torch.full((len(tokens), len(tokens[0]), longest), PAD, dtype=torch.int64)
+    shape = (len(tokens), len(tokens[0]), _rounded(longest, multiple))
+    padded = torch.full(shape, PAD, dtype=torch.int64)
     for row, captions in enumerate(tokens):
         part = captions[:, :longest]
         padded[row, :, : part.shape[1]] = torch.from_numpy(part)

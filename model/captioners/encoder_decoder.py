@@ -205,13 +205,7 @@ class EncoderDecoder(nn.Module):
                 f"boxes have shape {tuple(boxes.shape)}, the features need {expected}; "
                 "give each region x1, y1, x2, y2 and its share of the area"
             )
-        # this check would wait for a GPU; batches are checked when they are made
-        if region_mask.device.type == "cpu" and not region_mask.any(dim=1).all():
-            empty = (~region_mask.any(dim=1)).nonzero()[0].item()
-            raise ModelError(
-                f"an image has no region: position {empty} of the batch; "
-                "leave the image out, or extract it again"
-            )
+        self._check_regions(region_mask)
         if self.standardisation is not None:
             features = self.standardisation(features)
         states = self.encoder(features, boxes, region_mask)
@@ -340,14 +334,31 @@ class EncoderDecoder(nn.Module):
         )
         return Memory(states, memory.region_mask, projections)
 
+    def check(self, region_mask: Tensor, tokens: Tensor) -> None:
+        """Check a batch that is still on the CPU, as a GPU or a compiled pass does not.
+
+        region_mask: (B, R) bool; tokens: (B, K, L) int64. Raises ModelError for an image without a
+        region and for tokens of another shape or out of the vocabulary.
+        """
+        self._check_regions(region_mask)
+        self._check_tokens(tokens, (len(region_mask), *tokens.shape[1:]))
+
+    def _check_regions(self, region_mask: Tensor) -> None:
+        if _is_readable(region_mask) and not region_mask.any(dim=1).all():
+            empty = (~region_mask.any(dim=1)).nonzero()[0].item()
+            raise ModelError(
+                f"an image has no region: position {empty} of the batch; "
+                "leave the image out, or extract it again"
+            )
+
     def _check_tokens(self, tokens: Tensor, expected: tuple[int, ...]) -> None:
         if tokens.shape != expected:
             raise ModelError(
                 f"tokens have shape {tuple(tokens.shape)}, the images need {expected}; "
                 "give every image the same number of rows"
             )
-        # an empty tensor has no minimum, and that of a GPU would be waited for
-        if not tokens.numel() or tokens.device.type != "cpu":
+        # an empty tensor has no minimum
+        if not _is_readable(tokens) or not tokens.numel():
             return
         if not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
@@ -355,6 +366,11 @@ class EncoderDecoder(nn.Module):
                 f"token is out of the vocabulary: {wrong}, the model has {self.vocabulary_size} "
                 "tokens; encode the captions with the vocabulary of its training"
             )
+
+
+def _is_readable(values: Tensor) -> bool:
+    """Report whether values can be read: of a GPU that would wait, and end a compiled graph."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _by_row(attention: AlignedAttention) -> AlignedAttention:

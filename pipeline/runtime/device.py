@@ -1,10 +1,19 @@
 """The device and the threads of torch, settled before a model is loaded."""
 
+import logging
+import re
+import warnings
+
 import torch
 
 from a2cap.data.errors import ConfigError
 from a2cap.pipeline.runtime.rank_group import process_rank
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
+
+logger = logging.getLogger(__name__)
+
+_OLD_DRIVER = re.compile(r"driver on your system is too old \(found version (\d+)\)")
+"""What torch warns of on the first use of a GPU."""
 
 
 def prepare_device(runtime: RuntimeConfig) -> torch.device:
@@ -17,7 +26,10 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
     if runtime.threads is not None:
         torch.set_num_threads(runtime.threads)
     if runtime.device == "auto":
-        return _own_gpu() if torch.cuda.is_available() else torch.device("cpu")
+        is_usable, reason = _find_gpu()
+        if reason:
+            logger.warning("%s; computing on the CPU", reason)
+        return _own_gpu() if is_usable else torch.device("cpu")
     problem = f"runtime.device is not a device: {runtime.device!r}; use auto, cpu, cuda or mps"
     try:
         device = torch.device(runtime.device)
@@ -33,9 +45,11 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
         raise ConfigError(
             f"runtime.device is {runtime.device!r} but torch finds no Apple GPU; use auto or cpu"
         )
-    if not torch.cuda.is_available():
+    is_usable, reason = _find_gpu()
+    if not is_usable:
         raise ConfigError(
-            f"runtime.device is {runtime.device!r} but torch finds no GPU; use auto or cpu"
+            f"runtime.device is {runtime.device!r} but {reason or 'torch finds no GPU'}; "
+            "use auto or cpu"
         )
     if device.index is None:
         return _own_gpu()
@@ -47,6 +61,13 @@ def prepare_device(runtime: RuntimeConfig) -> torch.device:
     return device
 
 
+def compiles_updates(runtime: RuntimeConfig, device: torch.device, *, deterministic: bool) -> bool:
+    """Report whether updates on the device are compiled; deterministic: equal bits each time."""
+    # a resumed training may meet other shapes first, and compile others
+    is_automatic = device.type == "cuda" and not deterministic
+    return runtime.compile == "on" or (runtime.compile == "auto" and is_automatic)
+
+
 def require_double(device: torch.device, what: str) -> None:
     """Raise ConfigError if the device has no float64; what: computes in it."""
     if device.type == "mps":
@@ -54,6 +75,22 @@ def require_double(device: torch.device, what: str) -> None:
             f"runtime.device is 'mps', which lacks the float64 that {what} computes in; set "
             "runtime.device to cpu"
         )
+
+
+def _find_gpu() -> tuple[bool, str]:
+    """Report whether torch can use a GPU; if not, return why where its driver is too old."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        is_usable = torch.cuda.is_available()
+    texts = [str(warning.message) for warning in caught]
+    version = next(filter(None, (_OLD_DRIVER.search(text) for text in texts)), None)
+    if is_usable or version is None:
+        return is_usable, ""
+    needed = f"CUDA {torch.version.cuda}"
+    return False, (
+        f"the GPU's driver is too old for this torch of {needed}: {version[1]}; update the driver, "
+        "or install a torch of an older CUDA"
+    )
 
 
 def _own_gpu() -> torch.device:

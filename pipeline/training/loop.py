@@ -87,10 +87,16 @@ def run_training(task: TrainingTask[Part], run: TrainingRun) -> dict[str, Tensor
         while position.epoch < config.epochs and position.selection.stale < config.patience:
             try:
                 training.run_epoch(stop)
-            except (RuntimeError, RankError):
+            except (RuntimeError, RankError) as error:
                 # A signal to the process group may end other ranks before this rank handles it;
                 # then any operation fails here, and nothing more can be saved.
                 stop.raise_if_pending()
+                if str(error).startswith("CUDA error"):  # the process cannot use the GPU again
+                    raise A2Error(
+                        f"the GPU failed after step {training.position.step}: "
+                        f"{str(error).splitlines()[0]}; run the same command again, which goes on "
+                        "from the last checkpoint"
+                    ) from error
                 raise
             position = training.position
         best = saved.best_tensors(position, section=task.section) if ranks.is_main else {}

@@ -22,6 +22,7 @@ An update of `Updater.step`, with the hooks that a training gives it marked by *
         average the weights
 """
 
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -32,10 +33,13 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
+from a2cap.data.errors import A2Error
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.gradients import GradientSum
 from a2cap.pipeline.training.training_config import TrainingConfig
 from a2cap.pipeline.training.training_parts import Part, Update, WeightAverage
+
+logger = logging.getLogger(__name__)
 
 Side = tuple[Sequence[nn.Parameter], torch.optim.Optimizer]
 
@@ -72,6 +76,7 @@ class Updater(ABC, Generic[Part]):
         self._gradients = GradientSum((side for side, _ in sides), ranks)
         self._device = sides[0][0][0].device
         self._unread: list[_Measured] = []
+        self._halvings = 0  # of every part, since the memory was too small
 
     def step(self, parts: Sequence[Part], number: int) -> list[Update]:
         """Make update `number` (1 is the first) by this rank's parts of a batch.
@@ -79,20 +84,12 @@ class Updater(ABC, Generic[Part]):
         Returns the updates measured by now. An update with a loss or gradient that is not finite
         changes nothing; with a `read_interval` it is found before the next checkpoint.
         """
-        self.begin(number)
         # counted before the parts are on a GPU, so that nothing waits for it
-        counts = [self.count(part) for part in parts]
-        amount = int(self.ranks.sum(torch.tensor(sum(counts))))
-        values = torch.zeros(len(self.names), device=self._device, dtype=self.value_type)
-
-        for _, optimizer in self.sides:
-            optimizer.zero_grad(set_to_none=True)
-        for index, part in enumerate(self._gradients.overlapped(parts)):
-            loss, measured = self.losses(part, number, index)
-            # means count by their share of the tokens or images; sums count nothing (`divisors`)
-            weight = counts[index] / amount if amount else 1.0
-            torch.autograd.backward(loss * weight)
-            values += measured * weight
+        amount = int(self.ranks.sum(torch.tensor(sum(self.count(part) for part in parts))))
+        values = self._backward(parts, number, amount)
+        while values is None:  # the GPU's memory is too small
+            self._halvings += 1
+            values = self._backward(parts, number, amount)
         self._gradients.wait()  # for their sums over the ranks
         gradient_norm = self._clip(self.divisors(values))
 
@@ -108,6 +105,47 @@ class Updater(ABC, Generic[Part]):
             if self._average is not None:
                 self._average.update()
         return updates
+
+    def _backward(self, parts: Sequence[Part], number: int, amount: int) -> Tensor | None:
+        """Add the gradients of the parts; return their measurements, None without memory for them.
+
+        Raises A2Error if smaller parts cannot be tried.
+        """
+        self.begin(number)
+        for _ in range(self._halvings):
+            parts = [half for part in parts for half in self.halves(part)]
+        values = torch.zeros(len(self.names), device=self._device, dtype=self.value_type)
+        for _, optimizer in self.sides:
+            optimizer.zero_grad(set_to_none=True)
+        try:
+            for index, part in enumerate(self._gradients.overlapped(parts)):
+                loss, measured = self.losses(part, number, index)
+                # means count by their share of the tokens or images; sums count nothing
+                weight = self.count(part) / amount if amount else 1.0
+                torch.autograd.backward(loss * weight)
+                values += measured * weight
+        except torch.OutOfMemoryError as error:
+            images = max(len(part.image_ids) for part in parts)
+            # other ranks cannot begin the update again
+            if self.ranks.count > 1 or all(len(self.halves(part)) == 1 for part in parts):
+                raise A2Error(
+                    f"out of memory with {images} images at once on {self._device}; set "
+                    "accumulate to compute a batch in more parts, or use a larger GPU"
+                ) from error
+            logger.warning(
+                "out of memory with %d images at once; computing %d at a time, with the gradient "
+                "of the whole batch; set accumulate to 2 or more to begin so",
+                *(images, -(-images // 2)),
+            )
+        else:
+            return values
+        # outside of the handler, whose error holds the tensors of the pass
+        torch.cuda.empty_cache()
+        return None
+
+    def halves(self, part: Part) -> list[Part]:
+        """Return the halves of a part, or the part if it cannot be divided."""
+        return [part]
 
     @abstractmethod
     def count(self, part: Part) -> int:

@@ -4,14 +4,14 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from a2cap.data.batches.collate import Batch, Item, collate
+from a2cap.data.batches.collate import EXACT, FEW_SHAPES, Batch, Item, collate
 from a2cap.data.batches.dataset import CaptionDataset, Grouping
 from a2cap.data.batches.loader import Batches, Share, image_batches
 from a2cap.data.captions.vocabulary import EOS, PAD
@@ -24,6 +24,7 @@ from a2cap.pipeline.captioning.model_description import ModelDescription
 from a2cap.pipeline.metrics.all_metrics import corpus_score
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import metric_tokens
+from a2cap.pipeline.runtime.device import compiles_updates
 from a2cap.pipeline.runtime.distributed import Ranks
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.runtime.training_precision import deterministic_operations, matrix_precision
@@ -47,6 +48,11 @@ def training_batches(
 ) -> Batches[Item, Batch]:
     """Return the batches of the training that is validated."""
     ranks, data, config = validation.ranks, validation.data, validation.config
+    rounding = EXACT
+    if compiles_updates(runtime, validation.device, deterministic=config.deterministic):
+        # slots and cells are as many as the regions
+        is_padded = validation.captioner.regions_are_a_set
+        rounding = replace(FEW_SHAPES, regions=FEW_SHAPES.regions if is_padded else 1)
     dataset = CaptionDataset(
         data.store.path,
         data.captions,
@@ -60,7 +66,7 @@ def training_batches(
     )
     return Batches(
         dataset,
-        partial(collate, pinned=validation.device.type == "cuda"),
+        partial(collate, pinned=validation.device.type == "cuda", rounding=rounding),
         config.batch_size,
         config.seed,
         share=Share(ranks.rank, ranks.count, config.accumulate),

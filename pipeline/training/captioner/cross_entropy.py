@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from a2cap.data.batches.collate import Batch
+from a2cap.data.batches.collate import FEW_SHAPES, Batch, token_positions
 from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError
 from a2cap.data.identities import shared_images
@@ -32,7 +32,7 @@ from a2cap.pipeline.captioning.saved_captioner import (
     new_captioner,
     save_captioner,
 )
-from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.device import compiles_updates, prepare_device
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.caption_validation import (
@@ -46,6 +46,7 @@ from a2cap.pipeline.training.captioner.training_data import (
     read_training_data,
     require_kind_of_regions,
 )
+from a2cap.pipeline.training.compiled_pass import CompiledPass
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_parts import GravesRmsprop
 from a2cap.pipeline.training.training_run import TrainingRun
@@ -100,8 +101,15 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     supervision = None
     if config.supervision:
         supervision = NamedRegions.read(run.inputs["instances"].path, data.vocabulary)
+    compiles = compiles_updates(run.runtime, device, deterministic=config.deterministic)
     updater = CrossEntropyUpdater(
-        captioner, config, ranks, steps_per_epoch=len(batches), supervision=supervision
+        captioner,
+        config,
+        ranks,
+        steps_per_epoch=len(batches),
+        supervision=supervision,
+        # what the decoder reads changes the graph from update to update
+        compiles=compiles and not config.scheduled_sampling,
     )
     task = TrainingTask(
         "train", "a2 train", "tokens", config, captioner, batches, updater, validation
@@ -122,6 +130,7 @@ class CrossEntropyUpdater(Updater[Batch]):
         *,
         steps_per_epoch: int = 1,
         supervision: NamedRegions | None = None,
+        compiles: bool = False,
     ) -> None:
         sides = map(list, (caption_parameters(captioner), mask_parameters(captioner)))
         optimised = [(side, _optimiser(config, side)) for side in sides if side]
@@ -140,22 +149,45 @@ class CrossEntropyUpdater(Updater[Batch]):
             gate = ("mean_gate",) if is_learned else ()
             masks = ("mask_loss", "mean_mask", "mask_penalty", "delta_nll", *gate)
         self.names = ("caption_loss", *self._penalties, *masks)
+        self._compiles = compiles
+        self._pass = self._forward
+        if compiles:
+            self._pass = CompiledPass(self._forward, config, ranks, self._device)
 
     def losses(self, part: Batch, number: int, index: int) -> tuple[Tensor, Tensor]:
         """Return the sum of the losses of a part, tokens (B, K, L), and its measurements."""
         targets = None
         if self._supervision is not None:
             targets = self._supervision.targets(part).to(self._device, non_blocking=True)
-        batch, captioner = part.to(self._device, non_blocking=True), self._captioner
-        tokens, config = batch.tokens, self._config
-        assert tokens is not None  # `count` requires them
+        assert part.tokens is not None  # `count` requires them
+        if self._compiles:
+            self._captioner.check(part.region_mask, part.tokens)
+            if part.positions is None:
+                part = replace(part, positions=token_positions(part.tokens, FEW_SHAPES))
+        batch, config = part.to(self._device, non_blocking=True), self._config
         epochs = (number - 1) // self._steps_per_epoch
         rate = config.scheduled_sampling * min(1.0, epochs / config.scheduled_sampling_epochs)
+        assert batch.tokens is not None
+        regions = batch.features, batch.boxes, batch.region_mask
+        return self._pass(*regions, batch.tokens, batch.positions, targets, rate)
+
+    def _forward(
+        self,
+        features: Tensor,
+        boxes: Tensor,
+        region_mask: Tensor,
+        tokens: Tensor,
+        positions: Tensor | None,
+        targets: Tensor | None,
+        rate: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Encode, decode and compute both losses; rate: of scheduled sampling."""
+        captioner, config = self._captioner, self._config
         with forward_precision(config.precision, self._device, captioner):
-            memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+            memory = captioner.encode(features, boxes, region_mask)
             inputs = scheduled_inputs(captioner, memory, tokens, rate=rate) if rate else None
             teaching = Teaching(
-                inputs, config.label_smoothing, batch.positions, targets, config.supervision
+                inputs, config.label_smoothing, positions, targets, config.supervision
             )
             losses = two_losses(captioner, memory, tokens, teaching=teaching)
         # one backward pass: the two losses share no parameter
@@ -170,6 +202,10 @@ class CrossEntropyUpdater(Updater[Batch]):
         if part.tokens is None:
             raise ValueError("batch has no captions; train on batches of a CaptionDataset")
         return int((part.tokens != self._captioner.special.pad).sum())
+
+    def halves(self, part: Batch) -> list[Batch]:
+        """Return the halves of a part of at least two images."""
+        return part.halves()
 
     def lr(self, number: int) -> float:
         """Return the rate of the schedule."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from a2cap.data.batches.collate import Batch
+from a2cap.data.batches.collate import FEW_SHAPES, Batch, token_positions
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.captions.document_frequencies import DocumentFrequencies
 from a2cap.data.captions.reference_tokens import load_reference_tokens
@@ -32,7 +33,11 @@ from a2cap.pipeline.engine.artifact_names import (
     REFERENCES,
     VOCABULARY,
 )
-from a2cap.pipeline.runtime.device import prepare_device, require_double
+from a2cap.pipeline.runtime.device import (
+    compiles_updates,
+    prepare_device,
+    require_double,
+)
 from a2cap.pipeline.runtime.distributed import SINGLE, Ranks
 from a2cap.pipeline.runtime.training_precision import forward_precision
 from a2cap.pipeline.training.captioner.caption_validation import (
@@ -43,6 +48,7 @@ from a2cap.pipeline.training.captioner.caption_validation import (
 from a2cap.pipeline.training.captioner.train_config import ScstConfig
 from a2cap.pipeline.training.captioner.training_data import read_training_data
 from a2cap.pipeline.training.checkpoints import derived_seed
+from a2cap.pipeline.training.compiled_pass import CompiledPass
 from a2cap.pipeline.training.extended_training import read_epochs
 from a2cap.pipeline.training.loop import TrainingTask, run_training
 from a2cap.pipeline.training.training_run import TrainingRun
@@ -73,7 +79,8 @@ def refine_captioner(config: ScstConfig, run: TrainingRun) -> None:
         )
     torch.manual_seed(config.seed)
     rewards = ImageRewards.read(captions, config, device=device)
-    updater = SelfCriticalUpdater(loaded.captioner, config, rewards, ranks)
+    compiles = compiles_updates(run.runtime, device, deterministic=config.deterministic)
+    updater = SelfCriticalUpdater(loaded.captioner, config, rewards, ranks, compiles=compiles)
     validation = CaptionValidation(
         loaded.captioner, data, config, loaded.description, ranks, best_score(model, config)
     )
@@ -187,6 +194,8 @@ class SelfCriticalUpdater(Updater[Batch]):
         config: ScstConfig,
         rewards: ImageRewards,
         ranks: Ranks = SINGLE,
+        *,
+        compiles: bool = False,
     ) -> None:
         self._trains_masks = config.mask == "continued" and captioner.has_masks
         masks = list(mask_parameters(captioner)) if self._trains_masks else []
@@ -197,6 +206,10 @@ class SelfCriticalUpdater(Updater[Batch]):
         self._config = config
         self._rewards = rewards
         self._generator = torch.Generator(self._device)
+        self._compiles = compiles
+        self._score = self._scored
+        if compiles:
+            self._score = CompiledPass(self._scored, config, ranks, self._device)
 
     def begin(self, number: int) -> None:
         """Seed the samples; the schedule step (s of Eq. 8) keeps that of cross-entropy training."""
@@ -215,12 +228,16 @@ class SelfCriticalUpdater(Updater[Batch]):
             if self._config.dropout == "rescore":
                 self._captioner.train()
                 memory = self._encode(batch)
-            scored = self._captioner.score(memory, rollouts.captions)
-            loss = self_critical_loss(scored.log_probs, rollouts.advantages)
-            is_token = rollouts.captions != self._captioner.special.pad
-            # penalties are per token of the part
-            loss = loss + sum(scored.penalties.values()) * is_token.sum()
-            mask_loss, true_tokens = self._mask_loss(memory, batch)
+        captions, positions = rollouts.captions, None
+        if self._compiles:
+            if part.tokens is not None:
+                self._captioner.check(part.region_mask, part.tokens)
+            captions = functional.pad(captions, (0, self._config.max_length - captions.shape[2]))
+            positions = token_positions(captions, FEW_SHAPES)
+        loss, mask_loss, true_tokens = self._score(
+            memory, captions, positions, rollouts.advantages, batch.tokens, batch.positions
+        )
+        is_token = captions != self._captioner.special.pad
         exists = is_token.any(dim=-1)  # beam search may find fewer captions than beams
         sums = {
             "loss": loss,
@@ -234,9 +251,32 @@ class SelfCriticalUpdater(Updater[Batch]):
         measured = torch.stack([sums[name].detach().double() for name in self.names])
         return loss + mask_loss * true_tokens, measured
 
+    def _scored(
+        self,
+        memory: Memory,
+        captions: Tensor,
+        positions: Tensor | None,
+        advantages: Tensor,
+        true_captions: Tensor | None,
+        true_positions: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of sampled captions, and of Eq. 4 with its number of tokens."""
+        captioner = self._captioner
+        with forward_precision(self._config.precision, self._device, captioner):
+            scored = captioner.score(memory, captions, teaching=Teaching(positions=positions))
+            loss = self_critical_loss(scored.log_probs, advantages)
+            # penalties are per token of the part
+            count = (captions != captioner.special.pad).sum()
+            loss = loss + sum(scored.penalties.values()) * count
+            return loss, *self._mask_loss(memory, true_captions, true_positions)
+
     def count(self, part: Batch) -> int:
         """Return 0: the losses are sums, and their tokens will be sampled."""
         return 0
+
+    def halves(self, part: Batch) -> list[Batch]:
+        """Return the halves of a part of at least two images."""
+        return part.halves()
 
     def divisors(self, values: Tensor) -> Sequence[Tensor]:
         """Return the sampled tokens of all ranks, and those of the ground truth."""
@@ -275,10 +315,12 @@ class SelfCriticalUpdater(Updater[Batch]):
     def _encode(self, batch: Batch) -> Memory:
         return self._captioner.encode(batch.features, batch.boxes, batch.region_mask)
 
-    def _mask_loss(self, memory: Memory, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _mask_loss(
+        self, memory: Memory, captions: Tensor | None, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Return Eq. 4 per token of the ground truth, and its number of tokens; 0 if frozen."""
-        if not self._trains_masks or batch.tokens is None:
+        if not self._trains_masks or captions is None:
             return torch.zeros((), device=self._device), torch.zeros((), device=self._device)
-        teaching = Teaching(positions=batch.positions)
-        loss = perturbed_pass_loss(self._captioner, memory, batch.tokens, teaching=teaching)
-        return loss, (batch.tokens != self._captioner.special.pad).sum()
+        teaching = Teaching(positions=positions)
+        loss = perturbed_pass_loss(self._captioner, memory, captions, teaching=teaching)
+        return loss, (captions != self._captioner.special.pad).sum()

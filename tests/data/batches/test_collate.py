@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from a2cap.data.batches.collate import Batch, Item, collate
+from a2cap.data.batches.collate import EXACT, FEW_SHAPES, Batch, Item, collate
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.features.store import FeatureStore
 from tests.data.batches.items import (
@@ -55,6 +55,37 @@ def test_boxes_are_relative_to_the_image_and_its_area():
     batch = collate([Item("1", regions, None)])
     expected = [[0, 0, 1, 1, 1], [0.25, 0.2, 0.75, 0.7, 0.25]]
     torch.testing.assert_close(batch.boxes[0], torch.tensor(expected))
+
+
+def test_few_shapes_add_only_padding(store):
+    dataset = make_dataset(store)
+    items = [dataset[0, index] for index in range(4)]
+    exact, padded = (collate(items, rounding=rounding) for rounding in (EXACT, FEW_SHAPES))
+    for name in ("features", "boxes", "region_mask"):
+        values, more = getattr(exact, name), getattr(padded, name)
+        assert more.shape[1] == 50
+        assert torch.equal(more[:, : values.shape[1]], values)
+        assert more[:, values.shape[1] :].count_nonzero() == 0
+    assert padded.tokens.shape == (4, 5, 12)
+    assert torch.equal(padded.tokens[..., : exact.tokens.shape[2]], exact.tokens)
+    is_token = (padded.tokens != 0).flatten()
+    count = len(exact.positions)
+    assert len(exact.positions) == is_token.sum()
+    assert torch.equal(padded.positions[:count], is_token.nonzero().flatten())
+    assert len(padded.positions) == -(-count // 80) * 80
+    assert not is_token[padded.positions[count:]].any()
+
+
+def test_halves_of_a_batch_have_its_images_in_order(store):
+    [batch] = whole_batches(make_dataset(store), batch_size=99)
+    halves = batch.halves()
+    assert [len(half.image_ids) for half in halves] == [6, 5]
+    for name in ("features", "boxes", "region_mask", "tokens"):
+        values = torch.cat([getattr(half, name) for half in halves])
+        assert torch.equal(values, getattr(batch, name))
+    assert sum((half.image_ids for half in halves), ()) == batch.image_ids
+    [single, _] = halves[0].halves()[1].halves()[1:] * 2
+    assert single.halves() == [single]
 
 
 @settings(max_examples=20)

@@ -118,7 +118,7 @@ def test_the_configuration_is_shown_explained_and_compared(copy):
         assert a2("config", "explain", field).stdout.splitlines()[-1] == f"valid: {text}"
     section = a2("config", "explain", "runtime").stdout.splitlines()
     assert [line.split(":")[0] for line in section] == [
-        f"runtime.{name}" for name in ("device", "workers", "threads", "ray", "name")
+        f"runtime.{name}" for name in ("device", "workers", "threads", "compile", "ray", "name")
     ]
     unknown = a2("config", "explain", "train.bach_size")
     assert (unknown.exit_code, unknown.stderr) == (

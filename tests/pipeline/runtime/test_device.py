@@ -1,10 +1,12 @@
 """Tests of the device that a command uses."""
 
+import warnings
+
 import pytest
 import torch
 
 from a2cap.data.errors import ConfigError
-from a2cap.pipeline.runtime.device import prepare_device
+from a2cap.pipeline.runtime.device import compiles_updates, prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 
@@ -54,6 +56,46 @@ def test_a_rank_uses_the_named_device_or_its_own_gpu(request, machine, name, exp
     assert prepare_device(RuntimeConfig(device=name)) == torch.device(expected)
 
 
+OLD_DRIVER = (
+    "the GPU's driver is too old for this torch of CUDA 13.2: 11040; update the driver, or install "
+    "a torch of an older CUDA"
+)
+
+
+@pytest.fixture
+def old_driver(monkeypatch):
+    def warn():
+        # the text of torch/csrc and c10/cuda/CUDAFunctions.cpp
+        warnings.warn(
+            "CUDA initialization: The NVIDIA driver on your system is too old (found version "
+            "11040). Please update your GPU driver by downloading and installing a new version",
+            stacklevel=1,
+        )
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", warn)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+
+
+def test_an_old_driver_is_one_line_and_the_cpu_computes(old_driver, caplog):
+    assert prepare_device(RuntimeConfig()) == torch.device("cpu")
+    assert caplog.messages == [f"{OLD_DRIVER}; computing on the CPU"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "devices"),
+    [("auto", ["cuda"]), ("on", ["cpu", "cuda", "mps"]), ("off", [])],
+)
+def test_updates_are_compiled_on_a_gpu_or_where_the_setting_is_on(choice, devices):
+    def compiled(*, deterministic):
+        names = ("cpu", "cuda", "mps")
+        options = {"runtime": RuntimeConfig(compile=choice), "deterministic": deterministic}
+        return [n for n in names if compiles_updates(device=torch.device(n), **options)]
+
+    assert compiled(deterministic=False) == devices
+    assert compiled(deterministic=True) == ([] if choice == "auto" else devices)
+
+
 NO_GPU = "runtime.device is {!r} but torch finds no GPU; use auto or cpu"
 UNKNOWN = "runtime.device is not a device: {!r}; use auto, cpu, cuda or mps"
 
@@ -62,6 +104,7 @@ UNKNOWN = "runtime.device is not a device: {!r}; use auto, cpu, cuda or mps"
     ("machine", "name", "message"),
     [
         *(("no_gpu", name, NO_GPU) for name in ("cuda", "cuda:0")),
+        ("old_driver", "cuda", f"runtime.device is {{!r}} but {OLD_DRIVER}; use auto or cpu"),
         *(("a_gpu", name, UNKNOWN) for name in ("gpu", "", "cuda:first", "meta")),
         (
             "third_of_four",

@@ -8,11 +8,13 @@ import pytest
 import torch
 import yaml
 
+from a2cap.data.errors import A2Error
 from a2cap.data.files.checksum import sha256_of
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.engine.interruption import Interrupted
 from a2cap.pipeline.training import checkpoints
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
+from tests.data.messages import message_of
 from tests.model.kinds import KINDS, VARIANTS
 from tests.pipeline.training.runs import (
     assert_equal_results,
@@ -70,6 +72,27 @@ def test_a_signal_that_also_ends_other_ranks_is_a_stop_and_not_an_error(
     with pytest.raises(raised):
         train(tmp_path / "ended", workers=1)
     assert checkpoint_steps(tmp_path / "ended") == []
+
+
+@pytest.mark.slow
+def test_a_gpu_that_is_lost_is_one_line_and_the_training_resumes(
+    train, uninterrupted, tmp_path, monkeypatch
+):
+    step = CrossEntropyUpdater.step
+
+    def lose(self, parts, number):
+        if number == 4:
+            raise RuntimeError("CUDA error: unspecified launch failure\nCUDA kernel errors might")
+        return step(self, parts, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CrossEntropyUpdater, "step", lose)
+        assert message_of(train, tmp_path / "lost", error=A2Error) == (
+            "the GPU failed after step 3: CUDA error: unspecified launch failure; run the same "
+            "command again, which goes on from the last checkpoint"
+        )
+    train(tmp_path / "lost")
+    assert_equal_results(tmp_path / "lost", uninterrupted)
 
 
 @pytest.mark.slow

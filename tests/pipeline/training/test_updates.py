@@ -1,16 +1,18 @@
 """An update: the losses of its parts, divided and clipped side by side, then one step."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import nn
 
+from a2cap.data.errors import A2Error
 from a2cap.pipeline.runtime.distributed import SINGLE
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.training_parts import Update
 from a2cap.pipeline.training.updates import Updater
+from tests.data.messages import message_of
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,55 @@ def test_measurements_are_read_in_intervals_and_before_a_checkpoint():
     assert [update.number for update in expected] == [1, 2, 3, 4, 5]
     assert updater.flush() == expected[3:]
     assert updater.flush() == []
+
+
+class SmallMemory(Sides):
+    """Updates without memory for more than `most` numbers at once."""
+
+    def __init__(self, config, *, most, ranks=SINGLE):
+        super().__init__(config)
+        self.most, self.ranks, self.sizes = most, ranks, []
+
+    def losses(self, part, number, index):
+        if len(part.values) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.sizes.append(len(part.values))
+        return super().losses(part, number, index)
+
+    def halves(self, part):
+        values = part.values
+        return [Numbers(half) for half in values.chunk(2)] if len(values) > 1 else [part]
+
+
+def test_too_little_memory_halves_the_parts_of_this_and_later_updates(caplog):
+    expected = Sides(TrainConfig(clip_norm=None))
+    updater = SmallMemory(TrainConfig(clip_norm=None), most=2)
+    parts = [Numbers(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]))]
+    for number in (1, 2):
+        [ours], [theirs] = updater.step(parts, number), expected.step(parts, number)
+        assert ours.means == theirs.means
+        for parameter, other in zip(updater.parameters, expected.parameters, strict=True):
+            torch.testing.assert_close(parameter, other)
+    assert updater.sizes == [2] * 8
+    assert (
+        caplog.messages
+        == [
+            "out of memory with 1 images at once; computing 1 at a time, with the gradient of the "
+            "whole batch; set accumulate to 2 or more to begin so"
+        ]
+        * 2
+    )
+
+
+@pytest.mark.parametrize("ranks", [SINGLE, replace(SINGLE, count=2)])
+def test_too_little_memory_is_an_error_if_parts_cannot_be_halved(ranks):
+    updater = SmallMemory(TrainConfig(), most=0, ranks=ranks)
+    part = Numbers(torch.ones(1 if ranks is SINGLE else 2))
+    updater._gradients.overlapped = iter  # sends nothing
+    assert message_of(updater._backward, [part], 1, 1, error=A2Error) == (
+        "out of memory with 1 images at once on cpu; set accumulate to compute a batch in more "
+        "parts, or use a larger GPU"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Forward passes of updates, compiled by torch.compile to one graph for each of few shapes.
+
+The backward pass is compiled with it. A GPU replays both as CUDA graphs, where it would otherwise
+wait for the processor that launches its kernels.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from a2cap.model.captioner import Memory
+from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.training.training_config import TrainingConfig
+
+logger = logging.getLogger(__name__)
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Shape = tuple[tuple[int, ...], ...]
+
+MOST_SHAPES = 6
+"""Shapes that are compiled; torch itself gives up after eight."""
+
+
+class CompiledPass(Generic[Arguments, Result]):
+    """A pass that is compiled, and runs as it is for a shape too many or where that fails.
+
+    forward: its first argument has the images of the batch on its first axis; all are tensors,
+    memories or constants.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[Arguments, Result],
+        config: TrainingConfig,
+        ranks: Ranks,
+        device: torch.device,
+    ) -> None:
+        self._forward = forward
+        parts = ranks.count * config.accumulate
+        # a smaller batch ends an epoch, and is not worth its compilation
+        self._least_images = config.batch_size // parts
+        # the next replay overwrites gradients that have not been used yet where there are parts
+        self._replays = device.type == "cuda" and parts == 1
+        self._shapes: set[Shape] = set()
+        # a graph break would be an error: this is one graph, or none
+        self._compiled: Callable[Arguments, Result] | None = torch.compile(
+            forward,
+            fullgraph=True,
+            dynamic=False,
+            mode="reduce-overhead" if self._replays else None,
+        )
+
+    def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        """Return the result of the pass."""
+        shape = tuple(_shapes(arguments))
+        is_known = shape in self._shapes
+        is_refused = len(self._shapes) == MOST_SHAPES or shape[0][0] < self._least_images
+        if self._compiled is None or (is_refused and not is_known):
+            return self._forward(*arguments, **named)
+        if self._replays:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        try:
+            result = self._compiled(*arguments, **named)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # compilers raise types of their own
+            if is_known:
+                raise
+            self._compiled = None
+            result = self._forward(*arguments, **named)  # raises the pass's own errors
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            logger.warning(
+                "updates run uncompiled: %s; see that a C++ compiler works (on a GPU Triton too), "
+                "or set runtime.compile to off",
+                reason,
+            )
+        self._shapes.add(shape)
+        return result
+
+
+def _shapes(arguments: tuple[object, ...]) -> Iterator[tuple[int, ...]]:
+    for argument in arguments:
+        tensor = argument.region_mask if isinstance(argument, Memory) else argument
+        yield tuple(tensor.shape) if isinstance(tensor, Tensor) else ()

@@ -1,0 +1,235 @@
+"""Compiled updates: one graph, few shapes, equal results, and none where compiling fails."""
+
+import logging
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from a2cap.data.batches.collate import EXACT, FEW_SHAPES, Item, collate
+from a2cap.data.regions import Regions
+from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
+from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.model.errors import ModelError
+from a2cap.pipeline.runtime.distributed import SINGLE
+from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
+from a2cap.pipeline.training.captioner.self_critical import SelfCriticalUpdater
+from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
+from a2cap.pipeline.training.compiled_pass import MOST_SHAPES, CompiledPass
+from tests.data.messages import message_of
+
+CPU = torch.device("cpu")
+# the first step of Adam is as large for a gradient that is rounding alone
+CONFIG = TrainConfig(batch_size=2, schedule="constant", lr=1e-6, clip_norm=None)
+
+
+def item(name, *, regions, lengths):
+    generator = np.random.default_rng(int(name))
+    tokens = np.zeros((len(lengths), 21), np.int64)
+    for row, length in enumerate(lengths):
+        tokens[row, : length - 1] = generator.integers(4, 11, length - 1)
+        tokens[row, length - 1] = 2
+    corners = generator.random((regions, 2, 2), np.float32).cumsum(axis=1) * 50
+    boxes = corners.reshape(regions, 4).astype(np.float32)
+    features = generator.random((regions, 6), np.float32)
+    scores, classes = np.ones(regions, np.float32), np.zeros(regions, np.int32)
+    return Item(name, Regions(boxes, features, scores, classes, None, 100, 100), tokens)
+
+
+ITEMS = [item("1", regions=3, lengths=(4, 2)), item("2", regions=2, lengths=(5, 3))]
+
+
+def captioner(*, fusion="gate", prophet=0.0):
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        **{"width": 16, "heads": 2, "feed_forward": 32, "dropout": 0.0, "prophet": prophet},
+        **{"encoder_layers": 1, "decoder_layers": 1, "alignment": AlignmentConfig(fusion=fusion)},
+    )
+    return TransformerCaptioner(config, feature_width=6, vocabulary_size=11)
+
+
+class Boxes:
+    """Regions that every word should attend to: the first one."""
+
+    def targets(self, part):
+        images, captions, length = part.tokens.shape
+        targets = torch.zeros(images, captions * length, part.region_mask.shape[1])
+        targets[..., 0] = 1
+        return targets
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Compile without code generation; return the counter of graphs of each pass."""
+    counters, compile_pass = [], torch.compile
+    torch._dynamo.reset()
+
+    def count(forward, **options):
+        counters.append(CompileCounterWithBackend("aot_eager"))
+        return compile_pass(forward, **{**options, "mode": None, "backend": counters[-1]})
+
+    monkeypatch.setattr(torch, "compile", count)
+    return counters
+
+
+def assert_equal_updates(plain, compiled, batch, padded, *, updates=2):
+    """Make updates by both, on a batch and on the same batch in the shape of a compiled update."""
+    for number in range(1, updates + 1):
+        [expected] = plain.step([batch], number)
+        [reported] = compiled.step([padded], number)
+        assert reported.means == pytest.approx(expected.means, abs=1e-5)
+        for (theirs, _), (ours, _) in zip(plain.sides, compiled.sides, strict=True):
+            for parameter, other in zip(ours, theirs, strict=True):
+                if other.grad is not None:
+                    torch.testing.assert_close(parameter.grad, other.grad, atol=1e-5, rtol=1e-5)
+
+
+def warnings(caplog):
+    """Return a2's warnings; torch logs its steps."""
+    return [text for name, _, text in caplog.record_tuples if name.startswith("a2cap")]
+
+
+def both_batches():
+    return collate(ITEMS), collate(ITEMS, rounding=FEW_SHAPES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "fields", "supervision"),
+    [
+        ({}, {}, None),
+        ({"fusion": "none"}, {"label_smoothing": 0.1}, None),
+        ({"prophet": 0.5}, {"supervision": 0.5, "precision": "bf16"}, Boxes()),
+    ],
+    ids=["two losses", "one loss", "penalties"],
+)
+def test_a_cross_entropy_update_is_one_graph_with_equal_gradients(
+    graphs, caplog, model, fields, supervision
+):
+    config = CONFIG.model_copy(update=fields)
+    plain, compiled = (
+        CrossEntropyUpdater(captioner(**model), config, supervision=supervision, compiles=compiles)
+        for compiles in (False, True)
+    )
+    assert_equal_updates(plain, compiled, *both_batches())
+    assert [counter.frame_count for counter in graphs] == [1]
+    assert not warnings(caplog)  # a graph break would be one
+
+
+@pytest.mark.slow
+def test_the_scores_of_a_self_critical_update_are_one_graph_with_equal_gradients(graphs, caplog):
+    config = ScstConfig(
+        **{"batch_size": 2, "lr": 1e-6, "clip_norm": None, "mask": "continued", "max_length": 12}
+    )
+
+    def rewards(image_ids, captions):
+        return (captions == 5).sum(dim=-1).double()
+
+    plain, compiled = (
+        SelfCriticalUpdater(captioner(), config, rewards, compiles=compiles)
+        for compiles in (False, True)
+    )
+    assert_equal_updates(plain, compiled, *both_batches())
+    assert [counter.frame_count for counter in graphs] == [1]
+    assert not warnings(caplog)
+
+
+@pytest.mark.slow
+def test_inductor_compiles_an_update_with_equal_gradients(caplog):
+    torch._dynamo.reset()
+    plain, compiled = (
+        CrossEntropyUpdater(captioner(), CONFIG, compiles=compiles) for compiles in (False, True)
+    )
+    assert_equal_updates(plain, compiled, *both_batches())
+    assert not warnings(caplog)
+
+
+def test_an_epoch_of_mixed_lengths_has_at_most_four_shapes():
+    generator = np.random.default_rng(0)
+    exact, few = Counter(), Counter()
+    for _ in range(60):  # lengths as in COCO: 11.5 tokens with the end, deviation 2.4
+        lengths = np.clip(generator.normal(11.5, 2.4, (10, 5)).round(), 3, 21).astype(int)
+        counts = generator.integers(10, 101, 10)
+        items = [item("1", regions=r, lengths=row) for r, row in zip(counts, lengths, strict=True)]
+        for shapes, rounding in ((exact, EXACT), (few, FEW_SHAPES)):
+            batch = collate(items, rounding=rounding)
+            shapes[batch.features.shape, batch.tokens.shape, batch.positions.shape] += 1
+    assert len(exact) > 50
+    assert len(few) <= 4
+
+
+class Graph:
+    """A stand-in for torch.compile that counts what is compiled, or fails."""
+
+    def __init__(self, monkeypatch, error=None):
+        self.compiled, self.error = [], error
+        monkeypatch.setattr(torch, "compile", lambda forward, **options: self._make(forward))
+
+    def _make(self, forward):
+        def run(*arguments):
+            if self.error is not None:
+                raise self.error
+            self.compiled.append(arguments[0].shape)
+            return forward(*arguments)
+
+        return run
+
+
+def double(values):
+    return 2 * values
+
+
+def test_smaller_batches_and_shapes_too_many_run_uncompiled(monkeypatch):
+    graph = Graph(monkeypatch)
+    run = CompiledPass(double, CONFIG, SINGLE, CPU)
+    shapes = [(1, 3), *((2, width) for width in range(MOST_SHAPES + 2)), (2, 0)]
+    for shape in shapes:
+        assert torch.equal(run(torch.ones(shape)), torch.full(shape, 2.0))
+    assert graph.compiled == [*((2, width) for width in range(MOST_SHAPES)), (2, 0)]
+
+
+def test_a_compiler_that_fails_is_one_warning_and_updates_run_uncompiled(monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    Graph(monkeypatch, RuntimeError("no working C++ compiler: 'g++'\nset TORCH_LOGS"))
+    run = CompiledPass(double, CONFIG, SINGLE, CPU)
+    assert [run(torch.full((2,), value)).tolist() for value in (1, 2)] == [[2, 2], [4, 4]]
+    assert caplog.messages == [
+        "updates run uncompiled: no working C++ compiler: 'g++'; see that a C++ compiler works "
+        "(on a GPU Triton too), or set runtime.compile to off"
+    ]
+
+
+def test_a_compiled_pass_without_memory_is_not_taken_for_a_compiler_that_fails(monkeypatch, caplog):
+    Graph(monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
+    run = CompiledPass(double, CONFIG, SINGLE, CPU)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(torch.ones(2))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "problem"),
+    [
+        (
+            "region_mask",
+            False,
+            "an image has no region: position 0 of the batch; leave the image out, or extract it "
+            "again",
+        ),
+        (
+            "tokens",
+            11,
+            "token is out of the vocabulary: 11, the model has 11 tokens; encode the captions with "
+            "the vocabulary of its training",
+        ),
+    ],
+)
+def test_a_batch_is_checked_before_it_is_compiled(monkeypatch, field, wrong, problem):
+    Graph(monkeypatch)
+    updater = CrossEntropyUpdater(captioner(), CONFIG, compiles=True)
+    batch = collate(ITEMS, rounding=FEW_SHAPES)
+    getattr(batch, field)[0] = wrong
+    assert message_of(updater.step, [batch], 1, error=ModelError) == problem
