@@ -91,12 +91,3 @@ def test_training_goes_on_from_it_on_photographs_of_ones_own(tmp_path):
     own, bundled = (ExtractorRecord.read(file) for file in (training, FOLDER / "extractor.json"))
     assert own.weights_sha256 == bundled.weights_sha256 == BUNDLED["photos"].sha256
     assert not own.differences(bundled)
-
-
-def test_an_image_on_its_side_is_turned(captioner, tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned clockwise
-    with Image.open(CAT) as upright:
-        turned = upright.transpose(Image.Transpose.ROTATE_90)
-    turned.save(tmp_path / "a.jpg", exif=exif, quality=95)
-    assert captioner(tmp_path / "a.jpg").caption == captioner(CAT).caption
