@@ -70,6 +70,8 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     _AFTER_HARD: (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),
     "gru": ("kind=gru", "embedding={width}", "scale=sqrt"),
     "nic": ("kind=nic", "embedding={width}"),
+    # of 135 words; dropout as in nic
+    "lstm-a": ("kind=lstm-a", "embedding={width}", "attributes=100", "dropout=0.3"),
 }
 """Row -> fields of the section `model`."""
 

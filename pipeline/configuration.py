@@ -18,6 +18,7 @@ from a2cap.data.data_config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.extract_config import ExtractConfig
+from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.kinds import find_settings
 from a2cap.model.captioners.model_config import ModelConfig
@@ -92,6 +93,11 @@ class Config(Section):
             raise ValueError(
                 f"train.supervision is {train.supervision}, but captioner {kind!r} has no "
                 "attention; set train.supervision to 0"
+            )
+        if train.grouping != "image" and isinstance(self.model, LstmAConfig):
+            raise ValueError(
+                f"train.grouping is {train.grouping!r}, but captioner {kind!r} learns attributes "
+                "from all captions of an image together; set train.grouping to image"
             )
         defaults = ScstConfig()
         replaced = ("bleu_weight", "idf", "eos") if scst.reward else ()

@@ -126,6 +126,9 @@ class EncoderDecoder(nn.Module):
     decoder: Decoder
     penalty_names: tuple[str, ...] = ()
     """Names of the losses that `penalties` adds to the caption loss."""
+    penalties_of_truth: tuple[str, ...] = ()
+    """Those that learn from true captions: self-critical training, whose captions are sampled,
+    leaves them out."""
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, NamedTuple
 
+from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.m2_config import M2Config
@@ -53,6 +54,7 @@ KINDS: dict[str, Kind] = {
     "aoa": Kind(AoaConfig, f"{_HERE}.recurrent.aoa:AoaCaptioner"),
     "m2": Kind(M2Config, f"{_HERE}.m2:M2Captioner"),
     "get": Kind(GetConfig, f"{_HERE}.get:GetCaptioner"),
+    "lstm-a": Kind(LstmAConfig, f"{_HERE}.attributes.lstm_a:LstmACaptioner"),
     "nic": Kind(NicConfig, f"{_HERE}.recurrent.nic:NicCaptioner"),
 }
 """The kinds of a2 by name."""

@@ -7,8 +7,12 @@ import torch
 def slope(function, parameters):
     """Compare the gradient along one random direction with a central difference."""
     torch.manual_seed(2)
-    directions = [torch.randn_like(p) for p in parameters]
     gradients = torch.autograd.grad(function(), parameters, allow_unused=True)
+    # a detector of attributes may act on a loss that does not train it
+    directions = [
+        torch.zeros_like(p) if g is None else torch.randn_like(p)
+        for p, g in zip(parameters, gradients, strict=True)
+    ]
     along = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True) if g is not None)
     values = []
     with torch.no_grad():

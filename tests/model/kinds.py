@@ -6,6 +6,7 @@ import torch
 
 from a2cap.model.alignment_config import FUSIONS as ALIGNMENT_FUSIONS
 from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.m2_config import M2Config
@@ -23,6 +24,7 @@ refusal = partial(message_of, error=ModelError)
 
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 FUSIONS = list(ALIGNMENT_FUSIONS)
+_PLAIN = AlignmentConfig(fusion="none")
 KINDS = {
     "transformer": lambda **fields: TransformerConfig(
         **{
@@ -44,6 +46,9 @@ KINDS = {
         }
     ),
     "gru": lambda **fields: GruConfig(**{"width": 12, "embedding": 7, **fields}),
+    "lstm-a": lambda **fields: LstmAConfig(
+        **{"width": 12, "embedding": 7, "attributes": 4, "dropout": 0, **fields}
+    ),
     "m2": lambda **fields: M2Config(
         **{
             **{"width": 12, "heads": 2, "feed_forward": 10, "dropout": 0, "memory_slots": 3},
@@ -71,6 +76,7 @@ def _hard(*, alignment, **fields):
 
 
 VARIANTS = {
+    "attributes of each token": lambda **fields: KINDS["lstm-a"](variant="a4", **fields),
     "hard attention": _hard,
     "gate controller": lambda **fields: KINDS["get"](
         controller="gate", gated_output=True, **fields
@@ -81,7 +87,7 @@ VARIANTS = {
 
 def has_attention(kind):
     """Return True if a kind at its tiny size attends to regions."""
-    return kind in VARIANTS or KINDS[kind]().has_attention
+    return {**KINDS, **VARIANTS}[kind](alignment=_PLAIN).has_attention
 
 
 def make(kind, *, alignment=None, **fields):

@@ -101,6 +101,13 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
             ],
         ),
         (
+            ["model=lstm-a", "train.grouping=caption"],
+            [
+                "train.grouping is 'caption', but captioner 'lstm-a' learns attributes from all "
+                "captions of an image together; set train.grouping to image"
+            ],
+        ),
+        (
             ["model.kind=nic", "model.attention_dropout=0.1"],
             [
                 "model: attention_dropout is 0.1, but this captioner has no attention; set "

@@ -23,36 +23,49 @@ from a2cap.model.captioners.recurrent.recurrent_decoder import (
 )
 
 
-class NicDecoder(RecurrentDecoder):
-    """LSTM and output layer."""
+class LanguageLstm(RecurrentDecoder):
+    """LSTM and output layer; a subclass says what the LSTM reads before the tokens."""
 
-    def __init__(self, config: NicConfig, *, feature_width: int, vocabulary_size: int):
+    def __init__(self, *, width: int, embedding: int, dropout: float, vocabulary_size: int):
         super().__init__()
-        self.width, self.attention = config.width, None
-        self.image = nn.Linear(feature_width, config.embedding, bias=False)
-        self.embedding = nn.Embedding(vocabulary_size, config.embedding)
-        self.gates = nn.Linear(config.embedding + config.width, 4 * config.width)
-        self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(config.width, vocabulary_size)
+        self.width, self.attention = width, None
+        self.embedding = nn.Embedding(vocabulary_size, embedding)
+        self.gates = nn.Linear(embedding + width, 4 * width)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(width, vocabulary_size)
+
+    def initialise(self) -> None:
+        """Set the initial values of all parameters."""
         for name, parameter in self.named_parameters():
             bound = 0.0 if name.endswith("bias") else 0.08
             nn.init.uniform_(parameter, -bound, bound)
-        self.gates.bias.data[config.width : 2 * config.width] = 1  # an open forget gate
-
-    def start(self, memory: Memory) -> Tensors:
-        """Return state and cell after the image."""
-        zeros = memory.states.new_zeros(len(memory), self.width)
-        return self._read(self.image(mean_region(memory)), zeros, zeros)
+        self.gates.bias.data[self.width : 2 * self.width] = 1  # an open forget gate
 
     def advance(
         self, embedded: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
     ) -> tuple[DecoderOutput, Tensors]:
         """Decode one embedded token per row."""
-        state, cell = self._read(embedded, *tensors)
+        state, cell = self.read(embedded, *tensors)
         return DecoderOutput(self.dropout(state), ()), (state, cell)
 
-    def _read(self, inputs: Tensor, state: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, inputs: Tensor, state: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the next state and cell, (N, D) each, after inputs of the embedding's width."""
         return lstm(self.gates(torch.cat((self.dropout(inputs), state), dim=-1)), cell)
+
+
+class NicDecoder(LanguageLstm):
+    """LSTM that reads the image as its first token."""
+
+    def __init__(self, config: NicConfig, *, feature_width: int, vocabulary_size: int):
+        sizes = {"width": config.width, "embedding": config.embedding}
+        super().__init__(dropout=config.dropout, vocabulary_size=vocabulary_size, **sizes)
+        self.image = nn.Linear(feature_width, config.embedding, bias=False)
+        self.initialise()
+
+    def start(self, memory: Memory) -> Tensors:
+        """Return state and cell after the image."""
+        zeros = memory.states.new_zeros(len(memory), self.width)
+        return self.read(self.image(mean_region(memory)), zeros, zeros)
 
 
 class NicCaptioner(EncoderDecoder):

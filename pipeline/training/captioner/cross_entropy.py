@@ -45,6 +45,8 @@ from a2cap.pipeline.training.captioner.training_data import (
     NamedRegions,
     read_training_data,
     require_kind_of_regions,
+    require_same_attributes,
+    unseen_attributes,
 )
 from a2cap.pipeline.training.compiled_pass import CompiledPass
 from a2cap.pipeline.training.loop import TrainingTask, run_training
@@ -82,6 +84,11 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     )
     torch.manual_seed(config.seed)  # of the initial tensors, then of the main rank's dropout
     captioner = new_captioner(description)
+    if ranks.is_main and (unseen := unseen_attributes(model, data)):
+        logger.warning(
+            "no training caption contains %d attributes, whose probability goes to 0: %s",
+            *(len(unseen), ", ".join(unseen[:10])),
+        )
     if captioner.standardisation is not None:
         captioner.standardisation.measure(data.sample_features())
     captioner.to(device)
@@ -300,6 +307,7 @@ def start_from(
                 f"train.start does not fit: its {name} is {old!r}, model.{name} is {new!r}; "
                 f"set model.{name} to {old!r}, or name another captioner"
             )
+    require_same_attributes(model, start.vocabulary, vocabulary)
     ids = {token: number for number, token in enumerate(start.vocabulary.words)}
     shared = [number for number, token in enumerate(vocabulary.words) if token in ids]
     rows = [ids[vocabulary.words[number]] for number in shared]

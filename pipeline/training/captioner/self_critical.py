@@ -267,7 +267,9 @@ class SelfCriticalUpdater(Updater[Batch]):
             loss = self_critical_loss(scored.log_probs, advantages)
             # penalties are per token of the part
             count = (captions != captioner.special.pad).sum()
-            loss = loss + sum(scored.penalties.values()) * count
+            left_out = captioner.penalties_of_truth
+            kept = [value for name, value in scored.penalties.items() if name not in left_out]
+            loss = loss + sum(kept) * count
             return loss, *self._mask_loss(memory, true_captions, true_positions)
 
     def count(self, part: Batch) -> int:

@@ -16,6 +16,7 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import is_grid
+from a2cap.model.captioners.attributes.lstm_a_config import FIRST_WORD, LstmAConfig
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
@@ -102,6 +103,34 @@ def require_kind_of_regions(
             f"{name} have {count} cells per image, model.cells is {model.cells}; set "
             f"model.cells={count}"
         )
+
+
+def unseen_attributes(model: ModelConfig, data: TrainingData) -> list[str]:
+    """Return the attributes of a captioner that no training caption contains."""
+    if not isinstance(model, LstmAConfig):
+        return []
+    seen: set[int] = set()
+    for image_id in data.captions.image_ids("train"):
+        if image_id not in data.skipped:
+            seen.update(data.captions.captions(image_id).flatten().tolist())
+    ids = range(FIRST_WORD, FIRST_WORD + model.attributes)
+    return [data.vocabulary.word(number) for number in ids if number not in seen]
+
+
+def require_same_attributes(model: ModelConfig, old: Vocabulary, new: Vocabulary) -> None:
+    """Raise InputError if attributes, the first words, differ between two vocabularies.
+
+    old: of the captioner that a training goes on from.
+    """
+    count = model.attributes if isinstance(model, LstmAConfig) else 0
+    attributes = list(zip(old.words, new.words, strict=False))[FIRST_WORD : FIRST_WORD + count]
+    for before, after in attributes:
+        if before != after:
+            raise InputError(
+                f"train.start does not fit: it has the attribute {before!r} where this vocabulary "
+                f"has {after!r}; preprocess with the vocabulary that it was trained with, or name "
+                "another captioner"
+            )
 
 
 class NamedRegions:

@@ -246,7 +246,7 @@ def test_each_loss_gives_its_parameters_a_gradient_and_no_others(captioner, imag
     losses = two_losses(captioner, images.encoded(captioner), images.captions)
     masks, others = list(mask_parameters(captioner)), list(caption_parameters(captioner))
     assert {*masks, *others} == set(captioner.parameters())
-    losses.caption.backward()
+    sum(losses.penalties.values(), losses.caption).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in others)
     assert all(parameter.grad is None for parameter in masks)
     if losses.mask is not None:

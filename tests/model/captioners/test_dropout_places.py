@@ -39,6 +39,11 @@ PLACES = {
         **{(f"decoder.layers.{n}.dropout", 0.11, 12): 3 for n in LAYERS},
     },
     "gru": {("encoder.features.dropout", 0.03, 6): 1, ("attention weights", 0.07, 4): 6},
+    "lstm-a": {
+        ("encoder.dropout", 0.03, 6): 1,
+        ("decoder.dropout", 0.11, 7): 8,  # attributes, image and 6 tokens
+        ("decoder.dropout", 0.11, 12): 6,  # before the output layer
+    },
     "m2": {
         ("encoder.dropout", 0.03, 12): 1,
         ("self-attention weights", 0.07, 7): 2,  # regions and memory

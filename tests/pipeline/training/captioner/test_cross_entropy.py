@@ -393,7 +393,23 @@ def saved(config, words):
     return LoadedCaptioner(new(config, words), words, description, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_a_start_with_other_attributes_is_refused():
+    words, config = vocabulary("a", "dog", "runs", "fast", "by"), KINDS["lstm-a"]()
+    start, captioner = saved(config, words), new(config, words)
+    start_from(start, captioner, config, vocabulary("a", "dog", "runs", "fast", "by"))
+    assert captioner.state_dict()["decoder.detector.score.bias"].equal(
+        start.captioner.state_dict()["decoder.detector.score.bias"]
+    )
+    other = vocabulary("a", "cat", "runs", "fast", "by")
+    with pytest.raises(InputError) as raised:
+        start_from(start, new(config, other), config, other)
+    assert str(raised.value) == (
+        "train.start does not fit: it has the attribute 'dog' where this vocabulary has 'cat'; "
+        "preprocess with the vocabulary that it was trained with, or name another captioner"
+    )
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lstm-a"])
 def test_known_words_and_all_other_tensors_are_taken_over(kind):
     old_words = vocabulary("a", "dog", "runs")
     words = vocabulary("dog", "a", "zebra", "sleeps", "quietly")

@@ -139,6 +139,15 @@ def test_penalties_of_the_captioner_have_a_gradient(ready, monkeypatch):
     )
 
 
+def test_a_penalty_of_true_captions_is_left_out(ready, monkeypatch):
+    captioner, batch, updater = ready()
+    unknown = {"words": captioner.decoder.output.bias.sum() * torch.nan}
+    monkeypatch.setattr(captioner, "penalties", lambda *_: unknown)
+    monkeypatch.setattr(captioner, "penalties_of_truth", ("words",))
+    (update,) = updater.step(batch, 1)
+    assert update.finite
+
+
 def test_hard_attention_is_not_rescored_with_dropout(refine, tmp_path, monkeypatch):
     monkeypatch.setattr(EncoderDecoder, "samples_regions", True)
     with pytest.raises(A2Error) as error:

@@ -13,12 +13,14 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import InputError, StoreError
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.data.regions import Regions, cell_boxes
+from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.training.captioner.training_data import (
     read_training_data,
     require_kind_of_regions,
+    unseen_attributes,
 )
 from tests.data.messages import message_of
 
@@ -59,6 +61,17 @@ def test_training_without_validation_images_is_rejected(train, tmp_path):
         "no validation image has features: all were skipped in "
         f"{str(features)!r}; fix their files and extract again"
     )
+
+
+def test_attributes_that_no_training_caption_contains_are_named(train):
+    data = read_training_data(train.features, train.captions)
+    words = len(data.vocabulary) - 4
+    assert unseen_attributes(TransformerConfig(), data) == []
+    assert unseen_attributes(LstmAConfig(attributes=words), data) == []
+    more = Vocabulary((*data.vocabulary.words, "zebra"), data.vocabulary.preset)
+    data = replace(data, vocabulary=more)
+    assert unseen_attributes(LstmAConfig(attributes=words), data) == []
+    assert unseen_attributes(LstmAConfig(attributes=words + 1), data) == ["zebra"]
 
 
 class OneImage(dict[str, Regions]):

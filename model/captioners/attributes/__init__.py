@@ -1,0 +1,1 @@
+"""Captioners that read attributes of the image: words that it may show."""
