@@ -17,7 +17,6 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 from torchvision.ops import nms
@@ -102,20 +101,22 @@ def time_stages(detector: Detector, config: ExtractConfig, path: Path) -> dict[s
     return {name: times[key][3] for name, key in keys.items() if key in times}
 
 
-def plain_selection(rule: RegionSelection, regions: DetectedRegions) -> NDArray[np.int64]:
+def plain_selection(rule: RegionSelection, regions: DetectedRegions) -> tuple[Tensor, Tensor]:
     """Select like `RegionSelection`, with one suppression per class as in generate_tsv.py."""
-    boxes, probabilities = regions.boxes, regions.probabilities
+    boxes, probabilities = regions.boxes[0], regions.probabilities[0]
     # caffe's boxes include their last pixel: the overlap of continuous boxes one wider
-    widened = torch.from_numpy(boxes + np.array([0, 0, 1, 1], np.float32))
+    widened = boxes + boxes.new_tensor([0, 0, 1, 1])
     best = torch.zeros(len(boxes))
-    for scores in torch.from_numpy(probabilities).T:
+    for scores in probabilities.T:
         kept = nms(widened, scores, CLASS_OVERLAP)
         best[kept] = torch.maximum(best[kept], scores[kept])
     confident = (best >= rule.confidence).nonzero()[:, 0]
     if rule.min_regions <= len(confident) <= rule.max_regions:
-        return confident.numpy()
-    count = rule.min_regions if len(confident) < rule.min_regions else rule.max_regions
-    return best.argsort(descending=True, stable=True)[:count].numpy()
+        rows = confident
+    else:
+        count = rule.min_regions if len(confident) < rule.min_regions else rule.max_regions
+        rows = best.argsort(descending=True, stable=True)[:count]
+    return rows[None], torch.tensor([len(rows)])
 
 
 def plain_extractor(detector: Detector, config: ExtractConfig) -> Extractor:

@@ -25,7 +25,7 @@ from a2cap.data.files.atomic import replacing
 from a2cap.data.files.json_file import read_json
 from a2cap.data.image_ids import list_images
 from a2cap.extract.detector.input import Pixels
-from a2cap.extract.detector.proposals import nms
+from a2cap.extract.detector.suppression import nms
 from a2cap.extract.image import read_image
 from a2cap.pipeline.engine.progress import track
 

@@ -5,18 +5,21 @@ not refined by class, as in bottom-up-attention @514e561.
 """
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.regions import Regions
-from a2cap.extract.detector.detector import Classify, Detector, fuse
+from a2cap.extract.detector.detector import Classify, Detector, fuse, probabilities
 from a2cap.extract.detector.input import (
+    BATCH,
     Boxes,
     Pixels,
     ScaledSize,
@@ -24,13 +27,14 @@ from a2cap.extract.detector.input import (
     check_boxes,
     scaled_batch,
 )
+from a2cap.extract.detector.packed_regions import copied, packed, packed_regions, unpacked
 from a2cap.extract.detector.proposal_precision import (
     MixedPrecision,
     resolve_proposal_precision,
     warn_about_mixed_precision,
 )
 from a2cap.extract.detector.proposals import batch_rois
-from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
+from a2cap.extract.detector.region_selection import RegionSelection
 from a2cap.extract.extract_config import ExtractConfig, stated_settings
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.grid import GridExtractor, load_grid_weights
@@ -38,6 +42,9 @@ from a2cap.extract.weights.differences import file_of_differences
 from a2cap.extract.weights.load import load_detector, save_detector
 
 logger = logging.getLogger(__name__)
+
+Pending = Callable[[], list[Regions]]
+"""An extraction that has begun: waits for the device, and returns the regions of each image."""
 
 
 class Extractor:
@@ -61,6 +68,7 @@ class Extractor:
             self._classify = MixedPrecision(self._network)
         fields = ("proposals", "roi_size", "confidence", "min_regions", "max_regions")
         self._selection = RegionSelection(**config.model_dump(include=set(fields)))
+        self._together = BATCH
 
     def __call__(self, image: Pixels, boxes: Boxes | None = None) -> Regions:
         """Return the regions of one image: the given boxes in their order, or detected ones.
@@ -98,59 +106,162 @@ class Extractor:
     ) -> list[Regions]:
         """Return the regions of several images, in order, equal to those of each image alone.
 
-        Images of equal size with given boxes pass the network together. The results equal single
-        ones to float32 rounding. Raises InputError as a single call does.
+        Images of equal size with given boxes pass the network together, and on a GPU with `mixed`
+        those without boxes too. Their results equal single ones to float32 rounding; all others are
+        equal bit for bit. Raises InputError as a single call does.
         """
-        regions: dict[int, Regions] = {}
-        with_boxes: dict[int, Pixels] = {}
-        with torch.inference_mode():
-            for index, (image, image_boxes) in enumerate(zip(images, boxes, strict=True)):
-                if image_boxes is None:
-                    regions[index] = self._detect(image)
-                else:
-                    check_boxes(image_boxes, height=image.shape[0], width=image.shape[1])
-                    with_boxes[index] = image
-            for batch in batches_of_one_size(with_boxes):
-                given_boxes = [np.asarray(boxes[index], np.float32) for index in batch]
-                extracted = self._extract([images[index] for index in batch], given_boxes)
-                regions.update(zip(batch, extracted, strict=True))
-        return [regions[index] for index in range(len(images))]
+        return self.start(images, boxes)()
 
-    def _detect(self, image: Pixels) -> Regions:
+    def start(self, images: Sequence[Pixels], boxes: Sequence[Boxes | None]) -> Pending:
+        """Begin `extract_many`; the returned function waits for the device and returns its result.
+
+        On a GPU, the images that follow can be begun before. Both functions raise InputError.
+        """
+        detected: dict[int, Pixels] = {}
+        with_boxes: dict[int, Pixels] = {}
+        for index, (image, image_boxes) in enumerate(zip(images, boxes, strict=True)):
+            if image_boxes is None:
+                detected[index] = image
+            else:
+                check_boxes(image_boxes, height=image.shape[0], width=image.shape[1])
+                with_boxes[index] = image
+        # on a CPU a convolution of several images adds in another order, and is no faster
+        size = 1 if self.device.type == "cpu" else self._together
+        alike = sorted(detected, key=lambda index: detected[index].shape)
+        parts: list[tuple[Sequence[int], Pending]] = []
+        with torch.inference_mode():
+            for first in range(0, len(alike), size):
+                parts += self._begun(alike[first : first + size], images, boxes)
+            for batch in batches_of_one_size(with_boxes, most=self._together):
+                parts += self._begun(batch, images, boxes)
+
+        def finish() -> list[Regions]:
+            regions: dict[int, Regions] = {}
+            for indices, pending in parts:
+                regions.update(zip(indices, pending(), strict=True))
+            return [regions[index] for index in range(len(images))]
+
+        return finish
+
+    def _begun(
+        self, indices: Sequence[int], images: Sequence[Pixels], boxes: Sequence[Boxes | None]
+    ) -> list[tuple[Sequence[int], Pending]]:
+        """Begin some of the images together, or halves of them where memory does not suffice."""
+        half = len(indices) // 2
+        if len(indices) <= self._together:
+            chosen = [images[index] for index in indices]
+            given = [np.asarray(b, np.float32) for i in indices if (b := boxes[i]) is not None]
+            try:
+                begun = self._extract(chosen, given) if given else self._detect_many(chosen)
+                return [(indices, begun)]
+            except torch.cuda.OutOfMemoryError:
+                if half == 0:
+                    raise
+            self._together = half
+            message = "out of memory with %s images together; trying %s"
+            logger.warning(message, len(indices), half)
+        parts = indices[:half], indices[half:]
+        return [begun for part in parts for begun in self._begun(part, images, boxes)]
+
+    def _detect_many(self, images: Sequence[Pixels]) -> Pending:
+        """Begin the detection of regions; on a CPU of a single image."""
         if self.config.boxes == "given":
             raise InputError(
                 "no boxes for the image, but extract.boxes is 'given'; "
                 "supply boxes, or set extract.boxes=detect"
             )
-        scaled, (size,) = self._scaled([image])
-        selection, classify = self._selection, self._classify
-        detected = self._network(scaled, size=size, selection=selection, classify=classify)
-        return _regions(detected.boxes, detected, image)
+        if self.device.type != "cpu":
+            return self._detect_padded(images)
+        [image] = images
+        return partial(list, [self._detect(image)])
 
-    def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> list[Regions]:
-        """Return the regions of given boxes of images that have one size."""
+    def _detect(self, image: Pixels) -> Regions:
+        """Detect the regions of one image, waiting for the device where values decide."""
+        with torch.inference_mode():
+            scaled, (size,) = self._scaled([image])
+            selection, classify = self._selection, self._classify
+            detected = self._network(scaled, size=size, selection=selection, classify=classify)
+            return self._unpacked(copied(packed_regions(detected)[0])(), image)
+
+    def _detect_padded(self, images: Sequence[Pixels]) -> Pending:
+        """Begin the detection of regions without waiting for the device.
+
+        With `exact` each image passes the backbone alone, so that its features do not depend on the
+        other images; with `mixed`, images of one size pass it together.
+        """
+        is_mixed = self.config.precision == "mixed"
+        every = range(len(images))
+        batches = batches_of_one_size(dict(enumerate(images))) if is_mixed else ([i] for i in every)
+        scaled: list[Tensor] = []
+        order: list[int] = []
+        sizes: list[ScaledSize] = []
+        for batch in batches:
+            tensor, own = self._scaled([images[index] for index in batch])
+            scaled.append(tensor)
+            order += batch
+            sizes += own
+        regions, counts = self._network.detect_padded(
+            scaled,
+            self._moved(torch.tensor([size.factors * 2 for size in sizes])),
+            sizes=sizes,
+            selection=replace(self._selection, waits=False),
+            classify=self._classify,
+        )
+        columns = packed_regions(regions)
+        # one copy: the counts are exact in float32
+        wait = copied(torch.cat([columns.flatten(1), counts.float()], dim=1))
+
+        def finish() -> list[Regions]:
+            flat = wait()
+            arrays = flat[:, : -counts.shape[1]].reshape(columns.shape)
+            of_image: dict[int, Regions] = {}
+            for index, size, array, facts in zip(order, sizes, arrays, flat, strict=True):
+                proposed, count, is_final = (int(fact) for fact in facts[-counts.shape[1] :])
+                if is_final:
+                    self._selection.require(proposed, size)
+                    of_image[index] = self._unpacked(array[:count], images[index])
+                else:
+                    of_image[index] = self._detect(images[index])
+            return [of_image[index] for index in every]
+
+        return finish
+
+    def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> Pending:
+        """Begin the regions of given boxes of images that have one size."""
         network = self._network
         scaled, sizes = self._scaled(images)
         factors = np.tile(np.array(sizes[0].factors, np.float32), 2)
-        rois = batch_rois([torch.from_numpy(b * factors) for b in boxes]).to(self.device)
+        rois = self._moved(batch_rois([torch.from_numpy(b * factors) for b in boxes]))
         features = network.backbone(scaled)
         predicted = network.predict(features, rois, roi_size=self.config.roi_size)
-        classified = network.on_cpu(rois, predicted, size=sizes[0])
+        parts = rois[:, 1:], predicted.features, probabilities(predicted.class_logits)
+        wait = copied(packed(*parts, network.attributes_of(predicted)))
         ends = np.cumsum([len(b) for b in boxes])
-        return [
-            _regions(b, classified.rows(np.arange(end - len(b), end)), image)
-            for b, end, image in zip(boxes, ends, images, strict=True)
-        ]
+
+        def finish() -> list[Regions]:
+            columns = wait()
+            return [
+                replace(self._unpacked(columns[end - len(b) : end], image), boxes=b)
+                for b, end, image in zip(boxes, ends, images, strict=True)
+            ]
+
+        return finish
+
+    def _unpacked(self, columns: NDArray[np.float32], image: Pixels) -> Regions:
+        return unpacked(columns, image, feature_width=self.feature_width)
 
     def _scaled(self, images: Sequence[Pixels]) -> tuple[Tensor, list[ScaledSize]]:
         """Return images of one size as the detector's input, (B, 3, H', W') float32."""
         scale = self.config.min_side, self.config.max_side
         blobs, sizes = scaled_batch(images, scale=scale, meta=self._network.meta)
-        tensor = torch.from_numpy(np.stack(blobs))
+        tensor = self._moved(torch.from_numpy(np.stack(blobs)))
+        return tensor.contiguous(memory_format=torch.channels_last), sizes
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the device, without waiting for it."""
         if self.device.type == "cuda":
             tensor = tensor.pin_memory()
-        tensor = tensor.to(self.device, non_blocking=True)
-        return tensor.contiguous(memory_format=torch.channels_last), sizes
+        return tensor.to(self.device, non_blocking=True)
 
 
 def _network(detector: Detector, config: ExtractConfig) -> Detector:
@@ -187,17 +298,3 @@ def load_extractor(
         raise ConfigError(conflict)
     # an Apple GPU lacks float64, in which non-maximum suppression compares
     return Extractor(detector, config=config, device="cpu" if device == "mps" else device)
-
-
-def _regions(boxes: Boxes, classified: DetectedRegions, image: Pixels) -> Regions:
-    has_attributes = classified.attributes.shape[1] > 0
-    return Regions(
-        boxes=boxes,
-        features=classified.features,
-        scores=classified.probabilities.max(axis=1),
-        class_ids=classified.probabilities.argmax(axis=1).astype(np.int32),
-        attribute_ids=classified.attributes[:, 0].astype(np.int32) if has_attributes else None,
-        attribute_scores=classified.attributes[:, 1] if has_attributes else None,
-        width=image.shape[1],
-        height=image.shape[0],
-    )

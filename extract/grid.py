@@ -6,8 +6,8 @@ its scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids
 Of an EfficientNet-Lite, boxes are pooled by RoIAlign (He et al. 2017, arXiv:1703.06870) and means.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -166,6 +166,12 @@ class GridExtractor:
     ) -> list[Regions]:
         """Return the regions of several images, in order, each processed alone."""
         return [self(image, image_boxes) for image, image_boxes in zip(images, boxes, strict=True)]
+
+    def start(
+        self, images: Sequence[NDArray[np.uint8]], boxes: Sequence[Boxes | None]
+    ) -> Callable[[], list[Regions]]:
+        """Return a function that runs `extract_many`, for use as an `Extractor`."""
+        return partial(self.extract_many, images, boxes)
 
     def save(self, path: Path) -> None:
         """Write the backbone's weights atomically; equal weights give equal bytes.

@@ -93,7 +93,8 @@ class _Operations(TorchDispatchMode):
         name = operation._schema.name.removeprefix("aten::")
         given = _tensors((arguments, named))
         on_gpu = any(tensor.is_cuda for tensor in given)
-        if operation.is_view or name.startswith("prim::"):
+        # in inference mode `to` arrives whole, and is called a view because it may change nothing
+        if (operation.is_view and name != "to") or name.startswith("prim::"):
             return operation(*arguments, **named)
         if operation is aten._local_scalar_dense.default and on_gpu:
             self.kernels.add(name, waits=True)
@@ -107,9 +108,11 @@ class _Operations(TorchDispatchMode):
             if operation is not aten.index_put_.default:
                 return given[0].flatten(0, masks[0].ndim - 1 if masks else -1).clone()
         result = operation(*arguments, **named)
+        if name == "to" and (result.device, result.dtype) == (given[0].device, given[0].dtype):
+            return result
         devices = {tensor.device.type for tensor in (*given, *_tensors(result))}
         if "cuda" in devices and not masks:
-            copies = name in ("_to_copy", "copy_") and len(devices) > 1
+            copies = name in ("_to_copy", "copy_", "to") and len(devices) > 1
             is_ahead = named.get("non_blocking") or any(value is True for value in arguments[2:])
             self.kernels.add(name, waits=copies and not is_ahead)
         return result

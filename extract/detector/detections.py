@@ -17,7 +17,8 @@ from a2cap.extract.detector.anchors import decode_boxes
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import Pixels, ScaledSize, batches_of_one_size, scaled_batch
-from a2cap.extract.detector.proposals import batch_rois, clip_boxes, delta_limit, suppress
+from a2cap.extract.detector.proposals import batch_rois, clip_boxes, delta_limit
+from a2cap.extract.detector.suppression import suppress
 
 LEAST_SCORE, MOST_OVERLAP, MOST_OBJECTS = 0.05, 0.5, 100
 """Minimum score; overlap above which a box yields to a higher-scoring one of its class; objects per

@@ -1,19 +1,23 @@
 """The bottom-up detector: Faster R-CNN on ResNet's C4 map (Anderson et al. 2018, section 3.1)."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.heads import RegionHeads
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.pooled_cells import PooledCells
-from a2cap.extract.detector.proposals import ProposalGenerator, batch_rois
+from a2cap.extract.detector.proposals import (
+    ProposalGenerator,
+    Proposals,
+    batch_rois,
+    padded_proposals,
+    rows_of,
+)
 from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
 from a2cap.extract.detector.resnet import STRIDE, Architecture, Backbone, NormalizedConvolution
 from a2cap.extract.detector.roi_pool import can_use_tables, pooled_cells, roi_align, roi_pool
@@ -66,33 +70,83 @@ class Detector(nn.Module):
         image: (1, 3, H, W) float32, BGR minus the mean. Raises InputError for too few proposals.
         """
         features = self.backbone(image)  # -> (1, C, h, w)
-        (proposals,) = self.proposal_generator(
+        boxes = self.proposal_generator(
             features, sizes=[size], count=selection.proposals, meta=self.meta
         )
-        selection.require(len(proposals), size)
-        regions = classify(self, features, proposals, size=size, selection=selection)
-        selected = selection(regions)
+        selection.require(len(boxes[0]), size)
+        is_proposed = torch.ones(1, len(boxes[0]), dtype=torch.bool, device=image.device)
+        factors = image.new_tensor([size.factors * 2])
+        proposals = Proposals(torch.stack(boxes), is_proposed, is_proposed[:, 0], factors)
+        regions = classify(self, [features], proposals, selection=selection)
+        selected, _ = selection(regions)
         # a region that was classified roughly may rise into the selection, or fall out of it
-        while len(rough := selected[~regions.is_exact[selected]]):
-            boxes = rows_of(proposals, rough)
-            exact = self.classify(features, boxes, size=size, selection=selection)
+        while (is_rough := ~rows_of(regions.is_exact, selected)).any():
+            rough = selected[is_rough][None]
+            exact = self.classify([features], proposals.rows(rough), selection=selection)
             regions = regions.updated(rough, exact)
-            selected = selection(regions)
+            selected, _ = selection(regions)
         return regions.rows(selected)
 
+    def detect_padded(
+        self,
+        images: Sequence[Tensor],
+        factors: Tensor,
+        *,
+        sizes: Sequence[ScaledSize],
+        selection: RegionSelection,
+        classify: Classify,
+    ) -> tuple[DetectedRegions, Tensor]:
+        """Detect the regions of B images without waiting for a GPU.
+
+        images: (b, 3, H, W) float32 each, of any sizes, B in all; factors: (B, 4) float32, as of
+        `Proposals`; selection: one that does not wait. Returns `selection.max_regions` regions an
+        image, padded, and (B, 3) int64: regions proposed, regions selected, and 1 if the result
+        is that of `forward`, which is 0 in rare images.
+        """
+        maps = [features for batch in images for features in self.backbone(batch).split(1)]
+        proposals = Proposals.stacked(
+            [
+                padded_proposals(
+                    self.proposal_generator.score(features, meta=self.meta),
+                    own,
+                    size=size,
+                    count=selection.proposals,
+                    meta=self.meta,
+                )
+                for features, own, size in zip(maps, factors, sizes, strict=True)
+            ]
+        )
+        regions = classify(self, maps, proposals, selection=selection)
+        selected, counts = selection(regions)
+        regions = regions.rows(selected)
+        is_padding = torch.arange(selected.shape[1], device=counts.device) >= counts[:, None]
+        is_final = (regions.is_exact | is_padding).all(dim=1) & proposals.is_final
+        return regions, torch.stack([proposals.is_proposed.sum(dim=1), counts, is_final], dim=1)
+
     def classify(
-        self, features: Tensor, proposals: Tensor, *, size: ScaledSize, selection: RegionSelection
+        self, maps: Sequence[Tensor], proposals: Proposals, *, selection: RegionSelection
     ) -> DetectedRegions:
-        """Classify proposals, (N, 4) in scaled pixels, in float32; features: map, (1, C, h, w).
+        """Classify the proposals of B images in float32; maps: (1, C, h, w) of each.
 
         On a CPU whole chunks are computed, so that features do not depend on the number of regions.
+        Regions of two images never pass together, so that they do not depend on other images.
         """
+        count = proposals.boxes.shape[1]
         # a convolution of few regions adds in another order, on a GPU too, where chunks are larger
-        missing = -len(proposals) % CHUNK if features.device.type == "cpu" else 0
-        rois = batch_rois([torch.cat([proposals, proposals[-1:].expand(missing, -1)])])
-        predictions = self.predict(features, rois, roi_size=selection.roi_size)
-        regions = self.on_cpu(rois, predictions, size=size)
-        return regions.rows(np.arange(len(proposals)))
+        missing = -count % CHUNK if maps[0].device.type == "cpu" else 0
+        predicted = []
+        for features, boxes in zip(maps, proposals.boxes, strict=True):
+            rois = batch_rois([torch.cat([boxes, boxes[-1:].expand(missing, -1)])])
+            predicted.append(self.predict(features, rois, roi_size=selection.roi_size))
+        vectors, class_logits = (
+            torch.stack([getattr(own, name)[:count] for own in predicted])
+            for name in ("features", "class_logits")
+        )
+        attributes = torch.stack([self.attributes_of(own)[:count] for own in predicted])
+        is_exact = torch.ones_like(proposals.is_proposed)
+        boxes, is_proposed = proposals.original_boxes, proposals.is_proposed
+        classes = probabilities(class_logits)
+        return DetectedRegions(boxes, vectors, classes, attributes, is_exact, is_proposed)
 
     def predict(self, features: Tensor, rois: Tensor, *, roi_size: int) -> RegionPredictions:
         """Return feature, class and attribute of each region, in order.
@@ -111,23 +165,14 @@ class Detector(nn.Module):
         attribute_logits = heads.box_predictor.attribute_logits(vectors, class_logits)
         return RegionPredictions(vectors, class_logits, attribute_logits)
 
-    def on_cpu(
-        self, rois: Tensor, predicted: RegionPredictions, *, size: ScaledSize
-    ) -> DetectedRegions:
-        """Copy predictions to the CPU at once, because each copy waits for a GPU; rois: (K, 5)."""
-        attributes = rois[:, :0]
-        if (logits := predicted.attribute_logits) is not None:
-            # without "no attribute" the same attribute is first, with a higher probability
-            is_foreground = self.meta.attribute_softmax == "foreground"
-            each = logits[:, :-1].softmax(dim=1) if is_foreground else probabilities(logits)
-            ids = logits[:, :-1].argmax(dim=1)
-            attributes = torch.stack([ids.float(), each.amax(dim=1)], dim=1)
-        parts = [rois[:, 1:], predicted.features, probabilities(predicted.class_logits), attributes]
-        columns = torch.cat(parts, dim=1).cpu().numpy()
-        widths = np.cumsum([part.shape[1] for part in parts[:-1]])
-        boxes, vectors, classes, attribute = np.split(columns, widths, axis=1)
-        is_exact = np.ones(len(boxes), bool)
-        return DetectedRegions(size.unscaled(boxes), vectors, classes, attribute, is_exact)
+    def attributes_of(self, predicted: RegionPredictions) -> Tensor:
+        """Return id and probability of each region's attribute: (K, 2) float32, (K, 0) if none."""
+        if (logits := predicted.attribute_logits) is None:
+            return predicted.features[:, :0]
+        # without "no attribute" the same attribute is first, with a higher probability
+        is_foreground = self.meta.attribute_softmax == "foreground"
+        each = logits[:, :-1].softmax(dim=1) if is_foreground else probabilities(logits)
+        return torch.stack([logits[:, :-1].argmax(dim=1).float(), each.amax(dim=1)], dim=1)
 
     def pooled(self, features: Tensor, rois: Tensor, *, roi_size: int) -> Iterator[Tensor]:
         """Yield pooled regions, a chunk at a time: (k, C, roi_size, roi_size).
@@ -159,14 +204,9 @@ def fuse(detector: Detector) -> Detector:
     return fused.to(memory_format=torch.channels_last).eval()
 
 
-def rows_of(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
-    """Return some rows of a tensor on any device."""
-    return values[torch.from_numpy(rows).to(values.device)]
-
-
 def probabilities(logits: Tensor) -> Tensor:
-    """Return (K, classes) in [0, 1]: a softmax over all rows, without the background's."""
-    return logits.softmax(dim=1)[:, :-1]
+    """Return (..., classes) in [0, 1]: a softmax over all rows, without the background's."""
+    return logits.softmax(dim=-1)[..., :-1]
 
 
 def chunk_on(device: torch.device) -> int:

@@ -63,14 +63,14 @@ def check_boxes(boxes: Boxes, *, height: int, width: int) -> None:
         )
 
 
-def batches_of_one_size(images: Mapping[int, Pixels]) -> Iterator[list[int]]:
-    """Yield the keys of images of one size together, at most BATCH at a time."""
+def batches_of_one_size(images: Mapping[int, Pixels], *, most: int = BATCH) -> Iterator[list[int]]:
+    """Yield the keys of images of one size together, at most `most` at a time."""
     by_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index, image in images.items():
         by_size[image.shape].append(index)
     for members in by_size.values():
-        for start in range(0, len(members), BATCH):
-            yield members[start : start + BATCH]
+        for start in range(0, len(members), most):
+            yield members[start : start + most]
 
 
 def scaled_batch(

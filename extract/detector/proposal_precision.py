@@ -7,16 +7,15 @@ the likely ones again in float32.
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from a2cap.extract.detector.detector import Detector, chunk_on, probabilities, rows_of
-from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.detector.proposals import batch_rois
+from a2cap.extract.detector.detector import Detector, chunk_on, probabilities
+from a2cap.extract.detector.proposals import Proposals, batch_rois
 from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
 from a2cap.extract.extract_config import ExtractConfig
 
@@ -64,29 +63,28 @@ class MixedPrecision:
     def __call__(
         self,
         detector: Detector,
-        features: Tensor,
-        proposals: Tensor,
+        maps: Sequence[Tensor],
+        proposals: Proposals,
         *,
-        size: ScaledSize,
         selection: RegionSelection,
     ) -> DetectedRegions:
-        """Classify every proposal, (N, 4) in scaled pixels; features: map, (1, C, h, w)."""
+        """Classify every proposal of B images; maps: (1, C, h, w) of each."""
         likely = selection.with_margin()
         # no first pass if the margin leaves out none of the proposals
-        if len(proposals) <= likely.min_regions:
-            return detector.classify(features, proposals, size=size, selection=selection)
-        rois = batch_rois([proposals])
-        rough = self.class_logits(detector, features, rois, roi_size=selection.roi_size)
-        columns = torch.cat([proposals, probabilities(rough)], dim=1).cpu().numpy()
+        if proposals.boxes.shape[1] <= likely.min_regions:
+            return detector.classify(maps, proposals, selection=selection)
+        rough = [
+            self.class_logits(detector, features, batch_rois([boxes]), roi_size=selection.roi_size)
+            for features, boxes in zip(maps, proposals.boxes, strict=True)
+        ]
         regions = DetectedRegions.rough(
-            size.unscaled(columns[:, :4]),
-            columns[:, 4:],
+            proposals,
+            probabilities(torch.stack(rough)),
             feature_width=detector.architecture.feature_width,
             has_attributes=detector.architecture.attributes > 0,
         )
-        rows = likely(regions)
-        boxes = rows_of(proposals, rows)
-        exact = detector.classify(features, boxes, size=size, selection=selection)
+        rows, _ = likely(regions)
+        exact = detector.classify(maps, proposals.rows(rows), selection=selection)
         return regions.updated(rows, exact)
 
     def class_logits(

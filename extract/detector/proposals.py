@@ -6,11 +6,9 @@ Follows lib/rpn/proposal_layer.py of bottom-up-attention @514e561 or, where the 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +17,7 @@ from a2cap.extract.detector.anchors import MAX_LOG_GROWTH, anchor_grid, decode_b
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.input import ScaledSize
 from a2cap.extract.detector.resnet import Architecture
-from a2cap.extract.torchvision_module import torchvision_module
+from a2cap.extract.detector.suppression import nms_in_rounds, suppress, widened
 
 CANDIDATES = 6000
 """Top-scoring boxes that enter non-maximum suppression."""
@@ -63,6 +61,36 @@ class ScoredAnchors:
     logits: Tensor
     deltas: Tensor
     anchors: Tensor
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Proposals of one image, or of B with B first in each shape.
+
+    boxes: (N, 4) float32 x1 y1 x2 y2 in scaled pixels, by falling score; is_proposed: (N,) bool,
+    False for padding; is_final: () bool, False if suppression had too few rounds; factors: (4,)
+    float32, scaled pixels per original pixel of x y x y.
+    """
+
+    boxes: Tensor
+    is_proposed: Tensor
+    is_final: Tensor
+    factors: Tensor
+
+    @classmethod
+    def stacked(cls, images: Sequence["Proposals"]) -> "Proposals":
+        """Return the proposals of B images together."""
+        return cls(*map(torch.stack, zip(*(vars(own).values() for own in images), strict=True)))
+
+    def rows(self, rows: Tensor) -> "Proposals":
+        """Return some of the proposals of each of B images, (B, M) int64."""
+        boxes, is_proposed = (rows_of(values, rows) for values in (self.boxes, self.is_proposed))
+        return replace(self, boxes=boxes, is_proposed=is_proposed)
+
+    @property
+    def original_boxes(self) -> Tensor:
+        """The boxes in pixels of the original images."""
+        return self.boxes / self.factors.unsqueeze(-2)
 
 
 class ProposalGenerator(nn.Module):
@@ -141,34 +169,50 @@ def select_proposals(
     deltas, anchors: (N, 4).
     Returns (K, 4), K <= count, by falling score.
     """
+    boxes, logits, usable = _candidates(logits, deltas, anchors, size=size, meta=meta)
+    boxes, logits = boxes[usable], logits[usable]
+    return boxes[suppress(boxes, logits, threshold=OVERLAP, most=count, meta=meta)]
+
+
+def padded_proposals(
+    scored: ScoredAnchors, factors: Tensor, *, size: ScaledSize, count: int, meta: DetectorMeta
+) -> Proposals:
+    """Return the proposals that `select_proposals` returns, without waiting for a GPU.
+
+    scored: of one image; factors: as of `Proposals`.
+    """
+    logits, deltas = scored.logits[0], scored.deltas[0]
+    boxes, _, usable = _candidates(logits, deltas, scored.anchors, size=size, meta=meta)
+    kept, is_final = nms_in_rounds(widened(boxes, meta), usable, threshold=OVERLAP)
+    # the kept ones first, each part in order
+    rows = kept.byte().argsort(descending=True, stable=True)[:count]
+    missing = count - len(rows)  # where a small map has fewer anchors
+    boxes, kept = F.pad(boxes[rows], (0, 0, 0, missing)), F.pad(kept[rows], (0, missing))
+    return Proposals(boxes, kept, is_final, factors)
+
+
+def _candidates(
+    logits: Tensor, deltas: Tensor, anchors: Tensor, *, size: ScaledSize, meta: DetectorMeta
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the top-scoring boxes and their logits, by falling logit, and which are usable."""
     boxes = decode_boxes(deltas, anchors, plus1=meta.decode_plus1, limit=delta_limit(meta))
     boxes = clip_boxes(boxes, size=size, meta=meta)
     drops_before_ranking = meta.min_size_rule == "16 original pixels, before ranking"
     if drops_before_ranking:
         sides = boxes[:, 2:] - boxes[:, :2] + 1  # caffe counts the last pixel
-        large = (sides >= SMALLEST_REGION * size.scale).all(dim=1)
-        boxes, logits = boxes[large], logits[large]
+        usable = (sides >= SMALLEST_REGION * size.scale).all(dim=1)
+        logits = logits.masked_fill(~usable, -math.inf)
     # Ranking by logit equals caffe's ranking by probability, a rising function of it. The sort is
     # stable, where caffe's is not.
     ranked = logits.argsort(descending=True, stable=True)[:CANDIDATES]
     boxes, logits = boxes[ranked], logits[ranked]
-    if not drops_before_ranking:
-        filled = (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
-        boxes, logits = boxes[filled], logits[filled]
-    return boxes[suppress(boxes, logits, threshold=OVERLAP, most=count, meta=meta)]
+    usable = usable[ranked] if drops_before_ranking else (boxes[:, 2:] > boxes[:, :2]).all(dim=1)
+    return boxes, logits, usable
 
 
-def suppress(
-    boxes: Tensor, scores: Tensor, *, threshold: float, most: int, meta: DetectorMeta
-) -> Tensor:
-    """Run `nms` by the pixel convention of the meta.
-
-    boxes: (N, 4) as decoded.
-    scores: (N,).
-    """
-    # Overlap of boxes that include their last pixel = overlap of continuous boxes one wider.
-    widened = torch.cat([boxes[:, :2], boxes[:, 2:] + int(meta.nms_plus1)], dim=1)
-    return nms(widened, scores, threshold=threshold, most=most)
+def rows_of(values: Tensor, rows: Tensor) -> Tensor:
+    """Return some rows of each image: (B, N, ...) and (B, M) int64 -> (B, M, ...)."""
+    return values[torch.arange(len(rows), device=rows.device)[:, None], rows]
 
 
 def batch_rois(boxes: Sequence[Tensor]) -> Tensor:
@@ -179,31 +223,3 @@ def batch_rois(boxes: Sequence[Tensor]) -> Tensor:
             for index, own in enumerate(boxes)
         ]
     )
-
-
-def nms(boxes: Tensor, scores: Tensor, *, threshold: float, most: int) -> Tensor:
-    """Drop boxes that overlap a higher-scoring one (greedy non-maximum suppression).
-
-    By torchvision, or on a CPU without importing it.
-    boxes: (N, 4) float32, continuous edges.
-    scores: (N,) float32.
-    threshold: largest overlap that is kept.
-    Returns at most `most` kept indices by falling score.
-    """
-    if boxes.device.type != "cpu":
-        return cast(Tensor, torchvision_module("ops").nms(boxes, scores, threshold)[:most])
-    order = scores.argsort(descending=True, stable=True)
-    x1, y1, x2, y2 = boxes[order].numpy().T.copy()
-    areas = (x2 - x1) * (y2 - y1)
-    limit = np.float64(threshold)  # compared in float64, as torchvision does
-    kept: list[np.int64] = []
-    left = np.arange(len(order))
-    while len(left) and len(kept) < most:
-        best, left = left[0], left[1:]
-        kept.append(best)
-        width = np.minimum(x2[best], x2[left]) - np.maximum(x1[best], x1[left])
-        height = np.minimum(y2[best], y2[left]) - np.maximum(y1[best], y1[left])
-        shared = np.maximum(width, 0) * np.maximum(height, 0)
-        with np.errstate(invalid="ignore"):  # boxes of no area overlap none
-            left = left[~(shared / (areas[best] + areas[left] - shared) > limit)]
-    return order[torch.tensor(kept, dtype=torch.int64)]

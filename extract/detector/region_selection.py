@@ -7,12 +7,12 @@ confidence is its probability of the best class in which it survives.
 from dataclasses import dataclass, replace
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from a2cap.data.errors import InputError
 from a2cap.extract.detector.input import ScaledSize
-from a2cap.extract.detector.proposals import SMALLEST_REGION
+from a2cap.extract.detector.proposals import SMALLEST_REGION, Proposals, rows_of
 
 CLASS_OVERLAP = 0.3
 """Overlap, in original pixels, from which a proposal is suppressed by a higher-scoring one."""
@@ -23,56 +23,66 @@ MARGIN = 8
 
 @dataclass(frozen=True)
 class DetectedRegions:
-    """K regions in the memory of the CPU.
+    """N regions of each of B images.
 
-    boxes: (K, 4) x1 y1 x2 y2 in original pixels; features: (K, F); probabilities: (K, classes);
-    attributes: (K, 2) of id and probability, or (K, 0) without an attribute head. All float32.
-    is_exact: (K,) bool, False where only boxes and rough probabilities are known.
+    boxes: (B, N, 4) x1 y1 x2 y2 in original pixels; features: (B, N, F); probabilities:
+    (B, N, classes); attributes: (B, N, 2) of id and probability, or (B, N, 0) without an attribute
+    head. All float32. is_exact: (B, N) bool, False where only boxes and rough probabilities are
+    known; is_proposed: (B, N) bool, False for padding.
     """
 
-    boxes: NDArray[np.float32]
-    features: NDArray[np.float32]
-    probabilities: NDArray[np.float32]
-    attributes: NDArray[np.float32]
-    is_exact: NDArray[np.bool_]
+    boxes: Tensor
+    features: Tensor
+    probabilities: Tensor
+    attributes: Tensor
+    is_exact: Tensor
+    is_proposed: Tensor
 
     @classmethod
     def rough(
         cls,
-        boxes: NDArray[np.float32],
-        probabilities: NDArray[np.float32],
+        proposals: Proposals,
+        probabilities: Tensor,
         *,
         feature_width: int,
         has_attributes: bool,
     ) -> Self:
         """Return regions of which only boxes and rough probabilities are known."""
         features, attributes = (
-            np.zeros((len(boxes), width), np.float32)
+            probabilities.new_zeros(*probabilities.shape[:2], width)
             for width in (feature_width, 2 * has_attributes)
         )
-        return cls(boxes, features, probabilities, attributes, np.zeros(len(boxes), bool))
+        boxes, is_proposed = proposals.original_boxes, proposals.is_proposed
+        is_exact = torch.zeros_like(is_proposed)
+        return cls(boxes, features, probabilities, attributes, is_exact, is_proposed)
 
-    def updated(self, rows: NDArray[np.int64], exact: "DetectedRegions") -> "DetectedRegions":
-        """Return the regions with other values in some rows."""
-        changed = {name: values.copy() for name, values in vars(self).items()}
-        for name, values in changed.items():
-            values[rows] = getattr(exact, name)
+    def updated(self, rows: Tensor, exact: "DetectedRegions") -> "DetectedRegions":
+        """Return the regions with other values in some rows of each image, (B, M) int64."""
+        changed = {}
+        for name, values in vars(self).items():
+            new = getattr(exact, name)
+            index = rows if new.ndim == 2 else rows[..., None].expand_as(new)
+            changed[name] = values.scatter(1, index, new)
         return DetectedRegions(**changed)
 
-    def rows(self, rows: NDArray[np.int64]) -> "DetectedRegions":
-        """Return some of the regions."""
-        return DetectedRegions(**{name: values[rows] for name, values in vars(self).items()})
+    def rows(self, rows: Tensor) -> "DetectedRegions":
+        """Return some of the regions of each image, (B, M) int64."""
+        return DetectedRegions(**{n: rows_of(values, rows) for n, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class RegionSelection:
-    """Rule by which proposals become the regions of an image; fields as of `ExtractConfig`."""
+    """Rule by which proposals become the regions of an image; fields as of `ExtractConfig`.
+
+    waits: False if no value is read from a GPU; results then are padded.
+    """
 
     proposals: int
     roi_size: int
     confidence: float
     min_regions: int
     max_regions: int
+    waits: bool = True
 
     def require(self, proposed: int, size: ScaledSize) -> None:
         """Raise InputError for an image with too few proposals."""
@@ -84,29 +94,42 @@ class RegionSelection:
                 f"{self.min_regions}; lower it, or leave the image out"
             )
 
-    def __call__(self, regions: DetectedRegions) -> NDArray[np.int64]:
-        """Return the indices of the regions that caffe would write, in its order.
+    def __call__(self, regions: DetectedRegions) -> tuple[Tensor, Tensor]:
+        """Return the indices of the regions that caffe would write, in its order, and their number.
 
-        regions: in any number, by falling proposal score. The result is in their order if between
-        min_regions and max_regions reach the confidence, otherwise by falling confidence; it has
-        fewer than min_regions only if there are fewer regions.
+        regions: in any number, by falling proposal score, of a single image if this waits. The
+        result is in their order if between min_regions and max_regions reach the confidence,
+        otherwise by falling confidence; it has fewer than min_regions only if there are fewer
+        regions. Returns (B, M) int64 and (B,) int64; indices from that number on are padding.
         """
+        fewest, most, is_proposed = self.min_regions, self.max_regions, regions.is_proposed
+        best = self._surviving(regions).masked_fill(~is_proposed, -1)
+        is_confident = best >= self.confidence
+        count = is_confident.sum(dim=1)
+        in_range = (count >= fewest) & (count <= most)
+        # Caffe's sort is unstable; here, equal confidences keep the order of the proposals.
+        ranking = torch.where(in_range[:, None], is_confident.to(best.dtype), best)
+        rows = ranking.argsort(dim=1, descending=True, stable=True)[:, :most]
+        counts = count.clamp(fewest, most).minimum(is_proposed.sum(dim=1))
+        return (rows[:, : int(counts)] if self.waits else rows), counts
+
+    def _surviving(self, regions: DetectedRegions) -> Tensor:
+        """Return the best probability of each region among the classes in which it survives."""
+        probabilities, is_proposed = regions.probabilities, regions.is_proposed
+        overlapping = box_overlaps(regions.boxes) >= CLASS_OVERLAP
+        if not self.waits:
+            return surviving_confidence(probabilities, overlapping, is_proposed)
         # As written in the source this is 1,600 suppressions per image. Pruning gives the same
         # result: a (region, class) pair below some probability cannot suppress one above it, so
         # pairs below the confidence matter only while fewer than min_regions reach it.
-        probabilities, fewest, most = regions.probabilities, self.min_regions, self.max_regions
-        overlapping = box_overlaps(regions.boxes) >= CLASS_OVERLAP
         floor = self.confidence
-        best = surviving_confidence(probabilities, overlapping, floor=floor)
-        confident = np.flatnonzero(best >= self.confidence)
-        if fewest <= len(confident) <= most:
-            return confident
-        while floor > 0 and np.count_nonzero(best >= floor) < fewest:
+        while True:
+            classes = (probabilities >= floor).any(dim=1)[0]
+            pruned = probabilities[:, :, classes]
+            best = surviving_confidence(pruned, overlapping, is_proposed, floor=floor)
+            if floor == 0 or int((best >= floor).sum()) >= self.min_regions:
+                return best
             floor = floor / 4 if floor > 1e-6 else 0.0
-            best = surviving_confidence(probabilities, overlapping, floor=floor)
-        count = fewest if len(confident) < fewest else most
-        # Caffe's sort is unstable; here, equal confidences keep the order of the proposals.
-        return np.argsort(-best, kind="stable")[:count]
 
     def with_margin(self) -> "RegionSelection":
         """Return a selection of more regions, those that are likely to be selected."""
@@ -116,37 +139,43 @@ class RegionSelection:
         return replace(self, min_regions=fewest, max_regions=most)
 
 
-def box_overlaps(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+def box_overlaps(boxes: Tensor) -> Tensor:
     """Return the intersection over union of boxes that include their last pixel.
 
-    boxes: (N, 4) float32 x1 y1 x2 y2. Returns (N, N) float32.
+    boxes: (B, N, 4) float32 x1 y1 x2 y2. Returns (B, N, N) float32.
     """
     # Not `a2cap.data.boxes`: caffe's cpu_nms.pyx counts the last pixel.
-    pixel = np.float32(1)
-    areas = (boxes[:, 2] - boxes[:, 0] + pixel) * (boxes[:, 3] - boxes[:, 1] + pixel)
-    top_left = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
-    bottom_right = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
-    sides = np.maximum(bottom_right - top_left + pixel, 0)
-    shared = sides[:, :, 0] * sides[:, :, 1]
-    return np.asarray(shared / (areas[:, None] + areas[None, :] - shared), dtype=np.float32)
+    x1, y1, x2, y2 = boxes.unbind(dim=2)
+    areas = (x2 - x1 + 1) * (y2 - y1 + 1)
+    width = torch.minimum(x2[:, :, None], x2[:, None]) - torch.maximum(x1[:, :, None], x1[:, None])
+    height = torch.minimum(y2[:, :, None], y2[:, None]) - torch.maximum(y1[:, :, None], y1[:, None])
+    shared = (width + 1).clamp_(min=0) * (height + 1).clamp_(min=0)
+    return shared / (areas[:, :, None] + areas[:, None] - shared)
 
 
 def surviving_confidence(
-    probabilities: NDArray[np.float32], overlapping: NDArray[np.bool_], *, floor: float
-) -> NDArray[np.float32]:
-    """Return the best probability of each region among the classes in which it survives.
+    probabilities: Tensor, overlapping: Tensor, is_proposed: Tensor, *, floor: float = 0
+) -> Tensor:
+    """Return the best probability of each region among the classes in which it survives, (B, N).
 
-    probabilities: (N, C); overlapping: (N, N). Pairs below floor are ignored, so a region whose
-    classes are all below gets 0. All classes step through their rankings together.
+    probabilities: (B, N, C); overlapping: (B, N, N) bool; is_proposed: (B, N) bool. Pairs below
+    floor are ignored, so a region whose classes are all below gets 0. All classes of all images
+    step through their rankings together.
     """
-    candidates = probabilities.T[(probabilities >= floor).any(axis=0)]  # (N, C) -> (C', N)
-    ranking = np.argsort(-candidates, axis=1, kind="stable")
-    alive = candidates >= floor
-    classes = np.arange(len(candidates))
-    for rank in range(alive.sum(axis=1).max(initial=0)):
-        region = ranking[:, rank]
-        suppressed = overlapping[region] & alive[classes, region][:, None]
-        suppressed[classes, region] = False
-        alive &= ~suppressed
-    surviving = np.where(alive, candidates, 0)
-    return np.asarray(surviving.max(axis=0, initial=0), dtype=np.float32)
+    images, regions, classes = probabilities.shape
+    candidates = probabilities.transpose(1, 2).reshape(-1, regions)  # (B, N, C) -> (B * C, N)
+    alive = (candidates >= floor) & is_proposed.repeat_interleave(classes, dim=0)
+    ranking = candidates.masked_fill(~alive, -1).argsort(dim=1, descending=True, stable=True)
+    # a region does not suppress itself
+    itself = torch.eye(regions, dtype=torch.bool, device=overlapping.device)
+    others = (overlapping & ~itself).flatten(0, 1)  # -> (B * N, N)
+    first = torch.arange(images, device=ranking.device).repeat_interleave(classes)[:, None]
+    rows = ranking + regions * first  # of `others`
+    steps = regions if floor == 0 else int(alive.sum(dim=1).amax()) if len(alive) else 0
+    for rank in range(steps):
+        # A region that is alive at its turn overlaps no higher-ranked one that is: it would be
+        # suppressed. So only lower-ranked ones are suppressed now.
+        is_alive = alive.gather(1, ranking[:, rank, None])
+        alive.masked_fill_(others.index_select(0, rows[:, rank]) & is_alive, value=False)
+    surviving = torch.where(alive, candidates, 0).view(images, classes, regions)
+    return surviving.amax(dim=1) if classes else surviving.sum(dim=1)

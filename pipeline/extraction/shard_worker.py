@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from a2cap.data.errors import A2Error, InputError
 from a2cap.data.features.writer import FeatureWriter
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, read_manifest
 from a2cap.extract.extract_config import ExtractConfig
-from a2cap.extract.extractor import AnyExtractor, load_extractor
+from a2cap.extract.extractor import AnyExtractor, Pending, load_extractor
 from a2cap.extract.image import decode_image
 from a2cap.pipeline.engine.artifact_names import FEATURES
 from a2cap.pipeline.engine.events import EventLog
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 
-_BATCH_SIZE = 16  # images with given boxes; regions are detected image by image
+_BATCH_SIZE = 16  # images that are begun together; on a CPU regions are detected image by image
 
 
 @dataclass(frozen=True)
@@ -147,12 +147,20 @@ class ShardWorker:
             done = writer.done()
             self.progress.advance(len(done))
             # Features depend in the last bit on the batch, so batches do not depend on what is done
-            size = 1 if self.extraction.boxes is None else _BATCH_SIZE
+            on_cpu = self.extractor.device.type == "cpu"
+            size = 1 if on_cpu and self.extraction.boxes is None else _BATCH_SIZE
             left = [batch for batch in runs_of(ids, size) if set(batch) - done]
+            # a GPU computes the next batch while the last one is added; a CPU ends it at once
+            begun: deque[tuple[dict[str, Pixels], Pending]] = deque()
             for decoded in self._decoded(left):
                 self.extraction.inputs.check(self.extraction.images.files(decoded))
-                self._add(self._readable(decoded), writer)
+                readable = self._readable(decoded)
+                begun.append((readable, self._begin(readable)))
+                while len(begun) > (0 if on_cpu else 1):
+                    self._add(*begun.popleft(), writer)
                 self.progress.advance(len(decoded.keys() - done))
+            while begun:
+                self._add(*begun.popleft(), writer)
             writer.seal(self.skipped[others:])
 
     def _decoded(self, batches: Sequence[Sequence[str]]) -> Iterator[dict[str, Pixels | A2Error]]:
@@ -186,17 +194,25 @@ class ShardWorker:
                 readable[image_id] = pixels
         return readable
 
-    def _add(self, batch: Mapping[str, Pixels], writer: FeatureWriter) -> None:
-        """Extract a batch; if one of its images fails, extract each alone and skip that one."""
+    def _begin(self, batch: Mapping[str, Pixels]) -> Pending:
+        """Begin to extract a batch; the returned function may raise InputError, this one not."""
         try:
             boxes = [self._boxes_of(image_id, pixels) for image_id, pixels in batch.items()]
-            extracted = self.extractor.extract_many(list(batch.values()), boxes)
+            return self.extractor.start(list(batch.values()), boxes)
+        except InputError as error:
+            return partial(_raise, error)
+
+    def _add(self, batch: Mapping[str, Pixels], pending: Pending, writer: FeatureWriter) -> None:
+        """Add a batch; if one of its images fails, extract each alone and skip that one."""
+        try:
+            extracted = pending()
         except InputError as error:
             if len(batch) == 1:
                 self._skip(next(iter(batch)), error)
                 return
             for image_id, pixels in batch.items():
-                self._add({image_id: pixels}, writer)
+                alone = {image_id: pixels}
+                self._add(alone, self._begin(alone), writer)
             return
         for image_id, regions in zip(batch, extracted, strict=True):
             # a batch that was interrupted half-way is extracted again as a whole
@@ -216,6 +232,10 @@ class ShardWorker:
         self.events.skip(image_id, str(error))
         logger.warning("skipped image %s: %s", image_id, error)
         check_skip_limit(self.skipped, self.extraction.total, "images")
+
+
+def _raise(error: InputError) -> NoReturn:
+    raise error
 
 
 def _decode(batch: Iterable[EncodedImage]) -> dict[str, Pixels | A2Error]:

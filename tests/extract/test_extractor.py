@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from a2cap.data.errors import ConfigError, InputError
+from a2cap.extract.detector import proposals
 from a2cap.extract.detector.input import BATCH
 from a2cap.extract.extractor import Extractor, load_extractor
 from a2cap.extract.weights.load import save_detector
@@ -82,6 +83,99 @@ def test_many_images_equal_single_ones(extractor, make_image):
         assert relative(many.features, single.features) < 1e-5
         assert np.array_equal(many.class_ids, single.class_ids)
         assert (many.width, many.height) == (single.width, single.height)
+
+
+@pytest.fixture
+def padded(monkeypatch):
+    """Return a function that extracts images together as on a GPU, on a CPU."""
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
+
+    def extract(extractor, images):
+        with torch.inference_mode():
+            return extractor._detect_padded(images)()
+
+    return extract
+
+
+def assert_equal_regions(actual, expected):
+    for name in ("boxes", "features", "scores", "class_ids", "attribute_ids", "attribute_scores"):
+        assert np.array_equal(getattr(actual, name), getattr(expected, name)), name
+    assert (actual.width, actual.height) == (expected.width, expected.height)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ["exact", "mixed"])
+@pytest.mark.parametrize("counts", [(5, 20), (36, 36)])
+def test_images_detected_without_waiting_equal_single_ones(
+    detector, make_image, padded, asked, counts
+):
+    fields = {"precision": asked, "min_regions": counts[0], "max_regions": counts[1]}
+    extractor = Extractor(detector, config=CONFIG.model_copy(update=fields))
+    images = [make_image(seed, 80 + 8 * seed, 128) for seed in range(4)]
+    for regions, image in zip(padded(extractor, images), images, strict=True):
+        assert_equal_regions(regions, extractor(image))
+
+
+@pytest.mark.slow
+def test_images_of_one_size_pass_the_backbone_together_only_with_mixed(
+    detector, make_image, padded, monkeypatch
+):
+    images = [make_image(0), make_image(1, 80, 80), make_image(2)]
+    for asked, expected in (("exact", [1, 1, 1]), ("mixed", [2, 1])):
+        config = CONFIG.model_copy(update={"precision": asked})
+        extractor = Extractor(detector, config=config)
+        backbone, sizes = extractor._network.backbone, []
+        backbone.register_forward_pre_hook(
+            lambda _, inputs, sizes=sizes: sizes.append(len(inputs[0]))
+        )
+        together = padded(extractor, images)
+        assert sizes[: len(expected)] == expected  # others are detected again, alone
+        for regions, image in zip(together, images, strict=True):
+            single = extractor(image)
+            assert relative(regions.features, single.features) < 1e-5
+            assert np.array_equal(regions.class_ids, single.class_ids)
+
+
+@pytest.mark.slow
+def test_an_image_whose_suppression_takes_more_rounds_is_detected_again(
+    extractor, make_image, padded, monkeypatch
+):
+    few = partial(proposals.nms_in_rounds, rounds=1)
+    monkeypatch.setattr(proposals, "nms_in_rounds", few)
+    again = []
+    detect = Extractor._detect
+    monkeypatch.setattr(Extractor, "_detect", lambda *args: again.append(1) or detect(*args))
+    [regions] = padded(extractor, [make_image(0)])
+    assert again == [1]
+    assert_equal_regions(regions, extractor(make_image(0)))
+
+
+def test_an_image_that_is_too_small_is_refused_when_the_batch_ends(extractor, make_image, padded):
+    with pytest.raises(InputError, match="too few regions of 16 x 16 pixels: 0 proposed"):
+        padded(extractor, [make_image(0, 10, 14)])
+
+
+@pytest.mark.slow
+def test_images_that_do_not_fit_the_memory_are_halved(detector, make_image, monkeypatch, caplog):
+    extractor = Extractor(detector, config=CONFIG)
+    images, boxes = [make_image(seed) for seed in range(BATCH)], [BOXES] * BATCH
+    expected = extractor.extract_many(images, boxes)
+    network, sizes = extractor._network.backbone, []
+
+    def limited(_, inputs):
+        sizes.append(len(inputs[0]))
+        if sizes[-1] > BATCH // 4:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    network.register_forward_pre_hook(limited)
+    for _ in range(2):  # the smaller batch is kept
+        for regions, whole in zip(extractor.extract_many(images, boxes), expected, strict=True):
+            assert relative(regions.features, whole.features) < 1e-5
+    assert caplog.messages == [
+        "out of memory with 8 images together; trying 4",
+        "out of memory with 4 images together; trying 2",
+    ]
+    assert sizes == [8, 4, *[2] * 8]
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Waits for a GPU, counted on fake tensors."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -9,9 +11,13 @@ from a2cap.extract import extractor
 from a2cap.extract.detector import proposal_precision, proposals
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
+from a2cap.extract.detector.input import BATCH
 from a2cap.extract.detector.proposal_precision import MixedPrecision
 from tests.extract.tiny import CONFIG, TINY
 from tests.kernels import fake_gpu
+
+KERNELS = 1000
+"""Most kernels of an image."""
 
 
 class RoughPrecision(MixedPrecision):
@@ -45,7 +51,6 @@ def fake_operators(monkeypatch):
     monkeypatch.setattr(torch, "from_numpy", from_array)
     monkeypatch.setattr(proposal_precision, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(extractor, "MixedPrecision", RoughPrecision)
-    monkeypatch.setattr(proposals, "nms", lambda boxes, scores, **_: scores.argsort())
     proposals._anchors_on.cache_clear()
     yield pool
     proposals._anchors_on.cache_clear()
@@ -53,15 +58,21 @@ def fake_operators(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["exact", "mixed"])
-def test_a_gpu_is_waited_for_at_most_four_times_an_image(fake_operators, make_image, asked):
+def test_a_gpu_is_waited_for_once_a_batch(fake_operators, make_image, asked, monkeypatch):
+    stream = Mock()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     config = CONFIG.model_copy(update={"precision": asked})
     with fake_gpu() as kernels, torch.inference_mode():
         with torch.device("cuda"):
             detector = Detector(TINY, caffe_meta(origin="test", classes=TINY.classes))
         extract = extractor.Extractor(detector, config=config, device="cuda")
         extract._network.pool = fake_operators
-        extract(make_image(0))  # copies the anchors
+        images = [make_image(seed) for seed in range(BATCH)]
+        extract.start(images, [None] * BATCH)  # copies the anchors
         kernels.take()
-        extract(make_image(0))
-        waits = dict(kernels.waits)
-    assert sum(waits.values()) <= 4, waits
+        extract.start(images, [None] * BATCH)
+        waits, count = dict(kernels.waits), kernels.count
+    # the copy to the CPU is begun, and nothing waits for it until the regions are taken
+    assert (waits, stream.record_event.call_count) == ({}, 2)
+    assert not stream.record_event().synchronize.called
+    assert count <= KERNELS * BATCH

@@ -17,8 +17,9 @@ from a2cap.extract.detector.anchors import anchor_grid, caffe_anchors
 from a2cap.extract.detector.conventions import CAFFE_MEAN, caffe_meta
 from a2cap.extract.detector.input import ScaledSize, image_blob, image_scale
 from a2cap.extract.detector.proposals import select_proposals
-from a2cap.extract.detector.region_selection import DetectedRegions, RegionSelection
+from a2cap.extract.detector.region_selection import RegionSelection
 from a2cap.extract.extractor import Extractor
+from tests.extract.detector.test_region_selection import regions_of
 from tests.extract.tiny import CONFIG
 
 META = caffe_meta(origin="test", classes=1600)
@@ -141,8 +142,8 @@ def limits(min_regions: int, max_regions: int) -> dict[str, Any]:
 
 
 def assert_selected_as_by_caffe(boxes, probabilities, rule):
-    regions = DetectedRegions.rough(boxes, probabilities, feature_width=1, has_attributes=False)
-    selected = RegionSelection(proposals=len(boxes), roi_size=7, **rule)(regions)
+    regions = regions_of(boxes[None], probabilities[None])
+    [selected], _ = RegionSelection(proposals=len(boxes), roi_size=7, **rule)(regions)
     assert selected.tolist() == reference_selection(boxes, probabilities, **rule).tolist()
 
 

@@ -14,14 +14,14 @@ from tests.extract.tiny import relative
 SELECTION = RegionSelection(proposals=60, roi_size=7, confidence=0.2, min_regions=5, max_regions=20)
 
 
-def wrong_precision(detector, features, proposals, *, size, selection):
+def wrong_precision(detector, maps, proposals, *, selection):
     """Classify all proposals, give them to other classes, and call none of them exact."""
-    exact = detector.classify(features, proposals, size=size, selection=selection)
+    exact = detector.classify(maps, proposals, selection=selection)
     return replace(
         exact,
-        probabilities=np.roll(exact.probabilities, 7, axis=0),
-        features=np.zeros_like(exact.features),
-        is_exact=np.zeros(len(proposals), bool),
+        probabilities=exact.probabilities.roll(7, dims=1),
+        features=torch.zeros_like(exact.features),
+        is_exact=torch.zeros_like(exact.is_exact),
     )
 
 
@@ -38,12 +38,12 @@ def test_features_and_probabilities_of_selected_regions_are_exact_in_any_precisi
         )
     assert exact.is_exact.all()
     assert other.is_exact.all()
-    known = {tuple(box): row for row, box in enumerate(exact.boxes)}
-    rows = [(known.get(tuple(box), -1), row) for row, box in enumerate(other.boxes)]
+    known = {tuple(box): row for row, box in enumerate(exact.boxes[0].tolist())}
+    rows = [(known.get(tuple(box), -1), row) for row, box in enumerate(other.boxes[0].tolist())]
     ours, theirs = np.array([pair for pair in rows if pair[0] >= 0]).T
     assert len(ours) > 5
-    assert np.array_equal(exact.features[ours], other.features[theirs])
-    assert np.array_equal(exact.probabilities[ours], other.probabilities[theirs])
+    assert torch.equal(exact.features[0, ours], other.features[0, theirs])
+    assert torch.equal(exact.probabilities[0, ours], other.probabilities[0, theirs])
 
 
 def test_a_fused_detector_has_no_normalisations_and_does_not_change_the_original(detector):
