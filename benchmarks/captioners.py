@@ -65,6 +65,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "aoa": ("kind=aoa", "heads=4", "refiner_layers=2"),
     "up-down": ("kind=up-down", "embedding={width}", *_ADDITIVE),
     # the penalty asks that a caption attends to every region alike; few of them are named
+    "gcn-lstm": ("kind=gcn-lstm", "embedding={width}", "dropout=0", *_ADDITIVE),
     "show-attend-tell": (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),
     "show-attend-tell, hard": (*_SHOW_ATTEND_TELL, "attention=hard", "hard.baseline=soft"),
     _AFTER_HARD: (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),

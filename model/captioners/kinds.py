@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
+from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
@@ -55,6 +56,7 @@ KINDS: dict[str, Kind] = {
     "m2": Kind(M2Config, f"{_HERE}.m2:M2Captioner"),
     "get": Kind(GetConfig, f"{_HERE}.get:GetCaptioner"),
     "lstm-a": Kind(LstmAConfig, f"{_HERE}.attributes.lstm_a:LstmACaptioner"),
+    "gcn-lstm": Kind(GcnLstmConfig, f"{_HERE}.gcn_lstm:GcnLstmCaptioner"),
     "nic": Kind(NicConfig, f"{_HERE}.recurrent.nic:NicCaptioner"),
 }
 """The kinds of a2 by name."""

@@ -7,6 +7,7 @@ import torch
 from a2cap.model.alignment_config import FUSIONS as ALIGNMENT_FUSIONS
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
+from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.captioners.m2_config import M2Config
@@ -38,6 +39,9 @@ KINDS = {
             **dict.fromkeys(("dropout", "attention_dropout", "gate_dropout"), 0),
             **fields,
         }
+    ),
+    "gcn-lstm": lambda **fields: GcnLstmConfig(
+        **{"width": 12, "embedding": 7, "attention_width": 5, "dropout": 0, **fields}
     ),
     "get": lambda **fields: GetConfig(
         **{

@@ -30,6 +30,12 @@ PLACES = {
         ("attention weights", 0.07, 4): 6,  # one for each token
         ("decoder.dropout", 0.11, 12): 18,  # embedding, context, before the output layer
     },
+    "gcn-lstm": {
+        ("encoder.dropout", 0.03, 6): 1,
+        ("decoder.dropout", 0.11, 7): 6,  # embedding
+        ("attention weights", 0.07, 4): 6,
+        ("decoder.dropout", 0.11, 12): 6,  # before the output layer
+    },
     "get": {
         ("encoder.dropout", 0.03, 12): 1,  # regions and the global vector
         ("self-attention weights", 0.07, 5): 2,

@@ -1,0 +1,42 @@
+"""Settings of GCN-LSTM."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from a2cap.model.captioners.captioner_settings import ADAM, Recipe
+from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
+
+
+class GcnLstmConfig(UpDownConfig):
+    """Options of GCN-LSTM (Yao et al. 2018); its decoder has the sizes of Up-Down."""
+
+    # their code of 2021 (X-modaler at gcn.yaml); the paper has 30,000 updates of 1,024 captions
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "authors": {
+            "model": {"dropout": 0.5},
+            "train": {
+                **ADAM,
+                "lr": 5e-4,
+                "epochs": 55,
+                "batch_size": 1024,
+                "captions_per_image": 1,
+            },
+        },
+        "modern": {
+            "model": {"dropout": 0.5},
+            "train": {**ADAM, "lr": 5e-4, "clip_norm": 10.0, "batch_size": 10},
+        },
+    }
+
+    kind: Literal["gcn-lstm"] = "gcn-lstm"  # type: ignore[assignment]
+    """Kind of captioner; the other fields of this section depend on it."""
+
+    residual: bool = True
+    """Add each region to its convolution before the ReLU, as the authors' code does; the equations
+    of the paper do not."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Dropout rate of the regions after the convolution, of embedded tokens and of the state before
+    the output layer; the authors' code drops no embedded tokens."""
