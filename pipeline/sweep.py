@@ -1,17 +1,25 @@
-"""Sweeps: every combination of several values of settings, and mean scores over seeds."""
+"""Sweeps: every combination of several values of settings, and mean scores over seeds.
+
+A table of systems is a YAML file that lists configurations and phases of training; each combination
+of both is a row (`configs/tables/table1.yaml`).
+"""
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.errors import ConfigError
+from a2cap.data.files.yaml_file import read_yaml
 
 CONFIDENCE = 0.95
 _MOST_POINTS = 10_000
+_ALL = "all"
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 # between commas; one in brackets or quotes belongs to the value
 _VALUE = re.compile(r"""(?:[^,\[\]{}()"']|\[[^]]*\]|\{[^}]*\}|\([^)]*\)|"[^"]*"|'[^']*')+""")
@@ -22,12 +30,66 @@ class Point:
     """One combination of a sweep.
 
     overrides: all of its settings. varied: those with several values in the sweep; setting: the
-    same without seeds, as `fusion gate`.
+    same without seeds, as `fusion gate`. config: the file of its other settings, None for that of
+    the command.
     """
 
     overrides: tuple[str, ...]
     varied: str
     setting: str
+    config: Path | None = None
+
+
+class _System(BaseModel):
+    """A system of a table: its configuration beside the table, and settings that differ."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    config: str
+    set: tuple[str, ...] = ()
+
+
+class SystemsTable(BaseModel):
+    """Systems by name, and the settings of each phase of training, which win."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    phases: dict[str, tuple[str, ...]]
+    systems: dict[str, _System]
+
+    def points(self, folder: Path, overrides: Sequence[str]) -> list[Point]:
+        """Return the grid of every system in every phase.
+
+        folder: of the table. overrides: as for `grid`, of all systems.
+        """
+        rows = []
+        for phase, settings in self.phases.items():
+            for name, system in self.systems.items():
+                row, config = f"{name}, {phase}", folder / system.config
+                for point in grid((*system.set, *overrides, *settings)):
+                    varied, setting = (
+                        row if text == _ALL else f"{row}, {text}"
+                        for text in (point.varied, point.setting)
+                    )
+                    rows.append(replace(point, varied=varied, setting=setting, config=config))
+        return rows
+
+
+def read_systems(path: Path) -> SystemsTable:
+    """Read a table of systems; raise ConfigError for another file."""
+    try:
+        table = SystemsTable.model_validate(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "file"
+        raise ConfigError(
+            f"not a table of systems: {str(path)!r} ({place}: {first['msg'].lower()}); see "
+            "configs/tables/table1.yaml"
+        ) from error
+    missing = [s.config for s in table.systems.values() if not (path.parent / s.config).is_file()]
+    if missing:
+        raise ConfigError(f"no configuration {missing[0]!r} beside {str(path)!r}; correct its path")
+    return table
 
 
 def grid(overrides: Sequence[str]) -> list[Point]:
@@ -72,7 +134,7 @@ def _field(override: str) -> str:
 
 def _described(overrides: Sequence[str]) -> str:
     named = (f"{_field(override)} {override.partition('=')[2]}" for override in overrides)
-    return ", ".join(named) or "all"
+    return ", ".join(named) or _ALL
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,12 +95,8 @@ class ScoreTable:
 
     def as_latex(self) -> str:
         r"""Return a tabular of LaTeX, the best values in \textbf."""
-        heads, *rows = self.rows(lambda text: f"\0{text}\0", intervals=True)
-        lines = [" & ".join(map(_latex, row)) + r" \\" for row in (heads, *rows)]
-        body = "\n".join([lines[0], r"\hline", *lines[1:]])
-        columns = "l" + "r" * len(self.metrics)
-        note = _latex(_NOTE.format(self.first))
-        return f"% {note}\n\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}"
+        rows = self.rows(lambda text: f"\0{text}\0", intervals=True)
+        return f"% {_latex(_NOTE.format(self.first))}\n{as_tabular(rows)}"
 
     def as_csv(self) -> str:
         """Return a line for each set and metric, with both intervals."""
@@ -145,6 +141,14 @@ FORMS: Mapping[str, Callable[[ScoreTable], str]] = {
     "json": ScoreTable.as_json,
 }
 """Forms for other programs."""
+
+
+def as_tabular(rows: Sequence[Sequence[str]]) -> str:
+    """Return a tabular of LaTeX; rows: the heads, and equally many cells of each row."""
+    lines = [" & ".join(map(_latex, row)) + r" \\" for row in rows]
+    body = "\n".join([lines[0], r"\hline", *lines[1:]])
+    columns = "l" + "r" * (len(rows[0]) - 1)
+    return f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}"
 
 
 def _latex(text: str) -> str:

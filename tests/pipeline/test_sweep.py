@@ -1,15 +1,26 @@
 """Sweeps: the grid of their settings, failed combinations, and means over seeds."""
 
+from pathlib import Path
+
 import pytest
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.cli.experiment import sweep as command
-from a2cap.pipeline.sweep import grid
-from tests.data.messages import message_of
+from a2cap.pipeline.configuration import load_config
+from a2cap.pipeline.sweep import grid, read_systems
+from tests.data.messages import message_of, written
 from tests.experiments import a2, settings
 
 GRID = settings("train.seed=0..2", "model.alignment.fusion=gate,decay", "train.lr=0.5")
+
+
+TABLES = Path(__file__).parents[2] / "configs" / "tables"
+
+
+def scored(**metrics):
+    """Scores of a run without intervals."""
+    return command.Scores(metrics, {})
 
 
 def test_a_grid_has_every_combination_of_ranges_and_lists():
@@ -53,7 +64,7 @@ def test_a_failed_combination_is_named_and_the_others_run(monkeypatch):
         assert train.lr == 0.5
         if (train.seed, fusion) == (1, "decay"):
             raise InputError("no such thing; name another")
-        return {"CIDEr": 0.5 + 0.1 * train.seed, "truth": 0.9}, False
+        return scored(CIDEr=0.5 + 0.1 * train.seed, truth=0.9), False
 
     monkeypatch.setattr(command, "_run", run)
     answer = a2("sweep", *GRID)
@@ -75,7 +86,7 @@ def test_a_failed_combination_is_named_and_the_others_run(monkeypatch):
 
 
 def test_skipped_items_are_an_exit_code_and_one_run_has_no_interval(monkeypatch):
-    monkeypatch.setattr(command, "_run", lambda experiment: ({"CIDEr": 0.5}, True))
+    monkeypatch.setattr(command, "_run", lambda experiment: (scored(CIDEr=0.5), True))
     answer = a2("sweep", *settings("train.seed=0"))
     assert answer.exit_code == 3
     assert answer.stdout == "[1/1] all\nsetting  runs  CIDEr\nall         1  0.500\n"
@@ -148,3 +159,99 @@ def test_an_ensemble_needs_several_seeds():
         "Error: --ensemble joins the seeds of a setting, and each setting has one; give several, "
         "as with --set train.seed=0..3"
     )
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_systems_of_the_shipped_tables_load_in_every_phase(path):
+    table = read_systems(path)
+    points = table.points(path.parent, ["data.annotations=mine.json"])
+    assert len(points) == len(table.systems) * len(table.phases)
+    for point in points:
+        config = load_config(point.config, point.overrides)
+        assert str(config.data.annotations) == "mine.json"
+        aligned = {"A2", "Max", "Moving", "Decay", "Gate"} & {point.setting.split(",")[0]}
+        assert (config.model.alignment.fusion != "none") == bool(aligned), point.setting
+        assert (config.scst.epochs == 0) == ("cross-entropy" in point.setting)
+
+
+def test_a_table_of_systems_has_the_columns_of_the_paper(monkeypatch, tmp_path):
+    (tmp_path / "small.yaml").write_text("train: {epochs: 3}")
+    table = written(
+        tmp_path,
+        "phases: {first: [scst.epochs=0], second: [scst.epochs=2]}\n"
+        "systems: {A_1: {config: small.yaml, set: [train.lr=0.5]}, B: {config: small.yaml}}",
+        "table.yaml",
+    )
+
+    def run(experiment):
+        config = experiment.config
+        assert config.train.epochs == 3
+        value = config.train.lr / 10 + config.scst.epochs / 100 + config.train.seed / 1000
+        return command.Scores({"CIDEr": value, "Bleu_4": 0.25}, {"CIDEr": [0.01, 0.1]}), False
+
+    monkeypatch.setattr(command, "_run", run)
+    answer = a2("sweep", "--table", table, "--set", "scst.epochs=7")
+    assert answer.exit_code == 0, answer.output
+    rows = answer.stdout.splitlines()
+    assert rows[:2] == ["[1/4] A_1, first", "[2/4] B, first"]
+    assert rows[4].split() == ["system", "BLEU-1", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr", "SPICE"]
+    assert rows[5].split("  ")[0] == "A_1, first"
+    assert rows[5].split() == [
+        "A_1,",
+        "first",
+        "–",
+        "25.0",
+        "–",
+        "–",
+        "5.0",
+        "(1.0",
+        "to",
+        "10.0)",
+        "–",
+    ]
+    assert rows[7].split() == [
+        "A_1,",
+        "second",
+        "–",
+        "25.0",
+        "–",
+        "–",
+        "7.0",
+        "(1.0",
+        "to",
+        "10.0)",
+        "–",
+    ]
+    latex = a2("sweep", "--table", table, "--set", "train.seed=0,2", "--latex").stdout
+    assert "\\begin{tabular}{lrrrrrr}\nsystem & BLEU-1 & " in latex
+    # seeds 0 and 2: 5.0 and 5.2, t quantile 12.7 of one degree of freedom
+    assert "A\\_1, first & -- & 25.0 ± 0.0 & -- & -- & 5.1 ± 1.3 & -- \\\\" in latex
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("systems: {}", "not a table of systems: {!r} (phases: field required); see "),
+        ("phases: {x: []}\nsystems: {A: {configs: a}}", "not a table of systems: {!r} (systems.A"),
+        (
+            "phases: {x: []}\nsystems: {A: {config: a.yaml}}",
+            "no configuration 'a.yaml' beside {!r}",
+        ),
+    ],
+)
+def test_another_file_is_not_a_table_of_systems(tmp_path, text, problem):
+    path = written(tmp_path, text, "table.yaml")
+    assert message_of(read_systems, path, error=ConfigError).startswith(problem.format(str(path)))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--table", TABLES / "table1.yaml", "-c", "x"), "the systems of --table have configurat"),
+        (("--latex",), "--latex prints the table of --table; name one"),
+    ],
+)
+def test_options_of_tables_that_exclude_each_other_are_rejected(options, problem):
+    answer = a2("sweep", *options)
+    assert answer.exit_code == 2
+    assert answer.stderr.splitlines()[-1].startswith(f"Error: {problem}")

@@ -1,9 +1,10 @@
-"""Command `a2 sweep`: a grid of settings, run one after the other."""
+"""Command `a2 sweep`: a grid of settings, or a table of systems, run one after the other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -12,17 +13,33 @@ from a2cap.data.files.sealed_folder import read_output
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
+from a2cap.pipeline.cli.options import FILE
 from a2cap.pipeline.cli.output import print_outcome
 from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.artifact_names import METRICS
+from a2cap.pipeline.evaluation.score_table import as_tabular
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.sweep import Point, grid, t_interval
+from a2cap.pipeline.metrics.metric_table import DEFAULTS, cited, shown_name
+from a2cap.pipeline.sweep import Point, grid, read_systems, t_interval
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
 
 
+class Scores(NamedTuple):
+    """Metrics of a run, and their 95 % intervals over its images."""
+
+    metrics: Mapping[str, float]
+    confidence: Mapping[str, tuple[float, float]]
+
+
 @click.command()
 @experiment_options()
+@click.option(
+    "--table",
+    type=FILE,
+    help="Run the systems of this YAML file in all phases; print the paper's columns.",
+)
+@click.option("--latex", is_flag=True, help="Print the table of --table in LaTeX.")
 @click.option("--dry-run", is_flag=True, help="Print what is done; run nothing.")
 @click.option(
     "--ensemble",
@@ -30,7 +47,13 @@ _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
     is_flag=True,
     help="Evaluate the captioners of all seeds of a setting as an ensemble too.",
 )
-def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> None:
+def sweep(
+    options: ExperimentOptions,
+    table: Path | None,
+    latex: bool,
+    dry_run: bool,
+    with_ensembles: bool,
+) -> None:
     """Run a grid of settings; print means over seeds.
 
     A value of --set may be a range (0..4) or a list (gate,decay); all combinations run one after
@@ -38,23 +61,26 @@ def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> No
     an interrupted sweep. What fails, a combination or an ensemble, is reported and the others run;
     the exit code is then 1. The table has the mean over the fields "seed" with its 95 % interval.
     With --ensemble, it has the ensemble of the seeds too, as the four checkpoints of Table 2 of the
-    A2 paper.
+    A2 paper. With --table, each system has its own configuration, and the table is laid out as
+    Table 1 and 3 of the paper, times 100: BLEU-1 and 4, METEOR, ROUGE-L, CIDEr, SPICE. A single
+    run has the bootstrap interval over its images there.
 
     \b
     Example:
       a2 sweep -c configs/a2-gate.yaml --set train.seed=0..4 \\
                --set model.alignment.fusion=gate,decay
+      a2 sweep --table configs/tables/table1.yaml --latex
     """
-    points = grid(options.overrides)
-    variants = [replace(options, overrides=point.overrides) for point in points]
-    for variant in variants:
-        variant.config()  # a wrong value is an error before hours of training
+    if latex and table is None:
+        raise click.UsageError("--latex prints the table of --table; name one")
+    points = _points(options, table)
     if with_ensembles and len(points) == len({point.setting for point in points}):
         raise click.UsageError(
             "--ensemble joins the seeds of a setting, and each setting has one; give several, as "
             "with --set train.seed=0..3"
         )
-    scores: list[tuple[Point, dict[str, float]]] = []
+    variants = [_checked(options, point) for point in points]
+    scores: list[tuple[Point, Scores]] = []
     trained: dict[str, list[tuple[ExperimentOptions, Path]]] = {}
     failed, skipped = list[str](), False
     for number, (point, variant) in enumerate(zip(points, variants, strict=True), 1):
@@ -70,8 +96,27 @@ def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> No
                 if with_ensembles:
                     last = experiment.result(experiment.training[-1], needed_by="evaluate")
                     trained.setdefault(point.setting, []).append((variant, last.directory))
-    joinable = [members for members in trained.items() if len(members[1]) > 1]
-    for setting, members in joinable:
+    joinable = {setting: of for setting, of in trained.items() if len(of) > 1}
+    skipped = _run_ensembles(joinable, scores, failed) or skipped
+    if scores and table is not None:
+        _print_paper(scores, latex=latex)
+    elif scores:
+        _print_means(scores)
+    if failed:
+        text = f"{len(failed)} of {len(points) + len(joinable)} failed: {'; '.join(failed)}"
+        raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
+    if skipped:
+        raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _run_ensembles(
+    joinable: Mapping[str, list[tuple[ExperimentOptions, Path]]],
+    scores: list[tuple[Point, Scores]],
+    failed: list[str],
+) -> bool:
+    """Evaluate the captioners of each setting together; return True if items were skipped."""
+    skipped = False
+    for setting, members in joinable.items():
         joined = f"{setting}, ensemble of {len(members)}"
         click.echo(joined)
         folders = tuple(folder for _, folder in members[1:])
@@ -82,13 +127,7 @@ def sweep(options: ExperimentOptions, dry_run: bool, with_ensembles: bool) -> No
             run_scores, incomplete = _run(experiment)
             skipped = skipped or incomplete
             scores.append((Point((), joined, joined), run_scores))
-    if scores:
-        _print_means(scores)
-    if failed:
-        text = f"{len(failed)} of {len(points) + len(joinable)} failed: {'; '.join(failed)}"
-        raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
-    if skipped:
-        raise click.exceptions.Exit(EXIT_SKIPPED)
+    return skipped
 
 
 @contextmanager
@@ -108,22 +147,72 @@ def _state(experiment: Experiment) -> str:
     return next(unfinished, "done")
 
 
-def _run(experiment: Experiment) -> tuple[dict[str, float], bool]:
+def _points(options: ExperimentOptions, table: Path | None) -> list[Point]:
+    if table is None:
+        return grid(options.overrides)
+    if options.config_file is not None:
+        raise click.UsageError("the systems of --table have configurations; leave -c out")
+    return read_systems(table).points(table.parent, options.overrides)
+
+
+def _checked(options: ExperimentOptions, point: Point) -> ExperimentOptions:
+    """Return the options of a point, whose wrong value is an error before hours of training."""
+    config = point.config or options.config_file
+    variant = replace(options, overrides=point.overrides, config_file=config)
+    variant.config()
+    return variant
+
+
+def _run(experiment: Experiment) -> tuple[Scores, bool]:
     """Run all stages; return the metrics, and True if items were skipped."""
     outcomes = experiment.run_all(experiment.names, print_outcome)
-    metrics = read_output(outcomes[-1].directory, METRICS)["metrics"]
-    return metrics, any(outcome.manifest.skipped for outcome in outcomes)
+    content = read_output(outcomes[-1].directory, METRICS)
+    scores = Scores(content["metrics"], content["confidence"])
+    return scores, any(outcome.manifest.skipped for outcome in outcomes)
 
 
-def _print_means(scores: list[tuple[Point, dict[str, float]]]) -> None:
-    """Print a row for each setting: the number of seeds, and the mean of each score."""
-    of_setting: dict[str, list[dict[str, float]]] = {}
+def _of_setting(scores: list[tuple[Point, Scores]]) -> dict[str, list[Scores]]:
+    of_setting: dict[str, list[Scores]] = {}
     for point, run_scores in scores:
         of_setting.setdefault(point.setting, []).append(run_scores)
-    shown = [name for name in _SCORES if all(name in run_scores for _, run_scores in scores)]
+    return of_setting
+
+
+def _print_paper(scores: list[tuple[Point, Scores]], *, latex: bool) -> None:
+    """Print a row for each system and phase in the columns of the paper, times 100."""
+    names = cited(DEFAULTS)
+    rows = [["system", *map(shown_name, names)]]
+    for setting, runs in _of_setting(scores).items():
+        rows.append([setting, *(_cell(runs, name) for name in names)])
+    if latex:
+        click.echo(as_tabular(rows))
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *cells in rows:
+        columns = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        click.echo("  ".join([first.ljust(widths[0]), *columns]).rstrip())
+
+
+def _cell(runs: list[Scores], name: str) -> str:
+    """Format the mean of a metric with an interval: over seeds, or over images for a single run."""
+    if any(name not in run.metrics for run in runs):
+        return "–"
+    mean = t_interval([100 * run.metrics[name] for run in runs])
+    if len(runs) > 1:
+        return f"{mean.mean:.1f} ± {mean.half_width:.1f}"
+    if name not in runs[0].confidence:
+        return f"{mean.mean:.1f}"
+    low, high = runs[0].confidence[name]
+    return f"{mean.mean:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def _print_means(scores: list[tuple[Point, Scores]]) -> None:
+    """Print a row for each setting: the number of seeds, and the mean of each score."""
+    of_setting = _of_setting(scores)
+    shown = [name for name in _SCORES if all(name in run.metrics for _, run in scores)]
     width = max(7, *map(len, of_setting))
     click.echo(f"{'setting':<{width}}  runs{''.join(f'  {name:<13}' for name in shown)}".rstrip())
     for setting, rows in of_setting.items():
-        means = (str(t_interval([row[name] for row in rows])) for name in shown)
+        means = (str(t_interval([row.metrics[name] for row in rows])) for name in shown)
         columns = "".join(f"  {mean:<13}" for mean in means)
         click.echo(f"{setting:<{width}}  {len(rows):>4}{columns}".rstrip())
