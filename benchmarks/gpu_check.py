@@ -1,9 +1,11 @@
 """Check of a2 on a GPU, written to one JSON file after each of its parts.
 
-It measures extraction, updates of both training tasks with the epoch of COCO's 113,287 training
-images that follows from them, beam search and peak memory. It resumes a training and sums gradients
-in a process group of one rank. An update is that of `a2 train` without reading features. Its first
-two parts have been run on a GPU, in 96 s; `--device cpu --quick` runs all on tiny sizes.
+It measures extraction, updates of both training tasks as they are and compiled, with the epoch of
+COCO's 113,287 training images that follows from them, beam search, sampling and peak memory. It
+resumes a training and sums gradients in a process group of one rank. An update is that of
+`a2 train` without reading features. Its first two parts have been run on a GPU, in 96 s, before
+updates were compiled; `--device cpu --quick` runs all on tiny sizes. `--pages` writes the table of
+the last results into docs/performance.md.
 """
 
 import io
@@ -11,7 +13,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
@@ -22,14 +24,13 @@ import click
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import DeviceType  # type: ignore[attr-defined]
-from torch.profiler import ProfilerActivity, profile
 
-from a2cap.data.batches.collate import Batch
+from a2cap.data.batches.collate import FEW_SHAPES, Batch, token_positions
 from a2cap.extract.extractor import Extractor
 from a2cap.extract.image import read_image
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.model.decoding.sampling import sample_captions
 from a2cap.pipeline.runtime.runtime_config import Precision
 from a2cap.pipeline.runtime.training_precision import matrix_precision
 from a2cap.pipeline.training.captioner.cross_entropy import CrossEntropyUpdater
@@ -38,12 +39,17 @@ from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConf
 from a2cap.pipeline.training.checkpoints import restore_rng_states, rng_states
 from a2cap.pipeline.training.updates import Updater
 from benchmarks import extract, self_critical, train
+from benchmarks.gpu_results import kernels_of, with_table
 from benchmarks.measure import machine, print_machine
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "performance.md"
 COCO_TRAINING_IMAGES, COCO_TEST_IMAGES = 113_287, 5_000
 BATCHES = (10, 50)
 """Images per update: the papers', and one that fills a GPU better."""
+
+SECONDS_TO_COMPILE = 330
+"""Seconds after the start until something is compiled: all parts end within eight minutes."""
 
 Findings = dict[str, object]
 
@@ -57,6 +63,8 @@ class Setting:
 
     device: torch.device
     quick: bool
+    deadline: float = math.inf
+    """Value of `time.monotonic` after which nothing more is compiled."""
 
     @property
     def sizes(self) -> self_critical.Sizes:
@@ -114,23 +122,28 @@ def make_batch(sizes: self_critical.Sizes, *, pinned: bool) -> Batch:
         boxes=torch.rand(*shape, 5),
         region_mask=torch.ones(shape, dtype=torch.bool),
         tokens=tokens,
+        positions=token_positions(tokens, FEW_SHAPES),
     )
     return batch.pin_memory() if pinned else batch
 
 
-def make_optimisation(task: str, precision: Precision, setting: Setting) -> Updater[Batch]:
-    """Create a captioner and its updates."""
+def make_optimisation(
+    task: str, precision: Precision, setting: Setting, *, images: int, compiles: bool = False
+) -> Updater[Batch]:
+    """Create a captioner and its updates of so many images."""
     torch.manual_seed(0)
     sizes = setting.sizes
     captioner = TransformerCaptioner(
         setting.model, feature_width=sizes.feature_width, vocabulary_size=sizes.vocabulary
     ).to(setting.device)
     if task == "cross-entropy":
-        return CrossEntropyUpdater(captioner, TrainConfig(precision=precision))
+        training = TrainConfig(precision=precision, batch_size=images)
+        return CrossEntropyUpdater(captioner, training, compiles=compiles)
     image_ids = list(map(str, range(sizes.corpus)))
     rewards = ImageRewards(setting.corpus.a2.to(setting.device), image_ids)
-    config = ScstConfig(precision=precision, samples=sizes.samples, max_length=sizes.tokens)
-    return SelfCriticalUpdater(captioner, config, rewards)
+    lengths = {"samples": sizes.samples, "max_length": sizes.tokens}
+    config = ScstConfig(precision=precision, batch_size=images, **lengths)
+    return SelfCriticalUpdater(captioner, config, rewards, compiles=compiles)
 
 
 def updates(
@@ -153,31 +166,6 @@ def updates(
     return run
 
 
-def idle_share(busy: Sequence[tuple[float, float]]) -> float:
-    """Return the share of idle time between the first start and the last end; 0 without any.
-
-    busy: (start, end) of each computation, in any unit; they may overlap.
-    """
-    if not busy:
-        return 0.0
-    ordered = sorted(busy)
-    first, reached = ordered[0][0], ordered[0][0]
-    idle = 0.0
-    for start, end in ordered:
-        idle += max(0.0, start - reached)
-        reached = max(reached, end)
-    return idle / (reached - first)
-
-
-def idle_of(form: Callable[[], None]) -> float:
-    """Return the idle share of the GPU while the form runs."""
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
-        form()
-    events = profiled.events() or ()
-    spans = [event.time_range for event in events if event.device_type == DeviceType.CUDA]
-    return idle_share([(span.start, span.end) for span in spans])
-
-
 def measure_extraction(setting: Setting) -> Findings:
     """Measure images per second, image decoding included, by backend and precision."""
     base, depth, width, count = (
@@ -193,43 +181,83 @@ def measure_extraction(setting: Setting) -> Findings:
         for name, fields in forms.items():
             config = base.model_copy(update=fields)
             extractor = Extractor(detector, config=config, device=str(setting.device))
-            seconds = setting.seconds(lambda: extractor(read_image(path)), count=count)  # noqa: B023
-            findings[name] = {"images_per_second": 1 / seconds, "peak_gib": setting.peak_memory()}
+            form = partial(_extract, extractor, path)
+            findings[name] = {
+                "images_per_second": 1 / setting.seconds(form, count=count),
+                "peak_gib": setting.peak_memory(),
+                **kernels_of(form, setting.device),
+            }
     return findings
+
+
+def _extract(extractor: Extractor, path: Path) -> None:
+    extractor(read_image(path))
 
 
 def measure_epochs(task: str, setting: Setting) -> Findings:
     """Measure updates by precision and batch, and extrapolate an epoch over COCO."""
-    calls, count = (1, 1) if setting.quick else (4, 5)
+    calls, count = (1, 1) if setting.quick else (2, 5)
     # on a CPU TF32 equals fp32
     precisions: list[Precision] = ["fp32", "tf32", "bf16"] if setting.is_gpu else ["fp32", "bf16"]
     findings: Findings = {}
     for images in (setting.sizes.images,) if setting.quick else BATCHES:
         batch = make_batch(replace(setting.sizes, images=images), pinned=setting.is_gpu)
-        for precision in precisions:
-            optimisation = make_optimisation(task, precision, setting)
+        # to compile takes a minute on a CPU
+        choices = [
+            (precision, compiles)
+            for precision in precisions
+            for compiles in (False, True)
+            if setting.is_gpu or not compiles or precision == "fp32"
+        ]
+        for precision, compiles in choices:
+            name = f"{images} images, {precision}{', compiled' if compiles else ''}"
+            if compiles and time.monotonic() > setting.deadline:
+                findings[name] = {"skipped": "no time left to compile"}
+                continue
+            optimisation = make_optimisation(
+                task, precision, setting, images=images, compiles=compiles
+            )
             form = updates(optimisation, precision, batch, count=count, setting=setting)
+            started = time.perf_counter()
+            form()
+            compiling = time.perf_counter() - started
             seconds = setting.seconds(form, count=calls) / count
             whole = math.ceil(COCO_TRAINING_IMAGES / images)
-            findings[f"{images} images, {precision}"] = {
+            findings[name] = {
                 "seconds_per_update": seconds,
+                "seconds_of_first": compiling,
                 "measured_updates": calls * count,
                 "updates_per_epoch": whole,
                 "extrapolated_epoch_minutes": whole * seconds / 60,
-                "idle": idle_of(form) if setting.is_gpu else None,
                 "peak_gib": setting.peak_memory(),
+                **kernels_of(
+                    updates(optimisation, precision, batch, count=1, setting=setting),
+                    setting.device,
+                ),
             }
     return findings
 
 
-def measure_beam_search(setting: Setting) -> Findings:
-    """Measure beam search with 5 beams and 20 steps, and extrapolate COCO's test images."""
+def measure_decoding(setting: Setting) -> Findings:
+    """Measure beam search and sampling of 5 captions of 20 steps.
+
+    Extrapolates beam search of COCO's test images.
+    """
     sizes = train.QUICK if setting.quick else train.Sizes(images=50)
     captioner = train.new_captioner(setting.model, sizes).to(setting.device).eval()
     made = train.make_batch(sizes)
     batch = train.Batch(*(tensor.to(setting.device) for tensor in vars(made).values()))
     seconds = setting.seconds(partial(train.search, captioner, batch), count=3)
+
+    def sample() -> None:
+        with torch.inference_mode():
+            memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+            sample_captions(captioner, memory, count=train.BEAM_SIZE, max_length=train.STEPS)
+
     return {
+        "sampled_captions_per_second": sizes.images
+        * train.BEAM_SIZE
+        / setting.seconds(sample, count=3),
         "images_per_second": sizes.images / seconds,
         "extrapolated_test_seconds": COCO_TEST_IMAGES * seconds / sizes.images,
         "peak_gib": setting.peak_memory(),
@@ -241,7 +269,8 @@ def check_resume(setting: Setting) -> Findings:
     batch = make_batch(setting.sizes, pinned=False)
     findings: Findings = {}
     for task in TASKS:
-        ours, resumed = (make_optimisation(task, "fp32", setting) for _ in range(2))
+        images = setting.sizes.images
+        ours, resumed = (make_optimisation(task, "fp32", setting, images=images) for _ in range(2))
         ours.step([batch], 1)
         file = io.BytesIO()
         torch.save((_parameters(ours), ours.state_dict(), rng_states()), file)
@@ -284,7 +313,7 @@ def check_process_group(setting: Setting) -> Findings:
 CHECKS: dict[str, Callable[[Setting], Findings]] = {
     "extraction": measure_extraction,
     **{task: partial(measure_epochs, task) for task in TASKS},
-    "beam search": measure_beam_search,
+    "decoding": measure_decoding,
     "resume": check_resume,
     "process group": check_process_group,
 }
@@ -293,17 +322,22 @@ CHECKS: dict[str, Callable[[Setting], Findings]] = {
 @click.command()
 @click.option("--device", default="cuda", show_default=True)
 @click.option("--quick", is_flag=True, help="Use tiny sizes, only to check that it runs.")
+@click.option("--pages", is_flag=True, help="Only write the last results into docs.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=ROOT / "benchmarks" / "results" / "gpu-check.json",
     help="JSON file of the findings.",
 )
-def main(device: str, quick: bool, output: Path) -> None:
+def main(device: str, quick: bool, pages: bool, output: Path) -> None:
     """Check a2 on a GPU; the exit code is 1 if a check fails."""
+    if pages:
+        page = with_table(PAGE.read_text(), json.loads(output.read_text()))
+        PAGE.write_text(page)
+        return
     print_machine()
     torch.backends.cudnn.allow_tf32 = False  # as in a2 train
-    setting = Setting(torch.device(device), quick)
+    setting = Setting(torch.device(device), quick, time.monotonic() + SECONDS_TO_COMPILE)
     if setting.device.type == "cuda" and not torch.cuda.is_available():
         raise click.ClickException("no GPU is visible; run with --device cpu --quick")
     results: dict[str, object] = {"machine": machine(), "device": device, "quick": quick}

@@ -2,10 +2,10 @@
 
 An update of `Updater.step`, with the hooks that a training gives it marked by *:
 
-    begin(number)*                              # s of Eq. 8, or the seed of samples
     amount = sum of count(part)* on all ranks   # tokens or images
+    begin(number)*                              # s of Eq. 8, or the seed of samples
     zero the gradients
-    for part in this rank's parts of the batch:
+    for part in this rank's parts of the batch:  # halves, if a GPU lacks the memory
         loss, measured = losses(part)*          # encode, decode, both losses
         backward(loss * count / amount)         # in the last part, ranks add gradients beside it
         values += measured * count / amount

@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from benchmarks import bench, gpu_check
 from benchmarks.bench import Figure, moved, with_results
+from benchmarks.gpu_results import table
 
 STEP = Figure("step", 4.4, 1.31, "one pass per loss", 0.67, "fp32 matrix products")
 
@@ -83,7 +84,7 @@ def test_the_quick_form_writes_figures_with_ratios_and_peaks(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
+def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path, caplog):
     output = tmp_path / "check.json"
     options = ["--device", "cpu", "--quick", "--output", str(output)]
     ran = CliRunner().invoke(gpu_check.main, options)
@@ -94,6 +95,9 @@ def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
     epochs = results["self-critical"]["2 images, fp32"]
     assert epochs["updates_per_epoch"] == 56_644
     assert epochs["extrapolated_epoch_minutes"] > 0
+    assert results["cross-entropy"]["2 images, fp32, compiled"]["seconds_per_update"] > 0
+    assert not [record for record in caplog.records if "uncompiled" in record.getMessage()]
+    assert "| self-critical: 2 images, fp32, compiled |" in table(results)
 
 
 @pytest.mark.slow

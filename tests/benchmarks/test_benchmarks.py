@@ -11,6 +11,7 @@ import pytest
 
 from a2cap.model.captioners import kinds
 from benchmarks import captioners, measure
+from benchmarks.gpu_results import BEGIN, END, idle_share, kernel_figures, with_table
 from benchmarks.measure import Timing, interleaved, measured
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,7 @@ def test_every_benchmark_is_tested():
         "bench",
         "decoder_only",
         "gpu_check",
+        "gpu_results",
         "photos_data",
         "photos_encoder",
         "photos_table",
@@ -150,6 +152,44 @@ def allocate(mebibytes):
     ],
 )
 def test_a_gpu_is_idle_between_computations(busy, share):
-    from benchmarks.gpu_check import idle_share
-
     assert idle_share(busy) == pytest.approx(share)
+
+
+def test_kernels_of_a_gpu_are_summed_by_name_and_copies_apart():
+    kernels = [("gemm", 0, 3000), ("Memcpy HtoD", 2000, 4000), ("gemm", 6000, 7000)]
+    kernels += [(f"small {number}", 7000, 7000 + number) for number in range(1, 11)]
+    figures = kernel_figures(kernels)
+    assert (figures["kernels"], figures["copy_ms"]) == (13, 2.0)
+    assert figures["kernel_ms"] == pytest.approx(4.055)
+    assert figures["idle"] == pytest.approx(2000 / 7010)
+    assert list(figures["top_kernels_ms"])[:3] == ["gemm", "Memcpy HtoD", "small 10"]
+    assert len(figures["top_kernels_ms"]) == 10
+
+
+def test_the_table_of_a_gpu_has_a_row_for_each_measurement_and_failure():
+    update = {"seconds_per_update": 0.02, "extrapolated_epoch_minutes": 3.8, "measured_updates": 10}
+    results = {
+        "machine": ["Some CPU", "16 cores", "128 GiB", "H100", "torch 2.15", "16 threads"],
+        "device": "cuda",
+        "cross-entropy": {
+            "10 images, fp32": {**update, "idle": 0.875, "kernels": 1200, "peak_gib": 1.42},
+            "10 images, fp32, compiled": {"skipped": "no time left to compile"},
+            "check_seconds": 9.0,
+        },
+        "process group": {"failed": "RuntimeError: no NCCL", "check_seconds": 1.0},
+    }
+    rows = with_table(f"Before.\n{BEGIN}\nold\n{END}\nAfter.", results).splitlines()
+    assert rows == [
+        "Before.",
+        BEGIN,
+        "By `python -m benchmarks.gpu_check` on Some CPU, 16 cores, 128 GiB, H100, torch 2.15:",
+        "",
+        "| part | measured | GPU idle | kernels | GiB |",
+        "|---|---|---:|---:|---:|",
+        "| cross-entropy: 10 images, fp32 | 0.0200 s an update, 3.8 min an epoch of COCO, "
+        "extrapolated | 88% | 1200 | 1.4 |",
+        "| cross-entropy: 10 images, fp32, compiled | no time left to compile |  |  |  |",
+        "| process group | failed: RuntimeError: no NCCL |  |  |  |",
+        END,
+        "After.",
+    ]
