@@ -5,20 +5,27 @@ and replaces its rows there; a stopped measurement resumes. A captioner that fai
 named in each figure that lacks it.
 """
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import click
 
 from a2cap.data.files.json_file import read_json, write_json
+from a2cap.pipeline.sweep import t_interval
 from benchmarks import captioners
 from benchmarks.alignment_study import QUICK, QUICK_EXTENT, QUICK_FIELDS, measured
 from benchmarks.measure import machine, print_machine
 from benchmarks.study import gru, updates
-from benchmarks.study.grid import DEEPENED, Extent, trials
+from benchmarks.study.claim_figures import draw_claims
+from benchmarks.study.grid import DEEPENED, TRAINED, Extent, trials
 from benchmarks.study.page import DOCS, with_figures
 from benchmarks.study.results import Results, Row
 from benchmarks.study.running import Study
@@ -28,40 +35,92 @@ RESULTS = Path(__file__).parent / "results"
 PAGE = DOCS / "claims.md"
 ROWS, MACHINES = "claims.csv", "claims.json"
 
+_LEFT_OUT = re.compile(
+    r"companions/|errors/|grounding/(?!all/)|erasure/[^/]+/(deletion|insertion|shares|of_images)/"
+)
+"""Values that only the tables of the study show."""
+
 DEPTH_IMAGES = Images(drawn=1500, train=1200, validate=50, test=100)
 """Fewer than in the other parts of the study, as six layers take three times as long."""
 
 
-def measure_depth(folder: Path, *, quick: bool) -> list[Row]:
-    """Train and measure every fusion with six encoder and six decoder layers."""
+def measure_depth(folder: Path, *, quick: bool, seeds: int, part: str = DEEPENED) -> list[Row]:
+    """Train and measure captioners of six encoder and six decoder layers."""
     images, fields = (QUICK, QUICK_FIELDS) if quick else (DEPTH_IMAGES, ())
     study = Study(folder, "scenes", images, analysed=4 if quick else 100, overrides=fields)
-    planned = trials(QUICK_EXTENT if quick else Extent(), [DEEPENED])
+    planned = trials(QUICK_EXTENT if quick else Extent(other_seeds=seeds), [part])
     rows: list[Row] = []
     for results, news in measured(study, planned, processes=1):
-        rows = list(results.rows)
+        rows = [
+            replace(row, values={**row.values, **contrasts(row.values)}) for row in results.rows
+        ]
         click.echo(news)
     return rows
 
 
-def measure_gru(folder: Path, *, quick: bool) -> list[Row]:
+def shown(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values that a page may show, with contrasts; a row has more than a thousand."""
+    kept = {name: value for name, value in values.items() if not _LEFT_OUT.match(name)}
+    return {**kept, **contrasts(values)}
+
+
+def contrasts(values: Mapping[str, float]) -> dict[str, float]:
+    """Return what Fig. 2, 5 and 6 compare within a captioner, as far as it has masks.
+
+    "mean tau NAME": over layers; "evidence - attention": of these means; "upper - lower
+    millinats": mean divergence of the upper half of the layers minus that of the lower half;
+    "removed evidence - attention": comprehensiveness per word, a mean over images of the
+    differences, and "half width over images" its interval.
+    """
+
+    def of_layers(name: str) -> list[float]:
+        names = (f"layers/{number}/{name}" for number in count(1))
+        return [values[layer] for layer in takewhile(values.__contains__, names)]
+
+    compared = {}
+    for name in ("attention", "aligned", "evidence"):
+        if taus := of_layers(f"tau {name}"):
+            compared[f"mean tau {name}"] = fmean(taus)
+    if "mean tau evidence" in compared:
+        difference = compared["mean tau evidence"] - compared["mean tau attention"]
+        compared["evidence - attention"] = difference
+    if moved := of_layers("millinats"):
+        half = len(moved) // 2
+        compared["upper - lower millinats"] = fmean(moved[half:]) - fmean(moved[:half])
+    evidence, attention = (_removed(values, order) for order in ("evidence", "attention"))
+    if evidence:
+        mean = t_interval([e - a for e, a in zip(evidence, attention, strict=True)])
+        compared["removed evidence - attention"] = mean.mean
+        compared["half width over images"] = mean.half_width
+    return compared
+
+
+def _removed(values: Mapping[str, float], order: str) -> list[float]:
+    """Return the comprehensiveness per word of each image."""
+    images = (f"erasure/{order}/of_images/{number}" for number in count(1))
+    named = takewhile(lambda image: f"{image}/1" in values, images)
+    return [values[f"{image}/2"] / values[f"{image}/1"] for image in named]
+
+
+def measure_gru(folder: Path, *, quick: bool, seeds: int) -> list[Row]:
     """Train and evaluate the GRU captioner with each score."""
-    compared = captioners.Comparison(folder, *((40, 1, 8) if quick else (1000, 12, 64)))
+    compared = captioners.Comparison(folder / gru.PART, *((40, 1, 8) if quick else (1000, 12, 64)))
     captioners.prepare(compared)
     rows = []
-    for row in gru.gru_rows(compared, seeds=1 if quick else 3):
+    for row in gru.gru_rows(compared, seeds=1 if quick else seeds):
         rows.append(row)
         click.echo(f"{row.part} {row.label} {row.seed} {row.failure}".rstrip())
     return rows
 
 
-def measure_updates(folder: Path, *, quick: bool) -> list[Row]:
-    """Time an update of each older captioner."""
+def measure_updates(folder: Path, *, quick: bool, seeds: int) -> list[Row]:
+    """Time an update of each older captioner, which has no folder and no seeds."""
     return updates.update_rows(quick=quick, rounds=2 if quick else 5)
 
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
     DEEPENED: measure_depth,
+    TRAINED: partial(measure_depth, part=TRAINED),
     gru.PART: measure_gru,
     updates.PART: measure_updates,
 }
@@ -72,6 +131,7 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     "--quick", is_flag=True, help="Measure all on tiny sizes, only to check that it runs."
 )
 @click.option("--measure", "parts", multiple=True, type=click.Choice(list(PARTS)))
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -79,19 +139,21 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
     show_default=True,
     help="Folder of what is trained; with --quick a temporary one.",
 )
-def main(quick: bool, parts: tuple[str, ...], output: Path) -> None:
-    """Measure parts of docs/claims.md and write the page."""
+def main(quick: bool, parts: tuple[str, ...], seeds: int, output: Path) -> None:
+    """Measure parts of docs/claims.md, and write the page and its pictures."""
     if quick or parts:
         print_machine()
     with tempfile.TemporaryDirectory() as temporary:
         folder, saved = (Path(temporary),) * 2 if quick else (output.resolve(), RESULTS)
         for part in PARTS if quick else parts:
             when, about = time.strftime("%Y-%m-%d", time.gmtime()), ", ".join(machine())
-            rows = PARTS[part](folder / part, quick=quick)
+            rows = PARTS[part](folder, quick=quick, seeds=seeds)
             minutes = sum(row.values.get("seconds", 0.0) for row in rows) / 60
             keep(saved, part, rows, f"{when}, {about}, {minutes:.0f} min")
         results, machines = read(saved)
         page = with_figures(PAGE.read_text(encoding="utf-8"), results, machines)
+        tables = (DOCS / "alignment-study-tables.md").read_text(encoding="utf-8")
+        draw_claims(results, tables, saved if quick else DOCS)
     if quick:
         click.echo(page)
     else:

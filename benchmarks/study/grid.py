@@ -41,12 +41,19 @@ DEEP = (
     "model.alignment.decay_steps=300",  # of 600 updates
 )
 """Fields of the captioners of the paper's depth: its layers, heads, lambda and batch. They are
-trained from the beginning, and narrow, so that each takes minutes. With norms after the blocks, as
-the paper's, attention is still that of chance after twice as many updates."""
+trained from the beginning, and narrow, so that each takes minutes; with norms before the blocks,
+as so few updates do not suffice with those after them."""
+
+_LONGER = ("train.epochs=10", "train.warmup=400", "model.alignment.decay_steps=600")
+TRAININGS = {
+    "norms after the blocks": (*DEEP, *_LONGER, "model.norm=post", "train.lr=0.002"),
+    "twice the updates": (*DEEP, *_LONGER),
+}
+"""Other trainings of such a captioner without alignment -> their fields, of a single seed."""
 
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
-LAYERED, RIVALLED, DEEPENED = "layers", "rivals", "depth"
-PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED, DEEPENED)
+LAYERED, RIVALLED, DEEPENED, TRAINED = "layers", "rivals", "depth", "trainings"
+PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED, DEEPENED, TRAINED)
 """Parts of the study, the most important first."""
 
 STARTS = "starts"
@@ -81,7 +88,7 @@ class Trial:
     @property
     def start(self) -> "Trial | None":
         """The captioner that it starts from; None if it is trained from the beginning."""
-        if self.part in (STARTS, DEEPENED):
+        if self.part in (STARTS, DEEPENED, TRAINED):
             return None
         return Trial(STARTS, self.world, self.seed, self.world, _fusion("none"), False)
 
@@ -117,6 +124,7 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         LAYERED: (PLAIN, extent.other_seeds, {x: _gate(field) for x, field in LAYERS.items()}),
         RIVALLED: (PLAIN, extent.other_seeds, RIVALS),
         DEEPENED: (PLAIN, extent.other_seeds, {x: (*y, *DEEP) for x, y in fusions.items()}),
+        TRAINED: (PLAIN, 1, {x: (*_fusion("none"), *y) for x, y in TRAININGS.items()}),
     }
     grid = [
         Trial(part, label, seed, world, fields, self_critical=part == FUSED)

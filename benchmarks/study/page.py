@@ -2,9 +2,10 @@
 
 A figure is between two comments, which a reader does not see: `<!--NAME-->0.403 ± 0.053<!---->`.
 NAME is `part | label | value` of the rows of results, as `depth | gate | CIDEr`; `gate - none` is
-the difference paired by seed, and a * in the value stands for each decoder layer. `part | machine`
-is where and when the part was measured. `page.md | heading | row | column` is a cell of a table on
-another page of docs/.
+the difference paired by seed, and a * in the value lists the means of the decoder layers.
+`part | machine` is where and when the part was measured, `part | label | seeds` how many seeds were
+tried. `page.md | heading | row | column` is a
+cell of a table on another page of docs/.
 """
 
 import re
@@ -16,7 +17,7 @@ from benchmarks.study.results import Results, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY
 
 DOCS = Path(__file__).parents[2] / "docs"
-MACHINE = "machine"
+MACHINE, SEEDS = "machine", "seeds"
 _FIGURE = re.compile(r"<!--([^<>|]+\|[^<>]+)-->([^<]*)<!---->")
 _MOST_LAYERS = 100
 
@@ -42,12 +43,16 @@ def with_figures(page: str, results: Results, machines: Mapping[str, str]) -> st
 
 
 def figure(results: Results, part: str, label: str, name: str) -> str:
-    """Return a mean over seeds with its interval, and which seeds failed.
+    """Return a mean over seeds with its interval, or the mean of each layer, and failed seeds.
 
     Raises KeyError if no row has the value.
     """
     labels = label.split(" - ")
+    if name == SEEDS:
+        return str(sum(row.part == part and row.label == label for row in results.rows))
     texts = [text for value in _layered(name) if (text := _mean(results, part, labels, value))]
+    if "*" in name:  # intervals of each layer are in the tables of the study
+        texts = [text.partition(" ")[0] for text in texts]
     if not texts:
         raise KeyError(f"no result: {part} | {label} | {name}")
     failures = [

@@ -13,6 +13,7 @@ from benchmarks.study.grid import (
     LAYERED,
     RIVALLED,
     STARTS,
+    TRAINED,
     WEIGHED,
 )
 from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
@@ -89,6 +90,7 @@ _TITLES = {
     RIVALLED: "Alignment and its rivals",
     LAYERED: "Gate in some decoder layers",
     DEEPENED: "Six encoder and six decoder layers",
+    TRAINED: "Six layers without alignment, by training",
     DEVIATED: "Planted companions",
 }
 
@@ -116,6 +118,7 @@ def all_tables(results: Results) -> str:
             table(results, DEEPENED, CROSS_ENTROPY)
             for table in (_general, _gains, _erasure, _layers)
         ),
+        *(table(results, TRAINED, CROSS_ENTROPY) for table in (_general, _erasure, _layers)),
     )
     if failures := results.failures():
         parts = ("\n".join(["### Failed", "", *(f"- {line}" for line in failures)]), *parts)

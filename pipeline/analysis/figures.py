@@ -13,10 +13,14 @@ from a2cap.data.files.atomic import write_durably
 
 @dataclass(frozen=True)
 class Curve:
-    """Named line through points (x, y)."""
+    """Named line through points (x, y).
+
+    half_widths: of the interval of each point, which is drawn; empty for none.
+    """
 
     name: str
     points: Sequence[tuple[float, float]]
+    half_widths: Sequence[float] = ()
 
 
 def write_curves(
@@ -35,7 +39,9 @@ def write_curves(
     axes = figure.subplots(1, max(len(filled), 1), sharey=True, squeeze=False)[0]
     for axis, (title, curves) in zip(axes, filled.items(), strict=False):
         for curve in curves:
-            axis.plot(*zip(*curve.points, strict=True), marker="o", label=curve.name)
+            x, y = zip(*curve.points, strict=True)
+            widths = curve.half_widths or None
+            axis.errorbar(x, y, yerr=widths, marker="o", capsize=2, label=curve.name)
         axis.set(title=title, xlabel=x_label)
         smallest = min((x for curve in curves for x, _ in curve.points if x > 0), default=1.0)
         if logarithmic:

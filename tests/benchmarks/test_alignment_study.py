@@ -7,7 +7,7 @@ from a2cap.data.annotations.instances import Instances
 from a2cap.data.boxes import box_iou
 from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.sweep import t_interval, t_quantile
-from benchmarks.study.grid import Extent, trials
+from benchmarks.study.grid import TRAININGS, Extent, trials
 from benchmarks.study.grounding import (
     GroundedWord,
     GroundingMeter,
@@ -164,8 +164,9 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     assert others
     assert {job.config.scst.epochs for job in others} == {0}
     starts = {job.world.name: job.config for job in to_run if job.trials[0].part == "starts"}
-    deep = [job for job in to_run if job.trials[0].part == "depth"]
-    assert [job.trials[0].label for job in deep] == ["none", "max", "moving", "decay", "gate"]
+    deep = [job for job in to_run if job.trials[0].part in ("depth", "trainings")]
+    fusions = ["none", "max", "moving", "decay", "gate"]
+    assert [job.trials[0].label for job in deep] == [*fusions, *TRAININGS]
     # trained from the beginning
     assert {
         (job.start, job.config.model.decoder_layers, job.config.train.start) for job in deep

@@ -41,7 +41,12 @@ TABLES = {
         "Planted companions, after XE",
         "by group of words",
     ],
-    "claims": ["2 of 2: depth gate 0", "gru additive 0", "# What the papers claim"],
+    "claims": [
+        "2 of 2: depth gate 0",
+        "2 of 2: trainings twice the updates 0",
+        "gru additive 0",
+        "# What the papers claim",
+    ],
     "captioners": ["2 of 2: spatial, gate", "| spatial | none |", "true captions"],
     "scale": ["500 images", "random reads", "a2 status", "SCST, to batch 100"],
     "preprocess": ["all processes", "CPU time", "peak memory"],

@@ -33,9 +33,11 @@ TABLE = """## Fusions
 @pytest.mark.parametrize(
     ("label", "name", "text"),
     [
-        ("none", "layers/*/tau", "0.250 ± 0.000, 0.500 ± 0.000"),
+        ("none", "layers/*/tau", "0.250, 0.500"),
         ("gate - none", "CIDEr", "−0.250 ± 0.000"),
         ("none - gate", "CIDEr", "+0.250 ± 0.000"),
+        ("none", "seeds", "2"),
+        ("max", "seeds", "2"),
         ("max", "CIDEr", f"1.000 (max, seed 1, failed: {FAILED.failure})"),
         ("max - none", "CIDEr", f"+0.000 (max, seed 1, failed: {FAILED.failure})"),
     ],
@@ -58,6 +60,34 @@ def test_a_cell_of_a_table_is_read_without_bold():
     ):
         with pytest.raises(KeyError, match="no cell"):
             table_cell(TABLE, *names)
+
+
+def test_masks_are_compared_with_attention_and_upper_layers_with_lower_ones():
+    layers = [(0.5, 0.25, 1.0), (0.25, 0.5, 2.0), (0.75, 0.0, 6.0), (0.5, 0.25, 7.0)]
+    values = {
+        f"layers/{number}/{name}": value
+        for number, cells in enumerate(layers, start=1)
+        for name, value in zip(("tau attention", "tau evidence", "millinats"), cells, strict=True)
+    }
+    assert claims.contrasts(values) == {
+        "mean tau attention": 0.5,
+        "mean tau evidence": 0.25,
+        "evidence - attention": -0.25,
+        "upper - lower millinats": 5.0,
+    }
+    removed = {"evidence": ((2, 1.0), (4, 6.0)), "attention": ((2, 0.5), (4, 4.0))}
+    of_images = {
+        f"erasure/{order}/of_images/{number}/{column}": float(cell)
+        for order, images in removed.items()
+        for number, cells in enumerate(images, start=1)
+        for column, cell in enumerate(cells, start=1)
+    }
+    compared = claims.contrasts(of_images)
+    assert compared["removed evidence - attention"] == pytest.approx((0.25 + 0.5) / 2)
+    assert compared["half width over images"] == pytest.approx(12.706 * 0.125, abs=1e-3)
+    left_out = {"erasure/random/deletion/1": 1.0, "grounding/kinds/attention": 0.5}
+    assert claims.shown({**values, **left_out}) == {**values, **claims.contrasts(values)}
+    assert claims.contrasts({"layers/1/tau attention": 0.5}) == {"mean tau attention": 0.5}
 
 
 def test_figures_of_parts_without_rows_stay():

@@ -1,0 +1,80 @@
+"""Pictures of docs/claims.md: Fig. 2, 4, 5 and 6 of the A2 paper, of captioners of this study.
+
+The paper prints no values of its figures; what its text states of them is in the titles, and drawn
+where it is a number.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from a2cap.model.alignment_config import FUSIONS
+from a2cap.pipeline.analysis.figures import Curve, write_curves
+from a2cap.pipeline.sweep import Interval
+from benchmarks.study.grid import DEEPENED, WEIGHTS
+from benchmarks.study.page import table_cell
+from benchmarks.study.results import Results
+from benchmarks.study.running import CROSS_ENTROPY
+
+PENALTIES = "Gate by the penalty λ, after XE"
+"""Heading of the table of Fig. 4 in docs/alignment-study-tables.md."""
+LAYERS = range(1, 7)
+
+
+def draw_claims(results: Results, tables: str, folder: Path) -> list[Path]:
+    """Draw the figures of these results into a folder.
+
+    tables: text of docs/alignment-study-tables.md, which has the sweep of lambda.
+    """
+    limit = Curve("claimed: all below 0.2", [(layer, 0.2) for layer in LAYERS])
+    alpha, evidence = "tau attention", "tau evidence"
+    agreement: Mapping[str, Sequence[Curve]] = {
+        "Fig. 2, without alignment": [*_curves(results, {"none": "α"}, alpha), limit],
+        "Fig. 5, with the gate; claimed: 1−m above α": [
+            *_curves(results, {"gate": "α"}, alpha),
+            limit,
+            *_curves(results, {"gate": "1−m"}, evidence),
+        ],
+    }
+    fusions = {name: name for name in FUSIONS if name != "none"}
+    moved = {"Fig. 6; claimed: more in upper layers": _curves(results, fusions, "millinats")}
+    x = "decoder layer"
+    up = "Kendall's τ with gradient importance"
+    return [
+        write_curves(folder / "claims-tau.png", agreement, x_label=x, y_label=up),
+        write_curves(
+            folder / "claims-divergence.png", moved, x_label=x, y_label="JSD(α, α^a), millinats"
+        ),
+        write_curves(
+            folder / "claims-penalty.png",
+            {
+                "Fig. 4; claimed: CIDEr peaks at λ = 0.035": [
+                    _swept(tables, "CIDEr"),
+                    _swept(tables, "mean m"),
+                ]
+            },
+            x_label="λ",
+            y_label="CIDEr, mean mask",
+            logarithmic=True,
+        ),
+    ]
+
+
+def _curves(results: Results, names: Mapping[str, str], value: str) -> list[Curve]:
+    """Return the curve over layers of each label, under its name."""
+    curves = []
+    for label, name in names.items():
+        means: dict[int, Interval] = {}
+        for layer in LAYERS:
+            if mean := results.mean(DEEPENED, label, CROSS_ENTROPY, f"layers/{layer}/{value}"):
+                means[layer] = mean
+        points = [(float(layer), mean.mean) for layer, mean in means.items()]
+        if points:
+            curves.append(Curve(name, points, [mean.half_width for mean in means.values()]))
+    return curves
+
+
+def _swept(tables: str, column: str) -> Curve:
+    """Return the curve of a column of the table of lambda."""
+    cells = [table_cell(tables, PENALTIES, str(weight), column).split(" ± ") for weight in WEIGHTS]
+    points = [(weight, float(mean)) for weight, (mean, _) in zip(WEIGHTS, cells, strict=True)]
+    return Curve(column, points, [float(width) for _, width in cells])
