@@ -25,7 +25,7 @@ from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter, erase_region
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.trainings import OpenedRun, Run
-from a2cap.pipeline.captioning.caption_images import open_captioner
+from a2cap.pipeline.captioning.adapted.pretrained import open_pretrained
 from a2cap.pipeline.captioning.captioned_image import OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, REFERENCES
@@ -115,7 +115,7 @@ def _analyse_images(
 
     files: image id -> image; the others as for `analyse`. Raises InputError if nothing is measured.
     """
-    captioner = open_captioner([run.model], decoding=CaptioningConfig(), runtime=runtime)
+    captioner = open_pretrained(run.model, decoding=CaptioningConfig(), runtime=runtime)
     references = load_reference_tokens(run.captions / REFERENCES)
     of_split = sorted(CaptionFile(run.captions / CAPTIONS).image_ids(split))
     image_ids = of_split[:images]

@@ -13,7 +13,6 @@ from a2cap.data.errors import A2Error
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.erasure import ErasureMeter
 from a2cap.pipeline.captioning.decoding import Beam
 
 
@@ -76,9 +75,6 @@ class BatchCaptioner(Protocol):
 
         Raises InputError for an image that it cannot take, and words that it does not have.
         """
-
-    def erase(self, image: OpenedImage, caption: str, meter: ErasureMeter) -> None:
-        """Measure which parts of an image a given caption depends on; raises as `attend` does."""
 
     def tokens(self, width: int, height: int) -> int:
         """Return what an image of this size costs beside others; 0 if sizes make no difference."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
@@ -17,9 +17,9 @@ from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, instal
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter
+from a2cap.pipeline.captioning.adapted.pretrained import open_pretrained
 from a2cap.pipeline.captioning.attention import ground_captions
-from a2cap.pipeline.captioning.caption_images import open_captioner
-from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
+from a2cap.pipeline.captioning.captioned_image import CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.engine.artifact_names import ATTENTION, CAPTIONS, RESULTS, VOCABULARY
 from a2cap.pipeline.engine.events import EventLog
@@ -40,6 +40,9 @@ from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Evaluation, worst_typical_best
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
+if TYPE_CHECKING:  # an optional package
+    from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
+
 logger = logging.getLogger(__name__)
 
 _TOGETHER = 8
@@ -50,7 +53,7 @@ _TOGETHER = 8
 class _Captions:
     """Captions of images as they come: beams, regions, and the reasons of images without."""
 
-    captioner: BatchCaptioner
+    captioner: "AdaptedImages"
     files: Mapping[str, Path | None]
     batch_size: int
     events: EventLog
@@ -134,7 +137,7 @@ def evaluate_pretrained(
     config = with_existing_split(config, inputs)
     references, _ = read_split(config.split, inputs)
     scoring = SplitScoring.read(config, inputs, no_spice)
-    captioner = open_captioner([inputs["model"].path], decoding=config, runtime=runtime)
+    captioner = open_pretrained(inputs["model"].path, decoding=config, runtime=runtime)
     size = config.batch_size if "batch_size" in config.model_fields_set else _TOGETHER
     work = _Captions(captioner, images, size, events)
     attention = directory / ATTENTION
@@ -176,7 +179,7 @@ def _described(
     evaluation: Evaluation,
     config: EvaluateConfig,
     inputs: Mapping[str, Input],
-    captioner: BatchCaptioner,
+    captioner: "AdaptedImages",
     tokens: str,
 ) -> Evaluation:
     """Return the evaluation with its provenance; tokens: of the metrics."""

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,21 +17,14 @@ from PIL import Image
 
 from a2cap.data.batches.collate import collate
 from a2cap.data.errors import InputError
-from a2cap.extract.image import read_image
-from a2cap.model.erasure import ErasureMeter
 from a2cap.pipeline.captioning import attention as caption_attention
-from a2cap.pipeline.captioning import caption_images as captioning
-from a2cap.pipeline.captioning.caption_images import (
-    ImageCaptioner,
-    caption_files,
-)
-from a2cap.pipeline.captioning.captioned_image import OpenedImage
+from a2cap.pipeline.captioning import image_captioner
+from a2cap.pipeline.captioning.caption_images import caption_files
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED
-from tests.data.messages import message_of
 from tests.experiments import copied_captioner, detecting
 
 CPU = RuntimeConfig(device="cpu")
@@ -159,7 +151,7 @@ def test_group_sizes_grow_and_do_not_change_the_captions(experiment, model, boxe
     images = sorted((experiment.scenes / "images").iterdir())[:12]
     sizes = []
     monkeypatch.setattr(
-        captioning, "collate", lambda items: sizes.append(len(items)) or collate(items)
+        image_captioner, "collate", lambda items: sizes.append(len(items)) or collate(items)
     )
     together = caption(images, model=model, boxes=boxes, batch_size=4)
     assert sizes == [1, 2, 4, 4, 1]
@@ -385,73 +377,14 @@ def test_regions_are_limited_as_in_training_and_rounded_as_in_the_store(
     description = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps({**description, "max_regions": 2}))
     seen = []
-    monkeypatch.setattr(captioning, "collate", lambda items: seen.extend(items) or collate(items))
+    monkeypatch.setattr(
+        image_captioner, "collate", lambda items: seen.extend(items) or collate(items)
+    )
     images = sorted((experiment.scenes / "images").iterdir())[:8]
     caption(images, model=model, boxes=boxes)
     assert len(seen) == 8
     assert max(len(item.regions) for item in seen) == 2
     assert {str(item.regions.features.dtype) for item in seen} == {"float16"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "beams"), [({}, 20), pytest.param({"beam_size": 4}, 4, marks=pytest.mark.slow)]
-)
-def test_the_bundled_captioner_of_photographs_has_settings_of_its_own(settings, beams):
-    captioner = ImageCaptioner(
-        [BUNDLED["photos"].folder], decoding=CaptioningConfig(**settings), runtime=CPU
-    )
-    [captioned] = captioner.caption([captioner.extract(np.zeros((64, 64, 3), np.uint8))])
-    assert len(captioned.beams) == beams
-    is_sorted = sorted(captioned.beams, key=lambda beam: -beam.score) == captioned.beams
-    assert is_sorted or not settings  # by consensus, not by probability
-
-
-def test_an_image_is_erased_as_its_attention_orders_its_regions():
-    captioner = ImageCaptioner(
-        [BUNDLED["scenes"].folder], decoding=CaptioningConfig(beam_size=1), runtime=CPU
-    )
-    pixels = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
-    image = OpenedImage(pixels)
-    [captioned] = captioner.caption_each([lambda: image], attention=True)
-    caption = captioned.beams[0].caption
-    attended = captioner.attend(image, caption)
-    np.testing.assert_allclose(attended.attention.original, captioned.attention.original, atol=1e-6)
-    meter = ErasureMeter(images=1)
-    captioner.erase(image, caption, meter)
-    orders = [erasure.order for erasure in meter.results()]
-    masked = [] if captioned.attention.keep is None else ["aligned", "evidence"]
-    assert orders == ["attention", *masked, "random"] if len(captioned.regions) > 1 else not orders
-    assert {erasure.words for erasure in meter.results()} <= {len(caption.split())}
-
-
-def test_more_beams_than_its_own_raise_those_of_the_bundled_captioner():
-    how = {"decoding": CaptioningConfig(), "runtime": CPU}
-    for least, beams in ((3, 20), (21, 21)):
-        captioner = ImageCaptioner([BUNDLED["photos"].folder], **how, least_beams=least)
-        extracted = captioner.extract(np.zeros((64, 64, 3), np.uint8))
-        assert len(captioner.caption([extracted])[0].beams) == beams
-    assert message_of(captioner._require_words, "a zebrafish") == (
-        "the captioner has no word 'zebrafish' of 'a zebrafish'; name one whose vocabulary has "
-        "the words of the caption"
-    )
-    assert message_of(captioner.extract, None, np.zeros((1, 4), np.float32)) == (
-        "the captioner was not trained on given boxes; leave boxes out"
-    )
-
-
-@pytest.mark.slow
-def test_threads_of_a_program_may_share_a_captioner_of_mixed_precision():
-    settings = CaptioningConfig(precision="bf16", beam_size=2)
-    captioner = ImageCaptioner([BUNDLED["photos"].folder], decoding=settings, runtime=CPU)
-    photo = read_image(Path(str(files("a2cap.pipeline") / "chelsea.jpg")))
-    views = [captioner.extract(photo[:, 40 * number :].copy()) for number in range(4)]
-
-    def captions(view):
-        return [c.beams[0].caption for c in captioner.with_attention(captioner.caption([view]))]
-
-    expected = list(map(captions, views))
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(captions, views * 2)) == expected * 2
 
 
 @pytest.mark.parametrize("settings", [{}, {"method": "sampling", "beam_size": 2}])

@@ -26,10 +26,11 @@ from PIL import Image
 
 from a2cap.data.errors import ConfigError
 from a2cap.data.regions import Regions
-from a2cap.pipeline.captioning.caption_images import ImageCaptioner, caption_files
+from a2cap.pipeline.captioning.caption_images import caption_files
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.captioning.image_captioner import ImageCaptioner
 from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.serving import caption_queue
