@@ -269,7 +269,7 @@ def erase_regions(
 ) -> None:
     """Measure the images of a batch of features, boxes, region_mask and captions.
 
-    batch, scores: the arguments and the result of `FaithfulnessMeter.add`.
+    batch, scores: the arguments and the result of `FaithfulnessMeter.add_captions`.
     """
     features, boxes, region_mask, captions = batch
     is_token = captions != captioner.special.pad

@@ -6,7 +6,7 @@ Jensen-Shannon divergence (Eq. 13) measures how far alignment moves the attentio
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,9 @@ from a2cap.model.alignment import AlignedAttention, Alignment, renormalise
 from a2cap.model.captioner import Captioner, Memory, decoder_input, trace_attention
 from a2cap.model.errors import ModelError
 
+_PAIRS = 1 << 24
+"""Pairs of regions in memory at once."""
+
 
 def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
     """Compute Kendall's tau-b of two rankings: concordant minus discordant pairs, tie-corrected.
@@ -24,7 +27,10 @@ def kendall_tau(first: Tensor, second: Tensor, valid: Tensor) -> Tensor:
     first, second: (N, R) float; valid: (N, R) bool, True where a value counts. Returns (N,) float64
     in [-1, 1], NaN where all values of one side are equal.
     """
-    # all R^2 pairs at once: an image has at most a few hundred regions
+    rows = max(1, _PAIRS // first.shape[1] ** 2)
+    if len(first) > rows:
+        parts = [slice(start, start + rows) for start in range(0, len(first), rows)]
+        return torch.cat([kendall_tau(first[p], second[p], valid[p]) for p in parts])
     pairs = (valid[:, :, None] & valid[:, None, :]).float()  # -> (N, R, R), each pair twice
     signs, other_signs = (
         (values[:, :, None] - values[:, None, :]).sign().float() * pairs
@@ -52,7 +58,7 @@ def _relative_entropy(values: Tensor, reference: Tensor) -> Tensor:
 
 
 @contextmanager
-def differentiable_masks(captioner: Captioner) -> Iterator[None]:
+def differentiable_masks(captioner: Captioner | nn.Module) -> Iterator[None]:
     """Let gradients pass through the masks of the aligned pass, despite `detach_mask`.
 
     Training may detach the masks; the exact derivative of p(y_t | x) must not.
@@ -72,6 +78,8 @@ def differentiable_masks(captioner: Captioner) -> Iterator[None]:
 class RegionGradients:
     """Gradients of p(y_t | y_<t, x) per token and region of one caption per image, (B, L, R).
 
+    Of a model of `transformers`, the regions are the tokens of the image, and there is one image.
+
     importance: |grad_{h_i} p|_2 on the encoder's output h_i; product: h_i' grad_{h_i} p, "gradient
     x input" (Shrikumar et al. 2016, arXiv:1605.01713), which ranks regions as the gradient of log p
     does. On the features, whose scale LayerNorm removes after their projection, it ranked regions
@@ -90,18 +98,23 @@ def region_gradients(
     features, boxes, region_mask: as for `encode`.
     captions: (B, L) int64, tokens, <eos>, padding.
     """
-    importance, product = [], []
     with torch.enable_grad(), differentiable_masks(captioner):
         # the encoder of recurrent captioners has no parameter that would start a graph
         memory = captioner.encode(features.detach().requires_grad_(), boxes, region_mask)
         tokens = decoder_input(captions, bos=captioner.special.bos)
         log_probs = captioner.forward(memory, tokens[:, None])[:, 0]  # -> (B, L, V)
         probabilities = log_probs.gather(-1, captions[..., None])[..., 0].exp()
-        # images are independent, so that one backward pass of their sum serves all
-        for step in probabilities.unbind(dim=1):
-            [gradient] = torch.autograd.grad(step.sum(), memory.states, retain_graph=True)
-            importance.append(gradient.norm(dim=-1))
-            product.append((gradient * memory.states.detach()).sum(dim=-1))
+        return gradients_of(probabilities, memory.states)
+
+
+def gradients_of(probabilities: Tensor, states: Tensor) -> RegionGradients:
+    """Compute the gradients of probabilities (B, L) with respect to the states (B, R, D)."""
+    importance, product = [], []
+    # images are independent, so that one backward pass of their sum serves all
+    for step in probabilities.unbind(dim=1):
+        [gradient] = torch.autograd.grad(step.sum(), states, retain_graph=True)
+        importance.append(gradient.norm(dim=-1))
+        product.append((gradient * states.detach()).sum(dim=-1))
     return RegionGradients(torch.stack(importance, dim=1), torch.stack(product, dim=1))
 
 
@@ -181,34 +194,37 @@ def _divergence(weights: AlignedAttention) -> Tensor:
 class FaithfulnessMeter:
     """Measurement of one captioner over batches of images with one caption each."""
 
-    def __init__(self, captioner: Captioner) -> None:
-        self._captioner = captioner
+    def __init__(self) -> None:
         self._layers: list[_LayerMeans] = []
 
-    def add(
-        self, features: Tensor, boxes: Tensor, region_mask: Tensor, captions: Tensor
+    def add_captions(
+        self,
+        captioner: Captioner,
+        features: Tensor,
+        boxes: Tensor,
+        region_mask: Tensor,
+        captions: Tensor,
     ) -> dict[str, Tensor]:
         """Measure a batch, and return what orders its regions: name -> (T, R), image by image.
 
-        Arguments as for `region_gradients`. T: the tokens of all images. The attention, the aligned
-        attention and the evidence 1 - m are averaged over heads and layers, the evidence over the
-        layers with masks. Without masks, the latter two are left out.
+        Arguments as for `region_gradients`. T: the tokens of all images. The orders are those of
+        `region_orders` and the gradient times its input.
         """
-        gradients = region_gradients(self._captioner, features, boxes, region_mask, captions)
+        gradients = region_gradients(captioner, features, boxes, region_mask, captions)
         with torch.no_grad():
-            memory = self._captioner.encode(features, boxes, region_mask)
-        layers = _trace_layers(self._captioner, memory, captions)
-        is_token = captions != self._captioner.special.pad
+            memory = captioner.encode(features, boxes, region_mask)
+        layers = _trace_layers(captioner, memory, captions)
+        is_token = captions != captioner.special.pad
+        self.add(layers, gradients.importance[is_token], region_mask[is_token.nonzero()[:, 0]])
+        return {**region_orders(layers), "gradient": gradients.product[is_token]}
+
+    def add(
+        self, layers: Sequence[AlignedAttention], importance: Tensor, region_mask: Tensor
+    ) -> None:
+        """Measure T tokens; layers: (T, H, R) of each; importance, region_mask: (T, R)."""
         self._layers = self._layers or [_LayerMeans() for _ in layers]
-        importance = gradients.importance[is_token]
         for means, weights in zip(self._layers, layers, strict=True):
-            means.add(weights, importance, region_mask[is_token.nonzero()[:, 0]])
-        scores = {"attention": _over_layers([layer.original for layer in layers])}
-        keeps = [1 - layer.keep.double() for layer in layers if layer.keep is not None]
-        if keeps:
-            scores["aligned"] = _over_layers([layer.used for layer in layers])
-            scores["evidence"] = _over_layers(keeps)
-        return {**scores, "gradient": gradients.product[is_token]}
+            means.add(weights, importance, region_mask)
 
     def layers(self) -> list[LayerFaithfulness]:
         """Return the means of all batches so far, the lowest layer first."""
@@ -216,6 +232,21 @@ class FaithfulnessMeter:
             LayerFaithfulness(number, words=sums.words, constant=sums.constant, **sums.means())
             for number, sums in enumerate(self._layers, start=1)
         ]
+
+
+def region_orders(layers: Sequence[AlignedAttention]) -> dict[str, Tensor]:
+    """Return what orders the regions at each of T tokens, name -> (T, R), higher first.
+
+    layers: (T, H, R) of each. The attention, the aligned attention and the evidence 1 - m are
+    averaged over heads and layers, the evidence over the layers with masks. Without masks, the
+    latter two are left out.
+    """
+    orders = {"attention": _over_layers([layer.original for layer in layers])}
+    keeps = [1 - layer.keep.double() for layer in layers if layer.keep is not None]
+    if keeps:
+        orders["aligned"] = _over_layers([layer.used for layer in layers])
+        orders["evidence"] = _over_layers(keeps)
+    return orders
 
 
 def _over_layers(layers: list[Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ from a2cap.model.adapting.removal import Removal, removing
 from a2cap.model.alignment import AlignedAttention
 from a2cap.model.captioner import StepAttention, average_attention
 
-_ROWS = 64
+SUBSETS = 64
 """Most subsets of an image's tokens at once."""
 _LOGITS = 1 << 26
 """Predictions in memory at once: 256 MiB of float32."""
@@ -94,21 +94,20 @@ class _Forced(LogitsProcessor):  # type: ignore[misc]
         return forced
 
 
-def _force(model: Any, inputs: Mapping[str, Tensor], tokens: Sequence[int]) -> Tensor:
+def force_tokens(model: Any, inputs: Mapping[str, Tensor], tokens: Sequence[int]) -> Tensor:
     """Return the log-probability of each token after the image and the tokens before, (B, L).
 
     It is that of the same steps as of a generated caption, so that every class has it.
     """
     single: dict[str, object] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
-    with torch.no_grad():
-        output = model.generate(
-            **inputs,
-            **single,
-            logits_processor=[_Forced(tokens)],
-            max_new_tokens=len(tokens),
-            return_dict_in_generate=True,
-            output_logits=True,
-        )
+    output = model.generate(
+        **inputs,
+        **single,
+        logits_processor=[_Forced(tokens)],
+        max_new_tokens=len(tokens),
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
     pairs = zip(output.logits, tokens, strict=True)
     chosen = [step.float().log_softmax(dim=-1)[:, token] for step, token in pairs]
     return torch.stack(chosen, dim=1)
@@ -123,7 +122,7 @@ def force_caption(
     """
     columns = image_columns(model, inputs)
     with recording(None if columns is None else padded(columns)) as recorded:
-        [log_probs] = _force(model, inputs, tokens)
+        [log_probs] = force_tokens(model, inputs, tokens)
     count = None if columns is None else len(columns[0])
     steps = _Trace(recorded, layers, count, 0).steps([0] * len(tokens))
     return GeneratedCaption(tuple(tokens), float(log_probs.sum()), steps, False)
@@ -135,13 +134,15 @@ def kept_token_log_probs(
     inputs: Mapping[str, Tensor],
     tokens: Sequence[int],
     kept: Tensor,
+    *,
+    rows: int = SUBSETS,
 ) -> Tensor:
     """Compute the log-probability of each token given S subsets of the image's tokens, (S, L).
 
     inputs, tokens: as for `force_caption`; kept: (S, N) bool, of the N tokens to which that records
-    attention, none in a row being allowed. Those of a row without removed tokens are the model's
-    own, bit for bit. The image encoder sees the whole image: a token that is kept may tell of one
-    that is not.
+    attention, none in a row being allowed; rows: most of them at once. Those of a row without
+    removed tokens are the model's own, bit for bit. The image encoder sees the whole image: a token
+    that is kept may tell of one that is not.
     """
     columns = image_columns(model, inputs)
     # the words of BLIP-2 have columns, the image of its Q-Former has all keys
@@ -149,20 +150,20 @@ def kept_token_log_probs(
     is_whole = kept.all(dim=1)
     log_probs = kept.new_zeros(len(kept), len(tokens), dtype=torch.float32)
     if is_whole.any():
-        log_probs[is_whole] = _force(model, inputs, tokens)
+        log_probs[is_whole] = force_tokens(model, inputs, tokens)
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    most = max(1, min(_ROWS, _LOGITS // (len(tokens) * vocabulary)))
+    most = max(1, min(rows, _LOGITS // (len(tokens) * vocabulary)))
     erased = (~is_whole).nonzero()[:, 0]
-    for first in range(0, len(erased), most):
-        rows = erased[first : first + most]
-        repeated = {name: torch.cat([values] * len(rows)) for name, values in inputs.items()}
-        removed = ~kept[rows]
+    for start in range(0, len(erased), most):
+        part = erased[start : start + most]
+        repeated = {name: torch.cat([values] * len(part)) for name, values in inputs.items()}
+        removed = ~kept[part]
         if own is not None and model.config.is_encoder_decoder:
             # an encoder of text and image is not adapted, but reads this mask
             repeated["attention_mask"] = repeated["attention_mask"].clone()
-            repeated["attention_mask"][:, own] *= kept[rows].long()
-        with removing(Removal(layers.images, removed, own)), _encoded_once(model, len(rows)):
-            log_probs[rows] = _force(model, repeated, tokens)
+            repeated["attention_mask"][:, own] *= kept[part].long()
+        with removing(Removal(layers.images, removed, own)), _encoded_once(model, len(part)):
+            log_probs[part] = force_tokens(model, repeated, tokens)
     return log_probs
 
 

@@ -85,7 +85,7 @@ def analyse(
     require_double(device, "the analysis")
     opened = OpenedRun.open(run, split=split, images=images, device=device)
     captions, captioner = opened.captions, opened.model.captioner
-    meter = FaithfulnessMeter(captioner)
+    meter = FaithfulnessMeter()
     erasure = ErasureMeter(images=erased)
     with track(f"analyse {run.name}", total=len(opened.image_ids)) as progress:
         for batch in opened.batches(opened.image_ids, batch_size=_BATCH):
@@ -95,7 +95,7 @@ def analyse(
             first = first[:, (first != 0).any(axis=0)].astype(np.int64)  # (B, L)
             tokens = torch.from_numpy(first).to(device)
             measured = (moved.features, moved.boxes, moved.region_mask, tokens)
-            erase_regions(erasure, captioner, measured, meter.add(*measured))
+            erase_regions(erasure, captioner, measured, meter.add_captions(captioner, *measured))
             progress.advance(len(batch.image_ids))
     alignment = opened.model.description.model.alignment
     images = len(opened.image_ids)
@@ -111,7 +111,7 @@ def _analyse_images(
     runtime: RuntimeConfig,
     erased: int,
 ) -> RunAnalysis:
-    """Measure erasure of a captioner that reads images; it has no features for gradients.
+    """Measure a model of transformers, which reads images.
 
     files: image id -> image; the others as for `analyse`. Raises InputError if nothing is measured.
     """
@@ -119,26 +119,27 @@ def _analyse_images(
     references = load_reference_tokens(run.captions / REFERENCES)
     of_split = sorted(CaptionFile(run.captions / CAPTIONS).image_ids(split))
     image_ids = of_split[:images]
-    meter = ErasureMeter(images=erased, sizes=TOKEN_SIZES)
-    with track(f"analyse {run.name}", total=min(erased, len(image_ids))) as progress:
+    meter, erasure = FaithfulnessMeter(), ErasureMeter(images=erased, sizes=TOKEN_SIZES)
+    measured = 0
+    with track(f"analyse {run.name}", total=len(image_ids)) as progress:
         for image_id in image_ids:
             path = files.get(image_id)
-            if meter.is_full:
-                break
             try:
                 if path is None:
                     raise InputError("image file not found; check data.images")
-                captioner.erase(OpenedImage(read_image(path)), references[image_id][0], meter)
+                image = OpenedImage(read_image(path))
+                captioner.measure(image, references[image_id][0], erasure, meter)
+                measured += 1
             except InputError as error:
-                logger.warning("no erasure of image %s: %s", image_id, error)
+                logger.warning("image %s is not measured: %s", image_id, error)
             progress.advance(1)
-    if not meter.erased:
+    if not measured:
         raise InputError(
             f"nothing was measured of {run.name!r} on {len(image_ids):,} images of split "
-            f"{split!r}; raise --erasure, or name another --split"
+            f"{split!r}; name another --split, or a model that has the words of its captions"
         )
-    totals = len(image_ids), len(of_split)
-    return RunAnalysis(run, captioner.alignment, [], *totals, meter.results(), meter.erased)
+    totals = measured, len(of_split), erasure.results(), erasure.erased
+    return RunAnalysis(run, captioner.alignment, meter.layers(), *totals)
 
 
 def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
@@ -163,11 +164,9 @@ def write_analysis(directory: Path, runs: Sequence[RunAnalysis]) -> list[Path]:
 
 def _draw(directory: Path, runs: Sequence[RunAnalysis], weights: Sequence[Row]) -> list[Path]:
     titles = {"attention": "attention", "evidence": "1 - mask"}
-    drawn = []
-    if any(run.layers for run in runs):
-        panels = {title: _curves(runs, name) for name, title in titles.items()}
-        path, axis = directory / FAITHFULNESS, "Kendall's tau with gradient importance"
-        drawn.append(write_curves(path, panels, x_label="decoder layer", y_label=axis))
+    panels = {title: _curves(runs, name) for name, title in titles.items()}
+    path, axis = directory / FAITHFULNESS, "Kendall's tau with gradient importance"
+    drawn = [write_curves(path, panels, x_label="decoder layer", y_label=axis)]
     if divergences := _curves(runs, "divergence"):
         panels = {"JSD of original and aligned attention": divergences}
         path = directory / DIVERGENCE

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -76,22 +77,42 @@ def certify_captions(
             if exists.sum() < 2 or not len(own.original):
                 continue
             kinds = [own.original] if own.keep is None else [own.original, own.aligned]
-            tops = torch.from_numpy(np.stack([kind.argmax(axis=1) for kind in kinds]))
-            removed, index = torch.unique(
-                tops, return_inverse=True
-            )  # of few regions for many words
-            kept = torch.ones(len(removed) + 1, int(exists.sum()), dtype=torch.bool)
-            kept[torch.arange(len(removed)), removed] = False
             tokens = torch.tensor(vocabulary.encode(captions[image_id].split()), device=device)
-            log_probs = kept_log_probs(
+            log_probs_of = partial(
+                kept_log_probs,
                 captioner,
                 on_device.features[row, exists],
                 on_device.boxes[row, exists],
-                kept.to(device),
-                tokens,
-            ).cpu()
-            evidence = torch.cat((log_probs[-1:], log_probs[index, torch.arange(len(tokens))]))
-            yield image_id, evidence.exp().T.float().numpy()
+                caption=tokens,
+            )
+            yield (
+                image_id,
+                certificates([torch.from_numpy(k).to(device) for k in kinds], log_probs_of),
+            )
+
+
+def certificates(
+    kinds: Sequence[Tensor],
+    log_probs_of: Callable[[Tensor], Tensor],
+    *,
+    words: Tensor | None = None,
+) -> NDArray[np.float32]:
+    """Return the probability of each word, and without the region that it attends to most.
+
+    kinds: K attentions (W, R) of the words.
+    log_probs_of: from subsets (S, R) bool of the regions to log-probabilities of tokens, (S, T).
+    words: (W, T), 1 for the tokens of a word; None if each token is a word.
+    Returns (W, 1 + K).
+    """
+    tops = torch.stack([kind.argmax(dim=1) for kind in kinds])  # -> (K, W)
+    removed, index = torch.unique(tops, return_inverse=True)  # of few regions for many words
+    kept = tops.new_ones(len(removed) + 1, kinds[0].shape[1], dtype=torch.bool)
+    kept[torch.arange(len(removed)), removed] = False
+    log_probs = log_probs_of(kept)
+    if words is not None:
+        log_probs = log_probs @ words.T  # (S, T) -> (S, W)
+    evidence = torch.cat((log_probs[-1:], log_probs[index, torch.arange(tops.shape[1])]))
+    return evidence.exp().T.float().cpu().numpy()
 
 
 def ground_captions(

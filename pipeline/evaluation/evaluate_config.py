@@ -52,8 +52,8 @@ class EvaluateConfig(CaptioningConfig):
     CIDEr, a third each."""
     erasure: Annotated[int, Field(ge=0)] = 10
     """Images of a model of transformers whose tokens are removed, to measure in the report if its
-    attention is true; 0 leaves that out, as does attention none. "a2 analyze" does it for
-    captioners of a2."""
+    attention is true; 0 leaves that out, and what single words lose, as does attention none.
+    "a2 analyze" does it for captioners of a2."""
     attention: Literal["all", "report", "none"] = "all"
     """Images whose attention at each token is saved in attention.h5: all (about 3 kB for an image
     with 36 regions), those embedded in the report, or none."""

@@ -8,6 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import AttentionFile, CaptionAttention, write_attention
 from a2cap.data.captions.caption_file import CaptionFile
@@ -99,24 +102,43 @@ class _Captions:
                 if meter.is_full:
                     break
                 try:
-                    self.captioner.erase(_open(self.files.get(image_id)), text, meter)
+                    self.captioner.measure(_open(self.files.get(image_id)), text, meter)
                 except InputError as error:
                     logger.warning("no erasure of image %s: %s", image_id, error)
                 progress.advance(1)
         return meter.results()
 
     def cards(
-        self, image_ids: Sequence[str], rows: AttentionFile | None, truth: Mapping[str, Instances]
+        self,
+        image_ids: Sequence[str],
+        rows: AttentionFile | None,
+        truth: Mapping[str, Instances],
+        *,
+        certify: bool,
     ) -> Iterator[tuple[str, ImageCard]]:
-        """Yield the report's image cards one by one, so that they are never all in memory."""
+        """Yield the report's image cards one by one, so that they are never all in memory.
+
+        certify: state what each word depends on, of images with attention.
+        """
         for image_id in image_ids:
+            attention = rows[image_id] if rows is not None and image_id in rows else None
             card = ImageCard.of_regions(
                 self.files.get(image_id),
                 self.regions[image_id],
-                attention=rows[image_id] if rows is not None and image_id in rows else None,
+                attention=attention,
                 truth=truth.get(image_id),
+                certificates=self._certificates(image_id) if certify and attention else None,
             )
             yield image_id, card
+
+    def _certificates(self, image_id: str) -> NDArray[np.float32] | None:
+        """Return what the words of an image's caption depend on, None where it fails."""
+        try:
+            text = self.beams[image_id][0].caption
+            return self.captioner.certify(_open(self.files.get(image_id)), text)
+        except InputError as error:
+            logger.warning("image %s has no certificates: %s", image_id, error)
+            return None
 
 
 def evaluate_pretrained(
@@ -171,7 +193,9 @@ def evaluate_pretrained(
         baseline=scoring.baseline,
         erasure=work.erase(config.erasure) if rows is not None and config.erasure else (),
     )
-    write_evaluation(directory, evaluation, work.cards(shown, rows, truth))
+    write_evaluation(
+        directory, evaluation, work.cards(shown, rows, truth, certify=config.erasure > 0)
+    )
     return items
 
 

@@ -94,12 +94,12 @@ def test_threads_change_no_result_and_leave_the_number_of_threads(tiny, images, 
 
 def _meters(captioner, images, *parts, limit=9):
     """Return the results over parts of the images, and the scores of each part."""
-    meter, erased = FaithfulnessMeter(captioner), ErasureMeter(images=limit)
+    meter, erased = FaithfulnessMeter(), ErasureMeter(images=limit)
     scores = []
     for part in parts or (slice(None),):
         mask = images.region_mask[part]
         batch = (images.features[part], images.boxes[part], mask, images.captions[part, 0])
-        scores.append(meter.add(*batch))
+        scores.append(meter.add_captions(captioner, *batch))
         erase_regions(erased, captioner, batch, scores[-1])
     return erased, scores
 

@@ -151,9 +151,10 @@ def test_divergence_by_layer_equals_the_meter(tiny, images, fusion):
 
 
 def _measured(captioner, images, *parts):
-    meter = FaithfulnessMeter(captioner)
+    meter = FaithfulnessMeter()
     for part in parts or (slice(None),):
-        meter.add(
+        meter.add_captions(
+            captioner,
             images.features[part],
             images.boxes[part],
             images.region_mask[part],

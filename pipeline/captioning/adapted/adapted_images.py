@@ -4,11 +4,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.erasure import ErasureMeter
+from a2cap.model.faithfulness import FaithfulnessMeter
 from a2cap.pipeline.captioning.adapted.adapted_model import AdaptedModel
 from a2cap.pipeline.captioning.adapted.load_model import (
     SETTINGS,
@@ -106,9 +109,19 @@ class AdaptedImages:
         """Return a given caption of an image with the attention at each word."""
         return self._model.attend(image.pixels, caption)
 
-    def erase(self, image: OpenedImage, caption: str, meter: ErasureMeter) -> None:
-        """Measure which tokens of an image a given caption depends on."""
-        self._model.erase(image.pixels, caption, meter)
+    def measure(
+        self,
+        image: OpenedImage,
+        caption: str,
+        erasure: ErasureMeter,
+        faithfulness: FaithfulnessMeter | None = None,
+    ) -> None:
+        """Measure which tokens of an image a given caption depends on; see `AdaptedModel`."""
+        self._model.measure(image.pixels, caption, erasure, faithfulness)
+
+    def certify(self, image: OpenedImage, caption: str) -> NDArray[np.float32] | None:
+        """Return what the words of a given caption depend on; see `AdaptedModel`."""
+        return self._model.certify(image.pixels, caption)
 
     def tokens(self, width: int, height: int) -> int:
         """Return the tokens of an image of this size; 0 if they are not known beforehand."""

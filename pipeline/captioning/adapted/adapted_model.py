@@ -18,18 +18,22 @@ from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
 from a2cap.model.adapting.adapted_layers import adapt_layers
 from a2cap.model.adapting.generation import (
+    SUBSETS,
     GeneratedCaption,
     force_caption,
     generate_captions,
     kept_token_log_probs,
 )
+from a2cap.model.adapting.gradients import token_gradients
+from a2cap.model.alignment import AlignedAttention
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.erasure import ErasureMeter
 from a2cap.model.errors import ModelError
+from a2cap.model.faithfulness import FaithfulnessMeter, region_orders
 from a2cap.pipeline.captioning.adapted.prompts import as_text, prompt_of
 from a2cap.pipeline.captioning.adapted.tiles import process_ramps
 from a2cap.pipeline.captioning.adapted.token_map import NoGrid, TokenMap, map_tokens
-from a2cap.pipeline.captioning.attention import join_steps, of_image
+from a2cap.pipeline.captioning.attention import certificates, join_steps, of_image
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.subwords import average_tokens, merge_tokens
@@ -66,6 +70,7 @@ class AdaptedModel:
         self.tokenizer: Any = tokenizer or getattr(processor, "tokenizer", None)
         self.prompt = prompt_of(network, prompt)
         self._has_warned = False
+        self._rows = SUBSETS
         self._maps: dict[tuple[int, int, int], TokenMap | NoGrid] = {}
         try:
             self.layers = adapt_layers(network, alignment)
@@ -81,13 +86,13 @@ class AdaptedModel:
         are captioned at a time. Raises InputError for images that the model cannot take.
         """
         try:
-            with self._evaluating():
+            with self._running():
                 inputs = self._inputs([_pil(pixels) for pixels in images])
                 options = {"attention": attention, **generation}
                 generated = generate_captions(self.network, self.layers, inputs, **options)
-        except _FAULTS as error:
-            if not _is_memory(error) or len(images) == 1:
-                raise self._refusal(error) from error
+        except InputError as error:
+            if not _is_memory(error.__cause__) or len(images) == 1:
+                raise
         else:
             self._warn_of_cut(generated)
             return [self._captioned(*pair) for pair in zip(images, generated, strict=True)]
@@ -107,41 +112,90 @@ class AdaptedModel:
         """
         return self._captioned(pixels, [self._forced(pixels, caption)[1]])
 
-    def erase(self, pixels: Pixels, caption: str, meter: ErasureMeter) -> None:
+    def measure(
+        self,
+        pixels: Pixels,
+        caption: str,
+        erasure: ErasureMeter,
+        faithfulness: FaithfulnessMeter | None = None,
+    ) -> None:
         """Measure which tokens of an image the tokens of a given caption depend on.
 
-        The orders are the attention, aligned attention and 1 - mask, averaged over layers and
-        heads. Raises InputError as `attend` does.
+        The orders of erasure are those of `region_orders`. faithfulness: measure the attention of
+        each layer against gradients too, whose product with their input is one more order. Raises
+        InputError as `attend` does.
         """
         inputs, forced = self._forced(pixels, caption)
+        # (1, H, N) of each token and layer -> (T, H, N) of each layer
+        by_layer = zip(*(step.layers for step in forced.steps or ()), strict=True)
+        layers = [AlignedAttention.stacked(rows, dim=1).each(lambda v: v[0]) for rows in by_layer]
+        orders = region_orders(layers)
+        with self._running():
+            if faithfulness is not None:
+                gradients = token_gradients(self.network, self.layers, inputs, forced.tokens)
+                exists = torch.ones_like(gradients.importance[0], dtype=torch.bool)
+                faithfulness.add(layers, gradients.importance[0], exists)
+                orders["gradient"] = gradients.product[0]
+            erasure.measure(partial(self._kept_log_probs, inputs, forced), orders, empty=True)
+
+    def certify(self, pixels: Pixels, caption: str) -> NDArray[np.float32] | None:
+        """Return the probability of each word of a given caption, and without what it looked at.
+
+        (W, 2) or, with alignment, (W, 3), as of `certify_captions`: without the token of the image
+        that the word, averaged over its own tokens, attends to most. None with one token
+        of the image. Raises InputError as `attend` does.
+        """
+        inputs, forced = self._forced(pixels, caption)
+        shares = torch.from_numpy(merge_tokens(self.tokenizer, forced.tokens)[1])
+        shares = shares.to(self.network.device)
         steps = forced.steps or ()
-        scores = {"attention": torch.cat([step.original for step in steps])}
-        keeps = [1 - step.keep.double() for step in steps if step.keep is not None]
-        if keeps:
-            scores["aligned"] = torch.cat([step.aligned for step in steps])
-            scores["evidence"] = torch.cat(keeps)
-        log_probs_of = partial(
-            kept_token_log_probs, self.network, self.layers, inputs, forced.tokens
-        )
-        try:
-            with self._evaluating():
-                meter.measure(log_probs_of, scores, empty=True)
-        except _FAULTS as error:
-            raise self._refusal(error) from error
+        kinds = [torch.cat([step.original for step in steps])]
+        if steps[0].keep is not None:
+            kinds.append(torch.cat([step.aligned for step in steps]))
+        if kinds[0].shape[1] < 2:
+            return None
+        with self._running():
+            return certificates(
+                [shares @ rows.float() for rows in kinds],
+                partial(self._kept_log_probs, inputs, forced),
+                words=(shares > 0).float(),
+            )
+
+    def _kept_log_probs(
+        self, inputs: Mapping[str, Tensor], forced: GeneratedCaption, kept: Tensor
+    ) -> Tensor:
+        """Compute the log-probability of each token given subsets of the image's tokens, (S, T).
+
+        Without memory, fewer subsets are computed together from then on.
+        """
+        while True:
+            try:
+                return kept_token_log_probs(
+                    self.network,
+                    self.layers,
+                    inputs,
+                    forced.tokens,
+                    kept,
+                    rows=self._rows,
+                )
+            except _FAULTS as error:
+                if not _is_memory(error) or self._rows == 1:
+                    raise
+            half = self._rows // 2
+            text = "out of memory with %s subsets of an image together; trying %s"
+            logger.warning(text, self._rows, half)
+            self._rows = half
 
     def _forced(self, pixels: Pixels, caption: str) -> tuple[dict[str, Tensor], GeneratedCaption]:
         """Return the inputs of an image, and a caption as the tokens that are likeliest."""
         forced = []
-        try:
-            with self._evaluating():
-                inputs = self._inputs([_pil(pixels)])
-                # tokenizers differ in the space before the first word
-                for text in (caption, f" {caption}"):
-                    tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-                    if merge_tokens(self.tokenizer, tokens)[0] == caption.split() != []:
-                        forced.append(force_caption(self.network, self.layers, inputs, tokens))
-        except _FAULTS as error:
-            raise self._refusal(error) from error
+        with self._running():
+            inputs = self._inputs([_pil(pixels)])
+            # tokenizers differ in the space before the first word
+            for text in (caption, f" {caption}"):
+                tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+                if merge_tokens(self.tokenizer, tokens)[0] == caption.split() != []:
+                    forced.append(force_caption(self.network, self.layers, inputs, tokens))
         if not forced:
             raise InputError(
                 f"the tokenizer of {type(self.network).__name__} has no tokens for {caption!r}; "
@@ -150,18 +204,20 @@ class AdaptedModel:
         return inputs, max(forced, key=lambda candidate: candidate.score)
 
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def _running(self) -> Iterator[None]:
+        """Evaluate the network in the block; raise its faults as InputError."""
         was_training = self.network.training
         self.network.eval()
         try:
             yield
+        except _FAULTS as error:
+            name, reason = type(self.network).__name__, " ".join(str(error).split())
+            remedy = (
+                "use a smaller model" if _is_memory(error) else "check its prompt and processor"
+            )
+            raise InputError(f"{name} cannot caption: {reason:.200}; {remedy}") from error
         finally:
             self.network.train(was_training)
-
-    def _refusal(self, error: Exception) -> InputError:
-        reason = " ".join(str(error).split())
-        remedy = "use a smaller model" if _is_memory(error) else "check its prompt and processor"
-        return InputError(f"{type(self.network).__name__} cannot caption: {reason:.200}; {remedy}")
 
     def _warn_of_cut(self, generated: Sequence[Sequence[GeneratedCaption]]) -> None:
         """Warn once of captions that end where they were cut."""
@@ -241,7 +297,7 @@ class AdaptedModel:
             return error
 
 
-def _is_memory(error: Exception) -> bool:
+def _is_memory(error: BaseException | None) -> bool:
     return any(text in str(error).lower() for text in _OUT_OF_MEMORY)
 
 

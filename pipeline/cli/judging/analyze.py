@@ -69,7 +69,7 @@ def analyze(
     """Measure attention faithfulness and compare runs.
 
     RUNS are results of "a2 train", folders of them, names or keys of "a2 runs", YAML files of
-    experiments, or models of transformers (only erasure, on the captions and images of -c); the
+    experiments, or models of transformers (on the captions and images of -c); the
     default is the experiment of -c. Reports Kendall's tau of the attention and of
     1 - mask against gradient importance, and the divergence of the aligned from the original
     attention. Erasure: what the log-probability of a word loses without the regions that an order
@@ -104,8 +104,7 @@ def analyze(
                 for analysis in analysed
             ]
     for analysis in analysed:
-        if analysis.layers:
-            _print_layers(analysis)
+        _print_layers(analysis)
         _print_erasure(analysis)
         _print_grounding(analysis)
     for path in write_analysis(output, analysed):

@@ -63,14 +63,27 @@ def test_removing_nothing_gives_the_logits_bit_for_bit_and_a_batch_those_of_each
     assert (log_probs[0] - log_probs[1]).abs().max() > 1e-3
 
 
-def without_columns(name, model, given, kept):
-    """Return the log-probabilities of a model whose language model gets the kept tokens alone."""
+def language_model(name, model, given):
+    """Return what a language model reads, (1, P, D), the image's positions, and how it answers.
+
+    The function takes such states, (B, P, D), and which of them stay, (P,); it returns the
+    log-probabilities of the tokens, (B, L), by one call of the language model alone.
+    """
     words = torch.tensor([TOKENS])
+
+    def chosen(logits):
+        return logits.log_softmax(-1).gather(-1, words.expand(len(logits), -1)[..., None])[..., 0]
+
     if name == "blip":
-        states = model.vision_model(given["pixel_values"]).last_hidden_state[:, kept]
         start = torch.tensor([[model.decoder_input_ids, *TOKENS]])
-        logits = model.text_decoder(input_ids=start, encoder_hidden_states=states).logits[:, :-1]
-        return logits.log_softmax(-1).gather(-1, words[..., None])[0, :, 0]
+
+        def answer(states, stays):
+            more = {"encoder_hidden_states": states[:, stays]}
+            logits = model.text_decoder(input_ids=start.expand(len(states), -1), **more).logits
+            return chosen(logits[:, :-1])
+
+        states = model.vision_model(given["pixel_values"]).last_hidden_state
+        return states, torch.arange(states.shape[1]), answer
     read = {}
     decoder = model.git.encoder if name == "git" else model.get_decoder()
     hook = decoder.register_forward_pre_hook(
@@ -82,19 +95,20 @@ def without_columns(name, model, given, kept):
         whole["attention_mask"] = torch.ones_like(whole["input_ids"])
     model(**whole)
     hook.remove()
-    embedded = read["args"][0] if read["args"] else read["inputs_embeds"]
-    stays = torch.ones(embedded.shape[1], dtype=torch.bool)
-    stays[image_columns(model, given)[0]] = kept
-    if name == "git":
-        mask = read["args"][1] if len(read["args"]) > 1 else read["attention_mask"]
-        states = decoder(embedded[:, stays], attention_mask=mask[:, :, stays][..., stays])
-        logits = model.output(states.last_hidden_state)
-    else:
-        positions = stays.nonzero().T
-        states = decoder(inputs_embeds=embedded[:, stays], position_ids=positions)
-        logits = model.lm_head(states.last_hidden_state)
-    logits = logits[:, -len(TOKENS) - 1 : -1]
-    return logits.log_softmax(-1).gather(-1, words[..., None])[0, :, 0]
+
+    def answer_in_prompt(states, stays):
+        if name == "git":
+            mask = read["args"][1] if len(read["args"]) > 1 else read["attention_mask"]
+            read_states = decoder(states[:, stays], attention_mask=mask[:, :, stays][..., stays])
+            logits = model.output(read_states.last_hidden_state)
+        else:
+            positions = stays.nonzero().T
+            read_states = decoder(inputs_embeds=states[:, stays], position_ids=positions)
+            logits = model.lm_head(read_states.last_hidden_state)
+        return chosen(logits[:, -len(TOKENS) - 1 : -1])
+
+    states = read["args"][0] if read["args"] else read["inputs_embeds"]
+    return states, image_columns(model, given)[0], answer_in_prompt
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -104,7 +118,12 @@ def test_a_removed_token_is_as_if_the_language_model_had_not_got_it(name):
     rows = kept[:-1] if name == "blip" else kept  # cross-attention over nothing is undefined
     log_probs = kept_token_log_probs(model, layers, given, TOKENS, rows)
     with torch.no_grad():
-        expected = [without_columns(name, model, given, row) for row in rows]
+        states, columns, answer = language_model(name, model, given)
+        expected = []
+        for row in rows:
+            stays = torch.ones(states.shape[1], dtype=torch.bool)
+            stays[columns] = row
+            expected.append(answer(states, stays)[0])
     torch.testing.assert_close(log_probs, torch.stack(expected), rtol=1e-4, atol=1e-4)
 
 

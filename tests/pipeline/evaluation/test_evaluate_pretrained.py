@@ -1,19 +1,25 @@
 """Evaluation of a model of transformers on a split: captions, scores, attention and report."""
 
 import csv
+import re
 import shutil
 
+import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
+from PIL import Image
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
 from a2cap.data.captions.attention_file import AttentionFile  # noqa: E402
+from a2cap.data.captions.caption_file import CaptionFile  # noqa: E402
 from a2cap.data.errors import ConfigError, InputError  # noqa: E402
 from a2cap.data.files.json_file import read_json  # noqa: E402
 from a2cap.pipeline.cli.main import cli  # noqa: E402
 from tests.data.messages import message_of  # noqa: E402
 from tests.model.adapting.vision_language import build  # noqa: E402
+from tests.model.test_faithfulness import tau_b  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +64,7 @@ def test_a_split_is_captioned_scored_and_shown_with_attention(
     # scenes of 96 x 96 pixels: a square grid of merged patches
     assert 0 < rows[name].original.sum(axis=1).max() <= 1.01
     page = (folder / "report.html").read_text(encoding="utf-8")
+    assert len(re.findall(r'"certificates":\[\[[\d.]+,[\d.]+\]', page)) == 2
     assert '"grid":{"rows":' in page.replace(" ", "")
     [attention, random] = content["erasure"]
     assert [attention["order"], random["order"]] == ["attention", "random"]
@@ -101,7 +108,7 @@ def test_settings_of_the_other_kind_of_model_are_refused(experiment, saved, tmp_
     )
 
 
-def test_analyze_erases_the_first_references_of_a_split(
+def test_analyze_compares_attention_with_gradients_and_erases_the_first_references(
     experiment, artifacts, saved, tmp_path, monkeypatch
 ):
     references = {name: ["w1 w2"] for name in experiment_images(artifacts)}
@@ -111,23 +118,79 @@ def test_analyze_erases_the_first_references_of_a_split(
     words = ["analyze", saved, *options, "--erasure", "2"]
     answer = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
     assert answer.exit_code == 0, answer.output
-    assert answer.stdout.startswith("erasure, 2 images, nats per word [95 % over images]\norder ")
+    assert answer.stdout.startswith("qwen: 4 of 4 images\nlayer  tau(attention)")
+    assert "\nerasure, 2 images, nats per word [95 % over images]\norder " in answer.stdout
+    with (tmp_path / "a" / "layers.csv").open() as file:
+        layers = list(csv.DictReader(file))
+    assert [(row["layer"], row["words"], row["tau_aligned"]) for row in layers] == [
+        ("1", "8", ""),
+        ("2", "8", ""),
+    ]
+    with experiment.open() as started:
+        files = started.files.images
+    [captions] = (artifacts / "preprocess").glob("*/captions.h5")
+    expected = plain_taus(saved, [files[name] for name in CaptionFile(captions).image_ids("val")])
+    measured = [float(row["tau_attention"]) for row in layers]
+    assert measured == pytest.approx(expected.tolist(), abs=0.01)  # a pair may change by rounding
+    assert max(map(abs, measured)) > 0.02
     with (tmp_path / "a" / "erasure.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["run"], row["order"], row["words"]) for row in rows] == [
         ("qwen", "attention", "4"),
+        ("qwen", "gradient", "4"),
         ("qwen", "random", "4"),
     ]
     assert float(rows[0]["all_removed"]) == float(rows[1]["all_removed"])
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
-        *("erasure.csv", "erasure.png", "erasure_curves.csv", "runs.csv")
+        *("erasure.csv", "erasure.png", "erasure_curves.csv", "faithfulness.png", "layers.csv"),
+        "runs.csv",
     ]
-    words[-1] = "0"
+    for name in references:
+        references[name] = ["unheard"]
     answer = CliRunner().invoke(cli, list(map(str, [*words, "--force"])), catch_exceptions=False)
     assert answer.stderr.endswith(
-        "a2: nothing was measured of 'qwen' on 4 images of split 'val'; raise --erasure, or name "
-        "another --split\n"
+        "a2: nothing was measured of 'qwen' on 4 images of split 'val'; name another --split, or a "
+        "model that has the words of its captions\n"
     )
+
+
+def plain_taus(saved, paths):
+    """Return the mean tau of each layer by transformers alone: one call for each caption."""
+    model = transformers.AutoModelForImageTextToText.from_pretrained(
+        saved, attn_implementation="eager"
+    )
+    processor = transformers.AutoProcessor.from_pretrained(saved)
+    ask = [{"type": "image"}, {"type": "text", "text": "Describe the image in one sentence."}]
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": ask}], add_generation_prompt=True, tokenize=False
+    )
+    words = processor.tokenizer("w1 w2", add_special_tokens=False)["input_ids"]
+    read, taus = {}, []
+
+    def begin_at_embeddings(module, args, kwargs):
+        read["states"] = kwargs["inputs_embeds"].detach().requires_grad_()
+        return args, {**kwargs, "inputs_embeds": read["states"]}
+
+    model.model.language_model.register_forward_pre_hook(begin_at_embeddings, with_kwargs=True)
+    for path in paths:
+        with Image.open(path) as image:
+            given = dict(processor(images=[[image]], text=[text], return_tensors="pt"))
+        added = torch.tensor([words])
+        given["input_ids"] = torch.cat((given["input_ids"], added), dim=1)
+        for name, value in (("attention_mask", 1), ("mm_token_type_ids", 0)):
+            if name in given:
+                rows = given[name], torch.full_like(added, value)
+                given[name] = torch.cat(rows, dim=1)
+        columns = (given["input_ids"][0] == model.config.image_token_id).nonzero()[:, 0]
+        output = model(**given, output_attentions=True)
+        for step, word in enumerate(words):
+            at = step - len(words) - 1
+            probability = output.logits[0, at].softmax(-1)[word]
+            [gradient] = torch.autograd.grad(probability, read["states"], retain_graph=True)
+            importance = gradient[0, columns].norm(dim=1).tolist()
+            rows = [layer[0, :, at, columns].mean(0).tolist() for layer in output.attentions]
+            taus.append([tau_b(row, importance) for row in rows])
+    return np.mean(taus, axis=0)
 
 
 def experiment_images(artifacts):

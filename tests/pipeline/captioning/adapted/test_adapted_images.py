@@ -15,6 +15,8 @@ transformers = pytest.importorskip("transformers", reason="needs a2cap[transform
 
 import a2cap  # noqa: E402
 from a2cap.data.errors import ConfigError, InputError, WeightsError  # noqa: E402
+from a2cap.model.adapting.generation import kept_token_log_probs  # noqa: E402
+from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
 from a2cap.model.erasure import ErasureMeter  # noqa: E402
 from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages  # noqa: E402
 from a2cap.pipeline.captioning.adapted.adapted_model import AdaptedModel  # noqa: E402
@@ -100,8 +102,8 @@ def test_given_captions_are_attended_to_and_erased_as_generated_ones(saved, imag
     np.testing.assert_array_equal(attended.regions.boxes, generated.regions.boxes)
     assert attended.beams[0].caption == generated.caption
     meter = ErasureMeter(images=1, sizes=3)
-    adapted.erase(image, generated.caption, meter)
-    adapted.erase(image, "w1", meter)  # the meter is full
+    adapted.measure(image, generated.caption, meter)
+    adapted.measure(image, "w1", meter)  # the meter is full
     [attention, random] = meter.results()
     assert (attention.order, random.order) == ("attention", "random")
     assert attention.words == len(generated.caption.split())
@@ -111,6 +113,46 @@ def test_given_captions_are_attended_to_and_erased_as_generated_ones(saved, imag
         "the tokenizer of LlavaForConditionalGeneration has no tokens for 'a zebrafish'; name a "
         "captioner that has its words"
     )
+
+
+@pytest.mark.parametrize("fusion", ["none", "gate"])
+def test_a_certificate_is_a_word_without_the_token_that_it_attends_to_most(images, fusion):
+    small = build("llava")
+    parts = {"tokenizer": None, "alignment": AlignmentConfig(fusion=fusion), "prompt": None}
+    model = AdaptedModel(small.model, small.processor, **parts)
+    pixels = np.asarray(Image.open(images / "a.png").convert("RGB"))[:, :, ::-1]
+    caption = "w3 w4 w5"
+    certified = model.certify(pixels, caption)
+    assert certified.shape == (3, 2 if fusion == "none" else 3)
+    inputs, forced = model._forced(pixels, caption)
+    for word, step in enumerate(forced.steps):
+        kinds = [step.original] if fusion == "none" else [step.original, step.aligned]
+        kept = torch.ones(1 + len(kinds), 36, dtype=torch.bool)
+        for row, kind in enumerate(kinds, start=1):
+            kept[row, kind[0].argmax()] = False
+        given = small.model, model.layers, inputs, forced.tokens, kept
+        with torch.no_grad():
+            probabilities = kept_token_log_probs(*given)[:, word].exp()
+        np.testing.assert_allclose(certified[word], probabilities, rtol=1e-4)
+    assert np.ptp(certified, axis=1).max() > 0
+
+
+def test_a_word_of_two_tokens_has_the_product_of_their_probabilities(saved, images, monkeypatch):
+    model = opened(saved)._model
+    pixels = np.asarray(Image.open(images / "a.png").convert("RGB"))[:, :, ::-1]
+    inputs, forced = model._forced(pixels, "w3 w4 w5")
+    shares = np.array([[1, 0, 0], [0, 0.5, 0.5]], np.float32)
+    where = "a2cap.pipeline.captioning.adapted.adapted_model.merge_tokens"
+    monkeypatch.setattr(where, lambda tokenizer, tokens: ([], shares))
+    monkeypatch.setattr(model, "_forced", lambda pixels, caption: (inputs, forced))
+    certified = model.certify(pixels, "w3 w4w5")
+    rows = torch.cat([step.original for step in forced.steps])
+    kept = torch.ones(2, 36, dtype=torch.bool)
+    kept[1, (rows[1] + rows[2]).argmax()] = False
+    parts = model.network, model.layers, inputs, forced.tokens, kept
+    with torch.no_grad():
+        probabilities = kept_token_log_probs(*parts)[:, 1:].sum(dim=1).exp()
+    np.testing.assert_allclose(certified[1], probabilities, rtol=1e-4)
 
 
 def test_a_second_row_is_of_a_model_of_transformers_too(saved, images, tmp_path):
@@ -242,6 +284,44 @@ def test_without_memory_halves_are_captioned(saved, monkeypatch, caplog):
     assert "out of memory with 4 images together; trying 2" in caplog.text
     alone = [captioner.caption_each([read], attention=True)[0] for read in reads]
     assert [c.beams[0].caption for c in together] == [c.beams[0].caption for c in alone]
+
+
+def test_without_memory_fewer_subsets_are_erased_together_with_equal_results(
+    saved, images, monkeypatch, caplog
+):
+    image = OpenedImage(np.asarray(Image.open(images / "a.png").convert("RGB"))[:, :, ::-1])
+    captioner, rows = opened(saved), []
+    expected, measured = ErasureMeter(images=1, sizes=3), ErasureMeter(images=1, sizes=3)
+    captioner.measure(image, "w1 w2", expected)
+    generate = type(captioner._model.network).generate
+
+    def limited(self, **given):
+        rows.append(len(given["input_ids"]))
+        if rows[-1] > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return generate(self, **given)
+
+    monkeypatch.setattr(type(captioner._model.network), "generate", limited)
+    with caplog.at_level(logging.WARNING):
+        captioner.measure(image, "w1 w2", measured)
+        captioner.measure(image, "w1 w2", ErasureMeter(images=1, sizes=3))
+    # once: the second image begins with what was enough for the first
+    assert [record.getMessage() for record in caplog.records] == [
+        f"out of memory with {size} subsets of an image together; trying {size // 2}"
+        for size in (64, 32, 16, 8)
+    ]
+    for one, other in zip(measured.results(), expected.results(), strict=True):
+        assert one.comprehensiveness == pytest.approx(other.comprehensiveness, abs=1e-5)
+    captioner._model._rows = 1
+
+    def exhausted(self, **given):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(type(captioner._model.network), "generate", exhausted)
+    assert message_of(captioner.measure, image, "w1", measured, error=InputError) == (
+        "LlavaForConditionalGeneration cannot caption: CUDA out of memory. Tried to allocate 2 "
+        "GiB; use a smaller model"
+    )
 
 
 def test_captions_that_do_not_end_are_cut_with_one_warning(saved, caplog):
