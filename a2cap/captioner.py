@@ -17,9 +17,9 @@ from a2cap.caption import Caption
 from a2cap.data.errors import A2Error, ConfigError, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.images import AnyImage, Channels, as_boxes, as_pixels, is_image, listed, path_of
-from a2cap.pipeline.captioning.caption_images import open_captioner
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
+from a2cap.pipeline.captioning.image_captioner import open_captioner
 from a2cap.pipeline.configuration import config_from
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.runs import find_trainings

@@ -25,9 +25,9 @@ from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter, erase_region
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.analysis.trainings import OpenedRun, Run
-from a2cap.pipeline.captioning.adapted.pretrained import open_pretrained
 from a2cap.pipeline.captioning.captioned_image import OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
+from a2cap.pipeline.captioning.image_captioner import open_pretrained
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, REFERENCES
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.metric_table import DEFAULTS

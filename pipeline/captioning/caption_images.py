@@ -11,10 +11,9 @@ from typing import Any
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.image_file import image_size
 from a2cap.extract.image import read_image
-from a2cap.pipeline.captioning.adapted.pretrained import open_pretrained, pretrained_folder
 from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
-from a2cap.pipeline.captioning.image_captioner import ImageCaptioner
+from a2cap.pipeline.captioning.image_captioner import open_captioner
 from a2cap.pipeline.captioning.named_images import GivenBoxes, NamedImage
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
@@ -83,24 +82,6 @@ def _caption_group(
         while next_one in waiting:
             yield group[next_one], waiting.pop(next_one)
             next_one += 1
-
-
-def open_captioner(
-    models: Sequence[Path],
-    *,
-    decoding: CaptioningConfig,
-    runtime: RuntimeConfig,
-    least_beams: int = 1,
-) -> BatchCaptioner:
-    """Load a captioner: trained by a2, an ensemble, or a model of transformers.
-
-    models: directories, or the name of a model on the hub.
-    least_beams: as for `ImageCaptioner`.
-    Raises A2Error for an unusable model.
-    """
-    how: dict[str, Any] = {"decoding": decoding, "runtime": runtime, "least_beams": least_beams}
-    folder = pretrained_folder(models)
-    return ImageCaptioner(models, **how) if folder is None else open_pretrained(folder, **how)
 
 
 def attention_by(

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,7 +27,8 @@ from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.model.threads import map_in_threads
-from a2cap.pipeline.captioning.captioned_image import CaptionedImage, OpenedImage
+from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
+from a2cap.pipeline.captioning.captioned_image import BatchCaptioner, CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, extractor_weights
@@ -34,6 +36,9 @@ from a2cap.pipeline.captioning.saved_captioner import load_captioner
 from a2cap.pipeline.runtime.device import prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED
+
+if TYPE_CHECKING:
+    from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +55,34 @@ _ABOUT = {
     "not rely on a caption.",
 }
 """Name of the data -> what a captioner of it is good for."""
+
+
+def open_captioner(
+    models: Sequence[Path],
+    *,
+    decoding: CaptioningConfig,
+    runtime: RuntimeConfig,
+    least_beams: int = 1,
+) -> BatchCaptioner:
+    """Load a captioner: trained by a2, an ensemble, or a model of transformers.
+
+    models: directories, or the name of a model on the hub.
+    least_beams: as for `ImageCaptioner`.
+    Raises A2Error for an unusable model.
+    """
+    how: dict[str, Any] = {"decoding": decoding, "runtime": runtime, "least_beams": least_beams}
+    folder = pretrained_folder(models)
+    return ImageCaptioner(models, **how) if folder is None else open_pretrained(folder, **how)
+
+
+def open_pretrained(
+    folder: Path, *, decoding: CaptioningConfig, runtime: RuntimeConfig, least_beams: int = 1
+) -> "AdaptedImages":
+    """Load a model of transformers from a folder; least_beams: as for `ImageCaptioner`."""
+    # an optional package
+    from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
+
+    return AdaptedImages(folder, decoding=decoding, runtime=runtime, least_beams=least_beams)
 
 
 class ImageCaptioner:

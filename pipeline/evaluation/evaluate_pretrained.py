@@ -20,10 +20,10 @@ from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, instal
 from a2cap.data.regions import Regions
 from a2cap.extract.image import read_image
 from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter
-from a2cap.pipeline.captioning.adapted.pretrained import open_pretrained
 from a2cap.pipeline.captioning.attention import ground_captions
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage, OpenedImage
 from a2cap.pipeline.captioning.decoding import Beam
+from a2cap.pipeline.captioning.image_captioner import open_pretrained
 from a2cap.pipeline.engine.artifact_names import ATTENTION, CAPTIONS, RESULTS, VOCABULARY
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input

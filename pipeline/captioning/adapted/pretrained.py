@@ -6,17 +6,11 @@ Nothing is downloaded, no code of a folder is run, and no pickle is opened but b
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.json_file import read_json
 from a2cap.pipeline.captioning.adapted.prompts import prompt_of_kind
-from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.engine.artifact_names import CAPTIONER
-from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-
-if TYPE_CHECKING:
-    from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
 
 CONFIG = "config.json"
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -55,16 +49,6 @@ def pretrained_folder(models: Sequence[Path]) -> Path | None:
         )
     [named] = pretrained
     return named if named.exists() else _cached(str(named))
-
-
-def open_pretrained(
-    folder: Path, *, decoding: CaptioningConfig, runtime: RuntimeConfig, least_beams: int = 1
-) -> "AdaptedImages":
-    """Load a model of transformers from a folder; least_beams: as for `ImageCaptioner`."""
-    # an optional package
-    from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
-
-    return AdaptedImages(folder, decoding=decoding, runtime=runtime, least_beams=least_beams)
 
 
 def _cached(name: str) -> Path:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from a2cap.pipeline.captioning.caption_images import open_captioner
+from a2cap.pipeline.captioning.image_captioner import open_captioner
 from a2cap.pipeline.cli.decoding_options import decoding_options, model_option
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.interruption import stop_between_steps

@@ -21,9 +21,10 @@ from a2cap.model.erasure import ErasureMeter  # noqa: E402
 from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages  # noqa: E402
 from a2cap.pipeline.captioning.adapted.adapted_model import AdaptedModel  # noqa: E402
 from a2cap.pipeline.captioning.adapted.prompts import as_text, prompt_of  # noqa: E402
-from a2cap.pipeline.captioning.caption_images import caption_files, open_captioner  # noqa: E402
+from a2cap.pipeline.captioning.caption_images import caption_files  # noqa: E402
 from a2cap.pipeline.captioning.captioned_image import OpenedImage  # noqa: E402
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig  # noqa: E402
+from a2cap.pipeline.captioning.image_captioner import open_captioner  # noqa: E402
 from a2cap.pipeline.captioning.named_images import NamedImage  # noqa: E402
 from a2cap.pipeline.cli.main import cli  # noqa: E402
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig  # noqa: E402
@@ -310,8 +311,8 @@ def test_without_memory_fewer_subsets_are_erased_together_with_equal_results(
         f"out of memory with {size} subsets of an image together; trying {size // 2}"
         for size in (64, 32, 16, 8)
     ]
-    for one, other in zip(measured.results(), expected.results(), strict=True):
-        assert one.comprehensiveness == pytest.approx(other.comprehensiveness, abs=1e-5)
+    for halved, whole in zip(measured.results(), expected.results(), strict=True):
+        assert halved.comprehensiveness == pytest.approx(whole.comprehensiveness, abs=1e-5)
     captioner._model._rows = 1
 
     def exhausted(self, **given):
