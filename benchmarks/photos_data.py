@@ -18,7 +18,8 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from a2cap.data.annotations.read import AnnotatedImage, read_all
+from a2cap.data.annotations.image_rows import AnnotatedImage
+from a2cap.data.annotations.read import read_all
 from a2cap.data.annotations.record import Fields
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.json_file import write_json
@@ -61,7 +62,7 @@ def words_of(caption: str) -> list[str]:
 
 def read_rows(table: Path) -> tuple[AnnotatedImage, ...]:
     """Read captions.csv with the columns image, caption and perhaps split, as a2 does."""
-    return read_all(table, Fields()).images
+    return tuple(read_all(table, Fields()).images)
 
 
 def read_photos(table: Path) -> list[Photo]:

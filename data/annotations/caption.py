@@ -7,6 +7,8 @@ from sys import intern
 
 from a2cap.data.annotations.json_items import BadItem, list_member
 
+CheckedCaption = tuple[str, str | None]
+"""Caption as written, and the tokens of its file with spaces between, None if it has none."""
 LONGEST_CAPTION = 10_000
 """Characters; COCO's longest captions have a few hundred."""
 
@@ -15,6 +17,7 @@ _LIST_AS_TEXT = re.compile(r"\[\s*['\"]")
 
 # recovered from the published vocabularies, character by character: & # $ : ) stay in their word
 _KARPATHY_PUNCTUATION = str.maketrans(",-/", "   ", ".';\"!?(")
+_HAS_WORD = re.compile(r"[^\s,\-/.';\"!?(]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,12 @@ class Caption:
 
     raw: str
     tokens: tuple[str, ...]
+
+    @classmethod
+    def of(cls, raw: str, tokens: str | None) -> "Caption":
+        """Return a checked caption with its tokens, those of its file or by Karpathy's rule."""
+        # interned: captions have few different words
+        return cls(raw, tokenize(raw) if tokens is None else tuple(map(intern, tokens.split())))
 
 
 def tokenize(raw: str) -> tuple[str, ...]:
@@ -35,27 +44,25 @@ def tokenize(raw: str) -> tuple[str, ...]:
     return tuple(map(intern, raw.lower().translate(_KARPATHY_PUNCTUATION).split()))
 
 
-def read_caption(item: object, *, may_be_empty: bool = False) -> Caption:
+def checked_caption(item: object, *, may_be_empty: bool = False) -> CheckedCaption:
     """Return a caption, a text or a mapping of raw and tokens; BadItem for another one."""
     listed, text = None, item
     if isinstance(item, Mapping):
         texts = (item[name] for name in _RAW_TEXTS if item.get(name) is not None)
         listed, text = item.get("tokens"), next(texts, item)
     raw = "" if listed is not None and text is item else _checked_text(text)
-    tokens = tokenize(raw) if listed is None else _file_tokens(list_member(item, "tokens"))
-    if not tokens and not may_be_empty:
+    tokens = None if listed is None else _file_tokens(list_member(item, "tokens"))
+    if not may_be_empty and not (_HAS_WORD.search(raw) if tokens is None else tokens):
         raise BadItem("empty")
-    return Caption(raw or " ".join(tokens), tokens)
+    return raw or tokens or "", tokens
 
 
-def _file_tokens(words: list[object]) -> tuple[str, ...]:
+def _file_tokens(words: list[object]) -> str:
     """Return the tokens of a file in lower case, as the rule of Karpathy's file has them."""
-    tokens = tuple(map(str, words))
-    text = _checked_text(" ".join(tokens))
+    text = _checked_text(" ".join(map(str, words)))
     if text.split() != words:
         raise BadItem("'tokens' is not a list of words without white space")
-    # kept where they are: their strings are shared
-    return tokens if text == text.lower() else tuple(intern(word.lower()) for word in tokens)
+    return text.lower()
 
 
 def _checked_text(text: object) -> str:

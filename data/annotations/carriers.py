@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from operator import itemgetter
 from sys import intern
 from typing import Any
@@ -34,14 +35,14 @@ _MOST_LINES = 100
 """Lines of a cell in quotation marks; more are a mark that does not close."""
 
 
-def is_token_file(text: str, fields: Fields) -> bool:
+def is_token_file(line: str, fields: Fields) -> bool:
     """Return True if the first line is `image.jpg#0<tab>caption`."""
-    return _TOKEN_LINE.fullmatch(text.partition("\n")[0].rstrip("\r")) is not None
+    return _TOKEN_LINE.fullmatch(line) is not None
 
 
-def token_records(text: str, reading: Reading) -> Iterator[Record]:
+def token_records(lines: Iterable[str], reading: Reading) -> Iterator[Record]:
     """Yield the lines of a token file."""
-    for number, line in enumerate(_lines(text), start=1):
+    for number, line in enumerate(lines, start=1):
         with reading.skipping(f"line {number}") as position:
             if line.strip():
                 match = _TOKEN_LINE.fullmatch(line)
@@ -50,12 +51,11 @@ def token_records(text: str, reading: Reading) -> Iterator[Record]:
                 yield position, {"image": match[1], "caption": match[2]}
 
 
-def header_of(text: str, fields: Fields) -> tuple[str, list[str]] | None:
+def header_of(line: str, fields: Fields) -> tuple[str, list[str]] | None:
     """Return the delimiter and the columns of a table, None without images and captions.
 
     Captions beside references need no images: their rows are in order.
     """
-    line = text.partition("\n")[0]
     names = {name.lower(): name for name in (*fields.image, *fields.captions, *fields.split)}
     for delimiter in ",;\t|":
         titles = [title.strip().strip('"').lower() for title in line.split(delimiter)]
@@ -68,38 +68,36 @@ def header_of(text: str, fields: Fields) -> tuple[str, list[str]] | None:
     return None
 
 
-def csv_records(text: str, reading: Reading) -> Iterator[Record]:
+def csv_records(lines: Iterable[str], reading: Reading) -> Iterator[Record]:
     """Yield the rows below the header. A cell in quotation marks may have line breaks (RFC 4180).
 
     A quotation mark that opens and does not close costs its own line, not the lines below.
     """
-    delimiter, columns = header_of(text, reading.fields) or (",", [])
-    lines = _lines(text)
-    end = 1
-    while end < len(lines):
-        start, end = end, _end_of_row(lines, end, delimiter, columns)
-        with reading.skipping(f"line {start + 1}") as position:
-            if lines[start].strip():
-                yield position, _cells("\n".join(lines[start:end]), delimiter, columns)
+    rest = iter(lines)
+    delimiter, columns = header_of(next(rest, ""), reading.fields) or (",", [])
+    number, window = 2, [*islice(rest, _MOST_LINES)]
+    while window:
+        count = _lines_of_row(window, delimiter, columns)
+        with reading.skipping(f"line {number}") as position:
+            if window[0].strip():
+                yield position, _cells("\n".join(window[:count]), delimiter, columns)
+        number += count
+        window = [*window[count:], *islice(rest, count)]
 
 
-def _lines(text: str) -> list[str]:
-    return text.replace("\r\n", "\n").split("\n")
-
-
-def _end_of_row(lines: list[str], first: int, delimiter: str, columns: Sequence[str]) -> int:
-    """Return the index after the last line of the row that begins at `first`."""
-    quotes = lines[first].count('"')
-    for end in range(first + 1, min(first + _MOST_LINES, len(lines))):
+def _lines_of_row(lines: Sequence[str], delimiter: str, columns: Sequence[str]) -> int:
+    """Return the number of lines of the row that begins with the first."""
+    quotes = lines[0].count('"')
+    for count, line in enumerate(lines[1:], start=2):
         # in Flickr30k's file a mark may open a caption and not close; a row is inside no cell
-        if quotes % 2 == 0 or delimiter == "|" or _begins_a_row(lines[end], delimiter, columns):
+        if quotes % 2 == 0 or delimiter == "|" or _begins_a_row(line, delimiter, columns):
             break
-        quotes += lines[end].count('"')
+        quotes += line.count('"')
         if quotes % 2 == 0:
             with suppress(BadItem):
-                _cells("\n".join(lines[first : end + 1]), delimiter, columns)
-                return end + 1
-    return first + 1
+                _cells("\n".join(lines[:count]), delimiter, columns)
+                return count
+    return 1
 
 
 def _begins_a_row(line: str, delimiter: str, columns: Sequence[str]) -> bool:
@@ -209,10 +207,9 @@ def dictionary(document: Mapping[str, object], reading: Reading) -> Iterator[Raw
             yield replace(image, key=key)
 
 
-def json_lines(text: str, reading: Reading) -> Iterator[Record]:
+def json_lines(lines: Iterable[str], reading: Reading) -> Iterator[Record]:
     """Yield the record of each line."""
-    # not splitlines(): it also splits at U+2028, which JSON strings may contain
-    for number, line in enumerate(_lines(text), start=1):
+    for number, line in enumerate(lines, start=1):
         with reading.skipping(f"line {number}") as position:
             if line.strip():
                 yield position, parse_json(line, where=position)
@@ -228,11 +225,6 @@ def in_order(items: Iterable[object], reading: Reading, what: str = "item") -> I
     for number, item in enumerate(items, start=1):
         with reading.skipping(f"{what} {number}") as position:
             yield RawImage(position, "", None, captions_of({"captions": item}, ["captions"]))
-
-
-def text_lines(text: str, reading: Reading) -> Iterator[RawImage]:
-    """Yield the lines of a text, which are in the order of other files."""
-    return in_order(_lines(text.removesuffix("\n")), reading, "line")
 
 
 def first_of(value: object) -> Mapping[str, object]:

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -23,7 +24,15 @@ from a2cap.data.annotations.record import (
     raw_image,
 )
 from a2cap.data.errors import InputError
-from a2cap.data.files.json_file import decode_text, list_items, parse_first, parse_json, read_text
+from a2cap.data.files.json_file import (
+    decode_text,
+    list_items,
+    parse_first,
+    parse_json,
+    read_text,
+    text_blocks,
+    text_lines,
+)
 from a2cap.data.files.paths import require_file
 from a2cap.data.image_ids import list_images
 from a2cap.data.sources.open_source import is_source, open_source
@@ -104,29 +113,36 @@ def _opened(path: Path, fields: Fields) -> tuple[tuple[_Kind, ...], Any, Any]:
     """Return what the content of a path may be, the content, and what tells its layout."""
     if is_source(path) or path.is_dir():
         return ("source",) if is_source(path) else ("folder",), path, path
-    text, where, name = read_text(path), repr(str(path)), path.name.removesuffix(".gz")
-    start = text[:99].lstrip()[:1]
+    where, name = repr(str(path)), path.name.removesuffix(".gz")
+    blocks = text_blocks(path)  # lists and lines are not in memory whole
+    begin = next(blocks)
+    start, blocks = begin.lstrip()[:1], chain([begin], blocks)
     if start == "[":
-        items = list_items(text, where=where)
+        items = list_items(blocks, where=where)
         head = [*islice(items, 1)]
         return ("list",), chain(head, items), head[0] if head else {}
-    if name.endswith((".jsonl", ".ndjson")):
-        return ("lines",), text, text
-    if start == "{":
-        first, has_more = parse_first(text, where=where, convert=carriers.share_tokens)
+    is_lines = name.endswith((".jsonl", ".ndjson"))
+    if start == "{" and not is_lines:
+        first, has_more = parse_first("".join(blocks), where=where, convert=carriers.share_tokens)
         is_record = first_value(first, fields.image) and has_captions(first, fields.captions)
-        return (("lines",), text, text) if has_more or is_record else (("object",), first, first)
+        if not (has_more or is_record):
+            return ("object",), first, first
+        blocks = text_blocks(path)
+    if is_lines or start == "{":
+        return ("lines",), text_lines(blocks), ""
+    lines = text_lines(blocks)
+    first = next(lines, "")
     if name.endswith(".json"):
-        parse_json(text, where=where)  # a number, or what is no JSON
-        return (), text, text
-    return ("table",) if name.endswith(_TABLES) else ("table", "text"), text, text
+        parse_json("\n".join([first, *lines]), where=where)  # a number, or what is no JSON
+        return (), "", first
+    return ("table",) if name.endswith(_TABLES) else ("table", "text"), chain([first], lines), first
 
 
 def _described(content: object) -> str:
     """Return what a file of unknown layout has, for a message."""
     if isinstance(content, str):
-        line = content.partition("\n")[0][:60]
-        return f"has the first line {line!r}; name columns image and caption, or set data.fields"
+        remedy = "name columns image and caption, or set data.fields"
+        return f"has the first line {content[:60]!r}; {remedy}"
     if isinstance(content, dict):
         keys = ", ".join(f"{key!r:.30}" for key in list(content)[:8])
         return f"is a JSON object of {keys or 'nothing'}"
@@ -277,7 +293,7 @@ LAYOUTS = (
         carriers.in_order,
         lambda item, _: isinstance(item, str | list),
     ),
-    Layout("lines of text", "text", carriers.text_lines),
+    Layout("lines of text", "text", partial(carriers.in_order, what="line")),
 )
 """All forms, in the order of docs/guide/data.md; of those that match, the first is read."""
 GIVE_LAYOUT = f"give one of: {', '.join(layout.name for layout in LAYOUTS)}"

@@ -7,21 +7,23 @@ import gc
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from sys import intern
 
-from a2cap.data.annotations.caption import Caption, read_caption
+from a2cap.data.annotations.caption import CheckedCaption, checked_caption
+from a2cap.data.annotations.image_rows import AnnotatedImage, ImageRow, ImageRows, PackedImages
 from a2cap.data.annotations.json_items import BadItem
 from a2cap.data.annotations.layouts import GIVE_LAYOUT, LAYOUTS, Layout, read_raw
 from a2cap.data.annotations.record import Fields, RawImage, Reading, fields_of
-from a2cap.data.annotations.split_list import choose_splits, split_of
+from a2cap.data.annotations.split_list import SPLITS, choose_splits, split_of
 from a2cap.data.data_config import USUAL_NAMES, FieldNames
 from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.data.identities import Identities, Numbers
+from a2cap.data.identities import Identities, Key, Numbers
 from a2cap.data.image_ids import IdRule, image_id
 
 logger = logging.getLogger(__name__)
@@ -34,34 +36,18 @@ _MOST_SKIPPED = 100_000
 _VALUES = re.compile(r"'[^']*(?:'|$)|\"[^\"]*(?:\"|$)|[0-9,]+")
 
 
-@dataclass(frozen=True, slots=True)
-class AnnotatedImage:
-    """One image with at least one caption.
-
-    file: POSIX path relative to the image folder. split: 'train', 'val' or 'test'. own_id: id that
-    the annotations give the image beside its file, None if they give none.
-    """
-
-    image_id: str
-    file: str
-    split: str
-    captions: tuple[Caption, ...]
-    own_id: int | str | None = None
-
-
 @dataclass(frozen=True)
 class Annotations:
     """Images and skipped items of one file, in its order.
 
     dataset: name of the data in the file, "" if none. layout: name of the form that was read.
-    orders: places of the images' first captions in the file. rule: of the ids.
+    rule: of the ids.
     """
 
-    images: tuple[AnnotatedImage, ...]
+    images: Sequence[AnnotatedImage]
     skipped: tuple[SkippedItem, ...]
     dataset: str = ""
     layout: str = field(default="", compare=False)
-    orders: Mapping[str, int] = field(default_factory=dict, compare=False)
     rule: IdRule = field(default="number", compare=False)
 
 
@@ -82,13 +68,14 @@ def read_annotations(
     Raises InputError if the layout is unknown or no image is usable.
     """
     images = _Collected.read(path, fields_of(fields), rule)
-    if images.captions and images.has_splits and (split_list or split):
+    if images.has_splits and (split_list or split):
         field_name = "data.split_list" if split_list is not None else "data.split"
         raise InputError(f"{images.name} already names the splits; remove {field_name}")
-    if images.captions and not images.has_splits:
-        own_ids = {identity: first.own_id for identity, first in images.firsts.items()}
-        identities = Identities(own_ids.items(), numbers=numbers, rule=rule)
-        images.assign(choose_splits([*own_ids], identities, images.name, split_list, split))
+    if not images.has_splits:
+        own_ids = images.own_ids() if images.has_own_ids else ()
+        identities = partial(Identities, own_ids, numbers=numbers, rule=rule)
+        ids = (row.image_id for row in images.images.first_rows())
+        images.assign(choose_splits(ids, identities, images.name, split_list, split))
     return images.annotations()
 
 
@@ -100,6 +87,8 @@ def read_all(path: Path, fields: Fields) -> Annotations:
     images = _Collected.read(path, fields, "number")
     if images.repeats_numbers:
         images = _Collected.read(path, fields, "path")
+    if not images.has_splits:
+        images.assign([""] * len(images.images))
     return images.annotations()
 
 
@@ -118,21 +107,20 @@ def collection_paused() -> Iterator[None]:
 
 @dataclass
 class _Collected:
-    """Images and skipped items read so far.
-
-    firsts: the first record of each image, also of those skipped, without its captions. captions:
-    those of the images that are not skipped.
-    """
+    """Records and skipped items read so far; images: also those skipped, without a split."""
 
     name: str
     rule: IdRule
     is_scored: bool
     layout: Layout = LAYOUTS[0]
-    firsts: dict[str, RawImage] = field(default_factory=dict)
-    captions: dict[str, list[Caption]] = field(default_factory=dict)
-    splits: dict[str, str] = field(default_factory=dict)
+    rows: ImageRows = field(default_factory=ImageRows)
+    images: PackedImages = field(default_factory=lambda: PackedImages(ImageRows()))
     skipped: list[SkippedItem] = field(default_factory=list)
     dataset: str = ""
+    last: tuple[str, int] = ("", 0)
+    has_splits: bool = False
+    has_captions: bool = False
+    has_own_ids: bool = False
     repeats_numbers: bool = False
 
     @classmethod
@@ -144,83 +132,103 @@ class _Collected:
             images.layout, images.dataset = raw.layout, raw.dataset
             for image in raw.images:
                 images.add(image)
-        faulty = {item.image_id for item in images.skipped}
-        for identity in [i for i, captions in images.captions.items() if not captions]:
-            del images.captions[identity]
-            if identity not in faulty:
-                images.skip(identity, "no caption")
-        if images.has_splits:
-            images.require_splits()
+        images.group()
         return images
-
-    @property
-    def has_splits(self) -> bool:
-        return any(first.split is not None for first in self.firsts.values())
 
     def skip(self, identity: str, reason: str) -> None:
         self.skipped.append(SkippedItem(identity, intern(reason)))
         # COCO's images come after its captions
-        if self.layout.has_rows and not self.captions and len(self.skipped) == _MOST_SKIPPED:
+        if self.layout.has_rows and not self.has_captions and len(self.skipped) == _MOST_SKIPPED:
             self.annotations()
 
     def add(self, item: RawImage) -> None:
-        identity = item.position
+        identity, split = item.position, split_of(item.split)
         try:
             # captions without images are in the order of another file
             if not item.file and not self.is_scored:
                 raise BadItem("captions without images; name the image of each")
-            identity = image_id(item.file, self.rule) if item.file else str(len(self.firsts) + 1)
-            first = self.firsts.get(identity)
-            if first is None:
-                self.firsts[identity] = replace(item, captions=())
-                self.captions[identity] = []
-            elif first.file != item.file:
-                self._leave_out_both(identity, first.file, item.file)
-            elif not self.layout.has_rows:
-                raise BadItem(f"duplicate of image {item.file!r}")
-            elif first.split != item.split:
-                identity = item.position
-                raise BadItem(f"split {item.split!r}, {first.split!r} in {first.position}")
-            if identity in self.captions:
-                self.captions[identity] += self._usable_captions(identity, item.captions)
+            identity = image_id(item.file, self.rule) if item.file else str(len(self.rows) + 1)
         except (BadItem, InputError) as error:
             self.skip(identity, str(error))
+            return
+        if item.split is not None:
+            self.has_splits = True
+            split = split or f"unknown split: {item.split!r:.40}"
+        captions = [*self._usable_captions(identity, item.captions)]
+        self.has_captions |= bool(captions)
+        self.has_own_ids |= item.own_id is not None
+        self.rows.append(
+            ImageRow(identity, item.file, item.position, split, item.own_id, item.order, captions)
+        )
 
-    def _leave_out_both(self, identity: str, first: str, file: str) -> None:
-        """Leave out all files that share an id, and raise BadItem.
+    def group(self) -> None:
+        """Make images of the rows, without a split for those that are left out.
 
-        A store has one entry for them, so nothing states whose the features are.
+        Raises InputError if all are.
         """
-        text = "{!r} has the same id as {!r}; rename one"
-        if self.rule == "number" and image_id(file, "path") != image_id(first, "path"):
-            self.repeats_numbers = True
-            text += ", or set data.ids=path, which tells them apart by folder"
-        if identity in self.captions:
-            del self.captions[identity]
-            self.skip(identity, text.format(first, file))
-        raise BadItem(text.format(file, first))
+        self.images = PackedImages(self.rows)
+        faulty = {item.image_id for item in self.skipped}
+        for numbered in self.rows.groups():
+            identity, first = numbered[0][1].image_id, numbered[0][1]
+            numbers = self._rows_of_one(numbered)
+            split = first.split if self.has_splits else ""
+            if not any(row.captions for number, row in numbered if number in numbers):
+                if numbers and identity not in faulty:
+                    self.skip(identity, "no caption")
+                split = None
+            elif split not in ("", *SPLITS):
+                self.skip(identity, split or "no split")
+                split = None
+            self.images.append(numbers or [numbered[0][0]], split)
+        if not any(split is not None for split in self.images.splits):
+            self.annotations()
 
-    def require_splits(self) -> None:
-        """Leave out images whose split is missing or unknown."""
-        for identity in [*self.captions]:
-            name = self.firsts[identity].split
-            if split := split_of(name):
-                self.splits[identity] = split
-                continue
-            del self.captions[identity]
-            self.skip(identity, "no split" if name is None else f"unknown split: {name!r:.40}")
+    def _rows_of_one(self, numbered: Sequence[tuple[int, ImageRow]]) -> list[int]:
+        """Return the numbers of the rows of one image that are read, none if they are of several.
 
-    def assign(self, splits: Mapping[str, str]) -> None:
+        A store has one entry for files that share an id, so nothing states whose the features are.
+        """
+        first = numbered[0][1]
+        numbers = [numbered[0][0]]
+        other = next((row.file for _, row in numbered if row.file != first.file), None)
+        if other is not None:
+            text = "{!r} has the same id as {!r}; rename one"
+            if self.rule == "number" and image_id(other, "path") != image_id(first.file, "path"):
+                self.repeats_numbers = True
+                text += ", or set data.ids=path, which tells them apart by folder"
+            self.skip(first.image_id, text.format(first.file, other))
+            for file in dict.fromkeys(row.file for _, row in numbered[1:]):
+                self.skip(first.image_id, text.format(file, first.file))
+            return []
+        for number, row in numbered[1:]:
+            if not self.layout.has_rows:
+                self.skip(first.image_id, f"duplicate of image {row.file!r}")
+            elif row.split != first.split:
+                reason = f"split {row.split!r}, {first.split!r} in {first.position}"
+                self.skip(row.position, reason)
+            else:
+                numbers.append(number)
+        return numbers
+
+    def own_ids(self) -> Iterator[tuple[str, Key | None]]:
+        """Yield the id of each image and its own id, also of those that are left out."""
+        return ((row.image_id, row.own_id) for row in self.images.first_rows())
+
+    def assign(self, splits: Sequence[str | None]) -> None:
         """Give each image its split, and leave out those that have none."""
-        outside = {identity: None for identity in self.firsts if identity not in splits}
+        outside = {
+            row.image_id: None
+            for row, split in zip(self.images.first_rows(), splits, strict=True)
+            if split is None
+        }
         self.skipped = [item for item in self.skipped if item.image_id not in outside]
         self.skipped += [SkippedItem(identity, IN_NO_SPLIT) for identity in outside]
-        self.captions = {i: c for i, c in self.captions.items() if i not in outside}
-        self.splits |= splits
+        self.images.assign(splits)
 
     def annotations(self) -> Annotations:
         """Return what was read; without an image, raise the most frequent reason as InputError."""
-        if not self.captions:
+        images = self.images.kept()
+        if not images:
             what = f"no usable image in {self.name}, read as {self.layout.name}"
             kinds = Counter(map(_kind, self.skipped))
             if not kinds:
@@ -231,21 +239,20 @@ class _Collected:
                 f"{what}: {count:,} of {len(self.skipped):,} items skipped for one reason, first "
                 f"{first.image_id!r}: {first.reason}; fix them"
             )
-        firsts, splits = self.firsts, self.splits
-        images = tuple(
-            AnnotatedImage(i, firsts[i].file, splits.get(i, ""), tuple(captions), firsts[i].own_id)
-            for i, captions in self.captions.items()
-        )
-        orders = {identity: first.order for identity, first in firsts.items() if first.order}
-        skipped = tuple(dict.fromkeys(self.skipped))  # once for all rows of an image
-        return Annotations(images, skipped, self.dataset, self.layout.name, orders, self.rule)
+        return Annotations(images, tuple(self.skipped), self.dataset, self.layout.name, self.rule)
 
-    def _usable_captions(self, identity: str, captions: Sequence[object]) -> Iterator[Caption]:
-        for number, caption in enumerate(captions, start=len(self.captions[identity])):
+    def _usable_captions(
+        self, identity: str, captions: Sequence[object]
+    ) -> Iterator[CheckedCaption]:
+        # records of one image follow each other, and their captions are counted together
+        begin = self.last[1] if self.last[0] == identity else 0
+        count = 0
+        for count, caption in enumerate(captions, start=1):
             try:
-                yield read_caption(caption, may_be_empty=self.is_scored)
+                yield checked_caption(caption, may_be_empty=self.is_scored)
             except BadItem as error:
-                self.skip(identity, f"caption {number}: {error}")
+                self.skip(identity, f"caption {begin + count - 1}: {error}")
+        self.last = identity, begin + count
 
 
 def _kind(item: SkippedItem) -> str:

@@ -3,8 +3,10 @@
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import numpy as np
 
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import parse_json, read_text
@@ -38,38 +40,42 @@ def split_of(name: object) -> str | None:
 
 
 def choose_splits(
-    image_ids: Sequence[str],
-    identities: Identities,
+    image_ids: Iterable[str],
+    identities: Callable[[], Identities],
     name: str,
     split_list: Path | None,
     split: str | None,
-) -> dict[str, str]:
-    """Return the splits of a list, or random ones, of annotations that name none.
+) -> list[str | None]:
+    """Return the split of each image, by a list or at random, of annotations that name none.
 
-    name: of the annotations in messages; split: as for `random_splits`, by default DEFAULT_SPLIT
-    with a notice. Raises InputError if both are set, and for a list of other images.
+    identities: those of the images, which a list needs. name: of the annotations in messages;
+    split: as for `random_splits`, by default DEFAULT_SPLIT with a notice. None for an image that
+    the list lacks. Raises InputError if both are set, and for a list of other images.
     """
     if split_list is not None and split is not None:
         raise InputError("data.split and data.split_list are both set; leave one of them out")
     if split_list is not None:
-        read_key = identities.reader(f"the lines of {str(split_list)!r}")
-        splits = read_split_list(split_list, read_key)
-        if splits.keys().isdisjoint(image_ids):
+        listed = read_split_list(
+            split_list, identities().reader(f"the lines of {str(split_list)!r}")
+        )
+        chosen = [listed.get(image_id) for image_id in image_ids]
+        if not any(chosen):
             raise InputError(
-                f"none of the {len(image_ids):,} images of {name} is in the split list; "
+                f"none of the {len(chosen):,} images of {name} is in the split list; "
                 "give its own list as data.split_list"
             )
-        return splits
+        return chosen
+    splits = random_splits(image_ids, split or DEFAULT_SPLIT)
     if split is None:
         logger.warning(
             "the captions %s name no splits: of %s images, 80 %% are training, 10 %% validation "
             "and 10 %% test images at random, as by data.split=%s; set it, or data.split_list, a "
             'JSON file {"train": [ids or file names], "val": …, "test": …}',
             name,
-            f"{len(image_ids):,}",
+            f"{len(splits):,}",
             DEFAULT_SPLIT,
         )
-    return random_splits(image_ids, split or DEFAULT_SPLIT)
+    return [*splits]
 
 
 def read_split_list(path: Path, read_key: Callable[[str], str | None] = named_id) -> dict[str, str]:
@@ -105,8 +111,8 @@ def read_split_list(path: Path, read_key: Callable[[str], str | None] = named_id
     return splits
 
 
-def random_splits(image_ids: Iterable[str], split: str) -> dict[str, str]:
-    """Return a random split of each id; split: "random(0.8/0.1/0.1, 1)", the shares and the seed.
+def random_splits(image_ids: Iterable[str], split: str) -> list[str]:
+    """Return a random split for each id; split: "random(0.8/0.1/0.1, 1)", the shares and the seed.
 
     The split of an image depends on the set of ids and the seed alone. Raises InputError if `split`
     has another form or the shares are not 1 in total.
@@ -119,12 +125,16 @@ def random_splits(image_ids: Iterable[str], split: str) -> dict[str, str]:
             "test, 1 in total, and a seed"
         )
     # ordered by a hash: neither the file's order nor a random generator's version matters
-    keys = {i: hashlib.sha256(f"{match[4]} {i}".encode()).digest() for i in image_ids}
-    ordered = sorted(keys, key=lambda identity: keys[identity])
-    val, test = (max(round(share * len(ordered)), share > 0) for share in shares[1:])
-    names = ["val"] * val + ["test"] * test
-    names += ["train"] * (len(ordered) - len(names))
-    return dict(zip(ordered, names, strict=False))
+    digests = bytearray()
+    for identity in image_ids:
+        digests += hashlib.sha256(f"{match[4]} {identity}".encode()).digest()[:8]
+    count = len(digests) // 8
+    val, test = (max(round(share * count), share > 0) for share in shares[1:])
+    splits = ["train"] * count
+    order = np.argsort(np.frombuffer(digests, ">u8"), kind="stable")
+    for place, index in enumerate(order[: val + test].tolist()):
+        splits[index] = "val" if place < val else "test"
+    return splits
 
 
 def read_keys(path: Path) -> list[str]:

@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from a2cap.data.annotations.read import AnnotatedImage
+from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.captions.presets import tokens_of
 from a2cap.data.captions.vocabulary import EOS, PAD, Vocabulary
 from a2cap.data.errors import InputError

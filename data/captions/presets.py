@@ -20,7 +20,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from a2cap.data.annotations.caption import Caption
-from a2cap.data.annotations.read import AnnotatedImage
+from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.errors import InputError
 
 _WORD_OR_OTHER = re.compile(r"(\W+)")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.annotations.json_items import BadItem, list_member, text_member
-from a2cap.data.annotations.read import AnnotatedImage
 from a2cap.data.captions.presets import PRESETS, count_words, preset_of
 from a2cap.data.data_config import PreprocessConfig
 from a2cap.data.errors import InputError

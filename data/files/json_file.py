@@ -1,13 +1,14 @@
 """JSON files: read with or without gzip, written byte for byte the same every time."""
 
+import codecs
 import gzip
-import io
 import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,10 @@ from a2cap.data.errors import InputError
 from a2cap.data.files.expansion import expansion_limit
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_BLOCK = 1 << 18
+"""Bytes that are read at a time."""
+_LONGEST_WORD = 16
+"""Characters of a JSON text that a block may end in, such as -Infinity and \\ud83d."""
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -55,58 +60,135 @@ def parse_first(
 
 
 def read_json_list(path: Path) -> Iterator[object]:
-    """Yield the values of a file that contains one JSON list.
+    """Yield the values of a file that contains one JSON list, of which only a part is in memory.
 
     Raises InputError as `read_json` does, and if there is no list. An error in the list is raised
     after the values before it.
     """
-    return list_items(read_text(path), where=repr(str(path)))
+    return list_items(text_blocks(path), where=repr(str(path)))
 
 
-def list_items(text: str, *, where: str) -> Iterator[object]:
-    """Yield the values of the text of a JSON list; raises InputError as `read_json_list` does."""
-    # For files of hundreds of MB: only the text is held whole. 42 MiB of boxes took twice the file
-    # in memory; `read_json` took six times.
-    decoder = _decoder()
-    position = _after_space(text, 0)
-    if text[position : position + 1] != "[":
+def list_items(blocks: Iterable[str], *, where: str) -> Iterator[object]:
+    """Yield the values of a JSON list in blocks of text; raises as `read_json_list` does."""
+    part, decoder = _Part(blocks), _decoder()
+    if part.character() != "[":
         raise InputError(f"not a JSON list: {where}; name a file that contains one")
-    position = _after_space(text, position + 1)
-    closed = text[position : position + 1] == "]"
+    part.position += 1
+    closed = part.character() == "]"
     while not closed:
         with _json_errors(where):
-            value, position = decoder.raw_decode(text, position)
-            end = _after_space(text, position)
-            closed = text[end : end + 1] == "]"
-            if not closed and text[end : end + 1] != ",":
-                raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
+            value = part.value(decoder)
+            closed = part.character() == "]"
+            if not closed and part.character() != ",":
+                raise part.error("Expecting ',' delimiter", part.position)
         yield value
-        position = end if closed else _after_space(text, end + 1)
-    if _after_space(text, position + 1) != len(text):
+        part.position += not closed
+        part.character()
+    part.position += 1
+    if part.character():
         raise _not_json(where, "text after the list")
+
+
+class _Part:
+    """A part of a JSON text that comes in blocks; what was read is dropped."""
+
+    def __init__(self, blocks: Iterable[str]) -> None:
+        self._blocks = iter(blocks)
+        self._text, self.position = "", 0
+        self._line, self._column = 0, 0  # of the beginning of this part, from 0
+
+    def character(self) -> str:
+        """Move past white space, and return the character there, "" at the end of the text."""
+        while (at := _after_space(self._text, self.position)) == len(self._text):
+            if not self._grow():
+                break
+        self.position = at
+        return self._text[at : at + 1]
+
+    def value(self, decoder: json.JSONDecoder) -> object:
+        """Return the value at the position, and move behind it."""
+        while True:
+            try:
+                value, end = decoder.raw_decode(self._text, self.position)
+            except json.JSONDecodeError as error:
+                # a string that does not end, or a fault in the last characters, may go on
+                is_inside = error.pos < len(self._text) - _LONGEST_WORD
+                if (is_inside and "Unterminated" not in error.msg) or not self._grow():
+                    raise self.error(error.msg, error.pos) from error
+            else:
+                # a number may go on
+                if end < len(self._text) or not self._grow():
+                    self.position = end
+                    return value
+
+    def error(self, problem: str, position: int) -> json.JSONDecodeError:
+        """Return the error at a position of this part with its place in the whole text."""
+        error = json.JSONDecodeError(problem, self._text, position)
+        error.colno += self._column * (error.lineno == 1)
+        error.lineno += self._line
+        return error
+
+    def _grow(self) -> bool:
+        """Drop what was read and add as much as is left, at least a block; False at the end."""
+        rest = self._text[self.position :]
+        blocks = list(islice(self._blocks, 1 + len(rest) // _BLOCK))
+        if not any(blocks):
+            return False
+        lines = self._text.count("\n", 0, self.position)
+        begin = self._text.rfind("\n", 0, self.position) + 1
+        self._column = self.position - begin + self._column * (lines == 0)
+        self._line += lines
+        self._text, self.position = "".join((rest, *blocks)), 0
+        return True
+
+
+def text_lines(blocks: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of blocks of text, without their ends."""
+    rest = ""
+    # not splitlines(): it also splits at U+2028, which JSON strings may contain
+    for block in blocks:
+        rest += block
+        if "\n" in block:
+            *lines, rest = rest.split("\n")
+            yield from (line.removesuffix("\r") for line in lines)
+    if rest:
+        yield rest.removesuffix("\r")
 
 
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file, gzipped or not; raises InputError as `read_json` does."""
+    return "".join(text_blocks(path))
+
+
+def text_blocks(path: Path) -> Iterator[str]:
+    """Yield the text of a UTF-8 file, gzipped or not, in parts; raises as `read_json` does."""
     name = repr(str(path))
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()  # Windows editors write a mark first
+    size = 0
     try:
-        content = path.read_bytes()
+        with path.open("rb") as packed:
+            is_gzip = packed.peek(2).startswith(_GZIP_MAGIC)
+            limit = expansion_limit(path.stat().st_size)
+            file = gzip.GzipFile(fileobj=packed) if is_gzip else packed
+            while content := file.read(_BLOCK):
+                begin = size - len(decoder.getstate()[0])
+                size += len(content)
+                if is_gzip and size > limit:
+                    raise InputError(
+                        f"{name} expands to more than {limit >> 20:,} MiB; unpack it yourself with "
+                        "gunzip if it is what you expect, and name the result"
+                    )
+                yield decoder.decode(content)
+            begin = size - len(decoder.getstate()[0])
+            yield decoder.decode(b"", final=True)
     except FileNotFoundError as error:
         raise InputError(f"no file {name}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, begin + error.start) from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"damaged gzip file: {name} ({error}); copy it again") from error
     except OSError as error:
         raise InputError(f"cannot read {name} ({error.strerror}); check the path") from error
-    try:
-        if content.startswith(_GZIP_MAGIC):
-            limit = expansion_limit(len(content))
-            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(limit + 1)
-            if len(content) > limit:
-                raise InputError(
-                    f"{name} expands to more than {limit >> 20:,} MiB; unpack it yourself with "
-                    "gunzip if it is what you expect, and name the result"
-                )
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"damaged gzip file: {name} ({error}); copy it again") from error
-    return decode_text(content, where=name)
 
 
 def decode_text(content: bytes, *, where: str) -> str:
@@ -114,9 +196,7 @@ def decode_text(content: bytes, *, where: str) -> str:
     try:
         return content.decode("utf-8-sig")  # Windows editors write a byte order mark
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"not UTF-8 text: {where} (byte {error.start:,}); save it as UTF-8"
-        ) from error
+        raise _not_utf8(where, error.start) from error
 
 
 def write_json(path: Path, value: object) -> None:
@@ -167,3 +247,7 @@ def _reject_constant(constant: str) -> NoReturn:
 
 def _not_json(where: str, problem: str) -> InputError:
     return InputError(f"not JSON: {where} ({problem}); fix the file or copy it again")
+
+
+def _not_utf8(where: str, position: int) -> InputError:
+    return InputError(f"not UTF-8 text: {where} (byte {position:,}); save it as UTF-8")

@@ -131,7 +131,7 @@ def read_references(path: Path, fields: Fields = _FIELDS) -> References:
     return References(
         {image.image_id: [caption.raw for caption in image.captions] for image in images},
         own_ids or _preprocessed_ids(path),
-        annotations.orders,
+        {image.image_id: image.order for image in images},
         annotations.layout == DICTIONARY,
         annotations.rule,
     )

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from a2cap.data.annotations.caption import read_caption
+from a2cap.data.annotations.caption import checked_caption
 from a2cap.data.annotations.layouts import read_raw
 from a2cap.data.annotations.read import collection_paused
 from a2cap.data.annotations.record import (
@@ -101,7 +101,7 @@ def read_captions(
     for i, image in zip(ids, images, strict=True):
         keys[i] = image.key if not is_listed else references.key_of(i) if references else i
         with reading.skipping(f"caption at {image.position}"):
-            raws = [read_caption(caption, may_be_empty=True).raw for caption in image.captions]
+            raws = [checked_caption(caption, may_be_empty=True)[0] for caption in image.captions]
             texts.setdefault(i, []).extend(raws)
         if image.own_id is not None and _states_file(image):
             own[i] = image.own_id

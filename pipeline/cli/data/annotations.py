@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from a2cap.data.annotations.caption import tokenize
+from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.annotations.layouts import LAYOUTS, require_annotations
-from a2cap.data.annotations.read import AnnotatedImage, Annotations, read_annotations
+from a2cap.data.annotations.read import Annotations, read_annotations
 from a2cap.data.annotations.summary import doubts, summarize
 from a2cap.data.data_config import FieldNames
 from a2cap.data.files.atomic import replacing

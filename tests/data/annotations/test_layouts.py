@@ -4,8 +4,9 @@ import json
 import pytest
 
 from a2cap.data.annotations.caption import Caption
+from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.annotations.layouts import GIVE_LAYOUT
-from a2cap.data.annotations.read import AnnotatedImage, Annotations, read_annotations
+from a2cap.data.annotations.read import Annotations, read_annotations
 from a2cap.data.annotations.record import NAME_CAPTION
 from a2cap.data.data_config import FieldNames
 from tests.data.annotations.documents import GOOD, karpathy, read_karpathy, reasons

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.annotations.caption import Caption, tokenize
-from a2cap.data.annotations.read import AnnotatedImage
+from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.captions.caption_file import CaptionFile, CutCaptions, write_captions
 from a2cap.data.captions.vocabulary import EOS, PAD, UNK, Vocabulary
 from tests.data.messages import message_of

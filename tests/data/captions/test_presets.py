@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from a2cap.data.annotations.caption import Caption, tokenize
-from a2cap.data.annotations.read import AnnotatedImage, read_annotations
+from a2cap.data.annotations.image_rows import AnnotatedImage
+from a2cap.data.annotations.read import read_annotations
 from a2cap.data.captions.presets import PRESETS, count_words, tokens_of
 from a2cap.data.captions.vocabulary import Vocabulary
 from tests.data.coco2014 import FULL_SIZE, SPLITS, karpathy_splits, official_captions

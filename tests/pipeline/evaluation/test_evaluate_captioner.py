@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.annotations.caption import Caption
-from a2cap.data.annotations.read import AnnotatedImage
+from a2cap.data.annotations.image_rows import AnnotatedImage
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.captions.caption_file import write_captions
 from a2cap.data.captions.coco_objects import coco_categories

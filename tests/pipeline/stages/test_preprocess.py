@@ -112,8 +112,8 @@ def test_bad_items_are_skipped_with_reasons(run, write, quick):
     assert skipped == [
         SkippedItem("000000000005", "caption 1: empty"),
         SkippedItem("line 7", "split 'val', 'train' in line 1"),
-        SkippedItem("000000000006", "no caption"),
         SkippedItem("000000000004", "unknown split: 'tset'"),
+        SkippedItem("000000000006", "no caption"),
     ]
     captions = CaptionFile(run.directory / "captions.h5")
     assert captions.image_ids("train") == ["000000000001", "000000000005"]
