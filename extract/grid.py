@@ -74,9 +74,8 @@ class GridExtractor:
         self.config = config.model_copy(update={"precision": config.precision_in_key})
         self.device = torch.device(device)
         self._differences = differences
-        backbone = _backbone(config.grid_backbone)
-        self._weights = _load(backbone, weights, config.grid_backbone)
-        self._map = _up_to(backbone, config.grid_layer).eval().to(self.device)
+        network, self._weights = map_network(config, weights)
+        self._map = network.to(self.device)
         if self.config.precision == "mixed":
             warn_about_mixed_precision(config, self.device)
             # bfloat16 convolutions are half as fast again on this layout
@@ -135,16 +134,9 @@ class GridExtractor:
     ) -> tuple[NDArray[np.float32], tuple[float, float, float, float]]:
         """Return the scaled and normalised image, (3, H', W'), and its area in original pixels."""
         (height, width), config = image.shape[:2], self.config
-        side, mean, deviation = _CROP, _MEAN, _DEVIATION
+        side, mean, deviation = input_of(self._map)
         is_cropped = config.grid_crop == "centre" and config.boxes == "grid"
-        has_side = isinstance(self._map, _OF_ONE_SIDE)
-        if isinstance(self._map, _OF_ONE_SIDE):
-            side = self._map.side
-            mean, deviation = (
-                (255 * blue, 255 * green, 255 * red)
-                for red, green, blue in (self._map.mean, self._map.deviation)
-            )
-        if has_side and not is_cropped:
+        if isinstance(self._map, _OF_ONE_SIDE) and not is_cropped:
             size = side, side
         else:
             shorter = round(side * 8 / 7) if is_cropped else config.min_side
@@ -201,6 +193,34 @@ class GridExtractor:
         )
 
 
+def map_network(
+    config: ExtractConfig, weights: Mapping[str, Tensor]
+) -> tuple[nn.Module, Mapping[str, Tensor]]:
+    """Return the backbone up to the layer that is pooled, and those of the weights that count.
+
+    The network returns {"map": (B, C, h, w)} for (B, 3, H, W) images, red first, normalised as
+    `input_of` states. Raises WeightsError for the weights of another network.
+    """
+    backbone = _backbone(config.grid_backbone)
+    tensors = _load(backbone, weights, config.grid_backbone)
+    return _up_to(backbone, config.grid_layer).eval(), tensors
+
+
+Levels = tuple[float, float, float]
+"""Grey levels of blue, green and red, in [0, 255]."""
+
+
+def input_of(network: nn.Module) -> tuple[int, Levels, Levels]:
+    """Return the pixels of a side that a network was trained with, and the mean and deviation."""
+    if not isinstance(network, _OF_ONE_SIDE):
+        return _CROP, _MEAN, _DEVIATION
+    mean, deviation = (
+        (255 * blue, 255 * green, 255 * red)
+        for red, green, blue in (network.mean, network.deviation)
+    )
+    return network.side, mean, deviation
+
+
 def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
     """Load tensors by torchvision's keys from a file that `save` wrote, or from a state dict.
 
@@ -211,7 +231,8 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
     """
     is_ours = is_safetensors(path)
     tensors, metadata = load_safetensors(path) if is_ours else (load_torch_file(path), {})
-    if base := metadata.get(BASE_KEY):
+    base = metadata.get(BASE_KEY)
+    if base is not None:
         tensors = added(tensors, base)
     check_values(tensors, name=path.name)
     if is_normalised_vgg(tensors):
@@ -219,7 +240,7 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
         return torchvision_tensors(tensors, mean, deviation)
     if not is_ours:
         return tensors
-    written = metadata.get(GRID_KEY)
+    written = metadata.get(GRID_KEY, base)
     if written != backbone:
         raise WeightsError(
             f"weights {path.name!r} are of {written or 'another network'}, extract.grid_backbone "
@@ -233,6 +254,13 @@ def grid_width(config: ExtractConfig) -> int:
     """Return F, the channels of the layer; ConfigError where the backbone has no such layer."""
     with torch.device("meta"):
         return _channels(_up_to(_backbone(config.grid_backbone), config.grid_layer).eval(), config)
+
+
+def grid_parameters(config: ExtractConfig) -> int:
+    """Return the numbers of the backbone up to the layer."""
+    with torch.device("meta"):
+        network = _up_to(_backbone(config.grid_backbone), config.grid_layer)
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def _channels(network: nn.Module, config: ExtractConfig) -> int:

@@ -17,7 +17,7 @@ from pydantic import ValidationError, ValidationInfo, model_validator
 from a2cap.data.data_config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
-from a2cap.extract.extract_config import ExtractConfig
+from a2cap.extract.extract_config import LITE, OWN_ENCODER, ExtractConfig
 from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.kinds import find_settings
@@ -30,6 +30,7 @@ from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.captioner.train_config import ScstConfig, TrainConfig
 from a2cap.pipeline.training.detector.detector_config import DetectorConfig
+from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.weights.detectors import settings_of_weights
 
 
@@ -46,6 +47,8 @@ class Config(Section):
     """Preprocessing of captions."""
     model: ModelConfig = TransformerConfig()
     """The captioner."""
+    encoder: EncoderConfig = EncoderConfig()
+    """Training of the image encoder, where `extract.weights` is `encoder`."""
     train: TrainConfig = TrainConfig()
     """Cross-entropy training."""
     scst: ScstConfig = ScstConfig()
@@ -71,6 +74,8 @@ class Config(Section):
         section = filled.get("extract")
         if isinstance(section, Mapping) and isinstance(section.get("weights"), str):
             stated = settings_of_weights(section["weights"])
+            if section["weights"] == OWN_ENCODER:
+                stated = {"boxes": "grid", "grid_backbone": LITE[-1]}
             if stated.get("boxes") == "grid":
                 stated["grid_size"] = 7  # the map has 7 to 9 cells a side
             filled["extract"] = {**stated, **section}
@@ -84,6 +89,11 @@ class Config(Section):
         all of its runs.
         """
         train, scst, kind = self.train, self.scst, self.model.kind
+        if self.trains_encoder and not self.extract.pools_map:
+            raise ValueError(
+                f"extract.weights is 'encoder', but extract.boxes is {self.extract.boxes!r}, which "
+                "pools no map of extract.grid_backbone; set extract.boxes to grid"
+            )
         if train.optim is not None and train.optim not in self.model.recipes:
             raise ValueError(
                 f"train.optim is {train.optim!r}, but captioner {kind!r} has no such recipe; leave "
@@ -111,7 +121,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _resolve_precision(self) -> Self:
-        sections = {name: getattr(self, name) for name in ("train", "scst", "detector", "evaluate")}
+        names = ("train", "scst", "detector", "encoder", "evaluate")
+        sections = {name: getattr(self, name) for name in names}
         automatic = {name: s for name, s in sections.items() if s.precision == "auto"}
         if not automatic:
             return self
@@ -124,6 +135,11 @@ class Config(Section):
             # the model is frozen for its users, who never see `auto`
             vars(self)[name] = section.model_copy(update={"precision": precision})
         return self
+
+    @property
+    def trains_encoder(self) -> bool:
+        """Whether features are those of an encoder that the experiment trains."""
+        return self.extract.weights == OWN_ENCODER and self.data.features is None
 
     def to_yaml(self) -> str:
         """Dump the resolved configuration, which is written beside each output."""

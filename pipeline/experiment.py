@@ -15,6 +15,7 @@ from a2cap.pipeline.engine.artifact_names import (
     EXTRACT,
     PREPROCESS,
     TRAIN_DETECTOR,
+    TRAIN_ENCODER,
     TRAIN_SCST,
     TRAIN_XE,
 )
@@ -38,6 +39,7 @@ from a2cap.pipeline.stages.input_files import ExperimentFiles
 from a2cap.pipeline.stages.preprocess import Preprocess
 from a2cap.pipeline.stages.stage import Stage
 from a2cap.pipeline.stages.train_detector import TrainDetector
+from a2cap.pipeline.stages.train_encoder import TrainEncoder
 from a2cap.pipeline.stages.train_scst import TrainScst
 from a2cap.pipeline.stages.train_xe import TrainXe
 
@@ -55,7 +57,10 @@ class Experiment:
         self._outcomes: dict[str, Outcome] = {}
         self.training = [TRAIN_XE, TRAIN_SCST] if config.scst.epochs else [TRAIN_XE]
         """Names of the training stages; the last one trains the captioner that is evaluated."""
-        self.names = [EXTRACT, PREPROCESS, *self.training, EVALUATE]
+        features = [EXTRACT, PREPROCESS]
+        if config.trains_encoder:
+            features = [PREPROCESS, TRAIN_ENCODER, EXTRACT]
+        self.names = [*features, *self.training, EVALUATE]
         """Names of the stages, in the order in which they run."""
         data, runtime = config.data, config.runtime
         stages: tuple[Stage, ...] = (
@@ -67,6 +72,7 @@ class Experiment:
             TrainScst(config.scst, runtime),
             Evaluate(config.evaluate, data, runtime, self.training[-1], files),
             TrainDetector(config.detector, runtime, files),
+            TrainEncoder(config.encoder, config.extract, runtime, files),
         )
         self.declared = {stage.name: stage for stage in stages}
 
@@ -96,6 +102,15 @@ class Experiment:
                 "self-critical training is disabled: scst.epochs is 0; set it to 1 or more"
             )
         return {"xe": [TRAIN_XE], "scst": [TRAIN_SCST]}.get(name, self.training)
+
+    def encoder(self) -> list[str]:
+        """Return the stage that trains an image encoder; ConfigError if there is none."""
+        if self.config.trains_encoder:
+            return [TRAIN_ENCODER]
+        raise ConfigError(
+            f"no encoder is trained: extract.weights is {self.config.extract.weights!r}; set it to "
+            "encoder, and leave data.features out"
+        )
 
     def stage(self, name: str) -> PreparedStage:
         """Prepare a stage; raise UnfinishedStageError if a stage that it reads is not finished."""

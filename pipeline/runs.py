@@ -35,6 +35,7 @@ from a2cap.pipeline.engine.artifact_names import (
     METRICS,
     RESOLVED_CONFIG,
     TRAIN_DETECTOR,
+    TRAIN_ENCODER,
     TRAIN_SCST,
     TRAIN_XE,
 )
@@ -50,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 LATEST = "latest"
 MAIN_METRIC = "CIDEr"
-_TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR)
+_TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR, TRAIN_ENCODER)
 _LISTED = 20  # candidates in a message
 _ENSEMBLE = "evaluate.ensemble"
 _UNREADABLE = "unreadable"

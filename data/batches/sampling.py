@@ -12,6 +12,7 @@ _CAPTIONS = 1
 _MIRRORED = 2
 _BATCHES = 3
 _WINDOW = 4
+_PARTS = 5
 
 
 def epoch_order(count: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
@@ -80,6 +81,12 @@ def caption_choice(available: int, wanted: int, *, seed: int, epoch: int, index:
 def is_mirrored(*, seed: int, epoch: int, index: int) -> bool:
     """Decide if the image at `index` is mirrored in an epoch, as half of the images are."""
     return bool(_stream(seed, _MIRRORED, epoch, index).random_raw() & 1)
+
+
+def part_draws(count: int, *, seed: int, epoch: int, index: int) -> list[float]:
+    """Draw numbers in [0, 1) that choose the part of the image at `index` seen in one epoch."""
+    draws = _stream(seed, _PARTS, epoch, index).random_raw(count)
+    return [float(draw) / 2.0**64 for draw in draws]
 
 
 def _stream(seed: int, *purpose: int) -> np.random.Philox:

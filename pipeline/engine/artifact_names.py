@@ -5,6 +5,7 @@ PREPROCESS = "preprocess"
 TRAIN_XE = "train-xe"
 TRAIN_SCST = "train-scst"
 TRAIN_DETECTOR = "train-detector"
+TRAIN_ENCODER = "train-encoder"
 EVALUATE = "evaluate"
 
 # every stage
@@ -23,6 +24,9 @@ REFERENCES, DOCUMENT_FREQUENCIES = "references.json", "document_frequencies.npz"
 # trainings
 EPOCHS, CHECKPOINTS, TENSORBOARD = "metrics.jsonl", "checkpoints", "tensorboard"
 TRAINING = "training.json"
+
+# train-encoder
+ENCODER = "encoder.safetensors"
 
 # train-xe, train-scst
 CAPTIONER = ("model.safetensors", "model.json", VOCABULARY, EXTRACTOR)

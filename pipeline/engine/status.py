@@ -5,20 +5,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.engine.artifact_names import TRAIN_DETECTOR, TRAIN_SCST, TRAIN_XE
+from a2cap.pipeline.engine.artifact_names import (
+    TRAIN_DETECTOR,
+    TRAIN_ENCODER,
+    TRAIN_SCST,
+    TRAIN_XE,
+)
 from a2cap.pipeline.engine.explain import nearest_difference
 from a2cap.pipeline.engine.lock import is_locked, lock_holder
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
 from a2cap.pipeline.engine.run import finished, resumed
 
-_COMMANDS = {TRAIN_XE: "train", TRAIN_SCST: "train", TRAIN_DETECTOR: "detector train"}
+COMMANDS = {
+    TRAIN_XE: "train --phase xe",
+    TRAIN_SCST: "train --phase scst",
+    TRAIN_DETECTOR: "detector train",
+    TRAIN_ENCODER: "train --task encoder",
+}
+"""Commands of stages that have not their name, after "a2"."""
 
 
 class UnfinishedStageError(A2Error):
     """Raised if a stage needs the result of a stage that is not finished."""
 
     def __init__(self, stage: str, waits_for: str) -> None:
-        command = _COMMANDS.get(waits_for, waits_for)
+        command = COMMANDS.get(waits_for, waits_for)
         super().__init__(
             f'{stage} needs {waits_for}, which is not finished; run "a2 {command}" or "a2 run"'
         )

@@ -14,10 +14,17 @@ from a2cap.data.data_config import DataConfig
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.paths import require_file
 from a2cap.data.files.sealed_folder import SkippedItem
-from a2cap.extract.extract_config import ExtractConfig
+from a2cap.extract.extract_config import OWN_ENCODER, ExtractConfig
 from a2cap.extract.extractor_record import CODE_VERSION as RECORDED_VERSION
 from a2cap.extract.extractor_record import ExtractorRecord
-from a2cap.pipeline.engine.artifact_names import EXTRACT, EXTRACTOR, FEATURES, WEIGHTS
+from a2cap.pipeline.engine.artifact_names import (
+    ENCODER,
+    EXTRACT,
+    EXTRACTOR,
+    FEATURES,
+    TRAIN_ENCODER,
+    WEIGHTS,
+)
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input, Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
@@ -60,11 +67,12 @@ class Extract(Stage):
 
     def prepare(self, result: Results, folder: Path) -> PreparedStage:
         """Return the stage with images, weights and given boxes, which processes can share."""
-        files = self.files
-        inputs = {
-            "images": files.extracted(),
-            "weights": files.file(weights_file(self.extract), "extract.weights"),
-        }
+        files, weights = self.files, self.extract.weights
+        if weights == OWN_ENCODER:
+            path = result(TRAIN_ENCODER).directory / ENCODER
+        else:
+            path = weights_file(self.extract)
+        inputs = {"images": files.extracted(), "weights": files.file(path, "extract.weights")}
         if self.extract.boxes == "given":
             inputs["instances"] = files.file(self.data.instances, "data.instances")
         # the digest of the weights is among the inputs, in place of their path
@@ -112,10 +120,13 @@ class Extract(Stage):
 
     def _weights(self, plan: "Plan") -> str:
         """Check that detector weights are named, readable, and not contradicted by the settings."""
+        width = f"feature width {plan.feature_width():,}"
+        if self.extract.weights == OWN_ENCODER:
+            return f"of the encoder that the experiment trains, {width}"
         path = weights_file(self.extract)
         if conflict := self.extract.conflict(settings_of_weights(self.extract.weights)):
             raise ConfigError(conflict)
-        return f"{path}, feature width {plan.feature_width():,}"
+        return f"{path}, {width}"
 
     def _boxes(self, plan: "Plan") -> str:
         """Check that every image has boxes, if they are given."""

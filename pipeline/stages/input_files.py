@@ -185,7 +185,9 @@ class ExperimentFiles:
         if source is not None:
             return Source(source, self.annotated)
         paths = self.images
-        unreadable = {path for path in paths.values() if path and path not in images.files}
+        # other ranks of a training know no digests
+        known = images.files or paths.values()
+        unreadable = {path for path in paths.values() if path and path not in known}
         return ImageFiles(paths, unreadable)
 
     @cached_property

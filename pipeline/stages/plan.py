@@ -24,6 +24,7 @@ from a2cap.data.files.paths import require_folder, size_of
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit
 from a2cap.data.identities import shared_images
 from a2cap.data.sources.open_source import image_source, open_source
+from a2cap.extract.grid import grid_parameters, grid_width
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, EXTRACT, FEATURES, PREPROCESS, VOCABULARY
 from a2cap.pipeline.engine.prepared_stage import PreparedStage, StagePaths
@@ -173,7 +174,9 @@ class Plan:
     def detector_memory(self) -> str:
         """Check that the detector fits into memory."""
         config, width = self.config.extract, known(self.feature_width)
-        needed = detector_memory(config, weights_file(config).stat().st_size, width)
+        # an encoder that is still to be trained is no larger than a network of the grid: little
+        size = 0 if self.config.trains_encoder else weights_file(config).stat().st_size
+        needed = detector_memory(config, size, width)
         return self.memory(needed, "the detector", "lower extract.roi_size or extract.max_side")
 
     def training(
@@ -206,6 +209,10 @@ class Plan:
         """Check that the checkpoints of a detector fit on the disk."""
         return self.disk(stage, detector_training_disk(self.config.detector), "checkpoints")
 
+    def encoder_checkpoints(self, stage: str) -> str:
+        """Check that the checkpoints of an encoder fit on the disk."""
+        return self.disk(stage, training_disk(grid_parameters(self.config.extract)), "checkpoints")
+
     def shared_images(self) -> str:
         """Check that no photograph is in two splits, once features and captions exist."""
         extracted, preprocessed = map(self.stages.folder_of, (EXTRACT, PREPROCESS))
@@ -233,6 +240,8 @@ class Plan:
         """Return the width of the features that the experiment extracts or imports."""
         if self.config.data.features is not None:
             return self.files.imported.feature_width()
+        if self.config.trains_encoder:
+            return grid_width(self.config.extract)
         return feature_width(self.config.extract, weights_file(self.config.extract))
 
     @cached_property

@@ -139,8 +139,7 @@ def preprocess(
     events: EventLog,
 ) -> Sequence[SkippedItem]:
     """Write the outputs into `directory`; return the skipped captions and images."""
-    from a2cap.data.captions.caption_file import CaptionFile, write_captions  # imports h5py
-    from a2cap.data.captions.document_frequencies import count_document_frequencies
+    from a2cap.data.captions import caption_file, document_frequencies  # import h5py
 
     unusable = require_usable(annotations, path)
     logger.info("%s", summarize(annotations))
@@ -153,7 +152,7 @@ def preprocess(
         annotations = _with_words(annotations, references)
     vocabulary = make_vocabulary(annotations.images, config)
     vocabulary.save(directory / VOCABULARY)
-    write_captions(
+    caption_file.write_captions(
         directory / CAPTIONS,
         annotations.images,
         vocabulary,
@@ -162,14 +161,15 @@ def preprocess(
         eos_after_cut=config.eos_after_cut,
         dataset=annotations.dataset,
     )
-    if cut := str(CaptionFile(directory / CAPTIONS).cut):
+    if cut := str(caption_file.CaptionFile(directory / CAPTIONS).cut):
         logger.info("preprocess: %s", cut)
     events.write("vocabulary", words=len(vocabulary))
     write_json(directory / REFERENCES, references)
     training = {
         p.image_id: references[p.image_id] for p in annotations.images if p.split == "train"
     }
-    count_document_frequencies(training, vocabulary).save(directory / DOCUMENT_FREQUENCIES)
+    frequencies = document_frequencies.count_document_frequencies(training, vocabulary)
+    frequencies.save(directory / DOCUMENT_FREQUENCIES)
     return unusable
 
 

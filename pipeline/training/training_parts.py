@@ -1,4 +1,4 @@
-"""Parts of a training in the loop: updates, validation, record, average of weights, RMSProp."""
+"""Parts of a training in the loop: updates, validation, record, average of weights, rates."""
 
 import json
 import math
@@ -165,6 +165,22 @@ class WeightAverage:
             parameter_before = parameter.clone()
             parameter.copy_(other)
             other.copy_(parameter_before)
+
+
+def cosine_rate(peak: float, number: int, *, warmup: int, steps: int) -> float:
+    """Return the rate of update `number` (1 is the first): a rise, then half a cosine."""
+    if number <= warmup:
+        return peak * number / warmup
+    share = (number - warmup) / max(steps - warmup, 1)
+    return peak * (1 + math.cos(math.pi * min(share, 1.0))) / 2
+
+
+def decaying_groups(parameters: Sequence[nn.Parameter], decay: float) -> list[dict[str, Any]]:
+    """Return groups for an optimiser: matrices and filters decay, biases and norms do not."""
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
 
 
 _DECAY, _MOMENTUM, _EPSILON = 0.95, 0.9, 1e-4

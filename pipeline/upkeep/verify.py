@@ -28,12 +28,22 @@ from a2cap.pipeline.engine.artifact_names import (
     PREPROCESS,
     RESOLVED_CONFIG,
     TRAIN_DETECTOR,
+    TRAIN_ENCODER,
     TRAIN_SCST,
     TRAIN_XE,
     WEIGHTS,
 )
+from a2cap.pipeline.engine.status import COMMANDS
 
-STAGES = (EXTRACT, PREPROCESS, TRAIN_XE, TRAIN_SCST, EVALUATE, TRAIN_DETECTOR)
+STAGES = (
+    EXTRACT,
+    PREPROCESS,
+    TRAIN_ENCODER,
+    TRAIN_XE,
+    TRAIN_SCST,
+    EVALUATE,
+    TRAIN_DETECTOR,
+)
 """Names of all stages, including those that an experiment may lack."""
 
 _UNFINISHED = (".partial", ".replaced", ".removed")  # no promise about their content
@@ -139,18 +149,14 @@ def _checkpoint_remedy(path: Path) -> str:
     partial = next((parent for parent in path.parents if parent.name.endswith(".partial")), None)
     if partial is None:
         return "delete it: only more epochs would need it"
-    command = "a2 detector train" if partial.parent.name == TRAIN_DETECTOR else "a2 train"
-    return f'run "{command}", which resumes from the checkpoint before it, or restarts'
+    command = COMMANDS[partial.parent.name]
+    return f'run "a2 {command}", which resumes from the checkpoint before it, or restarts'
 
 
 def _command(path: Path, stage: str) -> str:
     """Return the command that restores a stage's result in an artifacts folder."""
-    commands = {
-        TRAIN_XE: ["train", "--phase", "xe"],
-        TRAIN_SCST: ["train", "--phase", "scst"],
-        TRAIN_DETECTOR: ["detector", "train"],
-    }
-    words = ["a2", *commands.get(stage, [stage]), "--force", "-c", str(path / RESOLVED_CONFIG)]
+    command = COMMANDS.get(stage, stage).split()
+    words = ["a2", *command, "--force", "-c", str(path / RESOLVED_CONFIG)]
     words += ["--artifacts", str(path.parents[1])]
     return f'run "{shlex.join(words)}"'
 

@@ -15,7 +15,13 @@ from a2cap.data.errors import A2Error, WeightsError
 from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_file
-from a2cap.extract.extract_config import LITE, META_KEY, ExtractConfig, stated_settings
+from a2cap.extract.extract_config import (
+    LITE,
+    META_KEY,
+    OWN_ENCODER,
+    ExtractConfig,
+    stated_settings,
+)
 from a2cap.extract.weights.wheels import wheel_file
 
 NO_WEIGHTS = (
@@ -136,8 +142,13 @@ def resolve_weights(name: str) -> Path:
     An existing file takes precedence over a detector of that name. Raises WeightsError for a
     published detector that is not downloaded, and for a URL.
     """
-    if Path(name).is_file():  # not the folder of `a2 scenes scenes`
+    if Path(name).is_file() and name != OWN_ENCODER:  # not the folder of `a2 scenes scenes`
         return Path(name)
+    if name == OWN_ENCODER:
+        raise WeightsError(
+            "extract.weights is 'encoder', which is known in the experiment that trains it alone; "
+            "name its file, encoder.safetensors in a result of train-encoder"
+        )
     if name in BUNDLED:
         return BUNDLED[name].path
     if name in LITE:
@@ -171,6 +182,8 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
     Empty for a file that is missing or damaged, and for one that is not in canonical safetensors.
     """
     if name is None:
+        return {}
+    if name == OWN_ENCODER:  # of any network, so that this is a default alone
         return {}
     if name in LITE and not Path(name).is_file():
         return {"boxes": "grid", "grid_backbone": name}

@@ -74,7 +74,6 @@ def test_every_benchmark_is_tested():
         "gpu_check",
         "gpu_results",
         "photos_data",
-        "photos_encoder",
         "photos_table",
         "ssdlite",
     }

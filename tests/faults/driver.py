@@ -47,12 +47,14 @@ SHARES: Mapping[str, float] = {
     "train-scst": 0.1,
     "evaluate": 0.1,
     "train-detector": 0.1,
+    "train-encoder": 0.1,
 }
 """Relative shares of the kills: fewer where a rerun waits ten seconds for Java."""
 
 LATE_IMPORTS = (
     *sorted({point.target.partition(":")[0] for points in POINTS.values() for point in points}),
     "a2cap.pipeline.training.detector.train",
+    "a2cap.pipeline.training.encoder.train",
     "a2cap.pipeline.evaluation.evaluate_captioner",
     "pycocoevalcap.bleu.bleu",
     "pycocoevalcap.cider.cider",

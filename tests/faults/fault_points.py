@@ -136,6 +136,13 @@ POINTS: Mapping[str, tuple[Point, ...]] = {
         Point("a2cap.pipeline.training.detector.validation:DetectorValidation.figures"),
         Point("a2cap.pipeline.training.detector.validation:detector_figures"),
     ),
+    "train-encoder": (
+        *_ANY_TRAINING,
+        Point("a2cap.extract.trainable_encoder:TrainableEncoder.save", writes=1),
+        Point("a2cap.pipeline.training.encoder.captioned_images:read"),
+        Point("a2cap.pipeline.training.encoder.train:EncoderUpdater.step"),
+        Point("a2cap.pipeline.training.encoder.validation:EncoderValidation.figures"),
+    ),
 }
 """Stage -> points at which its runs are killed."""
 

@@ -37,6 +37,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "train-scst": ("extract", "preprocess", "train-xe"),
     "evaluate": ("extract", "preprocess", "train-xe", "train-scst"),
     "train-detector": (),
+    "train-encoder": ("preprocess",),
     "stripes": (),
     "ray": (),
 }
@@ -59,6 +60,7 @@ PROMISED: Mapping[str, tuple[str, int]] = {
     "train-xe": ("steps", CHECKPOINT_EVERY),
     "train-scst": ("steps", CHECKPOINT_EVERY),
     "train-detector": ("steps", CHECKPOINT_EVERY),
+    "train-encoder": ("steps", CHECKPOINT_EVERY),
 }
 """Stage -> unit and limit of the work that a kill may cost; other stages start from scratch."""
 
@@ -72,6 +74,7 @@ _SECTIONS = {
         "validation_beam_size": 2,
     },
     "detector": {**DETECTOR, **_EVERY, "batch_size": 2},
+    "encoder": {**_EVERY, "batch_size": 4, "side": 32, "trained": 0.1, "min_images": 4},
 }
 
 _DAMAGED = 20
@@ -95,6 +98,7 @@ REPLACED: Mapping[str, tuple[str, ...]] = {
     "train-scst": (*_CAPTIONS, "train-xe/*/model.safetensors"),
     "evaluate": (*_CAPTIONS, "train-scst/*/model.safetensors"),
     "train-detector": (*_SCENES, "instances.json"),
+    "train-encoder": (*_CAPTIONS, *_SCENES),
 }
 """Stage -> inputs that are replaced during its run, below the scenes or the artifacts."""
 
@@ -174,6 +178,10 @@ class Workspace:
         settings = {"workers": 1, "ray": "auto" if stage == "ray" else None}
         runtime = self.config.runtime.model_copy(update=settings)
         config = self.config.model_copy(update={"runtime": runtime})
+        if stage == "train-encoder":  # the other stages read features of a detector
+            grid = {"boxes": "grid", "grid_backbone": "efficientnet-lite2"}
+            extract = config.extract.model_copy(update=grid)
+            config = config.model_copy(update={"extract": extract})
         with Experiment(config, self.artifacts(trial)) as experiment:
             if other is None:
                 return experiment.run(ENGINE_STAGE.get(stage, stage), force=force).ran

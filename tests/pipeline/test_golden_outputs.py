@@ -21,18 +21,21 @@ from safetensors.numpy import load_file
 from a2cap.data.captions.attention_file import AttentionFile
 from a2cap.data.captions.caption_file import CaptionFile
 from a2cap.data.features.store import FeatureStore
+from a2cap.extract.extract_config import LITE
+from a2cap.extract.weights.torch_files import load_safetensors
 from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.stages.evaluate import Evaluate
 from a2cap.pipeline.stages.extract import Extract
 from a2cap.pipeline.stages.preprocess import Preprocess
 from a2cap.pipeline.stages.train_detector import TrainDetector
+from a2cap.pipeline.stages.train_encoder import TrainEncoder
 from a2cap.pipeline.stages.train_scst import TrainScst
 from a2cap.pipeline.stages.train_xe import TrainXe
 from tests.experiments import write_detector
 
 GOLDEN = Path(__file__).with_name("golden_outputs.json")
-DECLARED = (Extract, Preprocess, TrainXe, TrainScst, Evaluate, TrainDetector)
+DECLARED = (Extract, Preprocess, TrainXe, TrainScst, Evaluate, TrainDetector, TrainEncoder)
 STAGES = {stage.name: stage for stage in DECLARED}
 READS = {
     "extract": (),
@@ -41,6 +44,7 @@ READS = {
     "train-scst": ("extract", "preprocess", "train-xe"),
     "evaluate": ("extract", "preprocess", "train-scst"),
     "train-detector": (),
+    "train-encoder": ("preprocess",),
 }
 """Stage -> the stages whose outputs it reads."""
 
@@ -58,6 +62,7 @@ detector: {depth: 18, width: 8, anchor_sizes: [20, 30, 60], anchor_ratios: [1.0]
   last_stage: strided, region_pooling: bilinear, proposal_width: 16, embedding_width: 4,
   attribute_width: 8, min_side: 64, max_side: 64, roi_size: 7, anchors: 32, proposals: 40,
   regions: 16, epochs: 3, batch_size: 3, lr: 0.02, warmup: 3}
+encoder: {side: 32, trained: 0.1, min_images: 2, epochs: 3, batch_size: 3, warmup: 2}
 runtime: {device: cpu, threads: 1}
 """
 )
@@ -136,7 +141,12 @@ def make(folder):
     sections = {**CONFIG, "data": places, "detector": detector, "extract": extract}
     (folder / "config.yaml").write_text(yaml.safe_dump(sections))
     with Experiment(load_config(folder / "config.yaml"), folder / "artifacts") as opened:
-        return {name: opened.run(name).directory for name in opened.shown}
+        made = {name: opened.run(name).directory for name in opened.shown}
+    # the other stages read features of a detector
+    grid = ("weights=encoder", "boxes=grid", f"grid_backbone={LITE[-1]}")
+    config = load_config(folder / "config.yaml", [f"extract.{field}" for field in grid])
+    with Experiment(config, folder / "artifacts") as opened:
+        return {**made, "train-encoder": opened.run("train-encoder").directory}
 
 
 def of_extract(directory):
@@ -164,6 +174,12 @@ def of_preprocess(directory):
         for name in sorted(arrays.files):
             digest.update(f"{name} {arrays[name].tolist()}".encode())
     return {"sha256": digest.hexdigest()}
+
+
+def of_train_encoder(directory):
+    tensors, _ = load_safetensors(directory / "encoder.safetensors")
+    shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    return {**of_epochs(directory, "loss", "mAP"), "tensors": shapes}
 
 
 def of_epochs(directory, *names):
@@ -221,6 +237,7 @@ MEASURED = {
     "train-scst": of_train_scst,
     "evaluate": of_evaluate,
     "train-detector": of_train_detector,
+    "train-encoder": of_train_encoder,
 }
 
 HOW_TO_RECORD = "python -m tests.pipeline.test_golden_outputs"

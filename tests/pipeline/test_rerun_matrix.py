@@ -22,17 +22,18 @@ from tests.pipeline.config_fields import config_fields, plain_values
 
 READERS = {
     "extract": ("train-xe", "train-scst", "evaluate"),
-    "preprocess": ("train-xe", "train-scst", "evaluate"),
+    "preprocess": ("train-xe", "train-scst", "evaluate", "train-encoder"),
     "train-xe": ("train-scst",),
     "train-scst": ("evaluate",),
     "evaluate": (),
     "train-detector": (),
+    "train-encoder": (),
 }
-"""Stage -> the stages that read its output; a trained detector is one more weights file."""
+"""Stage -> the stages that read its output; what these two train is one more weights file."""
 
 EXTRACT = ("extract",)
 PREPROCESS, TRAIN, EVALUATE, NONE = ("preprocess",), ("train-xe",), ("evaluate",), ()
-SCST, DETECTOR = ("train-scst",), ("train-detector",)
+SCST, DETECTOR, ENCODER = ("train-scst",), ("train-detector",), ("train-encoder",)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ CHANGED_FILES = {
     "detector.object_names": (File("other names.txt"), DETECTOR),
     "detector.attribute_names": (File("other names.txt"), DETECTOR),
     "detector.start": (File("other detector.safetensors"), DETECTOR),
-    "data.images": (File("other images"), EXTRACT),
+    "encoder.start": (File("other detector.safetensors"), ENCODER),
+    "data.images": (File("other images"), (*EXTRACT, *ENCODER)),
     "data.annotations": (File("other captions.jsonl"), PREPROCESS),
     "data.features": (File("other features.tsv", ("data.features=features.tsv",)), EXTRACT),
     "data.sizes": (
@@ -119,6 +121,11 @@ detector: {layout: coco, depth: 50, width: 16, norms: frozen, anchor_sizes: [32.
   accumulate: 2, precision: bf16, optimiser: adamw, lr: 0.5, warmup: 10, weight_decay: 0.5,
   clip_norm: null, checkpoint_every: 10, max_validation_images: 2, validation_proposals: 10,
   deterministic: true, dtype: float16}
+encoder: {objective: captions, pooling: noisy-or, min_images: 2, captions_per_image: 3,
+  trained: 0.5, side: 64, crop: 1.0, mirror: true, colour: 0.1, dropout: 0.1, epochs: 3,
+  patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision: bf16, deterministic: true,
+  lr: 0.5, warmup: 10, weight_decay: 0.5, clip_norm: null, checkpoint_every: 10,
+  max_validation_images: 2}
 extract: {boxes: detect, min_regions: 11, max_regions: 90, proposals: 200,
   min_side: 90, max_side: 1200, procedure: detectron2, grid_backbone: vgg16,
   grid_layer: layer3, grid_size: 7, grid_crop: centre, backend: detectron2, roi_size: 5,
@@ -156,6 +163,7 @@ runtime: {device: cpu, workers: 1, threads: 2, name: other, ray: auto}
 )
 READ_BY = {
     "detector": DETECTOR,
+    "encoder": ENCODER,
     "data.fields": PREPROCESS,
     "extract": EXTRACT,
     "preprocess": PREPROCESS,
@@ -168,8 +176,10 @@ READ_BY = {
 }
 """Section -> the stages that read its fields."""
 
+_TRAINED = ("detector", "encoder", "train", "scst")
 READ_BY_OTHERS = {
-    **dict.fromkeys((f"{name}.checkpoint_every" for name in ("detector", "train", "scst")), NONE),
+    **dict.fromkeys((f"{name}.checkpoint_every" for name in _TRAINED), NONE),
+    **dict.fromkeys(("extract.grid_backbone", "extract.grid_layer"), (*EXTRACT, *ENCODER)),
     "train.optim": NONE,  # the fields that it sets are in the key
 }
 """Field -> the stages that read it, if they are not those of its section."""
@@ -271,7 +281,9 @@ class Keys:
             "attribute_names": str(folder / "names.txt"),
             "start": str(folder / "detector.safetensors"),
         }
+        encoder = {"start": weights}
         sections = {"data": places, "extract": extract, "scst": scst, "detector": detector}
+        sections["encoder"] = encoder
         self.config_file.write_text(yaml.safe_dump(sections))
 
     def overrides(self, field, value):
@@ -305,7 +317,7 @@ class Keys:
         made, origins = {}, {}
 
         opened.result = lambda name, *, needed_by: result_of(self.folder, made[name])
-        for name in (*opened.names, "train-detector"):
+        for name in (*opened.names, "train-detector", "train-encoder"):
             origins[name] = opened.stage(name).made_from
             made[name] = origins[name].key if propagate else f"made by {name}"
         return origins
@@ -385,7 +397,7 @@ def test_the_table_of_readers_matches_the_inputs_of_the_stages(keys):
         readers_of[name].add(needed_by) or result_of(keys.folder, "made")
     )
     with opened:
-        for name in opened.names:
+        for name in (*opened.names, "train-encoder"):
             stage = opened.stage(name)
             inputs["model"] = "train-scst" if name == "evaluate" else "train-xe"
             assert {inputs[key] for key in stage.inputs if key in inputs} == {

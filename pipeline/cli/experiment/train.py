@@ -1,4 +1,4 @@
-"""Command `a2 train`: cross-entropy and self-critical training of a captioner."""
+"""Command `a2 train`: training of a captioner, or of the image encoder that it reads."""
 
 import click
 
@@ -19,8 +19,16 @@ from a2cap.pipeline.cli.run_stages import end_stages
     help="Train only this phase. xe: cross-entropy. scst: self-critical, after cross-entropy, if "
     "scst.epochs is set. --force covers the chosen phases.",
 )
-def train(options: ExperimentOptions, force: bool, phase: str) -> None:
-    """Train a captioner on features and captions.
+@click.option(
+    "--task",
+    type=click.Choice(["captioner", "encoder"]),
+    default="captioner",
+    show_default=True,
+    help="encoder: the network of extract.grid_backbone, on images and their captions, where "
+    "extract.weights is encoder (section encoder); before a2 extract.",
+)
+def train(options: ExperimentOptions, force: bool, phase: str, task: str) -> None:
+    """Train a captioner on features and captions, or an image encoder on images and captions.
 
     With several GPUs, run torchrun --nproc-per-node 2 -m a2cap.pipeline train with the options
     below. train.batch_size is the global batch size; stages and keys do not
@@ -30,7 +38,9 @@ def train(options: ExperimentOptions, force: bool, phase: str) -> None:
     Example:
       a2 train -c configs/a2-gate.yaml --set train.batch_size=20
       a2 train -c configs/a2-gate.yaml --phase scst --set scst.epochs=15
+      a2 train -c configs/flickr8k-photos.yaml --task encoder --set extract.weights=encoder
     """
     with options.open() as experiment:
-        outcomes = experiment.run_all(experiment.phase(phase), print_outcome, force=force)
+        names = experiment.encoder() if task == "encoder" else experiment.phase(phase)
+        outcomes = experiment.run_all(names, print_outcome, force=force)
     end_stages(outcomes)

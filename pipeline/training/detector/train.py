@@ -1,7 +1,6 @@
 """Training of a detector on labelled images (stage train-detector)."""
 
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +40,7 @@ from a2cap.pipeline.training.detector.validation import (
     family_ids,
 )
 from a2cap.pipeline.training.loop import TrainingTask, run_training
+from a2cap.pipeline.training.training_parts import cosine_rate, decaying_groups
 from a2cap.pipeline.training.training_run import TrainingRun
 from a2cap.pipeline.training.updates import Updater
 
@@ -264,7 +264,8 @@ class DetectorUpdater(Updater[DetectorPart]):
 
     def lr(self, number: int) -> float:
         """Return the rate of the schedule."""
-        return detector_learning_rate(self._config, number, steps=self._steps)
+        config = self._config
+        return cosine_rate(config.lr, number, warmup=config.warmup, steps=self._steps)
 
     def end(self) -> None:
         """Average the running statistics: they have no gradient to share."""
@@ -273,22 +274,10 @@ class DetectorUpdater(Updater[DetectorPart]):
                 statistic.copy_(self.ranks.sum(statistic) / self.ranks.count)
 
 
-def detector_learning_rate(config: DetectorConfig, number: int, *, steps: int) -> float:
-    """Return the rate of update `number` (1 is the first): warmup, then half a cosine."""
-    if number <= config.warmup:
-        return config.lr * number / config.warmup
-    share = (number - config.warmup) / max(steps - config.warmup, 1)
-    return config.lr * (1 + math.cos(math.pi * min(share, 1.0))) / 2
-
-
 def _torch_optimizer(
     parameters: Sequence[nn.Parameter], config: DetectorConfig
 ) -> torch.optim.Optimizer:
-    # matrices and filters decay, biases and normalisations do not
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+    groups = decaying_groups(parameters, config.weight_decay)
     if config.optimiser == "sgd":
         return torch.optim.SGD(groups, lr=0.0, momentum=0.9)  # as published
     return torch.optim.AdamW(groups, lr=0.0)

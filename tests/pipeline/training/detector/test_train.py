@@ -25,10 +25,10 @@ from a2cap.pipeline.training.detector.train import (
     DetectorDataset,
     DetectorUpdater,
     collate,
-    detector_learning_rate,
     new_detector,
 )
 from a2cap.pipeline.training.detector.validation import DetectorValidation, detector_figures
+from a2cap.pipeline.training.training_parts import cosine_rate
 from tests.pipeline.training.runs import (
     DetectorTraining,
     metrics,
@@ -377,7 +377,10 @@ COSINE = [0.4 * (1 + math.cos(math.pi * share / 8)) / 2 for share in range(1, 9)
 )
 def test_the_rate_rises_linearly_and_falls_along_half_a_cosine(labelled, warmup, steps, rates):
     config = labelled.config(lr=0.4, warmup=warmup)
-    shown = [detector_learning_rate(config, number, steps=steps) for number in range(1, steps + 1)]
+    shown = [
+        cosine_rate(config.lr, number, warmup=config.warmup, steps=steps)
+        for number in range(1, steps + 1)
+    ]
     assert shown == pytest.approx(rates)
 
 

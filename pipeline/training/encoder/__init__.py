@@ -1,0 +1,1 @@
+"""Training of an image encoder on captioned images."""

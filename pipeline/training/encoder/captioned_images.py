@@ -1,0 +1,135 @@
+"""Images with their captions, read and cut for the training of an encoder."""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from a2cap.data.batches.dataset import ItemKey
+from a2cap.data.batches.sampling import caption_choice, is_mirrored, part_draws
+from a2cap.data.captions.caption_file import CaptionFile
+from a2cap.data.captions.vocabulary import PAD
+from a2cap.data.errors import A2Error, InputError
+from a2cap.data.files.sealed_folder import SkippedItem
+from a2cap.extract.image import decode_image
+from a2cap.extract.trainable_encoder import Pixels, random_part, recoloured, scaled
+from a2cap.pipeline.engine.progress import track
+from a2cap.pipeline.extraction.images import Images
+from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
+
+
+@dataclass(frozen=True)
+class CaptionedImage:
+    """An image scaled to a square, (S, S, 3) uint8 BGR, and captions, (K, L) int64."""
+
+    image_id: str
+    pixels: Pixels
+    tokens: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EncoderPart:
+    """B images, (B, S, S, 3) uint8 BGR, and captions, (B, K, L) int64, padded with PAD."""
+
+    image_ids: tuple[str, ...]
+    pixels: Tensor
+    tokens: Tensor
+
+    def to(self, device: torch.device) -> "EncoderPart":
+        """Return the part on a device."""
+        return EncoderPart(self.image_ids, self.pixels.to(device), self.tokens.to(device))
+
+
+def collate(items: Sequence[CaptionedImage]) -> EncoderPart:
+    """Return a part of at least one image; captions are padded to the most and the longest."""
+    shape = tuple(max(item.tokens.shape[axis] for item in items) for axis in (0, 1))
+    tokens = torch.full((len(items), *shape), PAD)
+    for row, item in zip(tokens, items, strict=True):
+        count, length = item.tokens.shape
+        row[:count, :length] = torch.from_numpy(item.tokens)
+    pixels = torch.from_numpy(np.stack([item.pixels for item in items]))
+    return EncoderPart(tuple(item.image_id for item in items), pixels, tokens)
+
+
+class CaptionedImages:
+    """Images with captions by (epoch, index): parts of them in training, whole ones to validate.
+
+    config: None for whole images with all their captions.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        captions: CaptionFile,
+        image_ids: Sequence[str],
+        *,
+        side: int,
+        config: EncoderConfig | None = None,
+    ) -> None:
+        self.image_ids = image_ids
+        self._images, self._captions, self._side, self._config = images, captions, side, config
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of images."""
+        return {"images": len(self.image_ids)}
+
+    def __getitem__(self, key: ItemKey) -> CaptionedImage:
+        epoch, index = key  # an item depends only on these and the seed, so that a resume is exact
+        config, image_id = self._config, self.image_ids[index]
+        pixels, tokens = read(self._images, image_id), self._captions.captions(image_id)
+        if config is not None:
+            key_of = {"seed": config.seed, "epoch": epoch, "index": index}
+            draws = part_draws(6, **key_of)
+            pixels = random_part(pixels, config.crop, draws[:4])
+            if config.mirror and is_mirrored(**key_of):
+                pixels = pixels[:, ::-1]
+            if config.objective == "captions":
+                tokens = tokens[caption_choice(len(tokens), config.captions_per_image, **key_of)]
+        pixels = scaled(pixels, self._side)
+        if config is not None and config.colour:
+            pixels = recoloured(pixels, config.colour, draws[4:])
+        return CaptionedImage(image_id, pixels, tokens.astype(np.int64))
+
+
+def read(images: Images, image_id: str) -> Pixels:
+    """Return the pixels of an image, (H, W, 3) uint8 BGR; raise A2Error where it is damaged."""
+    [encoded] = images.read([image_id])
+    if isinstance(encoded.content, A2Error):
+        raise encoded.content
+    return decode_image(encoded.content, encoded.name)
+
+
+def unreadable(
+    images: Images, image_ids: Iterable[str], *, workers: int, shown: bool
+) -> tuple[list[SkippedItem], int]:
+    """Decode every image; return those that cannot be read, and the smallest side of the others.
+
+    shown: as in `track`.
+    """
+    skipped, smallest = list[SkippedItem](), 2**31
+    names = list(image_ids)
+
+    def look(image_id: str) -> SkippedItem | int:
+        try:
+            return int(min(read(images, image_id).shape[:2]))
+        except InputError as error:
+            return SkippedItem(image_id, str(error))
+
+    with (
+        ThreadPoolExecutor(max(workers, 1)) as pool,
+        track("read images", total=len(names), shown=shown) as progress,
+    ):
+        for seen in pool.map(look, names):
+            if isinstance(seen, SkippedItem):
+                skipped.append(seen)
+            else:
+                smallest = min(smallest, seen)
+            progress.advance(1)
+    return skipped, smallest

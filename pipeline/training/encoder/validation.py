@@ -1,0 +1,81 @@
+"""An encoder with what it predicts, and its validation."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from a2cap.data.batches.loader import Batches, Share
+from a2cap.extract.trainable_encoder import TrainableEncoder
+from a2cap.pipeline.runtime.distributed import Ranks
+from a2cap.pipeline.training.encoder.captioned_images import CaptionedImages, collate
+from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
+from a2cap.pipeline.training.encoder.objectives import Objective
+
+
+class EncoderInTraining(nn.Module):
+    """An encoder and what it predicts."""
+
+    def __init__(self, encoder: TrainableEncoder, objective: Objective) -> None:
+        super().__init__()
+        self.encoder, self.objective = encoder, objective
+        mean, deviation = (
+            torch.tensor(levels[::-1]) for levels in (encoder.mean, encoder.deviation)
+        )
+        self._mean: Tensor
+        self._deviation: Tensor
+        self.register_buffer("_mean", mean, persistent=False)
+        self.register_buffer("_deviation", deviation, persistent=False)
+
+    def cells(self, pixels: Tensor) -> Tensor:
+        """Return the cells of images, (B, S, S, 3) uint8 BGR -> (B, h * w, C)."""
+        images = (pixels.flip(-1).float() - self._mean) / self._deviation
+        feature_map: Tensor = self.encoder(
+            images.permute(0, 3, 1, 2)
+        )  # its memory is channels-last
+        return feature_map.flatten(2).transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class EncoderValidation:
+    """What the objective predicts of whole validation images, which selects the best epoch."""
+
+    network: EncoderInTraining
+    data: CaptionedImages
+    config: EncoderConfig
+    ranks: Ranks
+    workers: int
+
+    @property
+    def score(self) -> str:
+        """Name of the figure that selects the best epoch."""
+        return self.config.selected
+
+    @property
+    def start(self) -> None:
+        """No score: the layers that predict are new."""
+
+    def figures(self) -> dict[str, float]:
+        """Return the score; each rank encodes its images, and all judge what all have encoded."""
+        device = next(self.network.parameters()).device
+        share = Share(self.ranks.rank, self.ranks.count)
+        batches = Batches(
+            self.data, collate, self.config.batch_size, 0, share=share, workers=self.workers
+        )
+        judged = []
+        with torch.inference_mode():
+            for parts in batches.epoch(0):
+                for part in (part.to(device) for part in parts):
+                    pair = self.network.objective.judge(
+                        self.network.cells(part.pixels), part.tokens
+                    )
+                    judged.append((pair[0].cpu(), pair[1].cpu()))
+        everything = [pair for share in self.ranks.all_gather(judged) for pair in share]
+        return {self.score: self.network.objective.figure(everything)}
+
+    def scalars(self) -> dict[str, float]:
+        """Return nothing more."""
+        return {}
+
+    def warn(self, line: object) -> None:
+        """Warn of nothing: the loop warns of a score of 0."""

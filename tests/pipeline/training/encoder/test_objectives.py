@@ -1,0 +1,135 @@
+"""What an encoder is trained to predict, against slow references."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from a2cap.data.captions.vocabulary import PAD, Vocabulary
+from a2cap.data.errors import InputError
+from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
+from a2cap.pipeline.training.encoder.objectives import (
+    Captions,
+    Words,
+    make_objective,
+    mean_average_precision,
+    word_shares,
+)
+
+# <eos> is 2; a row of padding is no caption
+TOKENS = torch.tensor(
+    [[[4, 5, 4, 2], [6, 2, 0, 0], [0, 0, 0, 0]], [[5, 2, 0, 0], [5, 6, 2, 0], [7, 5, 2, 0]]]
+)
+
+
+def test_shares_count_the_captions_with_a_word_once_each():
+    ids = torch.tensor([4, 5, 6, 8])
+    expected = torch.tensor([[0.5, 0.5, 0.5, 0.0], [0.0, 1.0, 1 / 3, 0.0]])
+    torch.testing.assert_close(word_shares(TOKENS, ids), expected)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "noisy-or"])
+def test_the_loss_is_that_of_float64(pooling):
+    torch.manual_seed(0)
+    config = EncoderConfig(pooling=pooling, dropout=0.0)
+    ids, cells = torch.tensor([4, 5, 6]), torch.randn(2, 5, 7) * 3
+    words = Words(7, ids, torch.tensor([0.25, 0.7, 0.4]), config)
+    torch.nn.init.normal_(words.layer.weight)
+    weight, bias = (p.detach().double().numpy() for p in (words.layer.weight, words.layer.bias))
+    shares = word_shares(TOKENS, ids).double().numpy()
+    total = 0.0
+    for image in range(2):
+        states = cells[image].double().numpy()
+        states = states.mean(axis=0, keepdims=True) if pooling == "mean" else states
+        states = (states - states.mean(1, keepdims=True)) / np.sqrt(
+            states.var(1, keepdims=True) + 1e-5
+        )
+        spoken = 1 / (1 + np.exp(-(states @ weight.T + bias)))  # (N, W)
+        present = 1 - np.prod(1 - spoken, axis=0)  # Fang et al. 2015, Eq. 1
+        total -= sum(
+            s * math.log(p) + (1 - s) * math.log(1 - p)
+            for s, p in zip(shares[image], present, strict=True)
+        )
+    assert words.loss(cells, TOKENS).item() == pytest.approx(total / 2, rel=1e-5)
+
+
+def test_a_new_layer_predicts_the_mean_shares():
+    shares = torch.tensor([0.25, 0.7])
+    words = Words(4, torch.tensor([4, 5]), shares, EncoderConfig())
+    present, absent = words.eval()(torch.randn(3, 6, 4))
+    torch.testing.assert_close(present.exp(), shares.expand(3, 2))
+    torch.testing.assert_close(present.exp() + absent.exp(), torch.ones(3, 2))
+
+
+def test_average_precision_is_that_of_its_definition():
+    generator = np.random.default_rng(0)
+    scores, truth = generator.random((30, 5)), generator.random((30, 5)) < 0.2
+    truth[:, 2] = False  # a word that no image has
+    expected = []
+    for word in (0, 1, 3, 4):
+        order = sorted(range(30), key=lambda row: -scores[row, word])
+        hits, precisions = 0, []
+        for rank, row in enumerate(order, start=1):
+            if truth[row, word]:
+                hits += 1
+                precisions.append(hits / rank)
+        expected.append(sum(precisions) / len(precisions))
+    found = mean_average_precision(torch.from_numpy(scores), torch.from_numpy(truth))
+    assert found == pytest.approx(sum(expected) / 4)
+    assert mean_average_precision(torch.zeros(3, 1), torch.zeros(3, 1, dtype=torch.bool)) == 0
+
+
+class File:
+    """Captions in memory, as `CaptionFile` returns them."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def captions(self, image_id):
+        return np.array(self.rows[image_id], np.int32)
+
+
+VOCABULARY = Vocabulary.from_counts(Counter(dict.fromkeys("abcdefgh", 9)), min_count=1)
+CAPTIONS = File(
+    {
+        "1": [[4, 5, 2, 0], [4, 2, 0, 0]],
+        "2": [[4, 6, 2, 0], [4, 5, 2, 0]],
+        "3": [[4, 7, 2, 0], [4, 6, 2, 0]],
+        "4": [[4, 8, 2, 0], [4, 3, 2, 0]],
+    }
+)
+
+
+def test_words_are_frequent_and_not_everywhere():
+    words = make_objective(EncoderConfig(min_images=2), CAPTIONS, list("1234"), VOCABULARY, width=3)
+    # 4 is in every image, 7 and 8 in one, 3 is <unk>
+    assert words.ids.tolist() == [5, 6]
+    torch.testing.assert_close(words.layer.bias.sigmoid(), torch.tensor([0.25, 0.25]))
+
+
+def test_no_frequent_word_is_refused():
+    with pytest.raises(InputError) as raised:
+        make_objective(EncoderConfig(min_images=3), CAPTIONS, list("1234"), VOCABULARY, width=3)
+    assert str(raised.value) == (
+        "no word is in the captions of 3 of the 4 training images or more, and of at most half of "
+        "them; lower encoder.min_images"
+    )
+
+
+def test_a_caption_loss_reaches_the_cells_and_its_likelihood_is_that_of_a_token():
+    torch.manual_seed(0)
+    captions = make_objective(
+        EncoderConfig(objective="captions"), CAPTIONS, [], VOCABULARY, width=6
+    )
+    assert isinstance(captions, Captions)
+    cells = torch.randn(2, 4, 6, requires_grad=True)
+    captions.loss(cells, TOKENS).backward()
+    assert cells.grad.abs().sum() > 0
+    captions.eval()
+    with torch.inference_mode():
+        parts = [captions.judge(cells[row : row + 1], TOKENS[row : row + 1]) for row in (0, 1)]
+        whole = float(captions.loss(cells, TOKENS, label_smoothing=0.0))
+    assert [int(count) for _, count in parts] == [int((row != PAD).sum()) for row in TOKENS]
+    assert captions.figure(parts) == pytest.approx(math.exp(-whole), rel=1e-5)

@@ -1,0 +1,175 @@
+"""Stage train-encoder in an experiment: its order, its result, its resume, and what it refuses."""
+
+import logging
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from a2cap.data.errors import A2Error, ConfigError, InputError
+from a2cap.data.files.sealed_folder import read_manifest
+from a2cap.pipeline.engine.run import Outcome
+from a2cap.pipeline.training.encoder.train import EncoderUpdater
+from tests.experiments import SECTIONS, a2, make_experiment, problems
+from tests.pipeline.training.runs import until_done, without_speed
+
+ENCODER = (
+    "extract.weights=encoder",
+    "extract.boxes=grid",
+    "extract.grid_backbone=efficientnet-lite2",
+    "extract.grid_size=7",
+    "encoder.side=32",
+    "encoder.epochs=2",
+    "encoder.batch_size=8",
+    "encoder.min_images=4",
+    "encoder.trained=0.1",
+    "encoder.warmup=1",
+    "encoder.checkpoint_every=2",
+)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """Return an experiment that has preprocessed its captions, and trained nothing."""
+    made = make_experiment(tmp_path_factory.mktemp("encoder") / "made", sections=SECTIONS)
+    made.open().run("preprocess")
+    return made
+
+
+def trained(scenes, *overrides, runs="train-encoder"):
+    with scenes.open(*ENCODER, *overrides) as opened:
+        return opened.run(runs)
+
+
+def test_the_encoder_comes_between_captions_and_features(scenes):
+    with scenes.open(*ENCODER) as opened:
+        assert opened.names[:4] == ["preprocess", "train-encoder", "extract", "train-xe"]
+        assert opened.status("extract").why == ["waits for train-encoder"]
+        assert opened.encoder() == ["train-encoder"]
+    with scenes.open() as opened:
+        assert "train-encoder" not in opened.names
+        with pytest.raises(ConfigError) as raised:
+            opened.encoder()
+    assert str(raised.value) == (
+        f"no encoder is trained: extract.weights is {str(scenes.weights)!r}; set it to encoder, "
+        "and leave data.features out"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["words", "captions"])
+def test_a_stopped_training_ends_as_an_uninterrupted_one(scenes, objective, monkeypatch):
+    of = f"encoder.objective={objective}"
+    whole = trained(scenes, of, "encoder.seed=1")
+    stops, step = {2: signal.SIGINT, 5: signal.SIGTERM}, EncoderUpdater.step
+
+    def step_and_signal(self, parts, number):
+        updates = step(self, parts, number)
+        if number in stops:
+            signal.raise_signal(stops.pop(number))
+        return updates
+
+    monkeypatch.setattr(EncoderUpdater, "step", step_and_signal)
+    again: list[Outcome] = []
+
+    def run_again():
+        with scenes.open(*ENCODER, of, "encoder.seed=1") as opened:
+            target = scenes.folder / f"again by {objective}"
+            again.append(opened.run("train-encoder", output=target))
+
+    assert until_done(run_again) == [signal.SIGINT, signal.SIGTERM]
+    first, second = whole.directory, again[0].directory
+    files = [folder / "encoder.safetensors" for folder in (first, second)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert without_speed(first) == without_speed(second)
+    score = {"words": "mAP", "captions": "likelihood"}[objective]
+    assert all(0 < line[score] <= 1 for line in without_speed(first))
+    # most of what is trained has moved
+    moved = load_file(files[0])
+    assert all(name.startswith(("_conv_head", "_bn1", "_blocks.20")) for name in moved)
+    assert any(tensor.float().abs().max() > 0 for tensor in moved.values())
+
+
+@pytest.mark.slow
+def test_features_are_those_of_the_trained_encoder(scenes):
+    trained(scenes)
+    extracted = trained(scenes, runs="extract")
+    own = load_file(extracted.directory / "weights.safetensors")
+    with scenes.open(*ENCODER) as opened:
+        encoder = opened.result("train-encoder", needed_by="a test").directory
+    expected = load_file(encoder / "encoder.safetensors")
+    assert own.keys() == expected.keys()
+    assert all(torch.equal(own[name].float(), expected[name].float()) for name in own)
+    # its file is a name of the same weights
+    with scenes.open(*ENCODER, f"extract.weights={encoder / 'encoder.safetensors'}") as opened:
+        assert opened.run("extract").ran is False
+
+
+def test_a_damaged_image_is_skipped_and_named(tmp_path, monkeypatch):
+    made = make_experiment(tmp_path / "made")
+    made.open().run("preprocess")
+    image = sorted((made.scenes / "images").iterdir())[0]
+    image.write_bytes(image.read_bytes()[:900])
+    monkeypatch.setattr(EncoderUpdater, "step", lambda *_: [])  # the look is enough
+    with made.open(*ENCODER, "encoder.epochs=1") as opened:
+        result = opened.run("train-encoder")
+    [skipped] = read_manifest(result.directory).skipped
+    assert skipped.image_id == image.stem
+
+
+def test_what_cannot_train_is_refused_before_anything_runs(scenes):
+    def refused(*overrides):
+        with scenes.open(*ENCODER, *overrides) as opened:
+            return problems(opened, "train-encoder")
+
+    with pytest.raises(ConfigError) as raised:
+        scenes.open(*ENCODER, "extract.boxes=detect")
+    assert str(raised.value).endswith(
+        "extract.weights is 'encoder', but extract.boxes is 'detect', which pools no map of "
+        "extract.grid_backbone; set extract.boxes to grid"
+    )
+    assert refused("extract.grid_backbone=resnet18") == [
+        "no weights of resnet18 are named to start from; set encoder.start to its state dict, or "
+        "extract.grid_backbone to efficientnet-lite2"
+    ]
+    assert refused("encoder.start=no such.pth")[0].startswith("file of encoder.start not found")
+
+
+def test_a_start_of_another_network_is_refused(scenes, tmp_path):
+    torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "other.pth")
+    words = ("extract.grid_backbone=resnet18", f"encoder.start={tmp_path / 'other.pth'}")
+    with pytest.raises(A2Error) as raised:
+        trained(scenes, *words)
+    assert str(raised.value).startswith("weights do not fit resnet18: ")
+
+
+def test_few_images_for_many_words_and_small_images_are_said(scenes, caplog, monkeypatch):
+    monkeypatch.setattr(EncoderUpdater, "step", lambda *_: [])
+    with caplog.at_level(logging.WARNING):
+        trained(scenes, "encoder.min_images=1", "encoder.side=128", "encoder.epochs=1")
+    assert any(
+        text == "images have as few as 96 pixels a side and are scaled up to encoder.side, 128; "
+        "lower it if most are so small"
+        for text in caplog.messages
+    )
+    assert any(text.startswith("fewer images than words: 32 and ") for text in caplog.messages)
+
+
+def test_no_frequent_word_ends_the_stage(scenes):
+    with pytest.raises(InputError, match=r"lower encoder\.min_images$"):
+        trained(scenes, "encoder.min_images=1000")
+
+
+def test_commands_name_the_encoder(scenes):
+    words = [word for field in ENCODER for word in ("--set", field)]
+    where = ["-c", scenes.config_file, "--artifacts", scenes.folder / "elsewhere", *words]
+    answer = a2("train", "--task", "encoder", *where)
+    assert answer.exit_code == 1
+    assert 'train-encoder needs preprocess, which is not finished; run "a2 preprocess"' in (
+        answer.stderr
+    )
+    answer = a2("extract", *where)
+    assert 'extract needs train-encoder, which is not finished; run "a2 train --task encoder"' in (
+        answer.stderr
+    )
