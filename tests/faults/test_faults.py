@@ -112,7 +112,8 @@ def test_the_driver_detects_a_program_that_breaks_its_promises(stage, change, co
     words = ("--kills", "40", "--seed", "1", "--stage", stage, "--until", complaint)
     code, _, complaints = drive(*words, change=change)
     assert code == 1
-    assert re.search(rf"^{stage}-\d+.*: .*{re.escape(complaint)}", complaints, re.MULTILINE)
+    line = rf"^{stage}-\d+.*: .*{re.escape(complaint)}"
+    assert re.search(line, complaints, re.MULTILINE), complaints
 
 
 COMMITTED = Run(kept=frozenset(), extracted=frozenset("abc"), committed=frozenset("ab"))

@@ -195,8 +195,12 @@ class Workspace:
     def result(self, stage: str, trial: str) -> Path:
         """Return the path of the stage's result in a trial."""
         stage = ENGINE_STAGE.get(stage, stage)
-        [manifest] = (self.artifacts("uninterrupted") / stage).glob("*/manifest.json")
-        return self.artifacts(trial) / stage / manifest.parent.name
+        results = self.artifacts("uninterrupted") / stage
+        finished = [path.parent.name for path in results.glob("*/manifest.json")]
+        if len(finished) != 1:
+            content = sorted(path.name for path in results.glob("*"))
+            raise RuntimeError(f"{len(finished)} uninterrupted results of {stage}: {content}")
+        return self.artifacts(trial) / stage / finished[0]
 
     def prepare(self, stage: str, trial: str, *, finished: bool) -> None:
         """Copy the results that a stage reads, and make an unrelated earlier one of its own."""
