@@ -74,9 +74,9 @@ def test_mirrored_images_are_mirrored_and_about_half(images, captions, experimen
     )
     flips = 0
     for index in range(len(ids)):
-        one, other = plain[0, index].pixels, mirrored[0, index].pixels
-        is_mirrored = (one != other).any()
-        np.testing.assert_array_equal(other, one[:, ::-1] if is_mirrored else one)
+        kept, turned = plain[0, index].pixels, mirrored[0, index].pixels
+        is_mirrored = (kept != turned).any()
+        np.testing.assert_array_equal(turned, kept[:, ::-1] if is_mirrored else kept)
         flips += is_mirrored
     assert 0.2 < flips / len(ids) < 0.8
 

@@ -76,8 +76,8 @@ def test_average_precision_is_that_of_its_definition():
                 hits += 1
                 precisions.append(hits / rank)
         expected.append(sum(precisions) / len(precisions))
-    found = mean_average_precision(torch.from_numpy(scores), torch.from_numpy(truth))
-    assert found == pytest.approx(sum(expected) / 4)
+    precision = mean_average_precision(torch.from_numpy(scores), torch.from_numpy(truth))
+    assert precision == pytest.approx(sum(expected) / 4)
     assert mean_average_precision(torch.zeros(3, 1), torch.zeros(3, 1, dtype=torch.bool)) == 0
 
 
