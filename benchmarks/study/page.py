@@ -51,7 +51,7 @@ def figure(results: Results, part: str, label: str, name: str) -> str:
     if name == SEEDS:
         return str(sum(row.part == part and row.label == label for row in results.rows))
     texts = [text for value in _layered(name) if (text := _mean(results, part, labels, value))]
-    if "*" in name:  # intervals of each layer are in the tables of the study
+    if "*" in name:  # the rows have the intervals of each layer
         texts = [text.partition(" ")[0] for text in texts]
     if not texts:
         raise KeyError(f"no result: {part} | {label} | {name}")
