@@ -158,7 +158,7 @@ evaluate: {chair: true, method: sampling, min_length: 3, seed: 1,
   consensus: true,
   batch_size: 3, precision: bf16, spice: false, baseline_name: other, report_images: 2, prompt: a,
   attention: none, metrics: ["statistics:fmean"]}
-runtime: {device: cpu, workers: 1, threads: 2, name: other, ray: auto}
+runtime: {device: cpu, workers: 1, threads: 2, name: other, ray: auto, compile: auto}
 """
 )
 READ_BY = {

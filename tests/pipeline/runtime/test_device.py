@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from a2cap.data.errors import ConfigError
+from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.runtime.device import compiles_updates, prepare_device
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
@@ -94,6 +95,16 @@ def test_updates_are_compiled_on_a_gpu_or_where_the_setting_is_on(choice, device
 
     assert compiled(deterministic=False) == devices
     assert compiled(deterministic=True) == ([] if choice == "auto" else devices)
+
+
+@pytest.mark.parametrize("word", ["on", "off", "auto"])
+def test_on_and_off_are_words_that_yaml_reads_as_truth_values(word, tmp_path):
+    config = load_config(None, [f"runtime.compile={word}"])
+    assert config.runtime.compile == word
+    written = tmp_path / "config.yaml"
+    written.write_text(config.to_yaml())
+    assert load_config(written).runtime.compile == word
+    assert load_config().runtime.compile == "off"
 
 
 NO_GPU = "runtime.device is {!r} but torch finds no GPU; use auto or cpu"
