@@ -174,7 +174,8 @@ def _is_beside(file: Path) -> bool:
 def _zip(path: Path, name: str) -> list[Container]:
     try:
         with ZipFile(path) as archive:
-            members = [m for m in archive.infolist() if not m.is_dir()]
+            # not is_dir(), which fails for a damaged name that is empty
+            members = [m for m in archive.infolist() if not m.filename.endswith("/")]
     except (BadZipFile, ValueError, NotImplementedError, OSError) as error:
         raise damaged(repr(name), error) from error
     names = [m.filename for m in members]

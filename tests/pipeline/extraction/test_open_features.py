@@ -9,7 +9,7 @@ import sys
 import tarfile
 import zlib
 from pathlib import Path
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 import h5py
 import lmdb
@@ -220,6 +220,13 @@ def test_packed_tsv_is_read_from_gzip_and_zip(tmp_path):
     with ZipFile(tmp_path / "c.zip", "w") as archive:
         archive.writestr("trainval_36/trainval.tsv", content)
     assert_read(tmp_path / "c.zip")
+
+
+def test_a_zip_whose_member_has_no_name_is_rejected(tmp_path):
+    with ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr(ZipInfo("\0x"), b"x")
+    message = message_of(lambda: list(open_features(tmp_path / "c.zip", Reading())))
+    assert "has no TSV, npz or npy" in message
 
 
 def test_several_tsvs_are_one_set_in_a_folder_a_pattern_and_a_zip(tmp_path):
