@@ -151,7 +151,7 @@ def main(quick: bool, parts: tuple[str, ...], seeds: int, output: Path) -> None:
             minutes = sum(row.values.get("seconds", 0.0) for row in rows) / 60
             keep(saved, part, rows, f"{when}, {about}, {minutes:.0f} min")
         results, machines = read(saved)
-        page = with_figures(PAGE.read_text(encoding="utf-8"), results, machines)
+        page = with_figures(PAGE.read_text(encoding="utf-8"), results, machines, is_quick=quick)
         tables = (DOCS / "alignment-study-tables.md").read_text(encoding="utf-8")
         draw_claims(results, tables, saved if quick else DOCS)
     if quick:

@@ -209,12 +209,11 @@ def measure_epochs(task: str, setting: Setting) -> Findings:
     findings: Findings = {}
     for images in (setting.sizes.images,) if setting.quick else BATCHES:
         batch = make_batch(replace(setting.sizes, images=images), pinned=setting.is_gpu)
-        # to compile takes a minute on a CPU
         choices = [
             (precision, compiles)
             for precision in precisions
             for compiles in (False, True)
-            if setting.is_gpu or not compiles or precision == "fp32"
+            if setting.is_gpu or not compiles  # to compile takes minutes on a CPU
         ]
         for precision, compiles in choices:
             name = f"{images} images, {precision}{', compiled' if compiles else ''}"

@@ -10,6 +10,7 @@ cell of a table on another page of docs/.
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from a2cap.pipeline.sweep import Interval
@@ -22,10 +23,13 @@ _FIGURE = re.compile(r"<!--([^<>|]+\|[^<>]+)-->([^<]*)<!---->")
 _MOST_LAYERS = 100
 
 
-def with_figures(page: str, results: Results, machines: Mapping[str, str]) -> str:
+def with_figures(
+    page: str, results: Results, machines: Mapping[str, str], *, is_quick: bool = False
+) -> str:
     """Return a page with the figures of results and tables; those of parts without rows stay.
 
-    machines: part -> where and when it was measured. Raises KeyError for a figure that is nowhere.
+    machines: part -> where and when it was measured. is_quick: figures that tiny sizes lack stay,
+    too. Raises KeyError for a figure that is nowhere.
     """
     parts = {row.part for row in results.rows}
 
@@ -36,7 +40,9 @@ def with_figures(page: str, results: Results, machines: Mapping[str, str]) -> st
         elif names == [MACHINE]:
             text = machines.get(first, match[2])
         else:
-            text = figure(results, first, *names) if first in parts else match[2]
+            text = match[2]
+            with suppress(KeyError) if is_quick else nullcontext():
+                text = figure(results, first, *names) if first in parts else text
         return f"<!--{match[1]}-->{text}<!---->"
 
     return _FIGURE.sub(written, page)

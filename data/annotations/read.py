@@ -68,6 +68,7 @@ def read_annotations(
     Raises InputError if the layout is unknown or no image is usable.
     """
     images = _Collected.read(path, fields_of(fields), rule)
+    images.require_images()
     if images.has_splits and (split_list or split):
         field_name = "data.split_list" if split_list is not None else "data.split"
         raise InputError(f"{images.name} already names the splits; remove {field_name}")
@@ -87,6 +88,7 @@ def read_all(path: Path, fields: Fields) -> Annotations:
     images = _Collected.read(path, fields, "number")
     if images.repeats_numbers:
         images = _Collected.read(path, fields, "path")
+    images.require_images()
     if not images.has_splits:
         images.assign([""] * len(images.images))
     return images.annotations()
@@ -162,10 +164,7 @@ class _Collected:
         )
 
     def group(self) -> None:
-        """Make images of the rows, without a split for those that are left out.
-
-        Raises InputError if all are.
-        """
+        """Make images of the rows, without a split for those that are left out."""
         self.images = PackedImages(self.rows)
         faulty = {item.image_id for item in self.skipped}
         for numbered in self.rows.groups():
@@ -180,6 +179,9 @@ class _Collected:
                 self.skip(identity, split or "no split")
                 split = None
             self.images.append(numbers or [numbered[0][0]], split)
+
+    def require_images(self) -> None:
+        """Raise the most frequent reason as InputError if all images are left out."""
         if not any(split is not None for split in self.images.splits):
             self.annotations()
 

@@ -17,7 +17,7 @@ _SECTIONS = {
             "sweep": "Run a grid of settings; print means over seeds.",
             "extract": "Extract region features of images into a store.",
             "preprocess": "Preprocess captions into token ids.",
-            "train": "Train a captioner on features and captions.",
+            "train": "Train a captioner, or the image encoder that its features come from.",
             "evaluate": "Evaluate a captioner.",
             "status": "Show finished stages, and why others would run.",
         },

@@ -7,6 +7,7 @@ wait for the processor that launches its kernels.
 import logging
 from collections.abc import Callable, Iterator
 from typing import Generic, ParamSpec, TypeVar
+from warnings import catch_warnings, filterwarnings
 
 import torch
 from torch import Tensor
@@ -64,7 +65,9 @@ class CompiledPass(Generic[Arguments, Result]):
         if self._replays:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         try:
-            result = self._compiled(*arguments, **named)
+            with catch_warnings():  # the compiler asks intermediate tensors for their gradients
+                filterwarnings("ignore", message="The .grad attribute", category=UserWarning)
+                result = self._compiled(*arguments, **named)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # compilers raise types of their own

@@ -84,7 +84,7 @@ def test_the_quick_form_writes_figures_with_ratios_and_peaks(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path, caplog):
+def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path):
     output = tmp_path / "check.json"
     options = ["--device", "cpu", "--quick", "--output", str(output)]
     ran = CliRunner().invoke(gpu_check.main, options)
@@ -95,9 +95,7 @@ def test_every_check_of_a_gpu_runs_on_a_cpu_in_tiny_sizes(tmp_path, caplog):
     epochs = results["self-critical"]["2 images, fp32"]
     assert epochs["updates_per_epoch"] == 56_644
     assert epochs["extrapolated_epoch_minutes"] > 0
-    assert results["cross-entropy"]["2 images, fp32, compiled"]["seconds_per_update"] > 0
-    assert not [record for record in caplog.records if "uncompiled" in record.getMessage()]
-    assert "| self-critical: 2 images, fp32, compiled |" in table(results)
+    assert "| self-critical: 2 images, fp32 |" in table(results)
 
 
 @pytest.mark.slow

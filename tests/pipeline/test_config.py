@@ -52,7 +52,10 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
     [
         (
             ["runtime.xyzzy=1"],
-            ["runtime.xyzzy: unknown field; valid names: device, workers, threads, ray, name"],
+            [
+                "runtime.xyzzy: unknown field; valid names: device, workers, threads, compile, "
+                "ray, name"
+            ],
         ),
         (
             ["extract.min_regions=300", "model.heads=7"],

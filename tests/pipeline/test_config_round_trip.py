@@ -108,7 +108,9 @@ def leaf_of(config, name):
     return config
 
 
-RESOLVED = tuple(f"{name}.precision" for name in ("train", "scst", "evaluate", "detector"))
+RESOLVED = tuple(
+    f"{name}.precision" for name in ("train", "scst", "evaluate", "detector", "encoder")
+)
 """Fields whose `auto` is replaced by the choice when a configuration is loaded."""
 
 

@@ -179,7 +179,7 @@ def of_preprocess(directory):
 def of_train_encoder(directory):
     tensors, _ = load_safetensors(directory / "encoder.safetensors")
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    return {**of_epochs(directory, "loss", "mAP"), "tensors": shapes}
+    return {**of_epochs(directory, "loss"), "tensors": shapes}
 
 
 def of_epochs(directory, *names):

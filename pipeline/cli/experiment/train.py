@@ -28,7 +28,7 @@ from a2cap.pipeline.cli.run_stages import end_stages
     "extract.weights is encoder (section encoder); before a2 extract.",
 )
 def train(options: ExperimentOptions, force: bool, phase: str, task: str) -> None:
-    """Train a captioner on features and captions, or an image encoder on images and captions.
+    """Train a captioner, or the image encoder that its features come from.
 
     With several GPUs, run torchrun --nproc-per-node 2 -m a2cap.pipeline train with the options
     below. train.batch_size is the global batch size; stages and keys do not

@@ -102,7 +102,7 @@ def test_an_incompatible_torchvision_is_reported_in_one_line(monkeypatch):
 def test_detection_on_a_cpu_does_not_import_torchvision():
     script = (
         "import sys, torch\n"
-        "from a2cap.extract.detector.proposals import nms\n"
+        "from a2cap.extract.detector.suppression import nms\n"
         "from a2cap.extract.detector.roi_pool import roi_pool\n"
         "with torch.inference_mode():\n"
         "    kept = nms(torch.zeros(1, 4), torch.zeros(1), threshold=0.5, most=1)\n"

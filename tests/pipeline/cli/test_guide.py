@@ -156,6 +156,7 @@ def reader(experiment, copy, tmp_path, monkeypatch):
     boxes = json.loads((scenes / "instances.json").read_text())
     boxes["images"] = [{**row, "file_name": "b.jpg"} for row in boxes["images"] if row["id"] == 1]
     boxes["annotations"] = [row for row in boxes["annotations"] if row["image_id"] == 1]
+    shutil.copy(scenes / "instances.json", folder / "instances_val2014.json")
     (folder / "boxes.json").write_text(json.dumps(boxes))
     document = json.loads((scenes / "captions.json").read_text())
     write_lists(folder, document)

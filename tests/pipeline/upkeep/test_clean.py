@@ -62,7 +62,7 @@ def test_results_of_other_settings_are_listed_with_the_difference_and_their_read
 def test_a_result_that_depends_on_an_unfinished_stage_may_be_used(copy):
     waits = (
         "unknown if it is used: evaluate needs train-xe, which is not finished; "
-        'run "a2 train" or "a2 run"'
+        'run "a2 train --phase xe" or "a2 run"'
     )
     assert copy.kinds("train.seed=1") == {
         copy.name("train-xe"): ("result", f"train.seed 0 -> 1; read by {copy.name('evaluate')}"),
