@@ -54,9 +54,14 @@ TABLES = {
 }
 
 
+LONG = ("alignment_study", "claims")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_the_quick_form_prints_the_machine_and_its_tables(name):
+    if name in LONG and "A2_LONG" not in os.environ:
+        pytest.skip("takes more than a minute: set A2_LONG=1")
     first, *lines = output(name, "--quick").splitlines()
     assert first.startswith("machine: ")
     for word in ("cores", "GiB", "torch", "threads", "load"):
