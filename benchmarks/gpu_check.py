@@ -195,9 +195,9 @@ def measure_extraction(setting: Setting) -> Findings:
 
 
 def _extract(extractor: Extractor, images: Sequence[NDArray[np.uint8]]) -> None:
-    """Extract two batches as shards are: the second is begun before the first is waited for."""
-    begun = [extractor.start(images, [None] * len(images)) for _ in range(2)]
-    for wait in begun:
+    """Extract two batches as shards are: the second is started before the first is waited for."""
+    started = [extractor.start(images, [None] * len(images)) for _ in range(2)]
+    for wait in started:
         wait()
 
 

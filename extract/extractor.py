@@ -44,7 +44,7 @@ from a2cap.extract.weights.load import load_detector, save_detector
 logger = logging.getLogger(__name__)
 
 Pending = Callable[[], list[Regions]]
-"""An extraction that has begun: waits for the device, and returns the regions of each image."""
+"""An extraction that has started: it waits for the device and returns the regions of each image."""
 
 
 class Extractor:
@@ -113,9 +113,9 @@ class Extractor:
         return self.start(images, boxes)()
 
     def start(self, images: Sequence[Pixels], boxes: Sequence[Boxes | None]) -> Pending:
-        """Begin `extract_many`; the returned function waits for the device and returns its result.
+        """Start `extract_many`; the returned function waits for the device and returns its result.
 
-        On a GPU, the images that follow can be begun before. Both functions raise InputError.
+        On a GPU, the images that follow can be started before. Both functions raise InputError.
         """
         detected: dict[int, Pixels] = {}
         with_boxes: dict[int, Pixels] = {}
@@ -131,9 +131,9 @@ class Extractor:
         parts: list[tuple[Sequence[int], Pending]] = []
         with torch.inference_mode():
             for first in range(0, len(alike), size):
-                parts += self._begun(alike[first : first + size], images, boxes)
+                parts += self._start_parts(alike[first : first + size], images, boxes)
             for batch in batches_of_one_size(with_boxes, most=self._together):
-                parts += self._begun(batch, images, boxes)
+                parts += self._start_parts(batch, images, boxes)
 
         def finish() -> list[Regions]:
             regions: dict[int, Regions] = {}
@@ -143,17 +143,17 @@ class Extractor:
 
         return finish
 
-    def _begun(
+    def _start_parts(
         self, indices: Sequence[int], images: Sequence[Pixels], boxes: Sequence[Boxes | None]
     ) -> list[tuple[Sequence[int], Pending]]:
-        """Begin some of the images together, or halves of them where memory does not suffice."""
+        """Start some of the images together, or halves of them where memory does not suffice."""
         half = len(indices) // 2
         if len(indices) <= self._together:
             chosen = [images[index] for index in indices]
             given = [np.asarray(b, np.float32) for i in indices if (b := boxes[i]) is not None]
             try:
-                begun = self._extract(chosen, given) if given else self._detect_many(chosen)
-                return [(indices, begun)]
+                started = self._extract(chosen, given) if given else self._detect_many(chosen)
+                return [(indices, started)]
             except torch.cuda.OutOfMemoryError:
                 if half == 0:
                     raise
@@ -161,10 +161,10 @@ class Extractor:
             message = "out of memory with %s images together; trying %s"
             logger.warning(message, len(indices), half)
         parts = indices[:half], indices[half:]
-        return [begun for part in parts for begun in self._begun(part, images, boxes)]
+        return [started for part in parts for started in self._start_parts(part, images, boxes)]
 
     def _detect_many(self, images: Sequence[Pixels]) -> Pending:
-        """Begin the detection of regions; on a CPU of a single image."""
+        """Start the detection of regions; on a CPU of a single image."""
         if self.config.boxes == "given":
             raise InputError(
                 "no boxes for the image, but extract.boxes is 'given'; "
@@ -184,7 +184,7 @@ class Extractor:
             return self._unpacked(copied(packed_regions(detected)[0])(), image)
 
     def _detect_padded(self, images: Sequence[Pixels]) -> Pending:
-        """Begin the detection of regions without waiting for the device.
+        """Start the detection of regions without waiting for the device.
 
         With `exact` each image passes the backbone alone, so that its features do not depend on the
         other images; with `mixed`, images of one size pass it together.
@@ -227,7 +227,7 @@ class Extractor:
         return finish
 
     def _extract(self, images: Sequence[Pixels], boxes: Sequence[Boxes]) -> Pending:
-        """Begin the regions of given boxes of images that have one size."""
+        """Start the regions of given boxes of images that have one size."""
         network = self._network
         scaled, sizes = self._scaled(images)
         factors = np.tile(np.array(sizes[0].factors, np.float32), 2)

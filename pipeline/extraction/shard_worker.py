@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 Pixels = NDArray[np.uint8]  # (H, W, 3), channels blue, green, red
 
-_BATCH_SIZE = 16  # images that are begun together; on a CPU regions are detected image by image
+_BATCH_SIZE = 16  # images that are started together; on a CPU regions are detected image by image
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,16 @@ class ShardWorker:
             size = 1 if on_cpu and self.extraction.boxes is None else _BATCH_SIZE
             left = [batch for batch in runs_of(ids, size) if set(batch) - done]
             # a GPU computes the next batch while the last one is added; a CPU ends it at once
-            begun: deque[tuple[dict[str, Pixels], Pending]] = deque()
+            started: deque[tuple[dict[str, Pixels], Pending]] = deque()
             for decoded in self._decoded(left):
                 self.extraction.inputs.check(self.extraction.images.files(decoded))
                 readable = self._readable(decoded)
-                begun.append((readable, self._begin(readable)))
-                while len(begun) > (0 if on_cpu else 1):
-                    self._add(*begun.popleft(), writer)
+                started.append((readable, self._start(readable)))
+                while len(started) > (0 if on_cpu else 1):
+                    self._add(*started.popleft(), writer)
                 self.progress.advance(len(decoded.keys() - done))
-            while begun:
-                self._add(*begun.popleft(), writer)
+            while started:
+                self._add(*started.popleft(), writer)
             writer.seal(self.skipped[others:])
 
     def _decoded(self, batches: Sequence[Sequence[str]]) -> Iterator[dict[str, Pixels | A2Error]]:
@@ -194,8 +194,8 @@ class ShardWorker:
                 readable[image_id] = pixels
         return readable
 
-    def _begin(self, batch: Mapping[str, Pixels]) -> Pending:
-        """Begin to extract a batch; the returned function may raise InputError, this one not."""
+    def _start(self, batch: Mapping[str, Pixels]) -> Pending:
+        """Start to extract a batch; the returned function may raise InputError, this one not."""
         try:
             boxes = [self._boxes_of(image_id, pixels) for image_id, pixels in batch.items()]
             return self.extractor.start(list(batch.values()), boxes)
@@ -212,7 +212,7 @@ class ShardWorker:
                 return
             for image_id, pixels in batch.items():
                 alone = {image_id: pixels}
-                self._add(alone, self._begin(alone), writer)
+                self._add(alone, self._start(alone), writer)
             return
         for image_id, regions in zip(batch, extracted, strict=True):
             # a batch that was interrupted half-way is extracted again as a whole

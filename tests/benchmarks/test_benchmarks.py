@@ -54,7 +54,7 @@ TABLES = {
 }
 
 
-LONG = ("alignment_study", "claims")
+LONG = ("claims",)
 
 
 @pytest.mark.slow

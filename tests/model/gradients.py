@@ -4,7 +4,7 @@ import pytest
 import torch
 
 
-def slope(function, parameters):
+def assert_slope(function, parameters):
     """Compare the gradient along one random direction with a central difference."""
     torch.manual_seed(2)
     gradients = torch.autograd.grad(function(), parameters, allow_unused=True)

@@ -43,6 +43,7 @@ from a2cap.pipeline.training.captioner.caption_validation import (
 from a2cap.pipeline.training.captioner.train_config import TrainConfig
 from a2cap.pipeline.training.captioner.training_data import (
     NamedRegions,
+    TrainingData,
     read_training_data,
     require_kind_of_regions,
     require_same_attributes,
@@ -69,9 +70,8 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     features, device = run.inputs["features"].path, prepare_device(run.runtime)
     ranks = Ranks.current()
     data = read_training_data(features, run.inputs["captions"].path)
-    splits, checksum = data.captions.splits, data.store.checksum
-    if ranks.is_main and (shared := shared_images(splits, checksum, "features")):
-        logger.warning("%s", shared)
+    if ranks.is_main:
+        _warn_of_data(model, data)
     require_kind_of_regions(model, data.store, max_regions=config.max_regions)
     description = ModelDescription(
         model=model,
@@ -84,11 +84,6 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     )
     torch.manual_seed(config.seed)  # of the initial tensors, then of the main rank's dropout
     captioner = new_captioner(description)
-    if ranks.is_main and (unseen := unseen_attributes(model, data)):
-        logger.warning(
-            "no training caption contains %d attributes, whose probability goes to 0: %s",
-            *(len(unseen), ", ".join(unseen[:10])),
-        )
     if captioner.standardisation is not None:
         captioner.standardisation.measure(data.sample_features())
     captioner.to(device)
@@ -124,6 +119,17 @@ def train_captioner(config: TrainConfig, model: ModelConfig, run: TrainingRun) -
     best = run_training(task, run)
     if ranks.is_main:
         save_captioner(run.folder, best, description, data.vocabulary, features=features)
+
+
+def _warn_of_data(model: ModelConfig, data: TrainingData) -> None:
+    """Log images that two splits share, and attributes that no training caption contains."""
+    if shared := shared_images(data.captions.splits, data.store.checksum, "features"):
+        logger.warning("%s", shared)
+    if unseen := unseen_attributes(model, data):
+        logger.warning(
+            "no training caption contains %d attributes, whose probability goes to 0: %s",
+            *(len(unseen), ", ".join(unseen[:10])),
+        )
 
 
 class CrossEntropyUpdater(Updater[Batch]):

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from a2cap.model.attention.supervised_attention import ProphetAttention, mean_attention
 from a2cap.model.captioner import Teaching
 from a2cap.model.losses import two_losses
-from tests.model.gradients import slope
+from tests.model.gradients import assert_slope
 from tests.model.kinds import KINDS, make, refusal
 
 PLAIN = {"fusion": "none"}
@@ -40,7 +40,9 @@ def test_supervision_is_the_cross_entropy_of_the_mean_attention(kind, images):
         expected -= sum(b * np.log(a) for b, a in zip(beta, alpha, strict=True) if b)
     penalty = penalties(captioner, images, teaching)["supervision"]
     assert penalty.item() == pytest.approx(0.5 * expected / tokens, rel=1e-12)
-    slope(lambda: penalties(captioner, images, teaching)["supervision"], [*captioner.parameters()])
+    assert_slope(
+        lambda: penalties(captioner, images, teaching)["supervision"], [*captioner.parameters()]
+    )
 
 
 def test_supervision_needs_attention(images):
@@ -57,7 +59,7 @@ def test_prophet_attention_is_learned_from_its_word_and_moves_attention_alone(im
     decoder, prophet = ([*part.parameters()] for part in (captioner.decoder, captioner.prophet))
     for name in ("prophet", "prophet_distance"):  # the second has no gradient through its target
         own = [*captioner.encoder.parameters(), *prophet] if name == "prophet" else decoder
-        slope(lambda name=name: penalties(captioner, images, Teaching())[name], own)
+        assert_slope(lambda name=name: penalties(captioner, images, Teaching())[name], own)
     assert all(
         gradient is None
         for gradient in torch.autograd.grad(

@@ -19,7 +19,7 @@ from a2cap.model.captioners.kinds import make_captioner
 from a2cap.model.faithfulness import differentiable_masks, region_gradients
 from a2cap.model.losses import caption_loss, mask_loss, mask_penalty, two_losses
 from a2cap.model.scheduled_sampling import scheduled_inputs
-from tests.model.gradients import slope
+from tests.model.gradients import assert_slope
 from tests.model.kinds import FUSIONS, KINDS, VARIANTS, has_attention, make
 from tests.model.searching import encode_alone
 
@@ -264,9 +264,9 @@ def test_the_gradient_of_each_loss_is_its_slope(captioner, images):
         return two_losses(captioner, images.encoded(captioner), images.captions)
 
     with differentiable_masks(captioner):
-        slope(lambda: losses().caption, list(caption_parameters(captioner)))
+        assert_slope(lambda: losses().caption, list(caption_parameters(captioner)))
     if captioner.has_masks:
-        slope(lambda: losses().mask, list(mask_parameters(captioner)))
+        assert_slope(lambda: losses().mask, list(mask_parameters(captioner)))
 
 
 def test_both_losses_equal_those_of_each_pass(captioner, images):

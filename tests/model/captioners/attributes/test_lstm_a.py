@@ -8,7 +8,7 @@ from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.attributes.lstm_a import AttributeDetector, LstmACaptioner
 from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.losses import two_losses
-from tests.model.gradients import slope
+from tests.model.gradients import assert_slope
 from tests.model.kinds import make, refusal
 from tests.model.transcription import (
     Weights,
@@ -74,7 +74,9 @@ def test_the_detector_learns_the_words_of_all_captions_of_an_image(images):
             expected -= np.log(p if 4 + attribute in captions else 1 - p)
     expected /= (images.captions != 0).sum().item()
     assert attribute_loss(captioner, images).item() == pytest.approx(expected, abs=1e-10)
-    slope(lambda: attribute_loss(captioner, images), list(captioner.decoder.detector.parameters()))
+    assert_slope(
+        lambda: attribute_loss(captioner, images), list(captioner.decoder.detector.parameters())
+    )
 
 
 def test_each_side_is_trained_by_its_own_loss(images):
