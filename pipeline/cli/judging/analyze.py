@@ -8,8 +8,9 @@ import click
 from a2cap.data.errors import InputError
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.analysis.faithfulness import RUNS, RunAnalysis, analyse, write_analysis
-from a2cap.pipeline.analysis.grounding import MEASURES, analyse_grounding, read_annotations
+from a2cap.pipeline.analysis.grounding import MEASURES, analyse_grounding
 from a2cap.pipeline.analysis.trainings import OpenedRun, Run, read_run, trainings_in
+from a2cap.pipeline.analysis.word_boxes import read_annotations
 from a2cap.pipeline.captioning.adapted.pretrained import pretrained_folder
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import FOLDER, PATH, force_option

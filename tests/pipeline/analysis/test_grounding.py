@@ -10,15 +10,14 @@ from a2cap.data.captions.coco_objects import words_of
 from a2cap.data.captions.entities import GroundedImage, GroundedSentence, NamedObject
 from a2cap.data.regions import Regions
 from a2cap.pipeline.analysis.grounding import (
-    Annotations,
     RunGrounding,
     _Meter,
     analyse_grounding,
     ground_word,
     grounding_values,
-    read_annotations,
 )
 from a2cap.pipeline.analysis.trainings import OpenedRun, read_run
+from a2cap.pipeline.analysis.word_boxes import Annotations, read_annotations
 from a2cap.pipeline.captioning.grounding import ground
 from tests.data.messages import message_of
 from tests.experiments import a2
