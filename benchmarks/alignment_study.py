@@ -14,7 +14,7 @@ import click
 
 from a2cap.data.errors import A2Error
 from benchmarks.measure import print_machine
-from benchmarks.study.grid import DEEPENED, PARTS, TRAINED, Extent, Trial, trials
+from benchmarks.study.grid import CLAIMED, PARTS, Extent, Trial, trials
 from benchmarks.study.results import Results, Row, failed_row, row
 from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, plain_start, prepare, run_jobs
 from benchmarks.study.tables import all_tables, draw_figures
@@ -27,6 +27,7 @@ QUICK_EXTENT = Extent(
     fusions=("none", "gate"),
     planted_fusions=("gate",),
     weights=(0.3,),
+    deep_weights=(0.3,),
     ablations=("linear masks (Eq. 2 to the letter)",),
     seeds=2,
     planted_seeds=1,
@@ -86,7 +87,7 @@ def main(
     if seeds is not None:
         extent = replace(extent, seeds=seeds, planted_seeds=seeds, other_seeds=seeds)
     # the parts of the claims have a quick form of their own
-    quick_parts = [part for part in PARTS if part not in (DEEPENED, TRAINED)]
+    quick_parts = [part for part in PARTS if part not in CLAIMED]
     planned = trials(extent, parts or (quick_parts if quick else PARTS))
     full = Images(drawn, train=4 * drawn // 5, validate=drawn // 30, test=drawn // 15)
     with tempfile.TemporaryDirectory() as temporary:

@@ -25,7 +25,8 @@ from benchmarks.alignment_study import QUICK, QUICK_EXTENT, QUICK_FIELDS, measur
 from benchmarks.measure import machine, print_machine
 from benchmarks.study import gru, updates
 from benchmarks.study.claim_figures import draw_claims
-from benchmarks.study.grid import DEEPENED, TRAINED, Extent, trials
+from benchmarks.study.grid import CLAIMED, Extent, trials
+from benchmarks.study.measuring import ALIGNED, CONTROL
 from benchmarks.study.page import DOCS, with_figures
 from benchmarks.study.results import Results, Row
 from benchmarks.study.running import Study
@@ -44,8 +45,8 @@ DEPTH_IMAGES = Images(drawn=1500, train=1200, validate=50, test=100)
 """Fewer than in the other parts of the study, as six layers take three times as long."""
 
 
-def measure_depth(folder: Path, *, quick: bool, seeds: int, part: str = DEEPENED) -> list[Row]:
-    """Train and measure captioners of six encoder and six decoder layers."""
+def measure_study(part: str, folder: Path, *, quick: bool, seeds: int) -> list[Row]:
+    """Train and measure the captioners of a part of the study."""
     images, fields = (QUICK, QUICK_FIELDS) if quick else (DEPTH_IMAGES, ())
     study = Study(folder, "scenes", images, analysed=4 if quick else 100, overrides=fields)
     planned = trials(QUICK_EXTENT if quick else Extent(other_seeds=seeds), [part])
@@ -70,7 +71,8 @@ def contrasts(values: Mapping[str, float]) -> dict[str, float]:
     "mean tau NAME": over layers; "evidence - attention": of these means; "upper - lower
     millinats": mean divergence of the upper half of the layers minus that of the lower half;
     "removed evidence - attention": comprehensiveness per word, a mean over images of the
-    differences, and "half width over images" its interval.
+    differences, and "half width over images" its interval; "NAME, masks - random masks": CIDEr and
+    grounding with the captioner's masks minus those with random ones.
     """
 
     def of_layers(name: str) -> list[float]:
@@ -87,6 +89,12 @@ def contrasts(values: Mapping[str, float]) -> dict[str, float]:
     if moved := of_layers("millinats"):
         half = len(moved) // 2
         compared["upper - lower millinats"] = fmean(moved[half:]) - fmean(moved[:half])
+    for name, own, control in (
+        ("CIDEr", "CIDEr", f"{CONTROL}/CIDEr"),
+        ("grounding", f"grounding/all/{ALIGNED}", f"grounding/all/{CONTROL}"),
+    ):
+        if control in values:
+            compared[f"{name}, masks - random masks"] = values[own] - values[control]
     evidence, attention = (_removed(values, order) for order in ("evidence", "attention"))
     if evidence:
         mean = t_interval([e - a for e, a in zip(evidence, attention, strict=True)])
@@ -119,8 +127,7 @@ def measure_updates(folder: Path, *, quick: bool, seeds: int) -> list[Row]:
 
 
 PARTS: Mapping[str, Callable[..., list[Row]]] = {
-    DEEPENED: measure_depth,
-    TRAINED: partial(measure_depth, part=TRAINED),
+    **{part: partial(measure_study, part) for part in CLAIMED},
     gru.PART: measure_gru,
     updates.PART: measure_updates,
 }

@@ -9,6 +9,9 @@ from benchmarks.study.worlds import PLAIN, PLANTED
 WEIGHTS = (0.015, 0.05, 0.15, 0.5, 1.5)
 """Weights of the mask penalty, lambda of Eq. 4."""
 
+DEEP_WEIGHT, DEEP_WEIGHTS = 0.035, (0.015, 0.15, 1.5)
+"""The paper's own, of captioners of its depth, and others of a part of their own."""
+
 ABLATIONS = {
     "linear masks (Eq. 2 to the letter)": ("mask_network=linear",),
     "mean of heads for the masked": ("average=heads",),
@@ -37,7 +40,7 @@ RIVALS = {
 DEEP = (
     *("model.encoder_layers=6", "model.decoder_layers=6", "model.width=64"),
     *("model.feed_forward=128", "model.norm=pre", "train.batch_size=10", "train.epochs=5"),
-    *("train.lr=0.004", "train.warmup=200", "model.alignment.penalty_weight=0.035"),
+    *("train.lr=0.004", "train.warmup=200", f"model.alignment.penalty_weight={DEEP_WEIGHT}"),
     "model.alignment.decay_steps=300",  # of 600 updates
 )
 """Fields of the captioners of the paper's depth: its layers, heads, lambda and batch. They are
@@ -53,7 +56,10 @@ TRAININGS = {
 
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
 LAYERED, RIVALLED, DEEPENED, TRAINED = "layers", "rivals", "depth", "trainings"
-PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED, DEEPENED, TRAINED)
+DEEP_WEIGHED, CONTROLLED = "depth penalty", "random masks"
+CLAIMED = (DEEPENED, TRAINED, DEEP_WEIGHED, CONTROLLED)
+"""Parts that only docs/claims.md shows."""
+PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED, *CLAIMED)
 """Parts of the study, the most important first."""
 
 STARTS = "starts"
@@ -88,7 +94,7 @@ class Trial:
     @property
     def start(self) -> "Trial | None":
         """The captioner that it starts from; None if it is trained from the beginning."""
-        if self.part in (STARTS, DEEPENED, TRAINED):
+        if self.part in (STARTS, DEEPENED, TRAINED, DEEP_WEIGHED):
             return None
         return Trial(STARTS, self.world, self.seed, self.world, _fusion("none"), False)
 
@@ -100,6 +106,7 @@ class Extent:
     fusions: tuple[str, ...] = tuple(FUSIONS)
     planted_fusions: tuple[str, ...] = ("none", "max", "gate")
     weights: tuple[float, ...] = WEIGHTS
+    deep_weights: tuple[float, ...] = DEEP_WEIGHTS
     ablations: tuple[str, ...] = tuple(ABLATIONS)
     seeds: int = 5
     planted_seeds: int = 5
@@ -112,7 +119,10 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
     The captioners that they start from come first.
     """
     fusions = {fusion: _fusion(fusion) for fusion in extent.fusions}
-    weighed = {str(weight): _gate(f"penalty_weight={weight}") for weight in extent.weights}
+    weighed, deep_weighed = (
+        {str(weight): _gate(f"penalty_weight={weight}") for weight in weights}
+        for weights in (extent.weights, extent.deep_weights)
+    )
     variants: dict[str, tuple[str, int, Mapping[str, tuple[str, ...]]]] = {
         FUSED: (PLAIN, extent.seeds, fusions),
         DEVIATED: (PLANTED, extent.planted_seeds, {x: _fusion(x) for x in extent.planted_fusions}),
@@ -125,6 +135,11 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
         RIVALLED: (PLAIN, extent.other_seeds, RIVALS),
         DEEPENED: (PLAIN, extent.other_seeds, {x: (*y, *DEEP) for x, y in fusions.items()}),
         TRAINED: (PLAIN, 1, {x: (*_fusion("none"), *y) for x, y in TRAININGS.items()}),
+        DEEP_WEIGHED: (
+            *(PLAIN, extent.other_seeds),
+            {label: (*DEEP, *fields) for label, fields in deep_weighed.items()},
+        ),
+        CONTROLLED: (PLAIN, extent.other_seeds, fusions),
     }
     grid = [
         Trial(part, label, seed, world, fields, self_critical=part == FUSED)

@@ -1,6 +1,7 @@
 """Measures of one trained captioner on held-out images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.batches.collate import Batch
@@ -20,7 +21,7 @@ from a2cap.data.captions.vocabulary import EOS, PAD
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.scenes.objects import PLURALS
 from a2cap.data.scenes.truth import judge_captions, read_scenes
-from a2cap.model.alignment import AlignedAttention
+from a2cap.model.alignment import AlignedAttention, Alignment
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.pipeline.analysis.faithfulness import analyse
 from a2cap.pipeline.analysis.trainings import read_run
@@ -47,6 +48,9 @@ from benchmarks.study.worlds import World
 
 ATTENTION, ALIGNED, EVIDENCE = "attention", "aligned", "evidence"
 """alpha, alpha^a and 1 - m."""
+
+CONTROL = "aligned by random masks"
+"""alpha^a with the values of the masks on other regions of the same image, drawn at random."""
 
 COMPANION = "companions"
 """Group of the words paired with clutter, grounded in that clutter."""
@@ -97,6 +101,15 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     captions = greedy_captions(subject)
     references = load_reference_tokens(subject.captions / REFERENCES)
     grounding, companions = ground(subject)
+    controlled: Measured = {}
+    if subject.saved.captioner.has_masks:
+        with random_masks(subject.saved.captioner):
+            captions_of_control = greedy_captions(subject)
+        scored = {name: references[name] for name in captions}
+        controlled["CIDEr"] = corpus_score("CIDEr", captions_of_control, scored)
+        controlled["same captions"] = _share(
+            [captions_of_control[x] == captions[x] for x in scored]
+        )
     run = read_run("study", subject.model, artifacts, split=subject.split)
     analysed = analyse(
         run,
@@ -110,6 +123,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         "validation CIDEr": run.validation,
         "grounding": grounding,
         "companions": companions,
+        CONTROL: controlled,
         **_errors(captions, subject.instances, subject.world),
         "erasure": {row.order: asdict(row) for row in analysed.erasure},
         "million parameters": sum(p.numel() for p in subject.saved.captioner.parameters()) / 1e6,
@@ -187,7 +201,33 @@ def teacher_forced(
     if saved.captioner.has_masks:
         attentions[ALIGNED] = _stacked([layer.used for layer in attention], shape)
         attentions[EVIDENCE] = _stacked([_evidence(layer) for layer in attention], shape)
+        with random_masks(saved.captioner):
+            control = saved.captioner.score(memory, tokens).attention
+        attentions[CONTROL] = _stacked([layer.used for layer in control], shape)
     return attentions
+
+
+@contextmanager
+def random_masks(captioner: EncoderDecoder) -> Iterator[None]:
+    """Permute each mask over the regions of its image, at random: its values stay, not its places.
+
+    Regions of padding keep their mask of 1, and the generator's state is the same at each use.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def permuted(_: nn.Module, arguments: tuple[Tensor, ...], keep: Tensor) -> Tensor:
+        exists = arguments[2].expand_as(keep).isfinite()  # `padding` is -inf where no region exists
+        # real regions first in both orders, so that a region takes the value of a real one
+        drawn = torch.rand(keep.shape, generator=generator).masked_fill(~exists, 2)
+        places = exists.int().argsort(dim=-1, descending=True, stable=True)
+        return keep.scatter(-1, places, keep.gather(-1, drawn.argsort(dim=-1)))
+
+    with ExitStack() as hooks:
+        for module in captioner.modules():
+            if isinstance(module, Alignment):
+                handle = module.mask_network.register_forward_hook(permuted)
+                hooks.callback(handle.remove)
+        yield
 
 
 def _evidence(layer: AlignedAttention) -> Tensor:

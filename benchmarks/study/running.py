@@ -30,7 +30,7 @@ from benchmarks.study.worlds import Images, World, draw_world
 
 CONFIG = Path(__file__).with_name("study.yaml")
 
-MEASURING_VERSION = 3
+MEASURING_VERSION = 4
 """Increment when the measures change, so that cached figures are not reused."""
 
 PLAIN_ATTENTION = AlignmentConfig(fusion="none")

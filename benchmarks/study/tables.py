@@ -7,6 +7,8 @@ from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.sweep import Interval
 from benchmarks.study.grid import (
     ABLATED,
+    CONTROLLED,
+    DEEP_WEIGHED,
     DEEPENED,
     DEVIATED,
     FUSED,
@@ -16,7 +18,7 @@ from benchmarks.study.grid import (
     TRAINED,
     WEIGHED,
 )
-from benchmarks.study.measuring import ALIGNED, ATTENTION, EVIDENCE
+from benchmarks.study.measuring import ALIGNED, ATTENTION, CONTROL, EVIDENCE
 from benchmarks.study.results import Results, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY, SELF_CRITICAL
 
@@ -43,6 +45,7 @@ GENERAL: Columns = {
     "CHAIR-s": "truth/CHAIR-s",
     **{f"grounding {SYMBOLS[kind]}": name for kind, name in _ACCURACY.items()},
     **{f"points {SYMBOLS[kind]}": f"{name} points" for kind, name in _ACCURACY.items()},
+    "grounding, random masks": f"grounding/all/{CONTROL}",
     "mean m": "mean mask",
     "removed α, nats": _REMOVED[ATTENTION],
     "removed α^a, nats": _REMOVED[ALIGNED],
@@ -91,6 +94,8 @@ _TITLES = {
     LAYERED: "Gate in some decoder layers",
     DEEPENED: "Six encoder and six decoder layers",
     TRAINED: "Six layers without alignment, by training",
+    DEEP_WEIGHED: "Six layers with the gate, by the penalty λ",
+    CONTROLLED: "Masks and random masks",
     DEVIATED: "Planted companions",
 }
 
@@ -119,6 +124,8 @@ def all_tables(results: Results) -> str:
             for table in (_general, _gains, _erasure, _layers)
         ),
         *(table(results, TRAINED, CROSS_ENTROPY) for table in (_general, _erasure, _layers)),
+        _general(results, DEEP_WEIGHED, CROSS_ENTROPY),
+        _general(results, CONTROLLED, CROSS_ENTROPY),
     )
     if failures := results.failures():
         parts = ("\n".join(["### Failed", "", *(f"- {line}" for line in failures)]), *parts)

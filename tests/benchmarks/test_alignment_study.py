@@ -2,18 +2,21 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.boxes import box_iou
+from a2cap.model.alignment import Alignment, padding_bias
+from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.sweep import t_interval, t_quantile
-from benchmarks.study.grid import TRAININGS, Extent, trials
+from benchmarks.study.grid import DEEP_WEIGHTS, TRAININGS, Extent, trials
 from benchmarks.study.grounding import (
     GroundedWord,
     GroundingMeter,
     grounded_words,
 )
-from benchmarks.study.measuring import companion_errors, companion_words
+from benchmarks.study.measuring import companion_errors, companion_words, random_masks
 from benchmarks.study.results import Results, Row, paired_difference
 from benchmarks.study.running import Study, jobs
 from benchmarks.study.worlds import Images, chosen_images
@@ -74,6 +77,26 @@ def test_words_without_objects_or_group_are_not_grounded():
     words = grounded_words(caption, groups)
     red, ball = ("colours", (1,)), ("kinds", (1,))
     assert [word and (word.group, word.objects) for word in words] == [None, red, ball, None, None]
+
+
+def test_random_masks_move_the_values_of_a_mask_among_the_regions_of_its_image():
+    torch.manual_seed(0)
+    widths = {"hidden_width": 8, "region_width": 8, "heads": 2, "head_width": 4}
+    captioner = torch.nn.Sequential(Alignment(AlignmentConfig(fusion="gate"), **widths))
+    network = captioner[0].mask_network
+    exists = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    hidden, regions = torch.randn(2, 3, 8), torch.randn(2, 6, 8)
+    inputs = (hidden, network.project(regions), padding_bias(exists))
+
+    keep = network(*inputs)
+    with random_masks(captioner):
+        moved, again = network(*inputs), network(*inputs)
+
+    assert torch.equal(moved.sort(dim=-1).values, keep.sort(dim=-1).values)
+    assert torch.equal(moved[1, ..., 4:], torch.ones(2, 3, 2))
+    assert not torch.equal(moved, keep)
+    assert not torch.equal(moved, again)
+    assert torch.equal(network(*inputs), keep)
 
 
 @pytest.mark.parametrize(  # published tables of Student's t, two-sided 95 %
@@ -155,18 +178,23 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     images = Images(5, train=3, validate=1, test=1)
     to_run = jobs(Study(tmp_path, "scenes", images, 1), wanted)
     assert sum(len(job.trials) for job in to_run) == len(wanted)
-    [none, shared] = [job for job in to_run if len(job.trials) > 1]
-    assert [trial.part for trial in none.trials] == ["fusions", "layers", "rivals"]
-    parts = ["fusions", "penalty", "ablations", "layers", "rivals"]
-    assert [trial.part for trial in shared.trials] == parts
-    assert shared.config.scst.epochs > 0
+    shared = {job.trials[0].label: job for job in to_run if len(job.trials) > 1}
+    control = ["fusions", "random masks"]
+    assert {label: [trial.part for trial in job.trials] for label, job in shared.items()} == {
+        "none": ["fusions", "layers", "rivals", "random masks"],
+        "max": control,
+        "moving": control,
+        "decay": control,
+        "gate": ["fusions", "penalty", "ablations", "layers", "rivals", "random masks"],
+    }
+    assert all(job.config.scst.epochs > 0 for job in shared.values())
     others = [job for job in to_run if not any(trial.self_critical for trial in job.trials)]
     assert others
     assert {job.config.scst.epochs for job in others} == {0}
     starts = {job.world.name: job.config for job in to_run if job.trials[0].part == "starts"}
-    deep = [job for job in to_run if job.trials[0].part in ("depth", "trainings")]
-    fusions = ["none", "max", "moving", "decay", "gate"]
-    assert [job.trials[0].label for job in deep] == [*fusions, *TRAININGS]
+    deep = [job for job in to_run if job.trials[0].part in ("depth", "trainings", "depth penalty")]
+    labels = [*shared, *TRAININGS, *map(str, DEEP_WEIGHTS)]
+    assert [job.trials[0].label for job in deep] == labels
     # trained from the beginning
     assert {
         (job.start, job.config.model.decoder_layers, job.config.train.start) for job in deep
@@ -174,7 +202,7 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     further = [job for job in to_run[len(starts) :] if job not in deep]
     assert starts.keys() == {"plain", "planted"}
     assert [job.start for job in further] == [starts[job.world.name] for job in further]
-    assert (starts["plain"].train.epochs, shared.config.train.epochs) == (16, 3)
+    assert (starts["plain"].train.epochs, shared["gate"].config.train.epochs) == (16, 3)
 
 
 def test_results_are_written_as_a_table_with_a_column_per_value(tmp_path):
