@@ -1,4 +1,4 @@
-"""Pictures of docs/claims.md: Fig. 2, 4, 5 and 6 of the A2 paper, of captioners of this study.
+"""Pictures of docs/claims.md: Fig. 2, 4, 5 and 6 of the A2 paper, and the GRU captioner's scores.
 
 The paper prints no values of its figures; what its text states of them is in the titles, and drawn
 where it is a number.
@@ -10,7 +10,8 @@ from pathlib import Path
 from a2cap.model.alignment_config import FUSIONS
 from a2cap.pipeline.analysis.figures import Curve, write_curves
 from a2cap.pipeline.sweep import Interval
-from benchmarks.study.grid import DEEPENED, WEIGHTS
+from benchmarks.study import gru
+from benchmarks.study.grid import DEEP_WEIGHED, DEEP_WEIGHT, DEEP_WEIGHTS, DEEPENED, WEIGHTS
 from benchmarks.study.page import table_cell
 from benchmarks.study.results import Results
 from benchmarks.study.running import CROSS_ENTROPY
@@ -47,16 +48,40 @@ def draw_claims(results: Results, tables: str, folder: Path) -> list[Path]:
         write_curves(
             folder / "claims-penalty.png",
             {
-                "Fig. 4; claimed: CIDEr peaks at λ = 0.035": [
+                "Fig. 4, two layers; claimed: CIDEr peaks at λ = 0.035": [
                     _swept(tables, "CIDEr"),
                     _swept(tables, "mean m"),
-                ]
+                ],
+                "six layers": _deep_penalty(results),
             },
             x_label="λ",
             y_label="CIDEr, mean mask",
             logarithmic=True,
         ),
+        write_curves(
+            folder / "claims-gru.png",
+            {"GRU on scenes": _scores(results)},
+            x_label="attention",
+            y_label="share",
+            x_names=gru.SCORES,
+        ),
     ]
+
+
+def _scores(results: Results) -> list[Curve]:
+    """Return the curves of the GRU captioner over its scores."""
+    names = {"truth": "true captions", "grounding": "attention on the object named"}
+    curves = []
+    for value, name in {**names, "chance": "even attention on it"}.items():
+        means = {
+            x: mean
+            for x, score in enumerate(gru.SCORES, start=1)
+            if (mean := results.mean(gru.PART, score, CROSS_ENTROPY, value))
+        }
+        points = [(float(x), mean.mean) for x, mean in means.items()]
+        if points:
+            curves.append(Curve(name, points, [mean.half_width for mean in means.values()]))
+    return curves
 
 
 def _curves(results: Results, names: Mapping[str, str], value: str) -> list[Curve]:
@@ -69,6 +94,23 @@ def _curves(results: Results, names: Mapping[str, str], value: str) -> list[Curv
                 means[layer] = mean
         points = [(float(layer), mean.mean) for layer, mean in means.items()]
         if points:
+            curves.append(Curve(name, points, [mean.half_width for mean in means.values()]))
+    return curves
+
+
+def _deep_penalty(results: Results) -> list[Curve]:
+    """Return CIDEr and mean mask over lambda at the paper's depth."""
+    trained = {weight: (DEEP_WEIGHED, str(weight)) for weight in DEEP_WEIGHTS}
+    trained[DEEP_WEIGHT] = (DEEPENED, "gate")
+    curves = []
+    for value, name in {"CIDEr": "CIDEr", "mean mask": "mean m"}.items():
+        means = {
+            weight: mean
+            for weight, names in sorted(trained.items())
+            if (mean := results.mean(*names, CROSS_ENTROPY, value))
+        }
+        if means.keys() & set(DEEP_WEIGHTS):
+            points = [(weight, mean.mean) for weight, mean in means.items()]
             curves.append(Curve(name, points, [mean.half_width for mean in means.values()]))
     return curves
 

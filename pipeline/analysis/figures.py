@@ -30,8 +30,12 @@ def write_curves(
     x_label: str,
     y_label: str,
     logarithmic: bool = False,
+    x_names: Sequence[str] = (),
 ) -> Path:
-    """Write a PNG with a panel for each title that has curves, side by side on one scale."""
+    """Write a PNG with a panel for each title that has curves, side by side on one scale.
+
+    x_names: of x = 1, 2, …, shown in place of the numbers.
+    """
     filled = {title: curves for title, curves in panels.items() if curves}
     # Not pyplot, which keeps every figure in memory and searches for a display.
     figure = Figure(figsize=(5 * max(len(filled), 1), 3.6), layout="constrained")
@@ -44,7 +48,9 @@ def write_curves(
             axis.errorbar(x, y, yerr=widths, marker="o", capsize=2, label=curve.name)
         axis.set(title=title, xlabel=x_label)
         smallest = min((x for curve in curves for x, _ in curve.points if x > 0), default=1.0)
-        if logarithmic:
+        if x_names:
+            axis.set_xticks(range(1, len(x_names) + 1), x_names)
+        elif logarithmic:
             axis.set_xscale("symlog", linthresh=smallest)  # unlike log, it can show a weight of 0
         else:
             axis.set_xticks(sorted({x for curve in curves for x, _ in curve.points}))
