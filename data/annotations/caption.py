@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from sys import intern
 
-from a2cap.data.annotations.json_items import BadItem, list_member
+from a2cap.data.annotations.json_items import BadItem, keys_of, list_member
 
 CheckedCaption = tuple[str, str | None]
 """Caption as written, and the tokens of its file with spaces between, None if it has none."""
@@ -67,6 +67,8 @@ def _file_tokens(words: list[object]) -> str:
 
 def _checked_text(text: object) -> str:
     """Return a caption; raise BadItem for another type, a list as text, and one too long."""
+    if isinstance(text, Mapping):
+        raise BadItem(f"an object of {keys_of(text) or 'nothing'}, not a text")
     if not isinstance(text, str):
         raise BadItem(f"{type(text).__name__}, not a string")
     if len(text) > LONGEST_CAPTION:

@@ -247,6 +247,8 @@ def is_coco(document: Any, fields: Fields) -> bool:
 
 
 def is_objects_by_key(document: Any, fields: Fields) -> bool:
-    """Return True for lists of records by name."""
+    """Return True for lists of records by name, or of anything by split."""
     firsts = (first_value(first_of(items), fields.image) for items in document.values())
-    return "images" not in document and any(first is not None for first in firsts)
+    has_images = any(first is not None for first in firsts)
+    is_by_split = bool(document) and all(map(split_of, document))
+    return "images" not in document and (has_images or is_by_split)

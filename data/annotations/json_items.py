@@ -1,6 +1,6 @@
 """Items of a JSON list: their members, checked for type."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,11 @@ _LARGEST_COORDINATE = 2**24
 
 class BadItem(Exception):
     """Raised when an item cannot be used, with the reason; the caller adds the item's position."""
+
+
+def keys_of(item: Mapping[str, object]) -> str:
+    """Return the first keys of a JSON object, for a message."""
+    return ", ".join(f"{key!r:.30}" for key in list(item)[:8])
 
 
 def member(item: object, key: str) -> object:

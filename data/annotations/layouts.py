@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from a2cap.data.annotations import carriers
-from a2cap.data.annotations.json_items import BadItem
+from a2cap.data.annotations.json_items import BadItem, keys_of
 from a2cap.data.annotations.record import (
     NAME_CAPTION,
     Fields,
@@ -144,8 +144,9 @@ def _described(content: object) -> str:
         remedy = "name columns image and caption, or set data.fields"
         return f"has the first line {content[:60]!r}; {remedy}"
     if isinstance(content, dict):
-        keys = ", ".join(f"{key!r:.30}" for key in list(content)[:8])
-        return f"is a JSON object of {keys or 'nothing'}"
+        lists = {key: keys_of(carriers.first_of(items)) for key, items in content.items()}
+        records = [f"; the first of {key!r:.30} has {keys}" for key, keys in lists.items() if keys]
+        return f"is a JSON object of {keys_of(content) or 'nothing'}{''.join(records[:3])}"
     return f"is a JSON list of {content!r:.60}"
 
 
@@ -222,7 +223,7 @@ def _tar_images(tar: Tar, reading: Reading) -> Iterator[RawImage]:
             if not isinstance(values, dict):
                 raise BadItem(f"'{key}.json' is not a JSON object")
             names = reading.fields.captions
-            if not has_captions(values, names):
+            if not has_captions(values, names) and (lines or not values):
                 text = decode_text(lines, where=f"{key}.txt")
                 values[names[0]] = [line for line in text.splitlines() if line.strip()]
             yield raw_image((position, values), reading.fields, file)

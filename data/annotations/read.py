@@ -197,7 +197,7 @@ class _Collected:
             text = "{!r} has the same id as {!r}; rename one"
             if self.rule == "number" and image_id(other, "path") != image_id(first.file, "path"):
                 self.repeats_numbers = True
-                text += ", or set data.ids=path, which tells them apart by folder"
+                text += ", or set data.ids=path, which makes the path the id"
             self.skip(first.image_id, text.format(first.file, other))
             for file in dict.fromkeys(row.file for _, row in numbered[1:]):
                 self.skip(first.image_id, text.format(file, first.file))

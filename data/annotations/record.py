@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, TypeGuard, TypeVar
 
-from a2cap.data.annotations.json_items import BadItem
+from a2cap.data.annotations.json_items import BadItem, keys_of
 from a2cap.data.captions.unicode_words import unicode_words
 from a2cap.data.data_config import FieldNames
 from a2cap.data.errors import InputError
@@ -211,9 +211,8 @@ def _file(values: Mapping[str, Any], fields: Fields) -> tuple[str, Key]:
 
 
 def _no_field(what: str, values: Mapping[str, object]) -> str:
-    keys = ", ".join(f"{key!r:.30}" for key in list(values)[:8])
     remedy = NAME_CAPTION if what == "caption" else "name it as data.fields.image"
-    return f"no field of the {what} among {keys or 'no fields'}; {remedy}"
+    return f"no field of the {what} among {keys_of(values) or 'no fields'}; {remedy}"
 
 
 def _answer(messages: object, field: str, turn: int) -> str:

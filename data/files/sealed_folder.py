@@ -271,9 +271,10 @@ def check_skip_limit(skipped: Sequence[SkippedItem], total: int, what: str) -> N
     if len(skipped) <= limit:
         return
     first = ", ".join(f"{item.image_id!r} ({item.reason})" for item in skipped[:5])
+    more = ", …" if len(skipped) > 5 else ""
     raise InputError(
         f"{len(skipped):,} of {total:,} {what} cannot be used, at most {limit:,} may be left out: "
-        f"{first}, …; fix or remove them"
+        f"{first}{more}; fix or remove them"
     )
 
 

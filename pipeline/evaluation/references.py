@@ -81,8 +81,8 @@ class References:
         if len(captions) != len(ids):
             raise InputError(
                 f"{name} has {len(captions):,} captions without images, the references "
-                f"{len(ids):,} images; give one caption for each image, in the order of the "
-                "references"
+                f"{len(ids):,} images; name the image of each, or give one for each image, in "
+                "the order of the references"
             )
         pairs = zip(ids[:2], captions, strict=False)
         first = [f"{self.key_of(i)}: {''.join(texts)[:40]!r}" for i, texts in pairs]
@@ -127,9 +127,12 @@ def read_references(path: Path, fields: Fields = _FIELDS) -> References:
         images = tuple(image for image in images if image.split == "test")
     if not images:
         raise InputError(f"no image of {str(path)!r} is in its test split; name other references")
+    texts = {image.image_id: [caption.raw for caption in image.captions] for image in images}
+    if not any(map(str.strip, chain(*texts.values()))):
+        raise InputError(f"no reference of {str(path)!r} has words; name other references")
     own_ids = {image.image_id: image.own_id for image in images if image.own_id is not None}
     return References(
-        {image.image_id: [caption.raw for caption in image.captions] for image in images},
+        texts,
         own_ids or _preprocessed_ids(path),
         {image.image_id: image.order for image in images},
         annotations.layout == DICTIONARY,

@@ -19,7 +19,7 @@ NO_IMAGE = FIELDS.format("image", "'cocoid', 'filepath', 'split', 'sentences'", 
 NO_CAPTION = FIELDS.format("caption", "'cocoid', 'filepath', 'filename', 'split'", NAME_CAPTION)
 OUTSIDE = "image path leaves the image folder: '../../etc/passwd'; give it without '..'"
 SHARED = "{!r} has the same id as {!r}; rename one"
-BY_FOLDER = ", or set data.ids=path, which tells them apart by folder"
+BY_FOLDER = ", or set data.ids=path, which makes the path the id"
 ABSOLUTE = "image path is absolute: '/a.jpg'; give it relative to the image folder"
 
 
@@ -236,7 +236,11 @@ def test_a_split_list_without_any_image_of_the_file_is_rejected(tmp_path):
         ([], [{"image_id": 5, "caption": "x"}], ("annotations[3]", UNKNOWN)),
         ([], [{"image_id": 42}], ("annotations[3]", "no key 'caption'")),
         ([], COCO_CAPTIONS[:1], ("annotations[3]", "duplicate id 2")),
-        ([], [{"image_id": 42, "caption": {}}], ("000000000042", "caption 2: dict, not a string")),
+        (
+            [],
+            [{"image_id": 42, "caption": {}}],
+            ("000000000042", "caption 2: an object of nothing, not a text"),
+        ),
     ],
 )
 def test_one_bad_item_of_coco_is_skipped_with_its_reason(tmp_path, images, annotations, skipped):

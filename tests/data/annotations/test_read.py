@@ -24,7 +24,7 @@ needs_shared = [
         (sentence(""), "empty"),
         (sentence(" .!\n"), "empty"),
         (3, "int, not a string"),
-        ({}, "dict, not a string"),
+        ({}, "an object of nothing, not a text"),
         ({"raw": 3, "tokens": ["a"]}, "int, not a string"),
         ("['a dog', 'a cat']", "a list that was written as text: \"['a dog', 'a cat']\""),
         ({"raw": "A", "tokens": "a"}, "'tokens' is not a list"),

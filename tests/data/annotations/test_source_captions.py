@@ -34,6 +34,8 @@ def test_texts_and_json_of_a_tar_are_the_captions_of_its_images(tmp_path):
         "d.jpg": b"",
         "e.json": b"[]",
         "e.jpg": b"",
+        "g.json": b'{"title": "a dog"}',  # and no text
+        "g.jpg": b"",
         "f.txt": b"\xff",
         "f.jpg": b"",
         "no image.txt": b"a text",
@@ -54,6 +56,7 @@ def test_texts_and_json_of_a_tar_are_the_captions_of_its_images(tmp_path):
             "in double quotes); fix the file or copy it again",
         ),
         (f"e.jpg in {path}", "'e.json' is not a JSON object"),
+        (f"g.jpg in {path}", f"no field of the caption among 'title'; {NAME_CAPTION}"),
         (f"f.jpg in {path}", "not UTF-8 text: f.txt (byte 0); save it as UTF-8"),
         ("c", "no caption"),
     ]

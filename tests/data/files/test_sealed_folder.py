@@ -205,5 +205,6 @@ def test_up_to_ten_or_a_thousandth_of_the_items_may_be_skipped(total, limit):
     assert message_of(check_skip_limit, skipped, total, "images") == (
         f"{limit + 1} of {total:,} images cannot be used, at most {limit} may be left out: "
         + ", ".join(f"'p{number}' (empty)" for number in range(min(limit + 1, 5)))
-        + ", …; fix or remove them"
+        + ", …" * (limit > 4)
+        + "; fix or remove them"
     )

@@ -314,7 +314,8 @@ def test_skipped_references_are_logged(tmp_path, caplog):
     [
         (
             {**COCO, "images": {}},
-            "unknown layout: {path} is a JSON object of 'images', 'annotations'; give one of: ",
+            "unknown layout: {path} is a JSON object of 'images', 'annotations'; the first of "
+            "'annotations' has ",
         ),
         (
             {"42": []},
@@ -330,6 +331,10 @@ def test_skipped_references_are_logged(tmp_path, caplog):
         (
             {"images": KARPATHY["images"][1:]},
             "no image of {path} is in its test split; name other references",
+        ),
+        (
+            {"a.jpg": [""], "b.jpg": [" "]},
+            "no reference of {path} has words; name other references",
         ),
         (
             {str(n): [] if n else ["A dog."] for n in range(12)},

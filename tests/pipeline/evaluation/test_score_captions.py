@@ -366,8 +366,8 @@ def test_unusable_layouts_are_rejected_in_one_line(tmp_path):
     text.write_text("one line\n")
     references = References({"1": [], "2": []}, {}, {})
     assert message_of(read_captions, text, references) == (
-        f"{str(text)!r} has 1 captions without images, the references 2 images; give one caption "
-        "for each image, in the order of the references"
+        f"{str(text)!r} has 1 captions without images, the references 2 images; name the image "
+        "of each, or give one for each image, in the order of the references"
     )
     references = References({"000000000001": []}, {}, {})
     assert message_of(require_same_images, {"dog": "dog", "cat": "cat"}, references).endswith(
