@@ -4,6 +4,7 @@ As Python objects, a caption of 60 characters takes ten times its record in the 
 """
 
 import marshal
+import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ import numpy as np
 
 from a2cap.data.annotations.caption import Caption, CheckedCaption
 from a2cap.data.identities import Key
+
+_ROWS = 64
+"""Rows that are compressed together; of rows in any order, each is read with those of its block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +51,44 @@ class ImageRow(NamedTuple):
 
 
 class ImageRows:
-    """Rows of a file, in its order."""
+    """Rows of a file, in its order: blocks of them compressed, which rows of one kind are well."""
 
     def __init__(self) -> None:
-        self._content, self._ends = bytearray(), array("Q", [0])
+        self._blocks: list[bytes] = []
+        self._last: list[bytes] = []
         self._hashes = array("q")
+        self._open = -1, self._last  # a block and its rows
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     def __getitem__(self, number: int) -> ImageRow:
-        return ImageRow(*marshal.loads(self._content[slice(*self._ends[number : number + 2])]))
+        block, place = divmod(number, _ROWS)
+        if block == len(self._blocks):
+            return ImageRow(*marshal.loads(self._last[place]))
+        if block != self._open[0]:
+            self._open = block, marshal.loads(zlib.decompress(self._blocks[block]))
+        return ImageRow(*marshal.loads(self._open[1][place]))
 
     def append(self, row: ImageRow) -> None:
         """Add a row."""
-        self._content += marshal.dumps(tuple(row))
-        self._ends.append(len(self._content))
+        # by the second version, which interns nothing when it is read
+        self._last.append(marshal.dumps(tuple(row), 2))
         self._hashes.append(hash(row.image_id))
+        if len(self._last) == _ROWS:
+            self._blocks.append(zlib.compress(marshal.dumps(self._last), 1))
+            self._last = []
 
     def groups(self) -> Iterator[list[tuple[int, ImageRow]]]:
         """Yield the rows of each image with their numbers, in the order of the first rows."""
         # sorted and not in a dictionary, whose keys alone take as much memory as the captions
         hashes = np.frombuffer(self._hashes, np.int64)
         order = np.argsort(hashes, kind="stable").astype(np.uint32)
-        starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
-        ends = np.append(starts[1:], len(order))
-        for group in np.argsort(order[starts]):
-            numbers = order[starts[group] : ends[group]].tolist()
+        is_first = np.ones(len(order) + 1, bool)
+        is_first[1:-1] = np.diff(hashes[order]) != 0
+        bounds = np.flatnonzero(is_first).astype(np.uint32)
+        for group in np.argsort(order[bounds[:-1]]).astype(np.uint32):
+            numbers = order[slice(*bounds[group : group + 2])].tolist()
             rows = [(number, self[number]) for number in numbers]
             if len(rows) > 1:  # different ids may have one hash
                 rows.sort(key=lambda row: row[1].image_id)
