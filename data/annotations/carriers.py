@@ -4,7 +4,6 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 from sys import intern
@@ -35,8 +34,8 @@ _MOST_LINES = 100
 """Lines of a cell in quotation marks; more are a mark that does not close."""
 
 
-def is_token_file(line: str, fields: Fields) -> bool:
-    """Return True if the first line is `image.jpg#0<tab>caption`."""
+def is_token_line(line: str) -> bool:
+    """Return True for `image.jpg#0<tab>caption`."""
     return _TOKEN_LINE.fullmatch(line) is not None
 
 
@@ -182,7 +181,7 @@ def coco(document: Any, reading: Reading) -> Iterator[RawImage]:
             yield RawImage(*named[0], None, listed, number, number, order)
 
 
-def objects_by_key(document: Mapping[str, object], reading: Reading) -> Iterator[Record]:
+def lists(document: Mapping[str, object], reading: Reading) -> Iterator[Record]:
     """Yield the records of lists by name; a name may be that of their split."""
     for key, items in document.items():
         for position, values in _listed(items, key) if isinstance(items, list) else ():
@@ -198,13 +197,11 @@ def textcaps(document: Any, reading: Reading) -> Iterator[RawImage]:
             yield raw_image((position, item), fields, f"{text_member(item, 'image_id')}.jpg")
 
 
-def dictionary(document: Mapping[str, object], reading: Reading) -> Iterator[RawImage]:
-    """Yield the images of {image: captions}, or {image: record}."""
+def dictionary(document: Mapping[str, object], reading: Reading) -> Iterator[Record]:
+    """Yield the records of {image: captions}, or {image: record}."""
     for key, value in document.items():
-        with reading.skipping(f"{key!r:.60}") as position:
-            values = value if isinstance(value, dict) else {"captions": value}
-            image = raw_image((position, values), reading.fields, file_of(key, "key"))
-            yield replace(image, key=key)
+        values = value if isinstance(value, dict) else {"captions": value}
+        yield f"{key!r:.60}", {**values, reading.fields.image[0]: key}
 
 
 def json_lines(lines: Iterable[str], reading: Reading) -> Iterator[Record]:
@@ -232,23 +229,20 @@ def first_of(value: object) -> Mapping[str, object]:
     return value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
 
 
-def is_karpathy(document: Any, fields: Fields) -> bool:
-    """Return True for a JSON object in Karpathy's layout."""
-    return isinstance(document.get("images"), list) and "annotations" not in document
-
-
-def is_coco(document: Any, fields: Fields) -> bool:
-    """Return True for COCO captions, not instances."""
+def kind_of(document: Mapping[str, object], fields: Fields) -> str | None:
+    """Return the form of a JSON object, None for another one, such as instances of COCO."""
+    if not document:
+        return None
     images, annotations = document.get("images"), document.get("annotations")
-    if not isinstance(images, list) or not isinstance(annotations, list):
-        return False
-    texts = (item for item in annotations if isinstance(item, dict) and "caption" in item)
-    return not annotations or any(texts)
-
-
-def is_objects_by_key(document: Any, fields: Fields) -> bool:
-    """Return True for lists of records by name, or of anything by split."""
+    if isinstance(images, list) and "annotations" not in document:
+        return "karpathy"
+    if isinstance(images, list) and isinstance(annotations, list):
+        texts = (item for item in annotations if isinstance(item, dict) and "caption" in item)
+        return "coco" if not annotations or any(texts) else None
+    if "caption_str" in first_of(document.get("data")):
+        return "textcaps"
     firsts = (first_value(first_of(items), fields.image) for items in document.values())
-    has_images = any(first is not None for first in firsts)
-    is_by_split = bool(document) and all(map(split_of, document))
-    return "images" not in document and (has_images or is_by_split)
+    has_records = any(first is not None for first in firsts)
+    if "images" not in document and (has_records or all(map(split_of, document))):
+        return "lists"
+    return "dictionary" if document.keys().isdisjoint(("images", "annotations")) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from a2cap.data.annotations import carriers
 from a2cap.data.annotations.json_items import BadItem, keys_of
@@ -18,6 +18,7 @@ from a2cap.data.annotations.record import (
     RawImage,
     Reading,
     Record,
+    captions_of,
     first_value,
     has_captions,
     is_numbered,
@@ -40,26 +41,27 @@ from a2cap.data.sources.parquet import Table, splits_of
 from a2cap.data.sources.tar import Tar, is_image
 
 _TABLES = (".csv", ".tsv", ".token")
+_LINES = (".jsonl", ".ndjson")
 _METADATA = ("metadata.jsonl", "metadata.csv")
 DICTIONARY = "a JSON object {image: captions}"
 """Name of the form of a2's references.json."""
-_Kind = Literal["object", "list", "lines", "table", "text", "folder", "source"]
 
 
 @dataclass(frozen=True)
 class Layout:
     """A form of annotations.
 
-    kind: what its content is: a JSON object, the items of a JSON list, a text, a folder, or the
-    name of a source. records: those of the content, or images that are complete. matches: True for
-    content of this form; of a JSON list, its first item. has_rows: an image may have several.
+    kind: its short name. records: those of its content, or images that are complete.
     """
 
     name: str
-    kind: _Kind
+    kind: str
     records: Callable[[Any, Reading], Iterable[Record | RawImage]]
-    matches: Callable[[Any, Fields], object] = lambda *_: True
-    has_rows: bool = True
+
+    @property
+    def has_rows(self) -> bool:
+        """True if an image may have several records."""
+        return self.kind not in ("karpathy", "coco")
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,12 @@ def read_raw(path: Path, reading: Reading) -> RawAnnotations:
 
     An image of several records comes several times. Raises InputError if the layout is unknown.
     """
-    kinds, content, first = _opened(path, reading.fields)
-    for layout in LAYOUTS:
-        if layout.kind in kinds and layout.matches(first, reading.fields):
-            dataset = _dataset_of(content) if isinstance(content, dict) else ""
-            return RawAnnotations(
-                layout, _images(layout.records(content, reading), reading), dataset
-            )
-    raise InputError(f"unknown layout: {str(path)!r} {_described(first)}; {GIVE_LAYOUT}")
+    kind, content, first = _opened(path, reading.fields)
+    layout = next((layout for layout in LAYOUTS if layout.kind == kind), None)
+    if layout is None:
+        raise InputError(f"unknown layout: {str(path)!r} {_described(first)}; {GIVE_LAYOUT}")
+    dataset = _dataset_of(content) if isinstance(content, dict) else ""
+    return RawAnnotations(layout, _images(layout.records(content, reading), reading), dataset)
 
 
 def metadata_files(folder: Path) -> list[Path]:
@@ -109,10 +109,12 @@ def caption_files(folder: Path) -> dict[str, Path]:
     return {str(file): folder / file.with_suffix(".txt") for file in list_images(folder)}
 
 
-def _opened(path: Path, fields: Fields) -> tuple[tuple[_Kind, ...], Any, Any]:
-    """Return what the content of a path may be, the content, and what tells its layout."""
-    if is_source(path) or path.is_dir():
-        return ("source",) if is_source(path) else ("folder",), path, path
+def _opened(path: Path, fields: Fields) -> tuple[str | None, Any, Any]:
+    """Return the form of a path, None for an unknown one, its content, and what tells its form."""
+    if is_source(path):
+        return "source", path, path
+    if path.is_dir():
+        return "metadata" if metadata_files(path) else "texts", path, path
     where, name = repr(str(path)), path.name.removesuffix(".gz")
     blocks = text_blocks(path)  # lists and lines are not in memory whole
     begin = next(blocks)
@@ -120,22 +122,30 @@ def _opened(path: Path, fields: Fields) -> tuple[tuple[_Kind, ...], Any, Any]:
     if start == "[":
         items = list_items(blocks, where=where)
         head = [*islice(items, 1)]
-        return ("list",), chain(head, items), head[0] if head else {}
-    is_lines = name.endswith((".jsonl", ".ndjson"))
-    if start == "{" and not is_lines:
+        first = head[0] if head else {}
+        kinds: dict[type, str] = {dict: "records", str: "captions", list: "captions"}
+        return kinds.get(type(first)), chain(head, items), first
+    if start == "{" and not name.endswith(_LINES):
         first, has_more = parse_first("".join(blocks), where=where, convert=carriers.share_tokens)
         is_record = first_value(first, fields.image) and has_captions(first, fields.captions)
         if not (has_more or is_record):
-            return ("object",), first, first
-        blocks = text_blocks(path)
-    if is_lines or start == "{":
-        return ("lines",), text_lines(blocks), ""
-    lines = text_lines(blocks)
+            return carriers.kind_of(first, fields), first, first
+        blocks, name = text_blocks(path), _LINES[0]
+    return _opened_lines(name, text_lines(blocks), fields, where)
+
+
+def _opened_lines(
+    name: str, lines: Iterator[str], fields: Fields, where: str
+) -> tuple[str | None, Any, Any]:
+    """Return what `_opened` does, of the lines of a text."""
+    if name.endswith(_LINES):
+        return "lines", lines, ""
     first = next(lines, "")
     if name.endswith(".json"):
         parse_json("\n".join([first, *lines]), where=where)  # a number, or what is no JSON
-        return (), "", first
-    return ("table",) if name.endswith(_TABLES) else ("table", "text"), chain([first], lines), first
+        return None, "", first
+    kind = "tokens" if carriers.is_token_line(first) else None if name.endswith(_TABLES) else "text"
+    return "table" if carriers.header_of(first, fields) else kind, chain([first], lines), first
 
 
 def _described(content: object) -> str:
@@ -173,8 +183,12 @@ def _texts_beside(folder: Path, reading: Reading) -> Iterator[RawImage]:
             text = folder / image.with_suffix(".txt")
             if not text.is_file():
                 raise BadItem(f"no {text.name!r} beside the image")
-            captions = [line for line in read_text(text).splitlines() if line.strip()]
+            captions = captions_of({"captions": _lines(read_text(text))}, ["captions"])
             yield RawImage(position, position, None, captions)
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def _imagefolder(folder: Path, reading: Reading) -> Iterator[RawImage]:
@@ -224,8 +238,7 @@ def _tar_images(tar: Tar, reading: Reading) -> Iterator[RawImage]:
                 raise BadItem(f"'{key}.json' is not a JSON object")
             names = reading.fields.captions
             if not has_captions(values, names) and (lines or not values):
-                text = decode_text(lines, where=f"{key}.txt")
-                values[names[0]] = [line for line in text.splitlines() if line.strip()]
+                values[names[0]] = _lines(decode_text(lines, where=f"{key}.txt"))
             yield raw_image((position, values), reading.fields, file)
 
 
@@ -245,56 +258,20 @@ def _table_images(table: Table, reading: Reading) -> Iterator[RawImage]:
 
 
 LAYOUTS = (
-    Layout(
-        "Karpathy's dataset_coco.json",
-        "object",
-        carriers.karpathy,
-        carriers.is_karpathy,
-        has_rows=False,
-    ),
-    Layout("COCO captions", "object", carriers.coco, carriers.is_coco, has_rows=False),
-    Layout(
-        "TextCaps",
-        "object",
-        carriers.textcaps,
-        lambda item, _: "caption_str" in carriers.first_of(item.get("data")),
-    ),
+    Layout("Karpathy's dataset_coco.json", "karpathy", carriers.karpathy),
+    Layout("COCO captions", "coco", carriers.coco),
+    Layout("TextCaps", "textcaps", carriers.textcaps),
     Layout("JSON Lines of records", "lines", carriers.json_lines),
-    Layout(
-        "a JSON list of records",
-        "list",
-        carriers.listed_records,
-        lambda item, _: isinstance(item, dict),
-    ),
-    Layout(
-        "a JSON object of lists of records",
-        "object",
-        carriers.objects_by_key,
-        carriers.is_objects_by_key,
-    ),
-    Layout(
-        DICTIONARY,
-        "object",
-        carriers.dictionary,
-        lambda document, _: document and document.keys().isdisjoint(("images", "annotations")),
-    ),
-    Layout("CSV or TSV", "table", carriers.csv_records, carriers.header_of),
-    Layout("a Flickr token file", "table", carriers.token_records, carriers.is_token_file),
-    Layout(
-        "a folder with a text beside each image",
-        "folder",
-        _texts_beside,
-        lambda folder, _: not metadata_files(folder),
-    ),
-    Layout("an imagefolder with metadata", "folder", _imagefolder),
+    Layout("a JSON list of records", "records", carriers.listed_records),
+    Layout("a JSON object of lists of records", "lists", carriers.lists),
+    Layout(DICTIONARY, "dictionary", carriers.dictionary),
+    Layout("CSV or TSV", "table", carriers.csv_records),
+    Layout("a Flickr token file", "tokens", carriers.token_records),
+    Layout("a folder with a text beside each image", "texts", _texts_beside),
+    Layout("an imagefolder with metadata", "metadata", _imagefolder),
     Layout("tars, Parquet or Arrow files", "source", _source),
-    Layout(
-        "a JSON list of captions",
-        "list",
-        carriers.in_order,
-        lambda item, _: isinstance(item, str | list),
-    ),
+    Layout("a JSON list of captions", "captions", carriers.in_order),
     Layout("lines of text", "text", partial(carriers.in_order, what="line")),
 )
-"""All forms, in the order of docs/guide/data.md; of those that match, the first is read."""
+"""All forms, in the order of docs/guide/data.md."""
 GIVE_LAYOUT = f"give one of: {', '.join(layout.name for layout in LAYOUTS)}"
