@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -141,8 +141,8 @@ class Comparison:
             return opened.run(EXTRACT).directory / FEATURES
 
 
-def prepare(compared: Comparison) -> None:
-    """Draw the scenes, extract both kinds of features and preprocess the captions."""
+def prepare(compared: Comparison, names: Collection[str]) -> None:
+    """Draw the scenes, extract the features that these rows read, preprocess the captions."""
     with track("draw scenes", total=compared.scenes) as progress:
         drawn = compared.folder / "scenes"
         write_scenes(drawn, count=compared.scenes, side=SIDE, progress=progress.advance)
@@ -156,7 +156,8 @@ def prepare(compared: Comparison) -> None:
     ]
     numbered = [{"id": number, **cell} for number, cell in enumerate(cells, start=1)]
     write_json(compared.folder / "cells.json", {**instances, "annotations": numbered})
-    compared.cells()
+    if "spatial" in names:
+        compared.cells()
     with Experiment(compared.config(), compared.artifacts) as opened:
         for stage in (EXTRACT, PREPROCESS):
             opened.run(stage)
@@ -257,7 +258,7 @@ def main(
         folder = Path(temporary) if quick else output.resolve()
         sizes = (40, 1, 8) if quick else (scenes, epochs, width)
         compared = Comparison(folder, *sizes)
-        prepare(compared)
+        prepare(compared, kinds)
         saved = folder / f"rows-{'-'.join(map(str, sizes))}.json"
         rows = read_rows(saved)
         with ProcessPoolExecutor(processes, mp_context=spawning) as pool:

@@ -113,7 +113,7 @@ def _removed(values: Mapping[str, float], order: str) -> list[float]:
 def measure_gru(folder: Path, *, quick: bool, seeds: int) -> list[Row]:
     """Train and evaluate the GRU captioner with each score."""
     compared = captioners.Comparison(folder / gru.PART, *((40, 1, 8) if quick else (1000, 12, 64)))
-    captioners.prepare(compared)
+    captioners.prepare(compared, ())
     rows = []
     for row in gru.gru_rows(compared, seeds=1 if quick else seeds):
         rows.append(row)
