@@ -22,12 +22,22 @@ Average = Literal["probabilities", "log_probabilities"]
 class Ensemble:
     """Captioners of one vocabulary and one region width that predict each token together.
 
-    average: the quantity averaged. Raises ModelError for different vocabularies or no captioner.
+    average: the quantity averaged; weights: of the captioners in this mean, () for equal ones.
+    Attention is averaged evenly. Raises ModelError for different vocabularies, no captioner or
+    other weights.
     """
 
-    def __init__(self, captioners: Sequence[Captioner], *, average: Average = "probabilities"):
+    def __init__(
+        self,
+        captioners: Sequence[Captioner],
+        *,
+        average: Average = "probabilities",
+        weights: Sequence[float] = (),
+    ):
         if not captioners:
             raise ModelError("an ensemble has no captioner; give it one or more")
+        if weights:
+            check_weights(weights, len(captioners))
         first = captioners[0]
         expected = (first.vocabulary_size, first.special)
         for captioner in captioners:
@@ -39,6 +49,8 @@ class Ensemble:
                 )
         self.captioners = tuple(captioners)
         self.average: Average = average
+        values = torch.tensor(weights or [1.0] * len(captioners), dtype=torch.float64)
+        self._weights = values / values.sum()
         self.special = first.special
         self.vocabulary_size = first.vocabulary_size
 
@@ -83,10 +95,20 @@ class Ensemble:
         if len(log_probs) == 1:
             return log_probs[0]
         stacked = torch.stack(list(log_probs))
+        weights = self._weights.to(stacked).reshape(-1, *[1] * log_probs[0].dim())
         if self.average == "probabilities":
-            return stacked.logsumexp(dim=0) - math.log(len(log_probs))
+            return (stacked + weights.log()).logsumexp(dim=0)
         # M2 leaves the mean unnormalised; here it is a distribution again
-        return stacked.mean(dim=0).log_softmax(dim=-1)
+        return (stacked * weights).sum(dim=0).log_softmax(dim=-1)
+
+
+def check_weights(weights: Sequence[float], count: int) -> None:
+    """Raise ModelError unless there is a positive weight for each captioner of an ensemble."""
+    if len(weights) != count or not all(0 < weight < math.inf for weight in weights):
+        raise ModelError(
+            f"ensemble_weights are {list(weights)} for {count} captioners; give a positive number "
+            "for each, in their order, or none"
+        )
 
 
 def _mean_attention(members: Sequence[StepAttention]) -> StepAttention:

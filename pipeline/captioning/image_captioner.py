@@ -105,7 +105,12 @@ class ImageCaptioner:
                 f"prompt is {decoding.prompt!r}, but captioners of a2 read no text; leave it out"
             )
         device = prepare_device(runtime)
-        self._loaded = load_captioner(models, device=device, average=decoding.ensemble_average)
+        self._loaded = load_captioner(
+            models,
+            device=device,
+            average=decoding.ensemble_average,
+            weights=decoding.ensemble_weights,
+        )
         decoding = decoding.model_copy(update=_own_decoding(models, decoding))
         most = max(decoding.beam_size, least_beams)
         self._decoding = decoding.model_copy(update={"beam_size": most})

@@ -22,7 +22,7 @@ from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.model.captioner import Captioner
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.decoding.ensemble import Average, Ensemble
+from a2cap.model.decoding.ensemble import Average, Ensemble, check_weights
 from a2cap.model.plug_ins import plug_in_of
 from a2cap.pipeline.captioning.attention import attention_of_captions
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
@@ -138,17 +138,24 @@ def load_model(directory: Path, *, device: torch.device) -> LoadedCaptioner[Enco
 
 
 def load_captioner(
-    models: Sequence[Path], *, device: torch.device, average: Average = "probabilities"
+    models: Sequence[Path],
+    *,
+    device: torch.device,
+    average: Average = "probabilities",
+    weights: Sequence[float] = (),
 ) -> LoadedCaptioner[Captioner]:
     """Load a trained directory, or several as an ensemble; raise A2Error if they do not fit."""
     if not models:
         raise InputError("no trained model is named; name one or more directories")
     require_compatible(models)
+    if weights:
+        check_weights(weights, len(models))
     loaded = [load_model(directory, device=device) for directory in models]
     first = loaded[0]
     captioner: Captioner = first.captioner
     if len(loaded) > 1:
-        captioner = Ensemble([model.captioner for model in loaded], average=average)
+        members = [model.captioner for model in loaded]
+        captioner = Ensemble(members, average=average, weights=weights)
     return LoadedCaptioner(captioner, first.vocabulary, first.description, device)
 
 

@@ -272,7 +272,8 @@ def evaluate_captioner(
     device = prepare_device(runtime)
     further = [saved.path for name, saved in inputs.items() if name.startswith(FURTHER_MODEL)]
     models = [inputs["model"].path, *further]
-    model = load_captioner(models, device=device, average=config.ensemble_average)
+    average, weights = config.ensemble_average, config.ensemble_weights
+    model = load_captioner(models, device=device, average=average, weights=weights)
     store = FeatureStore(inputs["features"].path / FEATURES)
     store.require_width(model.description.region_width)
     captioning = _Captioning(config, model, store, events)

@@ -1,9 +1,9 @@
 """Configuration of the section `evaluate`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from a2cap.data.errors import InputError
 from a2cap.model.plug_ins import names_a_function
@@ -57,3 +57,13 @@ class EvaluateConfig(CaptioningConfig):
     attention: Literal["all", "report", "none"] = "all"
     """Images whose attention at each token is saved in attention.h5: all (about 3 kB for an image
     with 36 regions), those embedded in the report, or none."""
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        weights, count = self.ensemble_weights, 1 + len(self.ensemble)
+        if weights and len(weights) != count:
+            raise ValueError(
+                f"ensemble_weights are {list(weights)} for {count} captioners; give a positive "
+                "number for each, in their order, or none"
+            )
+        return self

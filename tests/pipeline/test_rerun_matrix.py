@@ -154,8 +154,8 @@ scst: {epochs: 3, patience: 2, seed: 1, batch_size: 4, accumulate: 2, precision:
   max_length: 10, ema: 0.9, shuffle_window: 4, select: loss, reward: "statistics:fmean"}
 evaluate: {chair: true, method: sampling, min_length: 3, seed: 1,
   split: val, beam_size: 3, max_length: 10, length_penalty: 1.0, no_repeat_ngram: 3,
-  groups: 5, diversity: 0.2, ensemble_average: log_probabilities, collapse_repeats: true,
-  consensus: true,
+  groups: 5, diversity: 0.2, ensemble_average: log_probabilities, ensemble_weights: [1.0],
+  collapse_repeats: true, consensus: true,
   batch_size: 3, precision: bf16, spice: false, baseline_name: other, report_images: 2, prompt: a,
   attention: none, metrics: ["statistics:fmean"]}
 runtime: {device: cpu, workers: 1, threads: 2, name: other, ray: auto, compile: auto}

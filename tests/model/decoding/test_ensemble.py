@@ -45,6 +45,27 @@ def test_probabilities_are_averaged(three, images):
     torch.testing.assert_close(averaged.exp(), expected)
 
 
+@pytest.mark.parametrize("average", AVERAGES)
+def test_weights_of_an_ensemble_need_no_sum_of_1(three, images, average):
+    members = three[:2]
+    # of a graph each (Yao et al. 2018): 0.7 p_spatial + 0.3 p_semantic
+    first, second = (_forward(c, images).double() for c in members)
+    if average == "probabilities":
+        expected = (0.7 * first.exp() + 0.3 * second.exp()).log()
+    else:
+        expected = (0.7 * first + 0.3 * second).log_softmax(-1)
+    averaged = _forward(Ensemble(members, average=average, weights=(7, 3)), images)
+    torch.testing.assert_close(averaged.double(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 0.0), (1.0, float("nan"))])
+def test_weights_that_do_not_fit_the_captioners_are_rejected(three, weights):
+    assert refusal(Ensemble, three[:2], weights=weights) == (
+        f"ensemble_weights are {list(weights)} for 2 captioners; give a positive number for each, "
+        "in their order, or none"
+    )
+
+
 def test_averaged_log_probabilities_are_normalised(three, images):
     mean = torch.stack([_forward(c, images) for c in three]).mean(0)
     averaged = _forward(Ensemble(three, average="log_probabilities"), images)

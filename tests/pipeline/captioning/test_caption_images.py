@@ -187,8 +187,8 @@ def test_settings_without_effect_on_captions_are_rejected(a2_words, field):
         2,
         f"a2: setting has no effect on these captions: {field!r}; remove it, or set a field of "
         "runtime or evaluate (beam_size, collapse_repeats, consensus, diversity, ensemble_average, "
-        "groups, length_penalty, max_length, method, min_length, no_repeat_ngram, precision, "
-        "prompt, seed, temperature, top_k, top_p)\n",
+        "ensemble_weights, groups, length_penalty, max_length, method, min_length, "
+        "no_repeat_ngram, precision, prompt, seed, temperature, top_k, top_p)\n",
     )
 
 
