@@ -20,6 +20,8 @@ class Regions:
     class_ids: (R,) int32; attribute_ids: (R,) int32, or None if the detector has no attributes.
     attribute_scores: (R,) float32 in [0, 1], their confidence, or None where it is not known.
     width, height: size of the original image in pixels.
+    relations: (E, 3) int32, the rows of a subject and of an object and the label of their relation,
+    from 1 on; None where none were predicted.
     """
 
     boxes: NDArray[np.float32]
@@ -30,6 +32,7 @@ class Regions:
     width: int
     height: int
     attribute_scores: NDArray[np.float32] | None = None
+    relations: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -42,8 +45,15 @@ def top_scoring(regions: Regions, most: int | None) -> Regions:
     # back in the original order, which attention files and captions of a store rely on
     kept = np.sort(np.argsort(-regions.scores, kind="stable")[:most])
     arrays: dict[str, Any] = {
-        name: value[kept] for name, value in vars(regions).items() if isinstance(value, np.ndarray)
+        name: value[kept]
+        for name, value in vars(regions).items()
+        if isinstance(value, np.ndarray) and name != "relations"
     }
+    if regions.relations is not None:
+        pairs = regions.relations[:, :2]
+        both = np.isin(pairs, kept).all(axis=1)
+        rows = np.searchsorted(kept, pairs[both])
+        arrays["relations"] = np.c_[rows, regions.relations[both, 2]].astype(np.int32)
     return replace(regions, **arrays)
 
 

@@ -47,7 +47,9 @@ class Batch:
 
     features: (B, R, F) float32, 0 in padding.
     boxes: (B, R, 5) float32: x1, y1, x2, y2 relative to the image's width and height, and the area
-    relative to the image's area; 0 in padding.
+    relative to the image's area; 0 in padding. Where relations were predicted, (B, R, 6 + R): then
+    the region's number, and the label of its relation to each region by number, 0 for none; so they
+    stay with their regions where those are left out or in another order.
     region_mask: (B, R) bool, True where a region exists.
     tokens: (B, K, L) int64, K captions per image, padded with 0; None without captions.
     positions: (T,) int64, of what is not padding in the flattened tokens; on a GPU, to find them
@@ -115,7 +117,10 @@ def collate(items: Sequence[Item], *, pinned: bool = False, rounding: Rounding =
     sizes = [[item.regions.width, item.regions.height] * 2 for item in items]
     boxes /= np.array(sizes, dtype=np.float32)[:, None]
     sides = boxes[..., 2:] - boxes[..., :2]
-    relative = np.concatenate([boxes, sides[..., :1] * sides[..., 1:]], axis=-1)
+    columns = [boxes, sides[..., :1] * sides[..., 1:]]
+    if any(item.regions.relations is not None for item in items):
+        columns.append(_labels([item.regions for item in items], most))
+    relative = np.concatenate(columns, axis=-1)
     batch = Batch(
         image_ids=tuple(item.image_id for item in items),
         features=features,
@@ -125,6 +130,17 @@ def collate(items: Sequence[Item], *, pinned: bool = False, rounding: Rounding =
         positions=positions,
     )
     return batch.pin_memory() if pinned else batch
+
+
+def _labels(images: Sequence[Regions], most: int) -> NDArray[np.float32]:
+    """Return the number of each region and the labels of its relations, (B, R, 1 + R)."""
+    labels = np.zeros((len(images), most, 1 + most), np.float32)
+    for image, regions in enumerate(images):
+        labels[image, : len(regions), 0] = np.arange(len(regions))
+        if regions.relations is not None:
+            subjects, objects, numbers = regions.relations.T
+            labels[image, subjects, 1 + objects] = numbers
+    return labels
 
 
 def token_positions(tokens: Tensor, rounding: Rounding) -> Tensor:

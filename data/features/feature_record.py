@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_digest
 
-from a2cap.data.errors import StoreError
+from a2cap.data.errors import InputError, StoreError
+from a2cap.data.features.relation_file import check_relations
 from a2cap.data.image_ids import LONGEST_ID
 from a2cap.data.regions import Regions
 
@@ -74,6 +75,8 @@ def encode_regions(regions: Regions, dtype: str, image_id: str = "unnamed") -> b
         arrays["attribute_ids"] = _contiguous(regions.attribute_ids, "int32")
     if regions.attribute_scores is not None:
         arrays["attribute_scores"] = _contiguous(regions.attribute_scores, "float32")
+    if regions.relations is not None:
+        arrays["relations"] = _contiguous(regions.relations, "int32")
     return _packed(arrays)
 
 
@@ -100,6 +103,7 @@ def decode_regions(value: bytes | bytearray, image_id: str) -> Regions:
             attribute_scores=arrays.get("attribute_scores"),
             width=width,
             height=height,
+            relations=arrays.get("relations"),
         )
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise StoreError(
@@ -180,6 +184,11 @@ def _check_shapes(regions: Regions, image_id: str) -> None:
                 f"{name} of image {image_id!r} have shape {array.shape}, expected {shape}; "
                 "fix the extractor"
             )
+    if regions.relations is not None:
+        try:
+            check_relations(regions.relations, count)
+        except InputError as error:
+            raise StoreError(f"relations of image {image_id!r}: {error}") from error
     if min(regions.width, regions.height) < 1:
         raise StoreError(
             f"size of image {image_id!r} is {regions.width}x{regions.height}; "

@@ -171,6 +171,11 @@ class EncoderDecoder(nn.Module):
         return self.config.width
 
     @property
+    def reads_relations(self) -> bool:
+        """Report whether the encoder reads predicted relations beside the boxes."""
+        return False
+
+    @property
     def samples_regions(self) -> bool:
         """Report whether training samples the regions that tokens read."""
         return False
@@ -203,11 +208,16 @@ class EncoderDecoder(nn.Module):
                 "retrain, or extract with the checkpoint that it was trained on"
             )
         expected = (*features.shape[:-1], BOX_VALUES)
-        if boxes.shape != expected:
+        values = boxes.shape[-1]
+        # beside relations, their region's number too
+        is_wide = values == BOX_VALUES or values > BOX_VALUES + 1
+        if boxes.shape[:-1] != expected[:-1] or not is_wide:
             raise ModelError(
                 f"boxes have shape {tuple(boxes.shape)}, the features need {expected}; "
                 "give each region x1, y1, x2, y2 and its share of the area"
             )
+        if not self.reads_relations:
+            boxes = boxes[..., :BOX_VALUES]
         self._check_regions(region_mask)
         if self.standardisation is not None:
             features = self.standardisation(features)
@@ -347,7 +357,7 @@ class EncoderDecoder(nn.Module):
         self._check_tokens(tokens, (len(region_mask), *tokens.shape[1:]))
 
     def _check_regions(self, region_mask: Tensor) -> None:
-        if _is_readable(region_mask) and not region_mask.any(dim=1).all():
+        if is_readable(region_mask) and not region_mask.any(dim=1).all():
             empty = (~region_mask.any(dim=1)).nonzero()[0].item()
             raise ModelError(
                 f"an image has no region: position {empty} of the batch; "
@@ -361,7 +371,7 @@ class EncoderDecoder(nn.Module):
                 "give every image the same number of rows"
             )
         # an empty tensor has no minimum
-        if not _is_readable(tokens) or not tokens.numel():
+        if not is_readable(tokens) or not tokens.numel():
             return
         if not (tokens.min() >= 0 and tokens.max() < self.vocabulary_size):
             wrong = tokens[(tokens < 0) | (tokens >= self.vocabulary_size)][0].item()
@@ -371,7 +381,7 @@ class EncoderDecoder(nn.Module):
             )
 
 
-def _is_readable(values: Tensor) -> bool:
+def is_readable(values: Tensor) -> bool:
     """Report whether values can be read: of a GPU that would wait, and end a compiled graph."""
     return values.device.type == "cpu" and not torch.compiler.is_compiling()
 

@@ -1,7 +1,8 @@
 """GCN-LSTM (Yao et al. 2018, "Exploring Visual Relationship", arXiv:1809.07041).
 
-A graph convolution over the regions, whose edges are the spatial relations of their boxes, and the
-decoder of Up-Down. With N(i) the regions related to region i, rho a ReLU and W by direction:
+A graph convolution over the regions, whose edges are the spatial relations of their boxes or
+predicted relations (the semantic graph), and the decoder of Up-Down. With N(i) the regions related
+to region i, rho a ReLU and W by direction:
 
     v_i' = rho(sum_j g_ij (W_dir(i,j) v_j + b_lab(i,j)))     (Eq. 3; j in N(i) and i itself)
     g_ij = sigmoid(w_dir(i,j) v_j + c_lab(i,j))              (Eq. 4)
@@ -11,7 +12,8 @@ Directions are from i to j, from j to i, and i to itself. The authors' code (git
 xmodaler) shares the biases of both directions and adds v_i before the ReLU (`residual`).
 
 Boxes are shares of the image's sides, so angles and distances are those of the image scaled to a
-square; the paper measures pixels. The semantic graph needs predicted relations and is not here.
+square; the paper measures pixels. The paper trains a captioner on each graph and fuses them at
+inference, p = a p_spatial + (1 - a) p_semantic (Eq. 11), an ensemble with weights here.
 """
 
 import math
@@ -20,10 +22,16 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from a2cap.model.captioners.encoder_decoder import EncoderDecoder, Sizes
+from a2cap.model.captioners.encoder_decoder import (
+    BOX_VALUES,
+    EncoderDecoder,
+    Sizes,
+    is_readable,
+)
 from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
 from a2cap.model.captioners.recurrent.up_down import UpDownDecoder
+from a2cap.model.errors import ModelError
 
 INSIDE, COVER, OVERLAP, DIRECTIONS = 1, 2, 3, 8
 RELATIONS = OVERLAP + DIRECTIONS
@@ -59,27 +67,55 @@ def spatial_relations(boxes: Tensor, region_mask: Tensor) -> Tensor:
     return labels.masked_fill(~exist | itself, 0)
 
 
+def semantic_relations(boxes: Tensor, region_mask: Tensor, count: int) -> Tensor:
+    """Return the predicted labels of each ordered pair of regions, (B, R, R) int64; 0 for no edge.
+
+    boxes: (B, R, 6 + N): after box and area a region's number, and the label of its relation to
+    each of N regions by number. region_mask: (B, R) bool; count: of the labels. Raises ModelError
+    without relations and, on a CPU, for a label above count.
+    """
+    if boxes.shape[-1] <= BOX_VALUES:
+        raise ModelError(
+            "the regions have no relations, which model.graph=semantic needs; add them to the "
+            "features with a2 convert --relations FILE, or set model.graph=spatial"
+        )
+    related = boxes[..., BOX_VALUES:].masked_fill(~region_mask[..., None], 0).long()
+    numbers, by_number = related[..., 0], related[..., 1:]
+    if is_readable(by_number) and (most := int(by_number.max())) > count:
+        raise ModelError(
+            f"a relation has the label {most}, model.relations is {count}; set model.relations to "
+            f"at least {most}"
+        )
+    columns = numbers[:, None].expand(-1, boxes.shape[1], -1)
+    exist = region_mask[:, :, None] & region_mask[:, None]
+    return by_number.gather(2, columns).masked_fill(~exist, 0)
+
+
 class GraphConvolution(nn.Module):
     """Graph convolution with a gate for each edge; (B, R, F) -> (B, R, F), 0 on padding."""
 
     def __init__(self, config: GcnLstmConfig, *, feature_width: int):
         super().__init__()
         self.features = RegionFeatures(blind=config.blind)
-        self.residual = config.residual
+        self.residual, self.graph = config.residual, config.graph
+        labels = config.relations if config.graph == "semantic" else RELATIONS
         self.itself = nn.Linear(feature_width, feature_width)
         self.to_object = nn.Linear(feature_width, feature_width, bias=False)
         self.to_subject = nn.Linear(feature_width, feature_width, bias=False)
         self.gate = nn.Linear(feature_width, 1)
         # of the regions that a region is related to, and of those that are related to it
         self.edge_gates = nn.Linear(feature_width, 2, bias=False)
-        self.bias = nn.Parameter(torch.zeros(RELATIONS, feature_width))
-        self.gate_bias = nn.Parameter(torch.zeros(RELATIONS))
+        self.bias = nn.Parameter(torch.zeros(labels, feature_width))
+        self.gate_bias = nn.Parameter(torch.zeros(labels))
         self.dropout = nn.Dropout(config.region_dropout(config.dropout))
 
     def forward(self, features: Tensor, boxes: Tensor, region_mask: Tensor) -> Tensor:
-        """Convolve (B, R, F) features over the spatial graph of their boxes."""
+        """Convolve (B, R, F) features over the graph of their boxes or relations."""
         states = self.features(features, boxes, region_mask)
-        labels = spatial_relations(boxes, region_mask)
+        if self.graph == "semantic":
+            labels = semantic_relations(boxes, region_mask, len(self.bias))
+        else:
+            labels = spatial_relations(boxes, region_mask)
         convolved = self.gate(states).sigmoid() * self.itself(states)
         outer, inner = self.edge_gates(states).unbind(dim=-1)  # -> (B, R) each
         edge = (labels > 0).to(states.dtype)
@@ -97,7 +133,7 @@ class GraphConvolution(nn.Module):
 
     def _gather(self, gates: Tensor, values: Tensor, labels: Tensor) -> Tensor:
         """Return sum_j g_ij (values_j + b_lab), (B, R, F), without a tensor of (B, R, R, F)."""
-        of_label = gates.new_zeros(*gates.shape[:2], RELATIONS + 1)
+        of_label = gates.new_zeros(*gates.shape[:2], len(self.bias) + 1)
         of_label = of_label.scatter_add(2, labels, gates)  # -> (B, R, labels)
         gathered: Tensor = gates @ values + of_label[..., 1:] @ self.bias
         return gathered
@@ -107,6 +143,7 @@ class GcnLstmCaptioner(EncoderDecoder):
     """Graph convolution and the Up-Down decoder."""
 
     decoder: UpDownDecoder
+    encoder: GraphConvolution
 
     def __init__(self, config: GcnLstmConfig, **sizes: Unpack[Sizes]):
         width = sizes["feature_width"]
@@ -115,6 +152,11 @@ class GcnLstmCaptioner(EncoderDecoder):
             config, feature_width=width, vocabulary_size=sizes["vocabulary_size"]
         )
         super().__init__(config, encoder, decoder, **sizes)
+
+    @property
+    def reads_relations(self) -> bool:
+        """Report whether its graph is the semantic one."""
+        return self.encoder.graph == "semantic"
 
     @property
     def state_width(self) -> int:

@@ -33,6 +33,14 @@ class GcnLstmConfig(UpDownConfig):
     kind: Literal["gcn-lstm"] = "gcn-lstm"  # type: ignore[assignment]
     """Kind of captioner; the other fields of this section depend on it."""
 
+    graph: Literal["spatial", "semantic"] = "spatial"
+    """Edges of the graph: spatial relations of the boxes, or relations that were predicted for the
+    stored regions, which "a2 convert --relations" adds. The paper fuses a captioner of each by
+    `evaluate.ensemble`."""
+
+    relations: Annotated[int, Field(gt=0, le=10**5)] = 20
+    """Number of labels of the semantic graph; the paper has the 20 most frequent predicates."""
+
     residual: bool = True
     """Add each region to its convolution before the ReLU, as the authors' code does; the equations
     of the paper do not."""

@@ -13,6 +13,7 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.features.feature_record import FeatureType, decode_regions
 from a2cap.data.features.formats.feature_source import FeatureSource, ImageFeatures, Reading
 from a2cap.data.features.formats.writers import WRITERS, Format
+from a2cap.data.features.relation_file import RelationFile
 from a2cap.data.features.source_files import source_files
 from a2cap.data.features.store_manifest import DATA_FILE, joint_digest
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
@@ -34,6 +35,7 @@ class Conversion:
     width: int  # features per region
     checksum: str  # of the content, equal in every format
     skipped: list[SkippedItem]
+    relations: int = 0  # of all images
     ran: bool = True  # False if an earlier run had finished
 
 
@@ -47,19 +49,23 @@ def convert(
     prefix: str = "",
     reading: Reading | None = None,
     rule: IdRule = "number",
+    relations: Path | None = None,
 ) -> Conversion:
     """Convert `source`, whose format is detected, to `target`; continue or find an earlier run.
 
     sizes: folder of the images or a COCO file, for formats without image sizes; prefix: of LXMERT's
-    names; reading: what the source does not state; rule: of the ids of files with sizes. Raises
-    InputError if the target exists, the format of the source is unknown, too many of its images are
-    unusable or most are of another convention, and StoreError if the result differs from the
-    source.
+    names; reading: what the source does not state; rule: of the ids of files with sizes;
+    relations: a file of relations of these regions, without which an image is skipped. Raises
+    InputError for relations of other regions, if the target exists, the format of the source is
+    unknown, too many of its images are unusable or most are of another convention, and StoreError
+    if the result differs from the source.
     """
     arguments = {"form": form, "dtype": dtype, "sizes": str(sizes), "prefix": prefix}
     way = reading or Reading()
     arguments |= {"order": way.order, "number_type": way.number_type}
     record = {"arguments": arguments, "source": _state_of(source)}
+    if relations is not None:
+        record["relations"] = _state_of(relations)
     if earlier := _earlier_run(target, record):
         return earlier
     # an unsealed store is an interrupted conversion, which can be resumed
@@ -69,7 +75,13 @@ def convert(
         load_pyarrow(target.name)
     opened = open_features(source, reading_by_sizes(sizes, source, way, rule))
     has_half = form == "a2" or WRITERS[form].has_half
-    images = _ConvertedImages(target, form, dtype if has_half else "float32")
+    if relations is not None and not has_half:
+        raise InputError(
+            f"{form} cannot contain relations; convert to a2, tar or parquet, or leave out "
+            "--relations"
+        )
+    added = None if relations is None else RelationFile.read(relations)
+    images = _ConvertedImages(target, form, dtype if has_half else "float32", added)
     images.write(opened, source, prefix)
     made = images.conversion()
     record |= {"result": asdict(made), "target": _state_of(target)}
@@ -102,9 +114,10 @@ def _record_file(target: Path) -> Path:
 
 
 def content_digest(image_id: str, regions: Regions) -> str:
-    """Return the sha256 of id, boxes and features, equal in any format."""
+    """Return the sha256 of id, boxes, features and relations, equal in any format of a2."""
     digest = hashlib.sha256(image_id.encode())
-    for array in (regions.boxes, regions.features):
+    relations = () if regions.relations is None else (regions.relations,)
+    for array in (regions.boxes, regions.features, *relations):
         digest.update(np.ascontiguousarray(array, "<f4").tobytes())
     return digest.hexdigest()
 
@@ -116,11 +129,13 @@ class _ConvertedImages:
     target: Path
     form: Format
     dtype: FeatureType
+    added: RelationFile | None = None
     skipped: list[SkippedItem] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     width: int = 0
+    relations: int = 0
 
     def write(self, opened: FeatureSource, source: Path, prefix: str) -> None:
         """Write images into a store, which resumes, and from that into another format."""
@@ -157,6 +172,8 @@ class _ConvertedImages:
         image_id, regions = item.image_id, item.regions
         width = regions.features.shape[1]
         self.width = self.width or width
+        if self.added is not None and image_id in self.added.images:
+            regions = self.added.add(image_id, regions)  # or end: they are of other regions
         try:
             if image_id in self.sizes:
                 raise InputError(f"duplicate of image {image_id!r}; keep one")
@@ -164,6 +181,8 @@ class _ConvertedImages:
                 raise InputError(f"{width} features per region, not {self.width}")
             if self.form != "a2":
                 WRITERS[self.form].check_id(image_id, self.target)
+            if self.added is not None and image_id not in self.added.images:
+                raise InputError(f"no relations of the image in {str(self.added.path)!r}")
             if image_id not in writer:  # else from an interrupted run
                 writer.add(image_id, regions)
         except StoreWriteError:
@@ -172,7 +191,10 @@ class _ConvertedImages:
             self.skipped.append(SkippedItem(image_id, str(error)))
             return
         # the checksum is that of the rounded features, as float16 loses precision as intended
-        rounded = replace(regions, features=regions.features.astype(self.dtype))
+        is_own = self.form == "a2" or WRITERS[self.form].has_half
+        kept = regions.relations if is_own else None  # formats of others have none
+        rounded = replace(regions, features=regions.features.astype(self.dtype), relations=kept)
+        self.relations += 0 if kept is None else len(kept)
         self.digests.append(content_digest(image_id, rounded))
         self.counts.append(len(regions))
         self.sizes[image_id] = regions.width, regions.height
@@ -211,7 +233,9 @@ class _ConvertedImages:
                 "remove it and convert again"
             )
         regions = min(self.counts), max(self.counts)
-        return Conversion(count, regions, self.width, checksum, self.skipped)
+        return Conversion(
+            count, regions, self.width, checksum, self.skipped, relations=self.relations
+        )
 
 
 def skipped_file(target: Path) -> Path:

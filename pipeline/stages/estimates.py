@@ -82,7 +82,8 @@ def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int
         captioner = make_captioner(config.model, feature_width=_FEW, vocabulary_size=_FEW).train()
     is_region = torch.zeros(1, regions, dtype=torch.bool)
     is_region[:, 0] = True  # of one region: spatial rejects images of more regions than cells
-    memory = captioner.encode(torch.zeros(1, regions, _FEW), torch.zeros(1, regions, 5), is_region)
+    boxes = torch.zeros(1, regions, 6 + regions)  # with relations, which few kinds read
+    memory = captioner.encode(torch.zeros(1, regions, _FEW), boxes, is_region)
 
     kept = []
     for length in (1, 2):

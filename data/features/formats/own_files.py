@@ -105,6 +105,8 @@ def parquet_container(path: Path, name: str) -> Container:
                 columns = {name: batch.column(name) for name in batch.schema.names}
                 for row in range(batch.num_rows):
                     values = {name: _array(column[row]) for name, column in columns.items()}
+                    if values["relations"] is not None:
+                        values["relations"] = values["relations"].reshape(-1, 3)
                     yield Entry(str(values.pop("image_id")), partial(Regions, **values))
 
     with opened() as file:
@@ -128,6 +130,7 @@ def _schema(arrow: Any, feature: Any, width: int) -> Any:
             "features": arrow.list_(arrow.list_(feature, width)),
             **{name: arrow.list_(kind) for name, kind in vectors.items()},
             "attribute_scores": arrow.list_(number),
+            "relations": arrow.list_(integer),
         }
     )
 
@@ -135,7 +138,9 @@ def _schema(arrow: Any, feature: Any, width: int) -> Any:
 def _row(image: ImageFeatures) -> dict[str, object]:
     values = vars(image.regions)
     nested = {name: list(values[name]) for name in ("boxes", "features")}
-    return {"image_id": image.image_id, **values, **nested}
+    relations = values["relations"]
+    flat = None if relations is None else relations.ravel()
+    return {"image_id": image.image_id, **values, **nested, "relations": flat}
 
 
 def _array(value: Any) -> Any:

@@ -6,16 +6,20 @@ from typing import Any
 import click
 
 from a2cap.data.box_check import ORDERS, BoxOrder
+from a2cap.data.errors import InputError
 from a2cap.data.features.formats.array_values import NUMBER_TYPES, NumberType
-from a2cap.data.features.formats.feature_source import Reading
+from a2cap.data.features.formats.feature_source import ImageFeatures, Reading
 from a2cap.data.features.formats.writers import FORMATS
+from a2cap.data.features.relation_file import write_relations
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import PATH, log, verbose_option
 from a2cap.pipeline.engine.lock import read_lock
 from a2cap.pipeline.extraction.convert import convert as converted
 from a2cap.pipeline.extraction.convert import skipped_file
 from a2cap.pipeline.extraction.look import draw_boxes, look
-from a2cap.pipeline.extraction.open_features import reading_by_sizes
+from a2cap.pipeline.extraction.open_features import open_features, reading_by_sizes
+
+RELATIONS = "relations"
 
 
 @click.command()
@@ -24,10 +28,10 @@ from a2cap.pipeline.extraction.open_features import reading_by_sizes
 @click.option(
     "--to",
     "form",
-    type=click.Choice(FORMATS),
+    type=click.Choice([*FORMATS, RELATIONS]),
     default="a2",
     show_default=True,
-    help="Write this format.",
+    help="Write this format; relations: only those of regions, as --relations reads them.",
 )
 @click.option(
     "--dtype",
@@ -59,6 +63,11 @@ from a2cap.pipeline.extraction.open_features import reading_by_sizes
     default="float32",
     show_default=True,
     help="Read features that SOURCE has in base64 as this type, which TSV does not state.",
+)
+@click.option(
+    "--relations",
+    type=PATH,
+    help="Add the predicted relations of this JSON file to the regions, for gcn-lstm.",
 )
 @click.option(
     "--look",
@@ -108,6 +117,9 @@ def convert(
         raise click.UsageError(
             "missing argument 'TARGET'" if target is None else "--image needs --look"
         )
+    if options["form"] == RELATIONS:
+        _write_relations(source, target, way)
+        return
     with read_lock(source):
         made = converted(source, target, reading=way, **options)
     fewest, most = made.regions
@@ -116,6 +128,8 @@ def convert(
     click.echo(
         f"{state}{made.count:,} images with {counts} regions of {made.width:,} numbers in {target}"
     )
+    if options["relations"] is not None:
+        click.echo(f"relations: {made.relations:,}")
     click.echo(f"content: {made.checksum}")
     if options["form"] == "a2":
         click.echo(
@@ -126,6 +140,16 @@ def convert(
         listed = skipped_file(target)
         click.echo(f"a2: {len(made.skipped)} skipped, listed in {listed}", err=True)
         raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _write_relations(source: Path, target: Path, way: Reading) -> None:
+    if target.exists():
+        raise InputError(f"{str(target)!r} already exists; name another path, or remove it")
+    with read_lock(source):
+        items = open_features(source, way)
+        images = ((i.image_id, i.regions) for i in items if isinstance(i, ImageFeatures))
+        count = write_relations(target, images)
+    click.echo(f"relations of {count:,} images in {target}")
 
 
 def _look(source: Path, target: Path | None, photograph: Path | None, way: Reading) -> None:

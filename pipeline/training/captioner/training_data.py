@@ -17,6 +17,7 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import is_grid
 from a2cap.model.captioners.attributes.lstm_a_config import FIRST_WORD, LstmAConfig
+from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
@@ -85,6 +86,11 @@ def require_kind_of_regions(
         raise InputError(
             f"{name} have no boxes, which model.box_geometry={geometry} needs; extract features "
             "with boxes, or set model.box_geometry=none"
+        )
+    if isinstance(model, GcnLstmConfig) and model.graph == "semantic" and regions.relations is None:
+        raise InputError(
+            f"{name} have no relations, which model.graph=semantic needs; add them with a2 convert "
+            "--relations FILE, or set model.graph=spatial"
         )
     if has_cells and max_regions is not None and max_regions < count:
         raise InputError(

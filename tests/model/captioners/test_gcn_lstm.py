@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from a2cap.model.captioners.gcn_lstm import spatial_relations
+from a2cap.model.decoding.ensemble import Ensemble
 from tests.model.captioners.recurrent import test_up_down
-from tests.model.kinds import FUSIONS, make
+from tests.model.kinds import FUSIONS, make, refusal
 from tests.model.transcription import Weights, assert_equal_to_transcription, sigmoid
 
 PLACES = [
@@ -39,7 +40,7 @@ def test_relations_are_those_of_the_paper(first, second, label):
     assert not labels[:, 2].any()
 
 
-def relation(first, second):
+def spatial(first, second):
     """Return the label of one box to another, written once more."""
     (a, b, c, d), (e, f, g, h) = first[:4], second[:4]
     if a >= e and b >= f and c <= g and d <= h:
@@ -56,7 +57,13 @@ def relation(first, second):
     return 3 + math.ceil((angle or 360) / 45)
 
 
+def predicted(first, second):
+    """Return the predicted label of one region to another: by its number, after box and area."""
+    return int(first[6 + int(second[5])])
+
+
 def convolve(captioner, regions, boxes):
+    relation = predicted if captioner.config.graph == "semantic" else spatial
     weights = Weights(captioner, "encoder")
     convolved = []
     for i, region in enumerate(regions):
@@ -89,3 +96,62 @@ def test_both_passes_equal_the_equations(images, fusion):
 
 def test_without_the_residual_both_passes_equal_the_equations_too(images):
     assert_equal_to_transcription(make("gcn-lstm", residual=False), images, log_probs)
+
+
+@pytest.fixture
+def related(images):
+    """Add relations to the images, by region number, with a label of each to none, some or all."""
+    numbers = torch.arange(4.0, dtype=torch.float64).expand(3, 4)[..., None]
+    generator = torch.Generator().manual_seed(5)
+    labels = torch.randint(0, 4, (3, 4, 4), generator=generator) * (1 - torch.eye(4)).long()
+    assert {0, 1, 2, 3} == {*labels.flatten().tolist()}
+    images.boxes = torch.cat((images.boxes, numbers, labels.double()), dim=2)
+    return images
+
+
+def semantic(**fields):
+    return make("gcn-lstm", graph="semantic", relations=3, **fields)
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+def test_both_passes_over_the_semantic_graph_equal_the_equations(related, fusion):
+    assert_equal_to_transcription(semantic(alignment={"fusion": fusion}), related, log_probs)
+
+
+def test_both_graphs_are_fused_as_in_the_paper(related):
+    captioners = [make("gcn-lstm"), semantic()]
+    fed = related.captions[:, :1, :3]
+    ensemble = Ensemble(captioners, weights=(0.7, 0.3))
+    fused = ensemble.forward(related.encoded(ensemble), fed)[0, 0].exp()
+    # Eq. 11: p = 0.7 p_spatial + 0.3 p_semantic
+    first, second = (c.forward(related.encoded(c), fed)[0, 0].exp() for c in captioners)
+    assert torch.allclose(fused, 0.7 * first + 0.3 * second, rtol=0, atol=1e-12)
+    assert not torch.allclose(first, second, rtol=0, atol=1e-3)
+
+
+def test_relations_stay_with_their_regions_in_another_order_and_with_padding(related):
+    captioner, order = semantic(), torch.tensor([2, 0, 3, 1])
+    expected = captioner.score(related.encoded(captioner), related.captions).log_probs
+    padding = torch.full((3, 1, 10), torch.nan, dtype=torch.float64)
+    boxes = torch.cat((related.boxes[:, order], padding), dim=1)
+    features = torch.cat((related.features[:, order], padding[..., :6]), dim=1)
+    mask = torch.cat((related.region_mask[:, order], torch.zeros(3, 1, dtype=torch.bool)), dim=1)
+    changed = captioner.score(captioner.encode(features, boxes, mask), related.captions).log_probs
+    assert torch.allclose(changed, expected, rtol=0, atol=1e-10)
+
+
+def test_other_captioners_leave_relations_out(related):
+    captioner = make("transformer")
+    with_relations = related.encoded(captioner).states
+    related.boxes = related.boxes[..., :5]
+    assert related.encoded(captioner).states.equal(with_relations)
+    assert refusal(related.encoded, semantic()) == (
+        "the regions have no relations, which model.graph=semantic needs; add them to the features "
+        "with a2 convert --relations FILE, or set model.graph=spatial"
+    )
+
+
+def test_a_label_above_the_number_of_relations_is_rejected(related):
+    assert refusal(related.encoded, make("gcn-lstm", graph="semantic", relations=2)) == (
+        "a relation has the label 3, model.relations is 2; set model.relations to at least 3"
+    )

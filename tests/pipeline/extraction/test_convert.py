@@ -541,3 +541,52 @@ def test_published_features_are_equal_after_every_format(published, form, tmp_pa
     back = convert(tmp_path / "there", tmp_path / "back", form="a2", dtype="float32", sizes=sizes)
     assert (there.count, there.regions, there.width, there.skipped) == (10, (36, 36), 2048, [])
     assert back.checksum == there.checksum == CAFFE_CHECKSUM
+
+
+@pytest.fixture
+def relations(tmp_path):
+    """Write relations of two of the three images."""
+    path = tmp_path / "relations.json"
+    images = {
+        name: {"regions": 3 + seed, "relations": [[0, 1, 2], [2, 0, 1]][:seed]}
+        for seed, name in enumerate(IDS[:2])
+    }
+    path.write_text(json.dumps({"labels": 2, "images": images}))
+    return path
+
+
+def test_relations_are_added_and_an_image_without_them_is_skipped(store, relations, tmp_path):
+    target = tmp_path / "related"
+    # of 3 images, one may be skipped
+    arguments = ["convert", str(store), str(target), "--relations", str(relations)]
+    answer = CliRunner().invoke(cli, arguments)
+    assert (answer.exit_code, answer.stdout.splitlines()[1]) == (3, "relations: 1")
+    assert json.loads((tmp_path / "related.skipped.jsonl").read_text()) == {
+        "id": IDS[2],
+        "reason": f"no relations of the image in {str(relations)!r}",
+    }
+    assert FeatureStore(target)[IDS[1]].relations.tolist() == [[0, 1, 2]]
+    assert FeatureStore(target)[IDS[0]].relations.shape == (0, 3)
+    for form in ("tar", "parquet"):
+        there = convert(target, tmp_path / form, form=form)
+        back = convert(tmp_path / form, tmp_path / f"{form}-back", form="a2")
+        assert there.checksum == back.checksum
+        assert FeatureStore(tmp_path / f"{form}-back").digest == FeatureStore(target).digest
+    again = tmp_path / "again.json"
+    for _ in range(2):
+        answer = CliRunner().invoke(cli, ["convert", str(target), str(again), "--to", "relations"])
+    assert answer.stderr == f"a2: {str(again)!r} already exists; name another path, or remove it\n"
+    assert json.loads(again.read_text()) == json.loads(relations.read_text())
+
+
+def test_relations_of_other_regions_end_the_conversion(store, relations, tmp_path):
+    content = json.loads(relations.read_text())
+    content["images"][IDS[0]]["regions"] = 9
+    relations.write_text(json.dumps(content))
+    assert message_of(convert, store, tmp_path / "related", form="a2", relations=relations) == (
+        f"relations of image {IDS[0]!r} in {str(relations)!r} are of 9 regions, the features have "
+        "3; predict them for the stored regions"
+    )
+    assert message_of(convert, store, tmp_path / "x", form="m2", relations=relations) == (
+        "m2 cannot contain relations; convert to a2, tar or parquet, or leave out --relations"
+    )

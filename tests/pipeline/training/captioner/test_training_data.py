@@ -14,6 +14,7 @@ from a2cap.data.errors import InputError, StoreError
 from a2cap.data.files.sealed_folder import SkippedItem, read_manifest, write_manifest
 from a2cap.data.regions import Regions, cell_boxes
 from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
+from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
@@ -112,6 +113,13 @@ WITH_BOXES = TransformerConfig(box_geometry="linear")
             None,
             "have no boxes, which model.box_geometry=linear needs; extract features with boxes, or "
             "set model.box_geometry=none",
+        ),
+        (
+            GcnLstmConfig(graph="semantic"),
+            DETECTED,
+            None,
+            "have no relations, which model.graph=semantic needs; add them with a2 convert "
+            "--relations FILE, or set model.graph=spatial",
         ),
         (SpatialConfig(cells=4), GRID, 4, None),
         (SpatialConfig(cells=3), 0 * DETECTED, None, None),
