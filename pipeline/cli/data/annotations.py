@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -13,6 +14,7 @@ from a2cap.data.annotations.read import Annotations, read_annotations
 from a2cap.data.annotations.summary import doubts, summarize
 from a2cap.data.data_config import FieldNames
 from a2cap.data.files.atomic import replacing
+from a2cap.data.image_ids import IdRule
 from a2cap.pipeline.cli.commands import EXIT_SKIPPED
 from a2cap.pipeline.cli.options import FILE, PATH, log, verbose_option
 
@@ -26,6 +28,7 @@ _SHOWN = 10
 @click.option("--split-list", type=PATH, help="Split of each image: a file, or a folder of lists.")
 @click.option("--image-field", help="Field with the file name of the image.")
 @click.option("--caption-field", help="Field with the caption, or a list of them.")
+@click.option("--ids", type=click.Choice(get_args(IdRule)), default="number", help="As data.ids.")
 @click.option("--turn", type=click.IntRange(1), default=1, help="Answer that is the caption.")
 @verbose_option
 def annotations(
@@ -35,6 +38,7 @@ def annotations(
     split_list: Path | None,
     image_field: str | None,
     caption_field: str | None,
+    ids: IdRule,
     turn: int,
     verbose: bool,
 ) -> None:
@@ -51,7 +55,7 @@ def annotations(
     log(verbose)
     names = FieldNames(image=image_field, caption=caption_field, turn=turn)
     path = require_annotations(source)
-    read = read_annotations(path, split_list=split_list, split=split, fields=names)
+    read = read_annotations(path, split_list=split_list, split=split, rule=ids, fields=names)
     click.echo(summarize(read))
     for line in doubts(read):
         click.echo(f"warning: {line}")

@@ -320,6 +320,21 @@ def test_fields_and_turns_may_have_other_names(tmp_path, record, names, caption)
     assert json.loads((tmp_path / "x.jsonl").read_text())["captions"] == [caption]
 
 
+def test_numbers_that_folders_repeat_are_read_by_path_if_it_is_asked_for(tmp_path):
+    rows = [{"image": f"{kind}/001.jpg", "caption": f"a {kind}"} for kind in ("cat", "dog")]
+    path, lines = written(tmp_path, rows), tmp_path / "x.jsonl"
+    refused = a2("annotations", path)
+    assert refused.stderr == (
+        f"a2: no usable image in {str(path)!r}, read as a JSON list of records: 2 of 2 items "
+        "skipped for one reason, first '000000000001': 'cat/001.jpg' has the same id as "
+        f"'dog/001.jpg'; rename one{BY_FOLDER}; fix them\n"
+    )
+    answer = a2("annotations", path, "--ids", "path", "--output", lines)
+    assert answer.exit_code == 0, answer.stderr
+    images = read_annotations(lines, rule="path").images
+    assert [image.image_id for image in images] == ["cat/001", "dog/001"]
+
+
 @pytest.mark.parametrize(
     ("document", "name"),
     [
