@@ -18,6 +18,8 @@ RECIPES = {
 }
 """Heading of a recipe -> name of its example in tests/recipes."""
 
+PYTEST = ("pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--hypothesis-profile", "quick")
+
 # the environment's a2cap is this checkout, in child processes too
 FINDER = """
 import sys
@@ -47,20 +49,20 @@ def named_tests(heading):
 
 
 @pytest.fixture
-def patched(tmp_path):
-    """Return a function that copies the checkout and applies an example to the copy."""
+def copy(tmp_path):
+    """Return a copy of the checkout that its tests import."""
+    copy = tmp_path / "copy"
+    kept_out = (".git", ".venv", ".hypothesis", "*_cache", "__pycache__", "artifacts", "shared")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*kept_out))
+    (copy / "site").mkdir()
+    (copy / "site" / "sitecustomize.py").write_text(FINDER)
+    return copy
 
-    def patch(name):
-        copy = tmp_path / "copy"
-        kept_out = (".git", ".venv", ".hypothesis", "*_cache", "__pycache__", "artifacts", "shared")
-        shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*kept_out))
-        (copy / "site").mkdir()
-        (copy / "site" / "sitecustomize.py").write_text(FINDER)
-        example = ROOT / "tests" / "recipes" / f"{name}.patch"
-        subprocess.run(["git", "apply", example], cwd=copy, check=True)
-        return copy
 
-    return patch
+def apply_example(name, copy):
+    """Apply the example of a recipe to a copy."""
+    example = ROOT / "tests" / "recipes" / f"{name}.patch"
+    subprocess.run(["git", "apply", example], cwd=copy, check=True)
 
 
 def run(copy, *command):
@@ -79,14 +81,15 @@ def run(copy, *command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("heading", RECIPES)
-def test_the_example_of_a_recipe_passes_the_tests_that_it_names(heading, patched):
-    copy = patched(RECIPES[heading])
+def test_the_examples_of_the_recipes_pass_the_tests_that_they_name(copy):
+    # one copy and process for all: their imports take longer than most of their tests
+    for name in RECIPES.values():
+        apply_example(name, copy)
     folders = ("a2cap", "data", "extract", "model", "pipeline", "tests")
     assert run(copy, "ruff", "check", "-q", *folders) == (0, "")
     assert run(copy, "ruff", "format", "-q", "--check", *folders) == (0, "")
-    options = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
-    status, printed = run(copy, "pytest", *options, *named_tests(heading))
+    tests = dict.fromkeys(path for heading in RECIPES for path in named_tests(heading))
+    status, printed = run(copy, *PYTEST, "-m", "not slow", *tests)
     assert status == 0, printed
     assert re.search(r"^\d+ passed", printed, re.MULTILINE), printed
 
@@ -99,9 +102,9 @@ def test_a_recipe_names_tests_that_exist(heading):
 
 
 @pytest.mark.slow
-def test_a_fusion_without_its_transcription_fails_a_named_test(patched):
-    copy = patched("fusion")
+def test_a_fusion_without_its_transcription_fails_a_named_test(copy):
+    apply_example("fusion", copy)
     shutil.copy(ROOT / "tests/model/transcription.py", copy / "tests/model/transcription.py")
-    status, printed = run(copy, "pytest", "-q", "-n", "0", "tests/model/test_equations.py")
+    status, printed = run(copy, *PYTEST, "-x", "tests/model/test_equations.py")
     assert status == 1
     assert "FAILED tests/model/test_equations.py" in printed
