@@ -1,13 +1,15 @@
 """Fixtures of the pipeline's tests: a finished experiment over 40 scenes, ranks, a browser."""
 
+import logging
 import multiprocessing
+import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from tests.experiments import (
     DETECTOR,
     CopiedExperiment,
     TinyExperiment,
+    a2,
     data_overrides,
     make_experiment,
 )
@@ -197,38 +200,81 @@ def faults_of() -> "Callable[[Page], list[str]]":
     return find
 
 
+Forked = Callable[[int, Callable[[int], Any]], list[Any]]
 Together = Callable[[int, Callable[[Ranks], Any]], list[Any]]
 
 
 @pytest.fixture(scope="session")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Together:
-    """Run work in forked processes, each with its `Ranks`; return their results."""
+def forked(tmp_path_factory: pytest.TempPathFactory) -> Forked:
+    """Run work in forked processes, each with its number; return their results."""
 
-    def run(count: int, work: Callable[[Ranks], Any]) -> list[Any]:
-        folder = tmp_path_factory.mktemp("together")
+    def run(count: int, work: Callable[[int], Any]) -> list[Any]:
+        folder = tmp_path_factory.mktemp("forked")
+
+        def save_result(number: int) -> None:
+            torch.set_num_threads(1)
+            (folder / str(number)).write_bytes(pickle.dumps(work(number)))
+
         context = multiprocessing.get_context("fork")
-        children = [
-            context.Process(target=_child, args=(folder, rank, count, work))
-            for rank in range(count)
-        ]
+        children = [context.Process(target=save_result, args=(number,)) for number in range(count)]
         for started in children:
             started.start()
         for started in children:
             started.join(120)
             started.kill()
-        return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(count)]
+        return [pickle.loads((folder / str(number)).read_bytes()) for number in range(count)]
 
     return run
 
 
-def _child(folder: Path, rank: int, count: int, work: Callable[[Ranks], Any]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(str(folder / "store"), count),  # type: ignore[attr-defined]
-        rank=rank,
-        world_size=count,
-        timeout=timedelta(seconds=600),
-    )
-    result = work(Ranks.current())
-    (folder / str(rank)).write_bytes(pickle.dumps(result))
+@pytest.fixture(scope="session")
+def together(forked: Forked, tmp_path_factory: pytest.TempPathFactory) -> Together:
+    """Run work in forked processes, each with its `Ranks`; return their results."""
+
+    def run(count: int, work: Callable[[Ranks], Any]) -> list[Any]:
+        store = tmp_path_factory.mktemp("together") / "store"
+
+        def connect_and_work(rank: int) -> Any:
+            dist.init_process_group(
+                "gloo",
+                store=dist.FileStore(str(store), count),  # type: ignore[attr-defined]
+                rank=rank,
+                world_size=count,
+                timeout=timedelta(seconds=600),
+            )
+            return work(Ranks.current())
+
+        return forked(count, connect_and_work)
+
+    return run
+
+
+class RankOutput(NamedTuple):
+    """Exit code and output of a rank of a command."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def two_ranks(forked: Forked) -> Callable[..., list[RankOutput]]:
+    """Run a command in two forked processes, with the environment that torchrun sets."""
+
+    def run(*words: object) -> list[RankOutput]:
+        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        shared = {
+            **{"MASTER_ADDR": "localhost", "MASTER_PORT": store.port},
+            **{"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": True},
+        }
+
+        def run_as(rank: int) -> RankOutput:
+            ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+            os.environ.update({name: str(value) for name, value in {**shared, **ranks}.items()})
+            logging.getLogger().handlers.clear()  # pytest's, in place of those of the command
+            answer = a2(*words)
+            return RankOutput(answer.exit_code, answer.stdout, answer.stderr)
+
+        return forked(2, run_as)
+
+    return run

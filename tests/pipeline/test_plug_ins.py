@@ -1,9 +1,7 @@
 """Captioners of other packages: every stage and command, keys, and what a folder may not import."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from functools import partial
 from importlib import import_module
@@ -132,13 +130,11 @@ def test_every_stage_and_command_works_and_a_changed_module_trains_again(
 
 
 @pytest.mark.slow
-def test_torchrun_a_sweep_and_the_server_take_a_plug_in(copy, tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_torchrun_a_sweep_and_the_server_take_a_plug_in(copy, two_ranks, tmp_path, monkeypatch):
     write_example(tmp_path, monkeypatch)
     options = (*run_stages(copy, tmp_path, monkeypatch), "--set", "scst.epochs=0")
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    command = (sys.executable, *launcher, "-m", "a2cap.pipeline", "train", *options)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert [answer.exit_code for answer in two_ranks("train", *options)] == [0, 0]
     swept = a2("sweep", *options, "--set", "train.seed=0..1")
     assert (swept.exit_code, swept.stdout.count("train-xe: up to date")) == (0, 1), swept.output
     trained, answers = result(copy, "train-xe"), []

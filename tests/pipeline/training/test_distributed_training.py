@@ -175,9 +175,9 @@ def test_a_rank_that_dies_ends_the_others_with_an_error(train, together, tmp_pat
     assert Checkpoints(result / "checkpoints").latest().step == 4
 
 
-def start_torchrun(experiment, artifacts, *overrides, ranks=2, restarts=0):
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
-    launcher += ("--max-restarts", str(restarts))
+def start_torchrun(experiment, artifacts, *overrides):
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    launcher += ("--max-restarts", "1")
     command = train_command(experiment, artifacts, overrides, launcher=launcher)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -195,33 +195,34 @@ def kill_rank(started, rank):
             os.kill(process, signal.SIGKILL)
 
 
-def test_under_torchrun_stopped_and_killed_ranks_resume_exactly(
-    experiment, train, together, tmp_path
+def test_under_torchrun_killed_and_stopped_ranks_resume_exactly(
+    experiment, train, together, two_ranks, tmp_path
 ):
-    """The signal comes in the second of four epochs, to loaders too, with no save due."""
-    settings = ("train.epochs=4", "train.batch_size=2", "train.checkpoint_every=20")
+    """torchrun restarts the ranks after a kill; the signal comes in the third of four epochs, to
+    loaders too, with no save due."""
+    overrides = ("train.epochs=4", "train.batch_size=2", "train.checkpoint_every=20")
     alone = tmp_path / "alone"
-    assert together(2, lambda _: outcome(lambda: train(alone, *settings))) == [None, None]
+    assert together(2, lambda _: outcome(lambda: train(alone, *overrides))) == [None, None]
     artifacts = copied_artifacts(experiment, tmp_path, "train-xe", "evaluate")
-    with experiment.open(*settings, artifacts=artifacts) as opened:
+    with experiment.open(*overrides, artifacts=artifacts) as opened:
         key = opened.stage("train-xe").made_from.key
     partial = artifacts / "train-xe" / f"{key}.partial"
-    started = start_torchrun(experiment, artifacts, *settings, "runtime.workers=1")
+    started = start_torchrun(experiment, artifacts, *overrides, "runtime.workers=1")
     wait_for_checkpoint(started, partial, 20)
+    kill_rank(started, 0)
+    wait_for_checkpoint(started, partial, 40)
     started.send_signal(signal.SIGTERM)
     _, printed_errors = started.communicate(timeout=600)
     assert started.returncode != 0
     assert printed_errors.count("a2: stopped; run the same command again to resume") == 2, (
         printed_errors
     )
-    assert 20 < Checkpoints(partial / "checkpoints").steps()[-1] < 64
+    assert 40 < Checkpoints(partial / "checkpoints").steps()[-1] < 64
 
-    ended = start_torchrun(experiment, artifacts, *settings, restarts=1)
-    wait_for_checkpoint(ended, partial, 40)
-    kill_rank(ended, 0)
-    printed, printed_errors = ended.communicate(timeout=600)
-    assert ended.returncode == 0, printed_errors
-    assert printed.startswith("train-xe: done in")
+    command = train_command(experiment, artifacts, overrides)
+    main, other = two_ranks(*command[command.index("train") :])
+    assert (main.exit_code, other.exit_code) == (0, 0), main.stderr + other.stderr
+    assert main.stdout.startswith("train-xe: done in")
     result = artifacts / "train-xe" / key
     assert len(events(result, "resume")) == 2
     assert_equal_results(result, alone)

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,22 +123,20 @@ def test_extraction_detects_regions_with_the_trained_weights(trained, labelled, 
 
 
 @pytest.mark.slow
-def test_under_torchrun_two_ranks_train_and_one_prints(labelled, tmp_path):
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_under_torchrun_two_ranks_train_and_one_prints(labelled, two_ranks, tmp_path):
     fields = labelled.fields(epochs=1, batch_size=5, anchor_sizes=[400])
     runtime = {"device": "cpu", "threads": 1}
     (tmp_path / "detector.yaml").write_text(json.dumps({"detector": fields, "runtime": runtime}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "a2cap.pipeline", "detector", "train"]
     place = ("-c", tmp_path / "detector.yaml", "--artifacts", tmp_path / "artifacts")
-    ended = subprocess.run(
-        [*command, *map(str, place)], capture_output=True, text=True, check=False, timeout=600
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert [line.split(":")[0] for line in ended.stdout.splitlines()[::10]] == ["train-detector"]
-    assert ended.stderr.count("train on 12 images with ") == 1
-    assert ended.stderr.count("no labelled object is found yet") == 1
+    main, other = two_ranks("detector", "train", *place)
+    assert (main.exit_code, other.exit_code) == (0, 0), main.stderr + other.stderr
+    assert other[1:] == ("", "")
+    assert [line.split(":")[0] for line in main.stdout.splitlines()[::10]] == ["train-detector"]
+    assert main.stderr.count("train on 12 images with ") == 1
+    assert main.stderr.count("no labelled object is found yet") == 1
     [weights] = (tmp_path / "artifacts").glob("train-detector/*/detector.safetensors")
-    assert ended.stdout.endswith(f"weights: {weights}\n")
+    assert main.stdout.endswith(f"weights: {weights}\n")
     state = Checkpoints(weights.parent / "checkpoints").latest().state
     assert state["environment"]["processes"] == "2"
 
