@@ -19,7 +19,7 @@ import traceback
 import warnings
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -365,13 +365,13 @@ def limit() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Fuzz one kind of file; return 1 at the first input that is neither read nor refused."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=TARGETS)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     mock.patch.object(HttpFiles, "_answer", refuse_network).start()
     logging.disable()
     warnings.simplefilter("ignore")
