@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from a2cap.data.files.tensors import skip_init
 from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.input import scaled_batch
@@ -49,7 +50,8 @@ def random_detector(
     meta = caffe_meta(origin=origin, classes=architecture.classes)
     meta = meta.model_copy(update={"scale": (min_side, max_side)})
     generator = torch.Generator().manual_seed(seed)
-    with torch.device("meta"):  # PyTorch's own initialisation would draw from the global generator
+    # PyTorch's own initialisation would draw from the global generator
+    with torch.device("meta"), skip_init():
         detector = Detector(architecture, meta)
     detector = detector.to_empty(device="cpu").requires_grad_(False).eval()
     _initialise(detector, generator)

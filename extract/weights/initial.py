@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
+from a2cap.data.files.tensors import skip_init
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import Architecture
@@ -45,7 +46,8 @@ def random_detector(
 
     Its normalisations are neutral, so it can be trained only with `learns_norms`.
     """
-    with torch.device("meta"):  # PyTorch's own initialisation would draw from the global generator
+    # PyTorch's own initialisation would draw from the global generator
+    with torch.device("meta"), skip_init():
         detector = Detector(architecture, meta)
     detector = detector.to_empty(device="cpu").requires_grad_(False)
     for key, tensor in sorted(detector.state_dict().items()):
