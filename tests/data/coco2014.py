@@ -1,13 +1,10 @@
-"""All captions of COCO 2014, which pycocoevalcap carries in the jar of SPICE, and their splits."""
+"""All captions of COCO 2014, which pycocoevalcap carries in the jar of SPICE."""
 
-import json
 import zipfile
 from pathlib import Path
 
 import pycocoevalcap
 import pytest
-
-from tests.data.messages import written
 
 JAR = Path(pycocoevalcap.__path__[0]) / "spice/spice-1.0.jar"
 SPLITS = Path(__file__).parents[2].parent / "shared/coco/splits"
@@ -27,15 +24,3 @@ def official_captions(folder):
         for path in paths:
             path.write_bytes(archive.read(f"coco/annotations/{path.name}"))
     return paths
-
-
-def karpathy_splits(folder):
-    """Write the split list of official_captions; return its path."""
-    ids = {s: (SPLITS / f"karpathy_{s}_ids.txt").read_text().split() for s in ("val", "test")}
-    held_out = {*ids["val"], *ids["test"]}
-    for split, name in (("train", "train"), ("restval", "val")):
-        with zipfile.ZipFile(JAR) as archive:
-            document = json.loads(archive.read(f"coco/annotations/captions_{name}2014.json"))
-        numbers = (str(image["id"]) for image in document["images"])
-        ids[split] = [number for number in numbers if number not in held_out]
-    return written(folder, ids, "splits.json")
