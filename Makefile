@@ -7,7 +7,7 @@ SOURCES := a2cap pipeline extract model data tests benchmarks
 # Compiled tests are kept: pytest rewrites their asserts, which takes each process ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test check bench faults mutants site lint types
+.PHONY: install demo test uncovered covered ray check bench faults mutants site lint types
 
 install: .venv/installed
 
@@ -34,14 +34,23 @@ types: install
 check: lint types
 	$(BIN)/pytest -n 2 -q -m 'not slow' --dist loadfile --hypothesis-profile quick
 
+# Types and Ray keep one core busy for minutes, so each runs beside tests.
+test: lint
+	$(MAKE) --jobs 2 uncovered types
+	$(MAKE) --jobs 2 covered ray
+
 # Branches are traced in the tests of these boxes alone: tracing the others costs a third more.
 COVERED := tests/pipeline/engine tests/pipeline/extraction tests/pipeline/test_experiment.py tests/data/features
 # In a process of its own: Ray's threads outlive its cluster, and a process with them that forks,
 # as loaders do, can hang.
 RAY := tests/pipeline/extraction/test_ray_engine.py
-test: lint types
+uncovered: install
 	$(BIN)/pytest -n 2 --dist worksteal $(COVERED:%=--ignore=%) --deselect $(RAY)
+
+covered: install
 	$(BIN)/pytest -n 2 $(COVERED) --deselect $(RAY) --cov
+
+ray: install
 	$(BIN)/pytest $(RAY)
 
 faults: install
