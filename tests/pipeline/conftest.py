@@ -262,7 +262,9 @@ def two_ranks(forked: Forked) -> Callable[..., list[RankOutput]]:
     """Run a command in two forked processes, with the environment that torchrun sets."""
 
     def run(*words: object) -> list[RankOutput]:
-        store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            "localhost", 0, is_master=True, wait_for_workers=False
+        )
         shared = {
             **{"MASTER_ADDR": "localhost", "MASTER_PORT": store.port},
             **{"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": True},
