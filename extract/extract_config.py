@@ -27,6 +27,9 @@ _ORDERED = (("min_regions", "max_regions"), ("min_regions", "proposals"), ("min_
 
 META_KEY = "a2.detector"
 """Metadata entry of a safetensors file that contains the conventions of its detector."""
+GRID_KEY, BASE_KEY = "a2.grid", "a2.base"
+"""Entries that name the network of a grid whose weights a file has, or the differences from them
+that a wheel's network is to have added."""
 
 
 class ExtractConfig(Section):

@@ -26,12 +26,12 @@ from a2cap.extract.detector.proposal_precision import warn_about_mixed_precision
 from a2cap.extract.detector.proposals import batch_rois
 from a2cap.extract.detector.roi_pool import roi_align
 from a2cap.extract.efficientnet_lite import STRIDE, EfficientNetLite
-from a2cap.extract.extract_config import LITE, ExtractConfig, GridBackbone
+from a2cap.extract.extract_config import BASE_KEY, GRID_KEY, LITE, ExtractConfig, GridBackbone
 from a2cap.extract.extractor_record import ExtractorRecord
 from a2cap.extract.timm_backbone import PREFIX as TIMM
 from a2cap.extract.timm_backbone import TimmBackbone
 from a2cap.extract.torchvision_module import torchvision_module
-from a2cap.extract.weights.differences import BASE_KEY, added
+from a2cap.extract.weights.differences import added
 from a2cap.extract.weights.normalised_vgg import is_normalised_vgg, torchvision_tensors
 from a2cap.extract.weights.torch_files import (
     is_safetensors,
@@ -39,9 +39,6 @@ from a2cap.extract.weights.torch_files import (
     load_torch_file,
 )
 from a2cap.extract.weights.values import check_values
-
-GRID_KEY = "a2.grid"
-"""Metadata entry of a safetensors file that names the backbone whose weights it holds."""
 
 _MEAN = (0.406 * 255, 0.456 * 255, 0.485 * 255)
 _TOGETHER = 100  # boxes that are pooled at once
@@ -244,7 +241,7 @@ def load_grid_weights(path: Path, backbone: GridBackbone) -> dict[str, Tensor]:
     if written != backbone:
         raise WeightsError(
             f"weights {path.name!r} are of {written or 'another network'}, extract.grid_backbone "
-            f"is {backbone!r}; correct extract.grid_backbone or extract.weights"
+            f"is {backbone!r}; name weights of the latter, or correct extract.grid_backbone"
         )
     return tensors
 

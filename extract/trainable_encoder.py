@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from a2cap.data.files.atomic import replacing
 from a2cap.data.files.tensors import save_tensors
-from a2cap.extract.extract_config import LITE, ExtractConfig
-from a2cap.extract.grid import GRID_KEY, input_of, map_network
+from a2cap.extract.extract_config import BASE_KEY, GRID_KEY, LITE, ExtractConfig
+from a2cap.extract.grid import input_of, map_network
 from a2cap.extract.timm_backbone import TimmBackbone
-from a2cap.extract.weights.differences import BASE_KEY, DIFFERENCE
+from a2cap.extract.weights.differences import DIFFERENCE
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.extract.weights.wheels import wheel_file
 

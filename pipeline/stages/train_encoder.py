@@ -22,6 +22,7 @@ from a2cap.pipeline.training.encoder.encoder_config import EncoderConfig
 from a2cap.pipeline.training.extended_training import continued
 from a2cap.pipeline.training.training_config import NO_EFFECT
 from a2cap.pipeline.training.training_run import TrainingRun
+from a2cap.pipeline.weights.detectors import settings_of_weights
 
 if TYPE_CHECKING:
     from a2cap.pipeline.stages.plan import Plan
@@ -74,12 +75,20 @@ class TrainEncoder(Stage):
         return train_encoder(self.encoder, self.extract, inputs["start"].path, images, run)
 
     def _start(self) -> Path:
-        """Return the file of the weights to start from; ConfigError where none are known."""
+        """Return the file of weights to start from; ConfigError without, or of another network."""
+        backbone = self.extract.grid_backbone
         if self.encoder.start is not None:
-            return require_file(self.encoder.start, "encoder.start")
-        if self.extract.grid_backbone in LITE:
-            return wheel_file(self.extract.grid_backbone)
+            path = require_file(self.encoder.start, "encoder.start")
+            written = settings_of_weights(str(path)).get("grid_backbone", backbone)
+            if written == backbone:
+                return path
+            raise ConfigError(
+                f"weights of encoder.start are of {written}, extract.grid_backbone is "
+                f"{backbone!r}; name weights of the latter, or correct extract.grid_backbone"
+            )
+        if backbone in LITE:
+            return wheel_file(backbone)
         raise ConfigError(
-            f"no weights of {self.extract.grid_backbone} are named to start from; set "
+            f"no weights of {backbone} are named to start from; set "
             "encoder.start to its state dict, or extract.grid_backbone to efficientnet-lite2"
         )

@@ -16,6 +16,8 @@ from a2cap.data.files.cache import cache_folder
 from a2cap.data.files.checksum import sha256_of
 from a2cap.data.files.paths import require_file
 from a2cap.extract.extract_config import (
+    BASE_KEY,
+    GRID_KEY,
     LITE,
     META_KEY,
     OWN_ENCODER,
@@ -64,7 +66,7 @@ BUNDLED: Mapping[str, BundledDetector] = {
         "photographs: image encoder of the bundled captioner (docs/photos.md)",
         Path(str(files("a2cap.pipeline.weights") / "photos_captioner" / "weights.safetensors")),
         "6bfd1d61ba8c798cdfcdd5bb1e13110685fe1584531f9557be614d53ad92c307",
-        {"boxes": "grid", "grid_backbone": "efficientnet-lite2"},
+        {},
     ),
 }
 BUNDLED_SETTINGS = {bundled.path: bundled.settings for bundled in BUNDLED.values()}
@@ -192,10 +194,12 @@ def settings_of_weights(name: str | None) -> dict[str, int | str]:
         path = resolve_weights(name)
         own = BUNDLED_SETTINGS.get(path, {})
         with safe_open(path, framework="np") as file:
-            stated = stated_settings(json.loads(file.metadata()[META_KEY]))
+            metadata = file.metadata() or {}
+        if network := metadata.get(GRID_KEY, metadata.get(BASE_KEY)):
+            return {"boxes": "grid", "grid_backbone": network, **own}
+        return {**stated_settings(json.loads(metadata[META_KEY])), **own}
     except (A2Error, SafetensorError, OSError, LookupError, TypeError, ValueError):
-        stated = {}  # reported when the weights are loaded; an image encoder states no conventions
-    return {**stated, **own}
+        return {**own}  # reported when the weights are loaded
 
 
 def weights_sha256(path: Path) -> str:

@@ -196,5 +196,5 @@ def test_saved_weights_of_another_backbone_or_of_a_detector_are_refused(
         save(path)
         assert refusal(load_grid_weights, path, "resnet50") == (
             f"weights 'a.safetensors' are of {network}, extract.grid_backbone is 'resnet50'; "
-            "correct extract.grid_backbone or extract.weights"
+            "name weights of the latter, or correct extract.grid_backbone"
         )

@@ -6,10 +6,10 @@ import torch
 from safetensors.torch import save_file
 
 from a2cap.data.errors import WeightsError
-from a2cap.extract.extract_config import ExtractConfig
+from a2cap.extract.extract_config import BASE_KEY, GRID_KEY, ExtractConfig
 from a2cap.extract.extractor import load_extractor
-from a2cap.extract.grid import GRID_KEY, GridExtractor, load_grid_weights
-from a2cap.extract.weights.differences import BASE_KEY, DIFFERENCE, added
+from a2cap.extract.grid import GridExtractor, load_grid_weights
+from a2cap.extract.weights.differences import DIFFERENCE, added
 from a2cap.extract.weights.torch_files import load_torch_file
 from a2cap.extract.weights.wheels import wheel_file
 from tests.extract.tiny import refusal

@@ -1,6 +1,7 @@
 """Stage train-encoder in an experiment: its order, its result, its resume, and what it refuses."""
 
 import logging
+import re
 import signal
 
 import pytest
@@ -137,6 +138,61 @@ def test_what_cannot_train_is_refused_before_anything_runs(scenes):
     assert refused("encoder.start=no such.pth")[0].startswith("file of encoder.start not found")
 
 
+def test_an_encoder_of_another_network_is_refused_before_anything_runs(scenes):
+    file = trained(scenes).directory / "encoder.safetensors"
+    other = "extract.grid_backbone=resnet18"
+    with scenes.open(*ENCODER, other, f"encoder.start={file}") as opened:
+        assert problems(opened, "train-encoder") == [
+            "weights of encoder.start are of efficientnet-lite2, extract.grid_backbone is "
+            "'resnet18'; name weights of the latter, or correct extract.grid_backbone"
+        ]
+    with scenes.open(f"extract.weights={file}", "extract.boxes=grid", other) as opened:
+        assert problems(opened, "extract") == [
+            "the weights were trained with other settings: extract.grid_backbone is resnet18; add "
+            "--set extract.grid_backbone=efficientnet-lite2"
+        ]
+
+
+def test_a_layer_without_a_map_is_refused_before_anything_runs(scenes, tmp_path):
+    (tmp_path / "a.pth").touch()
+    network = ("extract.grid_backbone=resnet18", "extract.grid_layer=fc")
+    with scenes.open(*ENCODER, *network, f"encoder.start={tmp_path / 'a.pth'}") as opened:
+        assert problems(opened, "train-encoder") == [
+            "extract.grid_layer has no spatial map: 'fc' of resnet18; name a convolutional layer"
+        ]
+
+
+def test_changed_captions_make_the_encoder_stale(tmp_path):
+    made = make_experiment(tmp_path / "made")
+    made.open().run("preprocess")
+    trained(made, "encoder.epochs=1")
+    annotations = made.scenes / "dataset_coco.json"
+    annotations.write_text(annotations.read_text().replace("a small", "one small"))
+    with made.open(*ENCODER, "encoder.epochs=1") as opened:
+        assert opened.status("train-encoder").why == ["waits for preprocess"]
+        opened.run("preprocess")
+        assert opened.status("train-encoder").why == ["inputs.captions changed"]
+        assert opened.status("extract").why == ["waits for train-encoder"]
+
+
+def test_without_memory_for_a_part_its_halves_are_learnt(scenes, caplog, monkeypatch):
+    losses, sizes = EncoderUpdater.losses, []
+
+    def small(self, part, number, index):
+        if len(part.image_ids) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(part.image_ids))
+        return losses(self, part, number, index)
+
+    monkeypatch.setattr(EncoderUpdater, "losses", small)
+    trained(scenes, "encoder.epochs=1", "encoder.seed=2")
+    assert set(sizes) == {2}
+    assert (
+        "out of memory with 8 images at once; computing 4 at a time, with the gradient of the "
+        "whole batch; set accumulate to 2 or more to begin so"
+    ) in caplog.messages
+
+
 def test_a_start_of_another_network_is_refused(scenes, tmp_path):
     torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "other.pth")
     words = ("extract.grid_backbone=resnet18", f"encoder.start={tmp_path / 'other.pth'}")
@@ -154,7 +210,12 @@ def test_few_images_for_many_words_and_small_images_are_said(scenes, caplog, mon
         "lower it if most are so small"
         for text in caplog.messages
     )
-    assert any(text.startswith("fewer images than words: 32 and ") for text in caplog.messages)
+    [few] = [text for text in caplog.messages if text.startswith("fewer images than words")]
+    assert re.fullmatch(
+        r"fewer images than words: 32 and \d+; an encoder learns the images by heart, raise "
+        r"encoder\.min_images, or leave the encoder as it is",
+        few,
+    )
 
 
 def test_no_frequent_word_ends_the_stage(scenes):
