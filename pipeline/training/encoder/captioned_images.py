@@ -43,6 +43,13 @@ class EncoderPart:
         """Return the part on a device."""
         return EncoderPart(self.image_ids, self.pixels.to(device), self.tokens.to(device))
 
+    def halves(self) -> "list[EncoderPart]":
+        """Return the first and the second half, or a single image as it is."""
+        middle = -(-len(self.image_ids) // 2)
+        both = slice(middle), slice(middle, len(self.image_ids))
+        halves = [EncoderPart(self.image_ids[h], self.pixels[h], self.tokens[h]) for h in both]
+        return [half for half in halves if half.image_ids]
+
 
 def collate(items: Sequence[CaptionedImage]) -> EncoderPart:
     """Return a part of at least one image; captions are padded to the most and the longest."""

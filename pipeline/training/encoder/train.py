@@ -166,6 +166,10 @@ class EncoderUpdater(Updater[EncoderPart]):
         """Return the images or tokens of a part, over which its loss is a mean."""
         return self._network.objective.count(part.tokens)
 
+    def halves(self, part: EncoderPart) -> list[EncoderPart]:
+        """Return the halves of a part of at least two images."""
+        return part.halves()
+
     def lr(self, number: int) -> float:
         """Return the rate of the schedule."""
         config = self._config
