@@ -7,7 +7,6 @@ a2 reads the files, runs the processor, and makes words, scores and attention of
 
 import logging
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
 from a2cap.pipeline.captioning.captioned_image import OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
-from benchmarks.measure import Form, machine, print_machine, print_table
+from benchmarks.measure import Form, alternated, machine, print_machine, print_table
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<image>")
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -187,16 +186,6 @@ def measure(build: Any, *, quick: bool, images: int, rounds: int, tokens: int) -
         "ratios": {name: both[0] for name, both in ratios.items()},
         "cpu_ratios": {name: both[1] for name, both in ratios.items()},
     }
-
-
-def alternated(work: Mapping[str, Form]) -> dict[str, tuple[float, float]]:
-    """Return the seconds of each form, and those of the processor, which others do not take."""
-    spent = {}
-    for name, form in work.items():
-        started = time.perf_counter(), time.process_time()
-        form()
-        spent[name] = time.perf_counter() - started[0], time.process_time() - started[1]
-    return spent
 
 
 @click.command()

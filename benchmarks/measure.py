@@ -63,6 +63,16 @@ def interleaved(
     return {name: Timing(tuple(measured[warm_up:])) for name, measured in seconds.items()}
 
 
+def alternated(work: Mapping[str, Form]) -> dict[str, tuple[float, float]]:
+    """Return the seconds of each form, and those of the processor, which others do not take."""
+    spent = {}
+    for name, form in work.items():
+        started = time.perf_counter(), time.process_time()
+        form()
+        spent[name] = time.perf_counter() - started[0], time.process_time() - started[1]
+    return spent
+
+
 def print_profile(title: str, form: Form, *, least: float = 0.02) -> None:
     """Print the share of CPU time of each operator of torch while the form runs.
 
