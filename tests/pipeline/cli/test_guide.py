@@ -44,6 +44,7 @@ ELSEWHERE = (
     "score ours.csv",
     "extract -c configs/a2-gate.yaml --shard auto",
     "run -c captioner-photos",
+    "run -c own-encoder",
     # in tests/pipeline/captioning/adapted and tests/pipeline/evaluation
     "caption holidays --model my-vlm",
     "caption dog.jpg --model my-vlm",
