@@ -44,23 +44,13 @@ from a2cap.pipeline.training.encoder.objectives import Words, make_objective, wo
 from a2cap.pipeline.training.encoder.train import EncoderUpdater
 from a2cap.pipeline.training.encoder.validation import EncoderInTraining
 from benchmarks.measure import Form, alternated, machine, print_machine, print_table
-from benchmarks.photos import CONFIG
 from benchmarks.photos_data import read_rows
 
-FEW = (
-    "preprocess.min_count=5",
-    "train.epochs=8",
-    "train.warmup=30",
-    "encoder.min_images=10",
-    "encoder.epochs=4",
-    "encoder.warmup=10",
-    "encoder.side=160",
-)
-"""Settings of the guide for some hundred images."""
+CONFIG = Path(__file__).parents[1] / "configs" / "own-encoder.yaml"
 ENCODERS = {
-    "frozen": (),
-    "words": ("extract.weights=encoder",),
-    "captions": ("extract.weights=encoder", "encoder.objective=captions"),
+    "frozen": ("extract.weights=efficientnet-lite2",),
+    "words": (),
+    "captions": ("encoder.objective=captions",),
 }
 VALIDATION, TEST = 100, 300
 SHOWN = ("Bleu_4", "METEOR", "CIDEr", "truth")
@@ -88,7 +78,7 @@ def compared(
     files = {"data.images": images, "data.annotations": annotations}
     seeds = [f"{section}.seed={seed}" for section in ("encoder", "train")]
     places = [override(name, path) for name, path in files.items()]
-    config = load_config(CONFIG, [*places, *FEW, *ENCODERS[encoder], *seeds, *fields])
+    config = load_config(CONFIG, [*places, *ENCODERS[encoder], *seeds, *fields])
     with Experiment(config, folder / "artifacts") as opened:
         done = {stage: opened.run(stage).directory for stage in opened.names}
     metrics: Any = read_json(done[EVALUATE] / METRICS)
@@ -167,7 +157,7 @@ def speed(
     write_lines(lines, read_rows(annotations), count)
     files = {"data.images": images, "data.annotations": lines}
     places = [override(name, path) for name, path in files.items()]
-    config = load_config(CONFIG, [*places, *FEW, *ENCODERS["words"], *fields])
+    config = load_config(CONFIG, [*places, *fields])
     with Experiment(config, folder / "artifacts") as opened:
         captions = opened.run(PREPROCESS).directory
     forms = epochs(config, captions, images, lines, workers=workers)
