@@ -17,6 +17,7 @@ Count = Annotated[int, Field(gt=0, le=10**6)]
 GridBackbone = (
     Literal["vgg11", "vgg13", "vgg16", "vgg19"]
     | Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+    | Literal["alexnet", "googlenet"]
     | Literal["efficientnet-lite0", "efficientnet-lite1", "efficientnet-lite2"]
     | Annotated[str, Field(pattern=r"^timm/[\w.]+$")]
 )
@@ -52,8 +53,9 @@ class ExtractConfig(Section):
     """Network of torchvision, EfficientNet-Lite, or `timm/NAME` (extra a2cap[timm]); only for boxes
     `grid`, like the three fields below, and an EfficientNet-Lite also for boxes `given`."""
     grid_layer: str = "layer4"
-    """Layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG. Of
-    EfficientNet-Lite and timm's networks the last map is pooled."""
+    """Layer whose map is pooled: `layer4` of a ResNet, `features` or `features.28` of a VGG,
+    `features` of AlexNet, `inception5b` of GoogLeNet. Of EfficientNet-Lite and timm's networks the
+    last map is pooled."""
     grid_size: Literal[7, 14] = 14
     """Cells per side."""
     grid_crop: Literal["none", "centre"] = "none"

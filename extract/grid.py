@@ -1,8 +1,9 @@
 """Features of a convolutional map: its cells as regions, or given boxes of any detector.
 
-The map of any layer of a torchvision VGG or ResNet, or the last one of an EfficientNet-Lite or a
-timm network, is pooled to n x n cells by adaptive means, as in ImageCaptioning.pytorch (14 x 14 in
-its scripts/prepro_feats.py). Jiang et al. 2020 (arXiv:2001.03615) compare grids with regions.
+The map of any layer of a torchvision VGG, ResNet, AlexNet or GoogLeNet, or the last one of an
+EfficientNet-Lite or timm network, is pooled to n x n cells by adaptive means, as in
+ImageCaptioning.pytorch (14 x 14 in its scripts/prepro_feats.py). Jiang et al. 2020
+(arXiv:2001.03615) compare grids with regions.
 Of an EfficientNet-Lite, boxes are pooled by RoIAlign (He et al. 2017, arXiv:1703.06870) and means.
 """
 
@@ -49,7 +50,7 @@ _DEVIATION = (0.225 * 255, 0.224 * 255, 0.229 * 255)
 _OF_ONE_SIDE = (EfficientNetLite, TimmBackbone)
 """Backbones with a square size of their own, whose last map is pooled."""
 
-_CLASSIFIERS = ("fc.", "classifier.")
+_CLASSIFIERS = ("fc.", "classifier.", "aux1.", "aux2.")
 """Modules of torchvision's networks that a state dict need not have."""
 _UNUSED = "num_batches_tracked"  # which files of old versions of torch lack
 
@@ -279,7 +280,10 @@ def _backbone(name: GridBackbone) -> nn.Module:
         return TimmBackbone(name)
     if name in LITE:
         return EfficientNetLite(name)
-    return cast(nn.Module, torchvision_module("models").get_model(name, weights=None))
+    # torchvision's weights of GoogLeNet were converted from a network with another normalisation
+    is_googlenet = name == "googlenet"
+    options = {"transform_input": True, "init_weights": False} if is_googlenet else {}
+    return cast(nn.Module, torchvision_module("models").get_model(name, weights=None, **options))
 
 
 def _load(backbone: nn.Module, weights: Mapping[str, Tensor], name: str) -> Mapping[str, Tensor]:
@@ -308,7 +312,11 @@ def _up_to(backbone: nn.Module, layer: str) -> nn.Module:
         return backbone
     extraction = torchvision_module("models.feature_extraction")
     try:
-        return cast(nn.Module, extraction.create_feature_extractor(backbone, {layer: "map"}))
+        # the auxiliary classifiers of GoogLeNet are of training alone
+        made = extraction.create_feature_extractor(
+            backbone, {layer: "map"}, suppress_diff_warning=True
+        )
+        return cast(nn.Module, made)
     except ValueError as error:
         layers = [name for name, module in backbone.named_modules() if name and "." not in name]
         raise ConfigError(

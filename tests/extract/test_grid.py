@@ -65,6 +65,42 @@ def test_cells_equal_the_pooled_map_of_torchvision(extractor, network, make_imag
     assert error < 2e-2  # bytes are rounded once, here and there, by other code
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "layer", "channels"),
+    [("alexnet", "features", 256), ("googlenet", "inception5b", 1024)],
+)
+def test_maps_of_alexnet_and_googlenet_are_those_of_torchvision(
+    name, layer, channels, make_image, tmp_path
+):
+    torch.manual_seed(0)
+    # GoogLeNet's file of torchvision is for an input that it normalises itself
+    given = {"alexnet": {}, "googlenet": {"transform_input": True, "init_weights": False}}[name]
+    network = torchvision.models.get_model(name, weights=None, **given).eval()
+    # its classifiers may be absent
+    kept = {k: v for k, v in network.state_dict().items() if not k.startswith(("class", "aux"))}
+    torch.save(kept, tmp_path / "weights.pth")
+    config = CONFIG.model_copy(
+        update={"grid_backbone": name, "grid_layer": layer, "min_side": 224, "max_side": 224}
+    )
+    features = load_extractor(tmp_path / "weights.pth", config=config)(
+        image := make_image(0, 224, 224)
+    ).features
+    scaled = torch.from_numpy(image[:, :, ::-1].transpose(2, 0, 1).copy()).float() / 255
+    blob = torchvision.transforms.functional.normalize(
+        scaled, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    )[None]
+    maps = []
+    network.get_submodule(layer).register_forward_hook(lambda *call: maps.append(call[-1]))
+    with torch.inference_mode():
+        network(blob)
+        expected = torch.nn.functional.adaptive_avg_pool2d(maps[0], 7)[0].flatten(1).T.numpy()
+    assert features.shape == (49, channels)
+    error = np.linalg.norm(features - expected) / np.linalg.norm(expected)
+    assert error < 1e-4
+    assert grid_width(config) == channels
+
+
 def test_cells_divide_the_image_row_by_row(extractor, make_image):
     regions = extractor(make_image(0, 70, 140))
     assert regions.boxes[0].tolist() == [0, 0, 20, 10]
