@@ -4,6 +4,10 @@ The LSTM reads the image as a first token, x_-1 = CNN(I), and then the tokens. T
 the initial values, uniform within 0.08 and a forget gate that starts open, are those of the
 authors' code, tensorflow/models im2txt; Eq. 8 is printed without the tanh. CNN(I) is the mean of
 the image's regions or cells, which for the cells of a last convolution is its average pooling.
+
+With `cell: rnn` it is the captioner of Karpathy and Fei-Fei 2015 (section 3.2, arXiv:1412.2306),
+where the image is a bias of the first step alone; the numbers of the equations are those of the
+paper as others quote it, its text was not at hand.
 """
 
 from typing import Unpack
@@ -24,13 +28,18 @@ from a2cap.model.captioners.recurrent.recurrent_decoder import (
 
 
 class LanguageLstm(RecurrentDecoder):
-    """LSTM and output layer; a subclass says what the LSTM reads before the tokens."""
+    """LSTM and output layer; a subclass says what the LSTM reads before the tokens.
 
-    def __init__(self, *, width: int, embedding: int, dropout: float, vocabulary_size: int):
+    gates: of the cell, 4 of an LSTM.
+    """
+
+    def __init__(
+        self, *, width: int, embedding: int, dropout: float, vocabulary_size: int, gates: int = 4
+    ):
         super().__init__()
         self.width, self.attention = width, None
         self.embedding = nn.Embedding(vocabulary_size, embedding)
-        self.gates = nn.Linear(embedding + width, 4 * width)
+        self.gates = nn.Linear(embedding + width, gates * width)
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(width, vocabulary_size)
 
@@ -68,14 +77,42 @@ class NicDecoder(LanguageLstm):
         return self.read(self.image(mean_region(memory)), zeros, zeros)
 
 
-class NicCaptioner(EncoderDecoder):
-    """Region features and the LSTM."""
+class RnnDecoder(LanguageLstm):
+    """RNN that reads the image beside its first token (Karpathy and Fei-Fei 2015).
 
-    decoder: NicDecoder
+    h_t = max(0, W_hx x_t + W_hh h_(t-1) + b_h + [t = 1] W_hi CNN(I))    (Eq. 13 and 14)
+    """
+
+    def __init__(self, config: NicConfig, *, feature_width: int, vocabulary_size: int):
+        sizes = {"width": config.width, "embedding": config.embedding, "gates": 1}
+        super().__init__(dropout=config.dropout, vocabulary_size=vocabulary_size, **sizes)
+        self.image = nn.Linear(feature_width, config.width, bias=False)
+        self.initialise()
+
+    def start(self, memory: Memory) -> Tensors:
+        """Return the state and the image's bias of the next step."""
+        state = memory.states.new_zeros(len(memory), self.width)
+        return state, self.dropout(self.image(mean_region(memory)))
+
+    def advance(
+        self, embedded: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, Tensors]:
+        """Decode one embedded token per row."""
+        state, image = tensors
+        inputs = torch.cat((self.dropout(embedded), state), dim=-1)
+        state = (self.gates(inputs) + image).relu()
+        return DecoderOutput(self.dropout(state), ()), (state, torch.zeros_like(image))
+
+
+class NicCaptioner(EncoderDecoder):
+    """Region features and the LSTM, or the RNN."""
+
+    decoder: NicDecoder | RnnDecoder
 
     def __init__(self, config: NicConfig, **sizes: Unpack[Sizes]):
         encoder = RegionFeatures(blind=config.blind, dropout=config.region_dropout())
-        decoder = NicDecoder(
+        made = RnnDecoder if config.cell == "rnn" else NicDecoder
+        decoder = made(
             config, feature_width=sizes["feature_width"], vocabulary_size=sizes["vocabulary_size"]
         )
         super().__init__(config, encoder, decoder, **sizes)

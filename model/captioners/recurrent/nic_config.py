@@ -1,4 +1,4 @@
-"""Settings of NIC."""
+"""Settings of NIC, and of the RNN of Karpathy and Fei-Fei."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -32,14 +32,17 @@ class NicConfig(CaptionerSettings):
     kind: Literal["nic"] = "nic"
     """Kind of captioner; the other fields of this section depend on it."""
 
+    cell: Literal["lstm", "rnn"] = "lstm"
+    """rnn: with a ReLU and the image beside the first token (Karpathy and Fei-Fei 2015)."""
+
     width: Annotated[int, Field(gt=0, le=2**16)] = 512
-    """Width of the LSTM's state, D."""
+    """Width of the state, D."""
 
     embedding: Annotated[int, Field(gt=0, le=2**16)] = 512
     """Width of the token embedding and of the embedded image."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
-    """Dropout rate of what the LSTM reads, the image too, and of its state before the output."""
+    """Dropout rate of what the cell reads, the image too, and of its state before the output."""
 
     @property
     def has_attention(self) -> bool:

@@ -8,6 +8,8 @@ from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.recurrent.nic import NicCaptioner
 from a2cap.model.captioners.recurrent.nic_config import NicConfig
+from a2cap.model.losses import two_losses
+from tests.model.gradients import assert_slope
 from tests.model.kinds import make, refusal
 from tests.model.transcription import Weights, assert_equal_to_transcription, lstm, softmax
 
@@ -24,6 +26,27 @@ def log_probs(captioner, align, regions, fed):
 
 def test_the_image_is_the_first_token_of_the_lstm(images):
     assert_equal_to_transcription(make("nic"), images, log_probs)
+
+
+def log_probs_of_rnn(captioner, align, regions, fed):
+    weights, rows = Weights(captioner), []
+    state = np.zeros(captioner.config.width)
+    for step, token in enumerate(fed):
+        # Eq. 13 and 14: h_t = f(W_hx x_t + W_hh h_t-1 + b_h + 1(t = 1) b_v), b_v = W_hi CNN(I)
+        inputs = np.concatenate([weights["embedding.weight"][token], state])
+        first = weights["image.weight"] @ regions.mean(0) if step == 0 else 0
+        state = np.maximum(weights.linear(inputs, "gates") + first, 0)
+        rows.append(np.log(softmax(weights.linear(state, "output"))))  # Eq. 15
+    return np.array(rows)
+
+
+def test_the_image_is_a_bias_of_the_first_step_of_the_rnn(images):
+    captioner = make("nic", cell="rnn")
+    assert_equal_to_transcription(captioner, images, log_probs_of_rnn)
+    assert_slope(
+        lambda: two_losses(captioner, images.encoded(captioner), images.captions).caption,
+        list(captioner.parameters()),
+    )
 
 
 def test_there_is_no_attention_to_trace_or_align(images):
