@@ -15,6 +15,7 @@ from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.get_config import GetConfig
+from a2cap.model.captioners.log_bilinear_config import LogBilinearConfig
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
@@ -58,6 +59,7 @@ KINDS: dict[str, Kind] = {
     "lstm-a": Kind(LstmAConfig, f"{_HERE}.attributes.lstm_a:LstmACaptioner"),
     "gcn-lstm": Kind(GcnLstmConfig, f"{_HERE}.gcn_lstm:GcnLstmCaptioner"),
     "nic": Kind(NicConfig, f"{_HERE}.recurrent.nic:NicCaptioner"),
+    "log-bilinear": Kind(LogBilinearConfig, f"{_HERE}.log_bilinear:LogBilinearCaptioner"),
 }
 """The kinds of a2 by name."""
 

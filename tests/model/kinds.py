@@ -10,6 +10,7 @@ from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.get_config import GetConfig
 from a2cap.model.captioners.kinds import make_captioner
+from a2cap.model.captioners.log_bilinear_config import LogBilinearConfig
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
@@ -53,6 +54,7 @@ KINDS = {
     "lstm-a": lambda **fields: LstmAConfig(
         **{"width": 12, "embedding": 7, "attributes": 4, "dropout": 0, **fields}
     ),
+    "log-bilinear": lambda **fields: LogBilinearConfig(**{"width": 12, "dropout": 0, **fields}),
     "m2": lambda **fields: M2Config(
         **{
             **{"width": 12, "heads": 2, "feed_forward": 10, "dropout": 0, "memory_slots": 3},
@@ -81,6 +83,7 @@ def _hard(*, alignment, **fields):
 
 VARIANTS = {
     "attributes of each token": lambda **fields: KINDS["lstm-a"](variant="a4", **fields),
+    "RNN": lambda **fields: KINDS["nic"](cell="rnn", **fields),
     "hard attention": _hard,
     "gate controller": lambda **fields: KINDS["get"](
         controller="gate", gated_output=True, **fields

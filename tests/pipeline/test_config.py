@@ -111,6 +111,13 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
             ],
         ),
         (
+            ["evaluate.ensemble=[a]", "evaluate.ensemble_weights=[1]"],
+            [
+                "evaluate: ensemble_weights are [1.0] for 2 captioners; give a positive number for "
+                "each, in their order, or none"
+            ],
+        ),
+        (
             ["model.kind=nic", "model.attention_dropout=0.1"],
             [
                 "model: attention_dropout is 0.1, but this captioner has no attention; set "

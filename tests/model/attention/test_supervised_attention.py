@@ -75,7 +75,7 @@ def test_prophet_attention_is_learned_from_its_word_and_moves_attention_alone(im
 NO_PROPHET = {
     "m2": "Prophet Attention reads one state of each region, and the decoder of m2 those of every",
     **dict.fromkeys(
-        ("lstm-a", "nic"),
+        ("lstm-a", "log-bilinear", "nic"),
         "prophet is 0.3, but this captioner has no attention that it could train; set prophet",
     ),
 }

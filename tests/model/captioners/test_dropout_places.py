@@ -50,6 +50,10 @@ PLACES = {
         ("decoder.dropout", 0.11, 7): 8,  # attributes, image and 6 tokens
         ("decoder.dropout", 0.11, 12): 6,  # before the output layer
     },
+    "log-bilinear": {
+        ("encoder.dropout", 0.03, 6): 1,
+        ("decoder.dropout", 0.11, 12): 12,  # 6 tokens and 6 predicted representations
+    },
     "m2": {
         ("encoder.dropout", 0.03, 12): 1,
         ("self-attention weights", 0.07, 7): 2,  # regions and memory
