@@ -48,6 +48,8 @@ CELLS = 7
 
 # the tanh of the keys saturates on the features of this detector, which are all positive
 _ADDITIVE = ("attention_width={wide}", "standardise=true")
+# the mean of such regions hardly differs between images, and dropout hides what differs
+_MEAN_REGION = ("standardise=true", "dropout=0")
 _SHOW_ATTEND_TELL = (
     *("kind=show-attend-tell", "embedding={width}", *_ADDITIVE),
     "alignment.renormalise_aligned=true",
@@ -70,9 +72,11 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "show-attend-tell, hard": (*_SHOW_ATTEND_TELL, "attention=hard", "hard.baseline=soft"),
     _AFTER_HARD: (*_SHOW_ATTEND_TELL, "doubly_stochastic=0"),
     "gru": ("kind=gru", "embedding={width}", "scale=sqrt"),
-    "nic": ("kind=nic", "embedding={width}"),
-    # of 135 words; dropout as in nic
-    "lstm-a": ("kind=lstm-a", "embedding={width}", "attributes=100", "dropout=0.3"),
+    "nic": ("kind=nic", "embedding={width}", *_MEAN_REGION),
+    "nic, rnn": ("kind=nic", "cell=rnn", "embedding={width}", *_MEAN_REGION),
+    "log-bilinear": ("kind=log-bilinear", *_MEAN_REGION),
+    # of 135 words
+    "lstm-a": ("kind=lstm-a", "embedding={width}", "attributes=100", *_MEAN_REGION),
 }
 """Row -> fields of the section `model`."""
 
