@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
-from sys import intern
 from typing import Any
 
-from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member
+from a2cap.data.annotations.json_items import BadItem, key_member, member, text_member, unpacked
 from a2cap.data.annotations.record import (
     CAPTION_FIELDS,
     IMAGE_FIELDS,
@@ -122,19 +121,10 @@ def _cells(row: str, delimiter: str, columns: Sequence[str]) -> dict[str, str]:
     return dict(zip(columns, map(str.strip, cells), strict=False))
 
 
-def share_tokens(item: dict[str, object]) -> dict[str, object]:
-    """Return an object of JSON whose tokens are shared with those of others."""
-    # six million tokens of COCO are 40,000 different strings: a third of the memory
-    tokens = item.get("tokens")
-    if isinstance(tokens, list):
-        item["tokens"] = [intern(word) if isinstance(word, str) else word for word in tokens]
-    return item
-
-
 def _listed(items: list[object], key: str) -> Iterator[Record]:
     for index, item in enumerate(items):
         items[index] = None  # one image at a time is in memory twice, not all of them
-        yield f"{key}[{index}]", item
+        yield f"{key}[{index}]", unpacked(item)
 
 
 def karpathy(document: Any, reading: Reading) -> Iterator[Record]:
@@ -199,7 +189,8 @@ def textcaps(document: Any, reading: Reading) -> Iterator[RawImage]:
 
 def dictionary(document: Mapping[str, object], reading: Reading) -> Iterator[Record]:
     """Yield the records of {image: captions}, or {image: record}."""
-    for key, value in document.items():
+    for key, packed_value in document.items():
+        value = unpacked(packed_value)
         values = value if isinstance(value, dict) else {"captions": value}
         yield f"{key!r:.60}", {**values, reading.fields.image[0]: key}
 
@@ -226,7 +217,8 @@ def in_order(items: Iterable[object], reading: Reading, what: str = "item") -> I
 
 def first_of(value: object) -> Mapping[str, object]:
     """Return the first item of a list of objects, else an empty one."""
-    return value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
+    first = unpacked(value[0]) if isinstance(value, list) and value else {}
+    return first if isinstance(first, dict) else {}
 
 
 def kind_of(document: Mapping[str, object], fields: Fields) -> str | None:

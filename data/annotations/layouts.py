@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from a2cap.data.annotations import carriers
-from a2cap.data.annotations.json_items import BadItem, keys_of
+from a2cap.data.annotations.json_items import BadItem, keys_of, packed, unpacked
 from a2cap.data.annotations.record import (
     NAME_CAPTION,
     Fields,
@@ -27,6 +27,7 @@ from a2cap.data.annotations.record import (
 from a2cap.data.errors import InputError
 from a2cap.data.files.json_file import (
     decode_text,
+    joined,
     list_items,
     parse_first,
     parse_json,
@@ -126,7 +127,8 @@ def _opened(path: Path, fields: Fields) -> tuple[str | None, Any, Any]:
         kinds: dict[type, str] = {dict: "records", str: "captions", list: "captions"}
         return kinds.get(type(first)), chain(head, items), first
     if start == "{" and not name.endswith(_LINES):
-        first, has_more = parse_first("".join(blocks), where=where, convert=carriers.share_tokens)
+        first, has_more = parse_first(joined(blocks), where=where, convert=packed)
+        first = unpacked(first)
         is_record = first_value(first, fields.image) and has_captions(first, fields.captions)
         if not (has_more or is_record):
             return carriers.kind_of(first, fields), first, first

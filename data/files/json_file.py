@@ -32,28 +32,26 @@ def read_json(path: Path) -> object:
     return parse_json(read_text(path), where=repr(str(path)))
 
 
-def parse_json(
-    text: str,
-    *,
-    where: str,
-    convert: Callable[[dict[str, object]], dict[str, object]] | None = None,
-) -> object:
-    """Return the value of a JSON text, with `convert` applied to every object.
+def parse_json(text: str, *, where: str) -> object:
+    """Return the value of a JSON text.
 
     Raises InputError for invalid JSON, which `where` names, and for a key that an object repeats:
     Python would keep the last of its values.
     """
     with _json_errors(where):
-        return _decoder(convert).decode(text)
+        return _decoder().decode(text)
 
 
 def parse_first(
     text: str,
     *,
     where: str,
-    convert: Callable[[dict[str, object]], dict[str, object]] | None = None,
+    convert: Callable[[dict[str, object]], object] | None = None,
 ) -> tuple[Any, bool]:
-    """Return the first value of a text as `parse_json` does, and True if more follows."""
+    """Return the first value of a text as `parse_json` does, and True if more follows.
+
+    convert: applied to every object.
+    """
     with _json_errors(where):
         value, end = _decoder(convert).raw_decode(text, _after_space(text, 0))
     return value, _after_space(text, end) != len(text)
@@ -157,7 +155,15 @@ def text_lines(blocks: Iterable[str]) -> Iterator[str]:
 
 def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file, gzipped or not; raises InputError as `read_json` does."""
-    return "".join(text_blocks(path))
+    return joined(text_blocks(path))
+
+
+def joined(blocks: Iterable[str]) -> str:
+    """Return blocks of text as a whole."""
+    text = ""
+    for block in blocks:
+        text += block  # in place, while a join has the parts beside the whole
+    return text
 
 
 def text_blocks(path: Path) -> Iterator[str]:
@@ -210,9 +216,9 @@ class _RepeatedKeyError(ValueError):
 
 
 def _decoder(
-    convert: Callable[[dict[str, object]], dict[str, object]] | None = None,
+    convert: Callable[[dict[str, object]], object] | None = None,
 ) -> json.JSONDecoder:
-    def as_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    def as_object(pairs: list[tuple[str, object]]) -> object:
         value = dict(pairs)
         if len(value) < len(pairs):
             keys = Counter(key for key, _ in pairs)
