@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from a2cap.model.alignment import AlignedAttention, RegionProjection
+from a2cap.model.kv_cache import KVCache
 
 Tensors = tuple[Tensor, ...]
 """State of a decoder between tokens; each kind has its own parts."""
@@ -59,14 +60,16 @@ class DecoderState:
     """State of a decoder between two steps; a step returns a new state and leaves the old one.
 
     memory: of the B images; rows_per_image: K; members: states of the captioners of an ensemble.
-    tensors: contents known to the captioner alone (KV caches of a Transformer, h and c of an
-    LSTM); the first axis of each is the N = B * K rows, those of an image next to each other.
+    tensors: contents known to the captioner alone, such as h and c of an LSTM; the first axis of
+    each is the N = B * K rows, those of an image next to each other. cache: of a Transformer, None
+    before the first token.
     """
 
     memory: Memory
     rows_per_image: int
     tensors: Tensors = ()
     members: tuple["DecoderState", ...] = ()
+    cache: KVCache | None = None
 
     def reorder(self, index: Tensor) -> "DecoderState":
         """Return rows index[i], the same number for each image; index: int64, image by image."""
@@ -75,6 +78,7 @@ class DecoderState:
             rows_per_image=len(index) // len(self.memory),
             tensors=tuple(values.index_select(0, index) for values in self.tensors),
             members=tuple(member.reorder(index) for member in self.members),
+            cache=None if self.cache is None else self.cache.reorder(index),
         )
 
     def select(self, images: Tensor) -> "DecoderState":
@@ -86,6 +90,7 @@ class DecoderState:
             self.rows_per_image,
             tuple(values.index_select(0, rows) for values in self.tensors),
             tuple(member.select(images) for member in self.members),
+            None if self.cache is None else self.cache.select(images, rows),
         )
 
 

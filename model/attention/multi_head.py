@@ -20,6 +20,7 @@ from a2cap.model.alignment import (
 )
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.attention.region_attention import attend
+from a2cap.model.kv_cache import KVCache
 from a2cap.model.layers import merge_heads, split_heads, xavier_linear
 
 
@@ -77,23 +78,35 @@ class SelfAttention(nn.Module):
         parts = self.query_key_value(states).chunk(3, dim=-1)
         queries, keys, values = (split_heads(part, self.heads) for part in parts)
         is_visible = None if region_mask is None else region_mask[:, None, None, :]
-        attended = self._attend(queries, keys, values, is_visible=is_visible, causal=self.causal)
+        attended = self._attend(queries, keys, values, bias=is_visible, causal=self.causal)
         added: Tensor = self.output(merge_heads(attended))
         return added
 
-    def step(self, states: Tensor, kv_cache: Tensor | None) -> tuple[Tensor, Tensor]:
+    def step(self, states: Tensor, cache: KVCache, layer: int) -> Tensor:
         """Attend from the next token of each row to that row's tokens, itself included.
 
-        states: (N, 1, D); kv_cache: (N, 2, H, t, d), keys and values of the t tokens before, None
-        at the first. Returns (N, 1, D) and the extended cache; the given one is left as it is.
+        states: (N, 1, D) -> (N, 1, D). Fills the slots of these tokens in the pool of this layer.
         """
-        # (N, 1, 3 D) -> (N, H, 3, 1, d)
-        parts = self.query_key_value(states).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
-        queries, added = parts[:, :, 0], parts[:, :, 1:].transpose(1, 2)  # one token: t = 1
-        # (N, 2, H, t, d) -> (N, 2, H, t + 1, d)
-        kv_cache = added if kv_cache is None else torch.cat((kv_cache, added), dim=3)
-        attended = self._attend(queries, *kv_cache.unbind(dim=1))
-        return self.output(merge_heads(attended)), kv_cache
+        pool = cache.pools[layer]
+        projected = self.query_key_value(states).to(pool.dtype)
+        # (N, 1, 3 D) -> (3, B, H, K, d)
+        parts = projected.view(pool.shape[1], -1, 3, *pool.shape[2::2]).permute(2, 0, 3, 1, 4)
+        pool.index_copy_(3, cache.slots, parts[1:])
+        bias = cache.bias.view(pool.shape[1], 1, -1, pool.shape[3])  # (N, S) -> (B, 1, K, S)
+        if pool.device.type == "cpu" and not torch.compiler.is_compiling():
+            # slots without tokens cost time; a compiled step needs the same shapes at each token
+            pool, bias = pool[:, :, :, : cache.filled], bias[..., : cache.filled]
+        attended = merge_heads(self._attend(parts[0], pool[0], pool[1], bias=bias))
+        added: Tensor = self.output(attended.view_as(states))  # (B, K, D) -> (N, 1, D)
+        return added
+
+    def empty_pool(self, images: int) -> Tensor:
+        """Return the pool of a KV cache without slots, (2, B, H, 0, d)."""
+        weight = self.query_key_value.weight
+        width = weight.shape[0] // 3 // self.heads
+        # the type in which `_attend` computes
+        dtype = at_least_float32(weight[:0]).dtype if weight.device.type == "cpu" else weight.dtype
+        return torch.empty(2, images, self.heads, 0, width, dtype=dtype, device=weight.device)
 
     def _attend(
         self,
@@ -101,10 +114,13 @@ class SelfAttention(nn.Module):
         keys: Tensor,
         values: Tensor,
         *,
-        is_visible: Tensor | None = None,
+        bias: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Compute scaled dot-product attention, (N, H, Q, d) each; is_visible: broadcastable."""
+        """Compute scaled dot-product attention, (N, H, Q, d) each.
+
+        bias: broadcastable to (N, H, Q, keys), a summand of scores, or True where visible.
+        """
         if queries.device.type == "cpu":
             # bfloat16 saves nothing in attention this short, and its backward is slow on a CPU
             queries, keys, values = map(at_least_float32, (queries, keys, values))
@@ -113,7 +129,7 @@ class SelfAttention(nn.Module):
                 queries,
                 keys,
                 values,
-                attn_mask=is_visible,
+                attn_mask=bias,
                 is_causal=causal,
                 scale=1 / math.sqrt(self.form.length + queries.shape[-1]),
                 dropout_p=self.dropout if self.training else 0.0,

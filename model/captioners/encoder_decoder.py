@@ -80,8 +80,8 @@ class Decoder(Protocol):
         """Return the state before the first token, tensors of B images."""
 
     def step(
-        self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
-    ) -> tuple[DecoderOutput, Tensors]:
+        self, tokens: Tensor, state: DecoderState, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, DecoderState]:
         """Decode one token per row, (N,) int64, from a state of N rows; return the next state."""
 
 
@@ -238,12 +238,12 @@ class EncoderDecoder(nn.Module):
         self._check_tokens(tokens, (len(state.memory) * state.rows_per_image,))
         decoder_pass = self._pass(state.memory)
         with frozen(self, mask_parameters(self)):
-            decoded, tensors = self.decoder.step(tokens, state.tensors, state.memory, decoder_pass)
+            decoded, state = self.decoder.step(tokens, state, decoder_pass)
         layers = tuple(map(_by_row, decoded.attention)) if attention else ()
         return StepOutput(
             self.log_probs(decoded.states),
             average_attention(layers) if layers else None,
-            replace(state, tensors=tensors),
+            state,
         )
 
     def forward(self, memory: Memory, tokens: Tensor) -> Tensor:

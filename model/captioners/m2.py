@@ -25,10 +25,12 @@ from a2cap.model.alignment import (
 )
 from a2cap.model.attention.multi_head import SelfAttention
 from a2cap.model.attention.region_attention import attend
-from a2cap.model.captioner import Memory, Tensors
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.cached_decoder import CachedDecoder
 from a2cap.model.captioners.encoder_decoder import DecoderOutput, EncoderDecoder, Sizes
 from a2cap.model.captioners.m2_config import M2Config
 from a2cap.model.captioners.recurrent.recurrent_decoder import RegionFeatures
+from a2cap.model.kv_cache import KVCache
 from a2cap.model.layers import (
     MAX_POSITIONS,
     FeedForward,
@@ -178,7 +180,7 @@ class MeshedLayer(nn.Module):
         return self.feed_forward_norm(meshed + transformed), attention
 
 
-class MeshedDecoder(nn.Module):
+class MeshedDecoder(CachedDecoder):
     """Embedding, meshed layers and output layer without bias; a `Decoder`."""
 
     def __init__(self, config: M2Config, *, vocabulary_size: int):
@@ -220,13 +222,10 @@ class MeshedDecoder(nn.Module):
                 keys.append(None if alignment is None else alignment.mask_network.project(level))
         return tuple(keys)
 
-    def start(self, memory: Memory) -> Tensors:
-        """Return the empty KV caches before the first token."""
-        return ()
-
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions, (N, L) int64."""
-        states = self._embed(tokens, 0)
+        require_positions(tokens.shape[1])
+        states = self.embedding(tokens) + self.positions[: tokens.shape[1]]
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self.layers):
             attended = layer.self_attention(states)
@@ -235,27 +234,18 @@ class MeshedDecoder(nn.Module):
             attention += weights
         return DecoderOutput(states, tuple(attention))
 
-    def step(
-        self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
-    ) -> tuple[DecoderOutput, Tensors]:
-        """Decode the next token of each row; tensors: the KV cache of each layer in turn."""
-        states = self._embed(tokens[:, None], tensors[0].shape[3] if tensors else 0)
+    def advance(
+        self, tokens: Tensor, cache: KVCache, memory: Memory, decoder_pass: DecoderPass
+    ) -> DecoderOutput:
+        """Decode the next token of each row and fill its slots of the cache."""
+        states = self.embedding(tokens[:, None]) + self.positions.index_select(0, cache.position)
         attention: list[AlignedAttention] = []
-        extended: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            kv_cache = tensors[number] if tensors else None
-            attended, kv_cache = layer.self_attention.step(states, kv_cache)
+            attended = layer.self_attention.step(states, cache, number)
             states = layer.add_self_attended(states, attended)
             states, weights = layer.mesh(states, self._of_layer(memory, number), decoder_pass)
             attention += weights
-            extended.append(kv_cache)
-        return DecoderOutput(states.squeeze(1), tuple(attention)), tuple(extended)
-
-    def _embed(self, tokens: Tensor, first: int) -> Tensor:
-        end = first + tokens.shape[1]
-        require_positions(end)
-        embedded: Tensor = self.embedding(tokens) + self.positions[first:end]
-        return embedded
+        return DecoderOutput(states.squeeze(1), tuple(attention))
 
     def _of_layer(self, memory: Memory, number: int) -> tuple[RegionProjection, ...]:
         return memory.projections[number * self.levels : (number + 1) * self.levels]

@@ -1,5 +1,7 @@
 """What recurrent captioners share: unchanged regions, and teacher forcing token by token."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ from a2cap.model.alignment import (
     at_least_float32,
 )
 from a2cap.model.attention.region_attention import SingleHeadAttention
-from a2cap.model.captioner import Memory, Tensors
+from a2cap.model.captioner import DecoderState, Memory, Tensors
 from a2cap.model.captioners.encoder_decoder import DecoderOutput
 
 
@@ -81,10 +83,12 @@ class RecurrentDecoder(nn.Module):
         raise NotImplementedError
 
     def step(
-        self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
-    ) -> tuple[DecoderOutput, Tensors]:
+        self, tokens: Tensor, state: DecoderState, decoder_pass: DecoderPass
+    ) -> tuple[DecoderOutput, DecoderState]:
         """Decode one token per row, (N,) int64."""
-        return self.advance(self.embed(tokens), tensors, memory, decoder_pass)
+        embedded = self.embed(tokens)
+        output, tensors = self.advance(embedded, state.tensors, state.memory, decoder_pass)
+        return output, replace(state, tensors=tensors)
 
     def advance(
         self, embedded: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from a2cap.model.alignment import AlignedAttention, DecoderPass, RegionProjection
 from a2cap.model.attention.multi_head import CrossAttention, SelfAttention
 from a2cap.model.attention.relational import PairEmbedding, RelationalAttention
-from a2cap.model.captioner import Memory, Tensors
+from a2cap.model.captioner import Memory
+from a2cap.model.captioners.cached_decoder import CachedDecoder
 from a2cap.model.captioners.encoder_decoder import (
     BOX_VALUES,
     DecoderOutput,
@@ -27,6 +28,7 @@ from a2cap.model.captioners.encoder_decoder import (
     Sizes,
 )
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
+from a2cap.model.kv_cache import KVCache
 from a2cap.model.layers import (
     MAX_POSITIONS,
     FeedForward,
@@ -153,14 +155,16 @@ class TokenEmbedding(nn.Module):
             "positions", sinusoidal_positions(MAX_POSITIONS, width), persistent=False
         )
 
-    def forward(self, tokens: Tensor, *, first_position: int = 0) -> Tensor:
-        """Map tokens to embeddings; (N, L) int64 from position first_position on -> (N, L, D).
+    def forward(self, tokens: Tensor, *, position: Tensor | None = None) -> Tensor:
+        """Map tokens to embeddings; (N, L) int64 -> (N, L, D).
 
-        Raises ModelError beyond the last position.
+        position: (1,) int64, of one token per row; by default they are the first L. Raises
+        ModelError for more tokens than positions.
         """
-        end = first_position + tokens.shape[1]
-        require_positions(end)
-        positions = self.positions[first_position:end]
+        require_positions(tokens.shape[1])
+        positions = self.positions[: tokens.shape[1]]
+        if position is not None:
+            positions = self.positions.index_select(0, position)
         embedded = torch.add(positions, self.words(tokens), alpha=self.scale)
         dropped: Tensor = self.dropout(embedded)
         return dropped
@@ -195,11 +199,11 @@ class DecoderLayer(nn.Module):
         attended = self.self_attention(norm(states) if pre else states)
         return add_block(states, self.dropout(attended), norm, pre=pre)
 
-    def self_attend_step(self, states: Tensor, kv_cache: Tensor | None) -> tuple[Tensor, Tensor]:
+    def self_attend_step(self, states: Tensor, cache: KVCache, number: int) -> Tensor:
         """Attend from the next token of each row to those before it; (N, 1, D) -> (N, 1, D)."""
         pre, norm = self.pre, self.self_attention_norm
-        attended, kv_cache = self.self_attention.step(norm(states) if pre else states, kv_cache)
-        return add_block(states, self.dropout(attended), norm, pre=pre), kv_cache
+        attended = self.self_attention.step(norm(states) if pre else states, cache, number)
+        return add_block(states, self.dropout(attended), norm, pre=pre)
 
     def cross_attend(
         self, states: Tensor, regions: RegionProjection, decoder_pass: DecoderPass
@@ -222,7 +226,7 @@ class DecoderLayer(nn.Module):
         return add_block(states, self.dropout(transformed), norm, pre=pre), attention
 
 
-class CaptionDecoder(nn.Module):
+class CaptionDecoder(CachedDecoder):
     """Embedding, decoder layers and output layer; a `Decoder`."""
 
     def __init__(self, embedding: TokenEmbedding, layers: Iterable[DecoderLayer]):
@@ -247,10 +251,6 @@ class CaptionDecoder(nn.Module):
         attentions = (layer.cross_attention for layer in self.layers)
         return tuple(attention.project_mask_keys(states) for attention in attentions)
 
-    def start(self, memory: Memory) -> Tensors:
-        """Return the empty KV caches before the first token."""
-        return ()
-
     def forward(self, tokens: Tensor, memory: Memory, decoder_pass: DecoderPass) -> DecoderOutput:
         """Decode whole captions; tokens: (N, L) int64."""
         # rows expanded from one caption are equal until the first of them attends to its image
@@ -262,20 +262,17 @@ class CaptionDecoder(nn.Module):
             attention.append(weights)
         return DecoderOutput(self.norm(states), tuple(attention))
 
-    def step(
-        self, tokens: Tensor, tensors: Tensors, memory: Memory, decoder_pass: DecoderPass
-    ) -> tuple[DecoderOutput, Tensors]:
-        """Decode the next token of each row; tensors: the KV cache of each layer in turn."""
-        position = tensors[0].shape[3] if tensors else 0
-        states: Tensor = self.embedding(tokens[:, None], first_position=position)  # -> (N, 1, D)
-        extended: list[Tensor] = []
+    def advance(
+        self, tokens: Tensor, cache: KVCache, memory: Memory, decoder_pass: DecoderPass
+    ) -> DecoderOutput:
+        """Decode the next token of each row and fill its slots of the cache."""
+        states: Tensor = self.embedding(tokens[:, None], position=cache.position)  # -> (N, 1, D)
         attention: list[AlignedAttention] = []
         for number, layer in enumerate(self.layers):
-            states, kv_cache = layer.self_attend_step(states, tensors[number] if tensors else None)
+            states = layer.self_attend_step(states, cache, number)
             states, weights = layer.cross_attend(states, memory.projections[number], decoder_pass)
-            extended.append(kv_cache)
             attention.append(weights)
-        return DecoderOutput(self.norm(states).squeeze(1), tuple(attention)), tuple(extended)
+        return DecoderOutput(self.norm(states).squeeze(1), tuple(attention))
 
 
 class TransformerCaptioner(EncoderDecoder):

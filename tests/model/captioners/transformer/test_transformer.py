@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -119,13 +121,16 @@ def test_half_precision_features_are_accepted(tiny, images):
     assert _encode(captioner, images).dtype == torch.float64
 
 
-def test_captions_longer_than_the_positions_are_rejected():
+def test_captions_longer_than_the_positions_are_rejected(tiny, images):
+    problem = "a caption has 513 tokens, the decoder has 512 positions; shorten the captions"
     embedding = TokenEmbedding(vocabulary_size=7, width=2)
     embedding(torch.zeros(1, MAX_POSITIONS, dtype=torch.int64))
-    message = refusal(embedding, torch.zeros(1, 1, dtype=torch.int64), first_position=MAX_POSITIONS)
-    assert message == (
-        "a caption has 513 tokens, the decoder has 512 positions; shorten the captions"
-    )
+    message = refusal(embedding, torch.zeros(1, MAX_POSITIONS + 1, dtype=torch.int64))
+    assert message == problem
+    captioner, tokens = tiny(), torch.ones(3, dtype=torch.int64)
+    state = captioner.step(tokens, captioner.start(images.encoded(captioner), 1)).state
+    full = replace(state, cache=replace(state.cache, tokens=MAX_POSITIONS))
+    assert refusal(captioner.step, tokens, full) == problem
 
 
 def test_log_probabilities_are_normalised_in_float32_under_autocast(tiny):

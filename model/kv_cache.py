@@ -1,0 +1,88 @@
+"""The KV cache of a decoder: keys and values of the tokens so far, shared by the rows of an image.
+
+An image has one pool of slots per layer. A step fills a slot for each row, and a row attends to
+the slots of its own tokens alone: beams are reordered without moving a key, and shapes stay the
+same for many steps.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_STEPS = 20
+"""Steps for which a pool has room at first, and by which it grows: as many as the default maximum
+length of a caption."""
+_MULTIPLE = 8
+"""Number of slots is a multiple of it: attention of a GPU would copy other biases."""
+
+
+@dataclass
+class _Filled:
+    """Slots of a pool that any state has filled."""
+
+    slots: int = 0
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of the tokens of N = B * K rows.
+
+    pools: one per layer, (2, B, H, S, d) float, keys and values; a step writes into them.
+    bias: (N, S) float, a summand of scores: 0 at the slots of a row's own tokens, else -inf.
+    numbers: (S,) int64, from 0. tokens: number of tokens of a row; filled: slots of this state.
+    slots: (K,) int64, of the newest token of each row of an image; position: (1,) int64, its own.
+    """
+
+    pools: tuple[Tensor, ...]
+    bias: Tensor
+    numbers: Tensor
+    slots: Tensor
+    position: Tensor
+    tokens: int = 0
+    filled: int = 0
+    pool: _Filled = field(default_factory=_Filled)
+
+    @classmethod
+    def empty(cls, pools: Iterable[Tensor], *, rows: int) -> "KVCache":
+        """Create the cache of N rows before the first token; pools: without slots."""
+        pools = tuple(pools)
+        none = torch.empty(0, dtype=torch.int64, device=pools[0].device)
+        return cls(pools, pools[0].new_empty(rows, 0), none, none, none)
+
+    def extended(self, rows_per_image: int) -> "KVCache":
+        """Take a slot for one more token of each row; the layers have yet to fill it."""
+        tokens, filled, size = self.tokens + 1, self.filled + rows_per_image, len(self.numbers)
+        pools, bias, numbers, pool = self.pools, self.bias, self.numbers, self.pool
+        if filled > size:
+            added = rows_per_image * (_STEPS - self.tokens % _STEPS)
+            added += -(size + added) % _MULTIPLE
+            pools, pool = tuple(_enlarged(keys, added) for keys in pools), _Filled()
+            bias = functional.pad(bias, (0, added), value=-torch.inf)
+            numbers = torch.arange(size + added, device=bias.device)
+        elif pool.slots > self.filled or torch.is_grad_enabled():
+            # another state has filled these slots, or a gradient will need what is in them
+            pools, pool = tuple(keys.clone() for keys in pools), _Filled()
+        pool.slots = filled
+        slots, position = numbers[self.filled : filled], numbers[self.tokens : tokens]
+        by_image = bias.view(-1, rows_per_image, bias.shape[1])  # (N, S) -> (B, K, S)
+        own = slots[:, None].expand(len(by_image), -1, -1)  # (K,) -> (B, K, 1)
+        bias = by_image.scatter(2, own, 0.0).view_as(bias)
+        return KVCache(pools, bias, numbers, slots, position, tokens, filled, pool)
+
+    def reorder(self, index: Tensor) -> "KVCache":
+        """Return rows index[i], int64, image by image: each as one of its own image."""
+        return replace(self, bias=self.bias.index_select(0, index))
+
+    def select(self, images: Tensor, rows: Tensor) -> "KVCache":
+        """Keep some images and all of their rows; int64."""
+        pools = tuple(pool.index_select(1, images) for pool in self.pools)
+        return replace(
+            self, pools=pools, bias=self.bias.index_select(0, rows), pool=_Filled(self.filled)
+        )
+
+
+def _enlarged(pool: Tensor, added: int) -> Tensor:
+    return functional.pad(pool, (0, 0, 0, added))  # (2, B, H, S, d), on the axis of slots
