@@ -105,9 +105,10 @@ class BilinearMask(nn.Module):
         nn.init.xavier_uniform_(self.key.weight)
 
     def project(self, regions: Tensor) -> Tensor:
-        """Project the regions to keys; (B, R, D) -> (B, H, R, d)."""
+        """Project the regions to keys, at least float32; (B, R, D) -> (B, H, R, d)."""
         keys: Tensor = self.key(regions).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return keys.contiguous()
+        # here, because each step of decoding would convert them again
+        return at_least_float32(keys).contiguous()
 
     def forward(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
         """Return keep probabilities m (B, H, Q, R), 1 on padding.
@@ -118,7 +119,7 @@ class BilinearMask(nn.Module):
         query = at_least_float32(self.query(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2))
         with torch.autocast(hidden.device.type, enabled=False):
             bias = at_least_float32(self.bias)[:, None, None] - padding
-            logits = scaled_product(query, at_least_float32(keys), scale=self.scale, bias=bias)
+            logits = scaled_product(query, keys, scale=self.scale, bias=bias)
         return logits.sigmoid()
 
 
