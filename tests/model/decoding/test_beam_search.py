@@ -3,8 +3,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from a2cap.model.captioner import DecoderState, Memory, SpecialTokens, StepOutput
+from a2cap.model.decoding.beam_search import _top_k, _top_k_by_keys
 from tests.model.kinds import FUSIONS
 from tests.model.searching import encode_alone, search
 
@@ -253,6 +256,20 @@ def test_search_in_a_large_vocabulary_equals_a_full_sort(spread):
     expected = _search_by_sorting(table, beam_size=4, max_length=4)
     for image in beams:
         assert [(h.tokens, h.log_prob) for h in image] == expected
+
+
+@pytest.mark.parametrize("select", [_top_k, _top_k_by_keys])
+@given(
+    values=st.lists(st.sampled_from([-torch.inf, -3.5, -1e-40, -0.0, 0.0, 0.1]), min_size=14),
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 7),
+)
+def test_the_top_scores_equal_those_of_a_stable_sort(select, values, seed, count):
+    ties = torch.tensor(values[: len(values) // 2 * 2]).reshape(2, -1)
+    drawn = torch.randn(2, 40, generator=torch.Generator().manual_seed(seed))
+    for scores in (ties, drawn, drawn.round(), drawn.bfloat16().float()):
+        expected = scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
+        assert torch.equal(select(scores, count), expected)
 
 
 def test_finished_beams_stop_the_loop():
