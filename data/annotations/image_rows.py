@@ -17,8 +17,11 @@ import numpy as np
 from a2cap.data.annotations.caption import Caption, CheckedCaption
 from a2cap.data.identities import Key
 
-_ROWS = 64
-"""Rows that are compressed together; of rows in any order, each is read with those of its block."""
+_ROWS = 32
+"""Rows that are compressed together; of rows in any order, each is read with those of its block.
+
+Of 64, reading five shuffled captions an image took 1.3 times as long, of 16 short ones more memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,9 @@ class ImageRows:
         hashes = np.frombuffer(self._hashes, np.int64)
         order = np.argsort(hashes, kind="stable").astype(np.uint32)
         is_first = np.ones(len(order) + 1, bool)
-        is_first[1:-1] = np.diff(hashes[order]) != 0
+        ordered = hashes[order]
+        is_first[1:-1] = ordered[1:] != ordered[:-1]
+        del ordered  # the groups need no second copy
         bounds = np.flatnonzero(is_first).astype(np.uint32)
         for group in np.argsort(order[bounds[:-1]]).astype(np.uint32):
             numbers = order[slice(*bounds[group : group + 2])].tolist()
