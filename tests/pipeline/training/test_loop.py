@@ -97,9 +97,8 @@ def test_longer_training_describes_the_validation_scenes(experiment, tmp_path):
     train = CaptionerTraining(experiment.config_file, *folders)
     sizes = ("model.width=32", "model.feed_forward=64", "train.batch_size=8")
     rate = ("train.schedule=constant", "train.lr=0.003")
-    epochs = metrics(
-        train(tmp_path / "longer", "train.epochs=10", "train.patience=10", *sizes, *rate)
-    )
+    extent = ("train.epochs=10", "train.patience=10", "train.checkpoint_every=1000")
+    epochs = metrics(train(tmp_path / "longer", *extent, *sizes, *rate))
     assert sum(line["CIDEr"] for line in epochs[-5:]) / 5 > 0.9
     assert epochs[-1]["loss"] < 0.9
 

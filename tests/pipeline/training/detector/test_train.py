@@ -168,6 +168,7 @@ def test_a_few_images_are_overfitted(train_detector, tmp_path):
         flip=False,
         epochs=50,
         patience=50,
+        checkpoint_every=1000,
         batch_size=1,
         warmup=10,
         validation_proposals=60,
