@@ -47,7 +47,7 @@ def test_a_kind_is_trained_evaluated_and_analysed(
     if kind == "spatial":
         settings["data"]["features"] = str(request.getfixturevalue("cells"))
     model = KINDS[kind](**fields).model_dump(mode="json")
-    train = {"epochs": 2, "batch_size": 8, "schedule": "constant", "lr": 0.01}
+    train = {"epochs": 1, "batch_size": 8, "schedule": "constant", "lr": 0.01}
     scst = {"epochs": 1, "samples": 2, "max_length": 6}
     changed = {**settings, "model": model, "train": train, "scst": scst}
     config_file = tmp_path / "kind.yaml"
@@ -66,7 +66,7 @@ def test_a_kind_is_trained_evaluated_and_analysed(
     assert scores["provenance"]["model.kind"] == kind
     assert scores["metrics"]["CIDEr"] >= 0
 
-    analysed = a2("analyze", *options, "--output", tmp_path / "analysis", "--images", "4")
+    analysed = a2("analyze", *options, "--output", tmp_path / "analysis", "--images", "2")
     if not KINDS[kind](**fields).has_attention:
         assert analysed.output == (
             "a2: captioner has no attention over regions: nothing to measure; name one that "
