@@ -1,6 +1,7 @@
 """Captions of batches of images as text, by beam search or sampling."""
 
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,9 +11,10 @@ from torch import nn
 
 from a2cap.data.batches.collate import Batch
 from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error
 from a2cap.data.image_ids import sample_ids
 from a2cap.model.captioner import Captioner
-from a2cap.model.decoding.beam_search import beam_search
+from a2cap.model.decoding.beam_search import Hypothesis, beam_search
 from a2cap.model.decoding.decoding_config import DecodingConfig
 from a2cap.model.decoding.sampling import sampled_hypotheses
 from a2cap.model.self_critical.consensus import by_consensus
@@ -47,18 +49,9 @@ def caption_batches(
     """
     if config.method == "sampling":
         require_double(device, "sampling")
-    network = captioner if isinstance(captioner, nn.Module) else None
-    generator = torch.Generator(device).manual_seed(config.seed)
-    empty: list[str] = []
+    search, empty = _Search(captioner, config, device, precision), list[str]()
     for batch in batches:
-        on_device = batch.to(device)
-        # not around the yield: the caller may compute in between
-        with forward_precision(precision, device, network):
-            memory = captioner.encode(on_device.features, on_device.boxes, on_device.region_mask)
-            if config.method == "sampling":
-                searched = sampled_hypotheses(captioner, memory, config, generator=generator)
-            else:
-                searched = beam_search(captioner, memory, config)
+        searched = search(batch)
         if config.consensus:
             searched = [by_consensus(group, eos=captioner.special.eos) for group in searched]
         for image_id, hypotheses in zip(batch.image_ids, searched, strict=True):
@@ -77,6 +70,53 @@ def caption_batches(
             "1 image" if len(empty) == 1 else f"{len(empty):,} images",
             sample_ids(empty),
         )
+
+
+class _Search:
+    """Search of the captions of batches, or of halves of them where memory does not suffice."""
+
+    def __init__(
+        self,
+        captioner: Captioner,
+        config: DecodingConfig,
+        device: torch.device,
+        precision: Precision,
+    ) -> None:
+        self._captioner, self._config = captioner, config
+        self._device, self._precision = device, precision
+        self._generator = torch.Generator(device).manual_seed(config.seed)
+        self._together: float = math.inf
+
+    def __call__(self, batch: Batch) -> list[list[Hypothesis]]:
+        """Return the captions of each image; raises A2Error without memory for one image."""
+        count = len(batch.image_ids)
+        if count <= self._together:
+            try:
+                return self._search(batch.to(self._device))
+            except torch.OutOfMemoryError as error:
+                if count == 1:
+                    raise A2Error(
+                        f"out of memory with one image on {self._device}; lower beam_size, or use "
+                        "a larger GPU"
+                    ) from error
+            # outside of the handler, whose error holds the tensors of the search
+            torch.cuda.empty_cache()
+            self._together = -(-count // 2)
+            logger.warning(
+                "out of memory with %d images at once; captioning %d at a time; begin so with a "
+                "batch size of %d",
+                *(count, self._together, self._together),
+            )
+        return [hypotheses for half in batch.halves() for hypotheses in self(half)]
+
+    def _search(self, batch: Batch) -> list[list[Hypothesis]]:
+        captioner, config = self._captioner, self._config
+        network = captioner if isinstance(captioner, nn.Module) else None
+        with forward_precision(self._precision, self._device, network):
+            memory = captioner.encode(batch.features, batch.boxes, batch.region_mask)
+            if config.method == "sampling":
+                return sampled_hypotheses(captioner, memory, config, generator=self._generator)
+            return beam_search(captioner, memory, config)
 
 
 def collapse_repeats(caption: str) -> str:

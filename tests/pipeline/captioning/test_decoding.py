@@ -8,6 +8,7 @@ import torch
 
 from a2cap.data.batches.loader import image_batches
 from a2cap.data.captions.vocabulary import Vocabulary
+from a2cap.data.errors import A2Error
 from a2cap.model.captioners.transformer.transformer import TransformerCaptioner
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.decoding.beam_search import beam_search
@@ -133,6 +134,45 @@ def test_consensus_orders_the_same_captions_by_agreement(image_ids, decoded, met
         (name, sorted(beams, key=key)) for name, beams in agreed
     ]
     assert captions(plain) != captions(agreed)
+
+
+@pytest.fixture
+def small_gpu(captioner, monkeypatch):
+    """Let the captioner have memory for so many images."""
+
+    def limit(most):
+        encode = captioner.encode
+
+        def encode_few(features, *others):
+            if len(features) > most:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return encode(features, *others)
+
+        monkeypatch.setattr(captioner, "encode", encode_few)
+
+    return limit
+
+
+def test_without_memory_for_a_batch_halves_of_it_are_captioned(
+    image_ids, decoded, small_gpu, caplog
+):
+    expected = decoded(image_ids)
+    small_gpu(3)
+    assert captions(decoded(image_ids)) == captions(expected)
+    assert caplog.messages == [
+        f"out of memory with {count} images at once; captioning {half} at a time; begin so with a "
+        f"batch size of {half}"
+        for count, half in ((12, 6), (6, 3))
+    ]
+
+
+def test_without_memory_for_one_image_captioning_ends_with_one_line(image_ids, decoded, small_gpu):
+    small_gpu(0)
+    with pytest.raises(A2Error) as error:
+        decoded(image_ids[:2])
+    assert str(error.value) == (
+        "out of memory with one image on cpu; lower beam_size, or use a larger GPU"
+    )
 
 
 def test_decoding_is_lazy(captioner, vocabulary):
