@@ -63,7 +63,7 @@ class ImageRows:
         self._open = -1, self._last  # a block and its rows
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return len(self._blocks) * _ROWS + len(self._last)
 
     def __getitem__(self, number: int) -> ImageRow:
         block, place = divmod(number, _ROWS)
@@ -83,14 +83,14 @@ class ImageRows:
             self._last = []
 
     def groups(self) -> Iterator[list[tuple[int, ImageRow]]]:
-        """Yield the rows of each image with their numbers, in the order of the first rows."""
+        """Yield the rows of each image with their numbers, in the order of the first rows, once."""
         # sorted and not in a dictionary, whose keys alone take as much memory as the captions
-        hashes = np.frombuffer(self._hashes, np.int64)
+        hashes, self._hashes = np.frombuffer(self._hashes, np.int64), array("q")
         order = np.argsort(hashes, kind="stable").astype(np.uint32)
         is_first = np.ones(len(order) + 1, bool)
         ordered = hashes[order]
         is_first[1:-1] = ordered[1:] != ordered[:-1]
-        del ordered  # the groups need no second copy
+        del hashes, ordered  # the groups are in `order`
         bounds = np.flatnonzero(is_first).astype(np.uint32)
         for group in np.argsort(order[bounds[:-1]]).astype(np.uint32):
             numbers = order[slice(*bounds[group : group + 2])].tolist()
