@@ -32,6 +32,8 @@ from a2cap.pipeline.report.erasure import Row
 Floats = NDArray[np.float64]
 KINDS = ("attention", "aligned", "random")
 """Rows: before and after alignment, and the expectation for a region drawn at random."""
+GAIN = "aligned - attention"
+"""Row of the differences, paired by image."""
 MEASURES = ("correctness", "pointing", "F1_all", "F1_loc")
 _WORDS, _CORRECTNESS, _POINTING, _PREDICTED, _ANNOTATED, _CORRECT, _LOCALISED = range(7)
 """Columns: numbers of words and sums over them; then numbers of objects in generated captions."""
@@ -100,22 +102,19 @@ class RunGrounding:
     sums: Mapping[str, Floats]
 
     def rows(self) -> list[Row]:
-        """Return a row of all classes for each kind of attention, then one of each class."""
+        """Return a row of all classes for each kind of attention, then one of each class.
+
+        Where attention is aligned, a row has the differences that alignment makes.
+        """
+        compared: dict[str, Sequence[Floats]] = {kind: [sums] for kind, sums in self.sums.items()}
+        if "aligned" in compared:
+            compared[GAIN] = [self.sums["attention"], self.sums["aligned"]]
         rows: list[Row] = []
-        for kind, sums in self.sums.items():
-            images, classes, columns = sums.shape
-
-            def values(flat: Floats, shape: tuple[int, ...] = (-1, classes, columns)) -> Floats:
-                return grounding_values(flat.reshape(shape))
-
-            flat = sums.reshape(images, -1)
-            resampled = resample({"grounding": flat}, {"grounding": (MEASURES, values)})
-            total = sums.sum(axis=0)
-            row = self._row(kind, "all", total.sum(axis=0), grounding_values(total))
-            for measure, sample in resampled.items():
-                low, high = interval(sample) if np.isfinite(sample).any() else (None, None)
-                row |= {f"{measure}_low": low, f"{measure}_high": high}
-            rows.append(row)
+        for kind, parts in compared.items():
+            totals = [part.sum(axis=0) for part in parts]
+            counts = totals[-1].sum(axis=0)
+            rows.append(self._row(kind, "all", counts, _last_minus_first(totals)))
+            rows[-1] |= _intervals(parts)
         for kind, sums in self.sums.items():
             of_classes = zip(self.classes, sums.sum(axis=0), strict=True)
             rows += [
@@ -128,10 +127,32 @@ class RunGrounding:
         numbers = {title: int(sums[column]) for title, column in counts.items()}
         measures = (float(value) if np.isfinite(value) else None for value in values)
         return {
-            **{"attention": kind, "class": name, "images": len(self.sums[kind])},
+            **{"attention": kind, "class": name, "images": len(self.sums["random"])},
             **numbers,
             **dict(zip(MEASURES, measures, strict=True)),
         }
+
+
+def _intervals(sums: Sequence[Floats]) -> Row:
+    """Return the intervals over images of the values of (N, C, 7), or of their difference."""
+    images, classes, columns = sums[0].shape
+
+    def values(flat: Floats) -> Floats:
+        parts = np.split(flat, len(sums), axis=-1)
+        return _last_minus_first([part.reshape(-1, classes, columns) for part in parts])
+
+    flat = np.concatenate([of_kind.reshape(images, -1) for of_kind in sums], axis=-1)
+    bounds: Row = {}
+    for measure, sample in resample({"": flat}, {"": (MEASURES, values)}).items():
+        low, high = interval(sample) if np.isfinite(sample).any() else (None, None)
+        bounds |= {f"{measure}_low": low, f"{measure}_high": high}
+    return bounds
+
+
+def _last_minus_first(sums: Sequence[Floats]) -> Floats:
+    """Return the values of sums (…, C, 7), or how much those of the second are above the first."""
+    values = [grounding_values(of_kind) for of_kind in sums]
+    return values[0] if len(values) == 1 else values[1] - values[0]
 
 
 def grounding_values(sums: Floats) -> Floats:

@@ -193,7 +193,7 @@ def _print_grounding(analysed: RunAnalysis) -> None:
     rows = [row for row in analysed.grounding if row["class"] == "all"]
     if rows:
         click.echo(f"grounding, {rows[0]['images']:,} images [95 % over images]")
-        click.echo(f"attention {''.join(name.rjust(24) for name in MEASURES)}")
+        click.echo(f"{'attention':<20}{''.join(name.rjust(24) for name in MEASURES)}")
     for row in rows:
         values = (with_interval(row, name) if row[name] is not None else "-" for name in MEASURES)
-        click.echo(f"{row['attention']:<10}{''.join(value.rjust(24) for value in values)}")
+        click.echo(f"{row['attention']:<20}{''.join(value.rjust(24) for value in values)}")

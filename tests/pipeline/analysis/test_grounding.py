@@ -117,11 +117,14 @@ def test_intervals_are_over_images_and_aligned_attention_has_its_rows():
         sentence = counted._images[name].sentences[0]
         counted.add_sentence(name, sentence, by_word(*[[0.7, 0.1, 0.1, 0.1]] * rows, keep=0.5))
     rows = RunGrounding(counted.classes, counted.sums).rows()
-    assert [(r["attention"], r["class"]) for r in rows[:3]] == [
-        *(("attention", "all"), ("aligned", "all"), ("random", "all"))
+    assert [(r["attention"], r["class"]) for r in rows[:4]] == [
+        *(("attention", "all"), ("aligned", "all"), ("random", "all")),
+        ("aligned - attention", "all"),
     ]
-    assert [r["class"] for r in rows[3:]] == ["ball", "dog"] * 3
-    attention = rows[0]
+    assert [r["class"] for r in rows[4:]] == ["ball", "dog"] * 3
+    attention, aligned, _, gain = rows[:4]
+    assert (gain["words"], gain["images"]) == (3, 2)
+    assert gain["correctness"] == pytest.approx(aligned["correctness"] - attention["correctness"])
     assert (attention["words"], attention["images"]) == (3, 2)
     # image a: dog 0.7 + 0.05 + 0.025, ball 0.1; image b: ball 0.1
     assert attention["correctness"] == pytest.approx((0.775 + 0.1 + 0.1) / 3)
