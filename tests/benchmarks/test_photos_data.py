@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from a2cap.data.annotations.instances import read_instances
 from a2cap.data.annotations.read import read_annotations
+from a2cap.data.captions.coco_objects import coco_words
 from benchmarks import photos_data
 from benchmarks.photos_data import Photo
 
@@ -97,3 +99,16 @@ def test_the_table_is_read_image_by_image(tmp_path):
     )
     [listed] = photos_data.read_photos(path)
     assert (listed.number, listed.captions) == (1, [["a", "cat", "asleep"], ["its", "bed"]])
+
+
+def test_the_drawn_boxes_are_of_coco_categories_and_inside_their_photographs():
+    images = read_instances(Path(photos_data.__file__).with_name("photo_boxes.json"))
+    names = {name for image in images.values() for name in image.names}
+    assert len(images) == 59
+    assert sum(len(image.boxes) for image in images.values()) == 152
+    assert names <= set(coco_words().categories.values())
+    for image in images.values():
+        assert image.size == (256, 256)
+        assert (image.boxes[:, 2:] > image.boxes[:, :2]).all()
+        assert image.boxes.min() >= 0
+        assert image.boxes.max() <= 256
