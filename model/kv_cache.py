@@ -1,8 +1,8 @@
-"""The KV cache of a decoder: keys and values of the tokens so far, shared by the rows of an image.
+"""The KV cache of a decoder: keys and values of the tokens so far, shared by the rows of a group.
 
-An image has one pool of slots per layer. A step fills a slot for each row, and a row attends to
-the slots of its own tokens alone: beams are reordered without moving a key, and shapes stay the
-same for many steps.
+A group is the rows that begin as one: the beams of an image, or a sample alone. It has one pool of
+slots per layer. A step fills a slot for each row, and a row attends to the slots of its own tokens
+alone: beams are reordered without moving a key, and shapes stay the same for many steps.
 """
 
 from collections.abc import Iterable
@@ -28,12 +28,12 @@ class _Filled:
 
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of the tokens of N = B * K rows.
+    """Keys and values of the tokens of N = G * K rows of G groups.
 
-    pools: one per layer, (2, B, H, S, d) float, keys and values; a step writes into them.
+    pools: one per layer, (2, G, H, S, d) float, keys and values; a step writes into them.
     bias: (N, S) float, a summand of scores: 0 at the slots of a row's own tokens, else -inf.
     numbers: (S,) int64, from 0. tokens: number of tokens of a row; filled: slots of this state.
-    slots: (K,) int64, of the newest token of each row of an image; position: (1,) int64, its own.
+    slots: (K,) int64, of the newest token of each row of a group; position: (1,) int64, its own.
     """
 
     pools: tuple[Tensor, ...]
@@ -46,18 +46,24 @@ class KVCache:
     pool: _Filled = field(default_factory=_Filled)
 
     @classmethod
-    def empty(cls, pools: Iterable[Tensor], *, rows: int) -> "KVCache":
-        """Create the cache of N rows before the first token; pools: without slots."""
+    def empty(cls, pools: Iterable[Tensor]) -> "KVCache":
+        """Create the cache of a row for each group before the first token; pools: without slots."""
         pools = tuple(pools)
         none = torch.empty(0, dtype=torch.int64, device=pools[0].device)
-        return cls(pools, pools[0].new_empty(rows, 0), none, none, none)
+        return cls(pools, pools[0].new_empty(pools[0].shape[1], 0), none, none, none)
 
-    def extended(self, rows_per_image: int) -> "KVCache":
+    @property
+    def groups(self) -> int:
+        """Number of groups of rows, G."""
+        return self.pools[0].shape[1]
+
+    def extended(self) -> "KVCache":
         """Take a slot for one more token of each row; the layers have yet to fill it."""
-        tokens, filled, size = self.tokens + 1, self.filled + rows_per_image, len(self.numbers)
+        rows = len(self.bias) // self.groups
+        tokens, filled, size = self.tokens + 1, self.filled + rows, len(self.numbers)
         pools, bias, numbers, pool = self.pools, self.bias, self.numbers, self.pool
         if filled > size:
-            added = rows_per_image * (_STEPS - self.tokens % _STEPS)
+            added = rows * (_STEPS - self.tokens % _STEPS)
             added += -(size + added) % _MULTIPLE
             pools, pool = tuple(_enlarged(keys, added) for keys in pools), _Filled()
             bias = functional.pad(bias, (0, added), value=-torch.inf)
@@ -67,22 +73,24 @@ class KVCache:
             pools, pool = tuple(keys.clone() for keys in pools), _Filled()
         pool.slots = filled
         slots, position = numbers[self.filled : filled], numbers[self.tokens : tokens]
-        by_image = bias.view(-1, rows_per_image, bias.shape[1])  # (N, S) -> (B, K, S)
-        own = slots[:, None].expand(len(by_image), -1, -1)  # (K,) -> (B, K, 1)
-        bias = by_image.scatter(2, own, 0.0).view_as(bias)
+        by_group = bias.view(-1, rows, bias.shape[1])  # (N, S) -> (G, K, S)
+        own = slots[:, None].expand(len(by_group), -1, -1)  # (K,) -> (G, K, 1)
+        bias = by_group.scatter(2, own, 0.0).view_as(bias)
         return KVCache(pools, bias, numbers, slots, position, tokens, filled, pool)
 
-    def reorder(self, index: Tensor) -> "KVCache":
+    def reorder(self, index: Tensor, *, images: int) -> "KVCache":
         """Return rows index[i], int64, image by image: each as one of its own image."""
+        if self.groups != images:
+            return self.select(index, index)
         return replace(self, bias=self.bias.index_select(0, index))
 
-    def select(self, images: Tensor, rows: Tensor) -> "KVCache":
-        """Keep some images and all of their rows; int64."""
-        pools = tuple(pool.index_select(1, images) for pool in self.pools)
+    def select(self, groups: Tensor, rows: Tensor) -> "KVCache":
+        """Keep some groups and all of their rows; int64."""
+        pools = tuple(pool.index_select(1, groups) for pool in self.pools)
         return replace(
             self, pools=pools, bias=self.bias.index_select(0, rows), pool=_Filled(self.filled)
         )
 
 
 def _enlarged(pool: Tensor, added: int) -> Tensor:
-    return functional.pad(pool, (0, 0, 0, added))  # (2, B, H, S, d), on the axis of slots
+    return functional.pad(pool, (0, 0, 0, added))  # (2, G, H, S, d), on the axis of slots

@@ -89,24 +89,24 @@ class SelfAttention(nn.Module):
         """
         pool = cache.pools[layer]
         projected = self.query_key_value(states).to(pool.dtype)
-        # (N, 1, 3 D) -> (3, B, H, K, d)
+        # (N, 1, 3 D) -> (3, G, H, K, d)
         parts = projected.view(pool.shape[1], -1, 3, *pool.shape[2::2]).permute(2, 0, 3, 1, 4)
         pool.index_copy_(3, cache.slots, parts[1:])
-        bias = cache.bias.view(pool.shape[1], 1, -1, pool.shape[3])  # (N, S) -> (B, 1, K, S)
+        bias = cache.bias.view(pool.shape[1], 1, -1, pool.shape[3])  # (N, S) -> (G, 1, K, S)
         if pool.device.type == "cpu" and not torch.compiler.is_compiling():
             # slots without tokens cost time; a compiled step needs the same shapes at each token
             pool, bias = pool[:, :, :, : cache.filled], bias[..., : cache.filled]
         attended = merge_heads(self._attend(parts[0], pool[0], pool[1], bias=bias))
-        added: Tensor = self.output(attended.view_as(states))  # (B, K, D) -> (N, 1, D)
+        added: Tensor = self.output(attended.view_as(states))  # (G, K, D) -> (N, 1, D)
         return added
 
-    def empty_pool(self, images: int) -> Tensor:
-        """Return the pool of a KV cache without slots, (2, B, H, 0, d)."""
+    def empty_pool(self, groups: int) -> Tensor:
+        """Return the pool of a KV cache without slots, (2, G, H, 0, d)."""
         weight = self.query_key_value.weight
         width = weight.shape[0] // 3 // self.heads
         # the type in which `_attend` computes
         dtype = at_least_float32(weight[:0]).dtype if weight.device.type == "cpu" else weight.dtype
-        return torch.empty(2, images, self.heads, 0, width, dtype=dtype, device=weight.device)
+        return torch.empty(2, groups, self.heads, 0, width, dtype=dtype, device=weight.device)
 
     def _attend(
         self,

@@ -35,10 +35,11 @@ class CachedDecoder(nn.Module):
         """Decode the next token of each row, (N,) int64; raises ModelError beyond 512 positions."""
         cache = state.cache
         if cache is None:
-            pools = (layer.self_attention.empty_pool(len(state.memory)) for layer in self.layers)
-            cache = KVCache.empty(pools, rows=len(tokens))
+            # rows that begin apart never become beams of each other, as those of samples
+            pools = (layer.self_attention.empty_pool(len(tokens)) for layer in self.layers)
+            cache = KVCache.empty(pools)
         require_positions(cache.tokens + 1)
-        cache = cache.extended(state.rows_per_image)
+        cache = cache.extended()
         return self.advance(tokens, cache, state.memory, decoder_pass), replace(state, cache=cache)
 
     def advance(

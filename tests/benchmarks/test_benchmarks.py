@@ -76,6 +76,7 @@ def test_every_benchmark_is_tested():
     elsewhere = {
         "bench",
         "decoder_only",
+        "encoder",
         "gpu_check",
         "gpu_results",
         "photos_data",
