@@ -223,18 +223,16 @@ def first_of(value: object) -> Mapping[str, object]:
 
 def kind_of(document: Mapping[str, object], fields: Fields) -> str | None:
     """Return the form of a JSON object, None for another one, such as instances of COCO."""
-    if not document:
-        return None
     images, annotations = document.get("images"), document.get("annotations")
-    if isinstance(images, list) and "annotations" not in document:
-        return "karpathy"
-    if isinstance(images, list) and isinstance(annotations, list):
-        texts = (item for item in annotations if isinstance(item, dict) and "caption" in item)
-        return "coco" if not annotations or any(texts) else None
-    if "caption_str" in first_of(document.get("data")):
-        return "textcaps"
-    firsts = (first_value(first_of(items), fields.image) for items in document.values())
+    items = annotations if isinstance(annotations, list) else [{}]
+    has_texts = any(isinstance(item, dict) and "caption" in item for item in items)
+    firsts = (first_value(first_of(values), fields.image) for values in document.values())
     has_records = any(first is not None for first in firsts)
-    if "images" not in document and (has_records or all(map(split_of, document))):
-        return "lists"
-    return "dictionary" if document.keys().isdisjoint(("images", "annotations")) else None
+    kinds = {
+        "karpathy": isinstance(images, list) and "annotations" not in document,
+        "coco": isinstance(images, list) and (has_texts or items == []),
+        "textcaps": "caption_str" in first_of(document.get("data")),
+        "lists": "images" not in document and (has_records or all(map(split_of, document))),
+        "dictionary": document.keys().isdisjoint(("images", "annotations")),
+    }
+    return next((kind for kind, matches in kinds.items() if document and matches), None)
