@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from a2cap.data.batches.collate import Item, collate
+from a2cap.data.errors import InputError
 from a2cap.data.features.feature_record import decode_regions, encode_regions
 from a2cap.data.features.relation_file import RelationFile, write_relations
 from a2cap.data.regions import top_scoring
@@ -99,6 +100,13 @@ def test_a_batch_has_the_label_of_each_region_to_each(write):
 def test_relations_of_other_regions_are_rejected(write, entry, problem):
     path = write(entry)
     assert message_of(added, path) == f"relations of image '7' in {str(path)!r}{problem}"
+
+
+def test_an_image_without_relations_is_named(write):
+    path = write({"regions": 3, "relations": []})
+    with pytest.raises(InputError) as raised:
+        RelationFile.read(path).add("8", make_regions("8", count=3))
+    assert str(raised.value) == f"no relations of image '8' in {str(path)!r}"
 
 
 def test_a_file_of_another_layout_and_regions_without_relations_are_rejected(tmp_path):
