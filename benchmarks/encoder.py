@@ -58,6 +58,14 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
+def written_lines(folder: Path, annotations: Path, count: int) -> Path:
+    """Write the captions of `count` training images and of those held out; return the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{annotations.stem}-{count}.jsonl"
+    write_lines(path, read_rows(annotations), count)
+    return path
+
+
 def write_lines(path: Path, rows: Sequence[AnnotatedImage], count: int) -> None:
     """Write the first `count` training images, 100 others to validate, and the next 300 to test."""
     training = [row for row in rows if row.split == "train"][:count]
@@ -119,9 +127,7 @@ def compare(
 ) -> None:
     """Train captioners of COUNT images, with each encoder, and compare them on 300 others."""
     print_machine()
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = folder / f"{annotations.stem}-{count}.jsonl"
-    write_lines(lines, read_rows(annotations), count)
+    lines = written_lines(folder, annotations, count)
     for seed in seeds:
         for encoder in encoders or ENCODERS:
             figures = compared(images, lines, folder, encoder=encoder, seed=seed, fields=fields)
@@ -152,9 +158,7 @@ def speed(
 ) -> None:
     """Time an epoch of the stage and of a plain loop, in turn."""
     print_machine()
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = folder / f"{annotations.stem}-{count}.jsonl"
-    write_lines(lines, read_rows(annotations), count)
+    lines = written_lines(folder, annotations, count)
     files = {"data.images": images, "data.annotations": lines}
     places = [override(name, path) for name, path in files.items()]
     config = load_config(CONFIG, [*places, *fields])

@@ -35,7 +35,7 @@ class CachedDecoder(nn.Module):
         """Decode the next token of each row, (N,) int64; raises ModelError beyond 512 positions."""
         cache = state.cache
         if cache is None:
-            # rows that begin apart never become beams of each other, as those of samples
+            # a group for each row: beams grow from one row of an image, samples share no token
             pools = (layer.self_attention.empty_pool(len(tokens)) for layer in self.layers)
             cache = KVCache.empty(pools)
         require_positions(cache.tokens + 1)

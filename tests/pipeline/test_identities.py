@@ -124,7 +124,7 @@ def write_data(experiment, folder, kind, pattern):
     return Data(folder, own, files)
 
 
-def require_together(opened, data, original, texts, rule="number"):
+def assert_together(opened, data, original, texts, rule="number"):
     """Check that captions and features of each image are those of its scene."""
     captions = opened.result("preprocess", needed_by="a test").directory
     imported = opened.result("extract", needed_by="a test").directory
@@ -160,7 +160,7 @@ def test_captions_and_features_of_an_image_stay_together(
     opened = experiment.open(*data.overrides, ids, artifacts=tmp_path / "artifacts")
     for stage in ("extract", "preprocess"):
         opened.run(stage)
-    require_together(opened, data, original, texts)
+    assert_together(opened, data, original, texts)
 
 
 @pytest.mark.parametrize("named_by", ["own", "file"])
@@ -178,7 +178,7 @@ def test_images_of_folders_that_repeat_numbers_go_by_their_paths(
     assert not problems(opened, "extract")
     for stage in ("extract", "preprocess"):
         opened.run(stage)
-    require_together(opened, data, original, texts, rule="path")
+    assert_together(opened, data, original, texts, rule="path")
 
 
 def test_features_that_fit_two_images_are_rejected_unless_data_ids_decides(
@@ -213,7 +213,7 @@ def test_a_conversion_of_such_features_is_read_as_the_file(
     assert not problems(opened, "extract")
     for stage in ("extract", "preprocess"):
         opened.run(stage)
-    require_together(opened, data, original, texts)
+    assert_together(opened, data, original, texts)
     assert any("name images by ids of the annotations, first " in text for text in caplog.messages)
 
 
@@ -263,12 +263,12 @@ def test_an_import_without_annotations_is_linked_when_it_is_imported_again(
     opened = experiment.open(*data.overrides, features, artifacts=artifacts)
     for stage in ("extract", "preprocess"):
         linked = opened.run(stage).directory
-    require_together(opened, data, original, texts)
+    assert_together(opened, data, original, texts)
     again = override("data.features", opened.run("extract").directory)
     opened = experiment.open(*data.overrides, again, artifacts=tmp_path / "others")
     for stage in ("extract", "preprocess"):
         linked = opened.run(stage).directory
-    require_together(opened, data, original, texts)
+    assert_together(opened, data, original, texts)
     assert linked.is_dir()
 
 
