@@ -87,15 +87,12 @@ class DecoderState:
         """Keep the rows of some images; images: int64, positions in the batch."""
         rows = torch.arange(self.rows_per_image, device=images.device)
         rows = (images[:, None] * self.rows_per_image + rows).flatten()
-        cache = self.cache
-        if cache is not None:
-            cache = cache.select(images if cache.groups == len(self.memory) else rows, rows)
         return DecoderState(
             self.memory.select(images),
             self.rows_per_image,
             tuple(values.index_select(0, rows) for values in self.tensors),
             tuple(member.select(images) for member in self.members),
-            cache,
+            None if self.cache is None else self.cache.select(rows),
         )
 
 

@@ -53,13 +53,12 @@ class KVCache:
         return cls(pools, pools[0].new_empty(pools[0].shape[1], 0), none, none, none)
 
     @property
-    def groups(self) -> int:
-        """Number of groups of rows, G."""
+    def _groups(self) -> int:
         return self.pools[0].shape[1]
 
     def extended(self) -> "KVCache":
         """Take a slot for one more token of each row; the layers have yet to fill it."""
-        rows = len(self.bias) // self.groups
+        rows = len(self.bias) // self._groups
         tokens, filled, size = self.tokens + 1, self.filled + rows, len(self.numbers)
         pools, bias, numbers, pool = self.pools, self.bias, self.numbers, self.pool
         if filled > size:
@@ -80,16 +79,17 @@ class KVCache:
 
     def reorder(self, index: Tensor, *, images: int) -> "KVCache":
         """Return rows index[i], int64, image by image: each as one of its own image."""
-        if self.groups != images:
-            return self.select(index, index)
+        if self._groups != images:
+            return self.select(index)  # each row has a pool, which goes with it
         return replace(self, bias=self.bias.index_select(0, index))
 
-    def select(self, groups: Tensor, rows: Tensor) -> "KVCache":
-        """Keep some groups and all of their rows; int64."""
+    def select(self, rows: Tensor) -> "KVCache":
+        """Keep some rows, int64: whole groups, the rows of each next to each other."""
+        size = len(self.bias) // self._groups
+        groups = rows[::size] // size  # (N',) -> (G',)
         pools = tuple(pool.index_select(1, groups) for pool in self.pools)
-        return replace(
-            self, pools=pools, bias=self.bias.index_select(0, rows), pool=_Filled(self.filled)
-        )
+        bias = self.bias.index_select(0, rows)
+        return replace(self, pools=pools, bias=bias, pool=_Filled(self.filled))
 
 
 def _enlarged(pool: Tensor, added: int) -> Tensor:
