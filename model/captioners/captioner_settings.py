@@ -85,6 +85,11 @@ class CaptionerSettings(BaseModel):
             )
         return self
 
+    @property
+    def least_vocabulary(self) -> int:
+        """Return the fewest tokens of a vocabulary that this captioner can have."""
+        return 1
+
     def region_dropout(self, otherwise: float = 0.0) -> float:
         """Return the dropout rate of regions; otherwise: without a `feature_dropout`."""
         return otherwise if self.feature_dropout is None else self.feature_dropout

@@ -78,8 +78,11 @@ def step_memory(config: Config, *, tokens: int, parameters: int, vocabulary: int
     Runs one caption; the parameters stay uninitialised, as only sizes count.
     """
     regions = config.train.max_regions or config.extract.max_regions
+    few_tokens = max(_FEW, config.model.least_vocabulary)
     with skip_init():
-        captioner = make_captioner(config.model, feature_width=_FEW, vocabulary_size=_FEW).train()
+        captioner = make_captioner(
+            config.model, feature_width=_FEW, vocabulary_size=few_tokens
+        ).train()
     is_region = torch.zeros(1, regions, dtype=torch.bool)
     is_region[:, 0] = True  # of one region: spatial rejects images of more regions than cells
     boxes = torch.zeros(1, regions, 6 + regions)  # with relations, which few kinds read

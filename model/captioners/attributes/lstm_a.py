@@ -108,8 +108,8 @@ class LstmACaptioner(EncoderDecoder):
     penalties_of_truth = penalty_names
 
     def __init__(self, config: LstmAConfig, **sizes: Unpack[Sizes]):
-        words = sizes["vocabulary_size"] - FIRST_WORD
-        if config.attributes > words:
+        if sizes["vocabulary_size"] < config.least_vocabulary:
+            words = sizes["vocabulary_size"] - FIRST_WORD
             raise ModelError(
                 f"attributes is {config.attributes}, but the vocabulary has {words} words; set "
                 f"model.attributes to at most {words}"

@@ -59,3 +59,8 @@ class LstmAConfig(CaptionerSettings):
     def has_attention(self) -> bool:
         """Return False: it reads the mean region and the attributes of the image."""
         return False
+
+    @property
+    def least_vocabulary(self) -> int:
+        """Return the number of tokens up to the last attribute."""
+        return FIRST_WORD + self.attributes

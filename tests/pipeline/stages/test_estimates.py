@@ -10,6 +10,7 @@ from a2cap.extract.detector.conventions import caffe_meta
 from a2cap.extract.detector.resnet import Architecture
 from a2cap.extract.extract_config import ExtractConfig
 from a2cap.extract.weights.initial import random_detector
+from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.kinds import make_captioner
 from a2cap.pipeline.configuration import Config, load_config
 from a2cap.pipeline.stages.estimates import (
@@ -78,6 +79,12 @@ def test_the_memory_of_training_is_near_what_was_measured(fields, measured):
     tokens = training_tokens(config)
     estimate = step_memory(config, tokens=tokens, parameters=parameters, vocabulary=10_000) / GIB
     assert 0.7 * measured < estimate < 1.1 * measured
+
+
+def test_the_memory_of_a_step_is_estimated_with_more_attributes_than_the_few_tokens_it_runs():
+    config = Config(model=LstmAConfig(width=6, embedding=6))
+    assert config.model.least_vocabulary == 1004
+    assert step_memory(config, tokens=0, parameters=3, vocabulary=2000) == 4 * 4 * 3
 
 
 def test_a_step_keeps_the_tokens_of_the_part_that_is_computed_at_once():
