@@ -50,10 +50,11 @@ class _System(BaseModel):
 
 
 class SystemsTable(BaseModel):
-    """Systems by name, and the settings of each phase of training, which win."""
+    """Systems by name, settings of all, and those of each phase of training, which win."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    set: tuple[str, ...] = ()
     phases: dict[str, tuple[str, ...]]
     systems: dict[str, _System]
 
@@ -66,7 +67,7 @@ class SystemsTable(BaseModel):
         for phase, settings in self.phases.items():
             for name, system in self.systems.items():
                 row, config = f"{name}, {phase}", folder / system.config
-                for point in grid((*system.set, *overrides, *settings)):
+                for point in grid((*self.set, *system.set, *overrides, *settings)):
                     varied, setting = (
                         row if text == _ALL else f"{row}, {text}"
                         for text in (point.varied, point.setting)

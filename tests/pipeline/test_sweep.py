@@ -178,6 +178,7 @@ def test_a_table_of_systems_has_the_columns_of_the_paper(monkeypatch, tmp_path):
     (tmp_path / "small.yaml").write_text("train: {epochs: 3}")
     table = written(
         tmp_path,
+        "set: [train.lr=0.3, train.epochs=5]\n"
         "phases: {first: [scst.epochs=0], second: [scst.epochs=2]}\n"
         "systems: {A_1: {config: small.yaml, set: [train.lr=0.5]}, B: {config: small.yaml}}",
         "table.yaml",
@@ -185,7 +186,7 @@ def test_a_table_of_systems_has_the_columns_of_the_paper(monkeypatch, tmp_path):
 
     def run(experiment):
         config = experiment.config
-        assert config.train.epochs == 3
+        assert config.train.epochs == 5
         value = config.train.lr / 10 + config.scst.epochs / 100 + config.train.seed / 1000
         return command.Scores({"CIDEr": value, "Bleu_4": 0.25}, {"CIDEr": [0.01, 0.1]}), False
 
@@ -222,6 +223,7 @@ def test_a_table_of_systems_has_the_columns_of_the_paper(monkeypatch, tmp_path):
         "10.0)",
         "–",
     ]
+    assert rows[6].split()[6] == "3.0"  # that of B is the rate of all
     latex = a2("sweep", "--table", table, "--set", "train.seed=0,2", "--latex").stdout
     assert "\\begin{tabular}{lrrrrrr}\nsystem & BLEU-1 & " in latex
     # seeds 0 and 2: 5.0 and 5.2, t quantile 12.7 of one degree of freedom
