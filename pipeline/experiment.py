@@ -55,6 +55,8 @@ class Experiment:
         self.files = files = ExperimentFiles(config, artifacts)
         self._group = group
         self._outcomes: dict[str, Outcome] = {}
+        self.watch: Callable[[Path], None] | None = None
+        """Called with the folder of a training before its work and after each of its events."""
         self.training = [TRAIN_XE, TRAIN_SCST] if config.scst.epochs else [TRAIN_XE]
         """Names of the training stages; the last one trains the captioner that is evaluated."""
         features = [EXTRACT, PREPROCESS]
@@ -122,6 +124,8 @@ class Experiment:
         stage = self.stage(name)
         if self._group is not None and self.declared[name].is_distributed:
             stage = self._announced(stage, self._group)
+        if self.watch is not None and name in self.training:
+            stage = _watched(stage, self.watch)
         paths, text = self._paths(stage, output), self.config.to_yaml()
         outcome = run_stage(stage, paths, resolved_config=text, force=force)
         self._outcomes[name] = outcome
@@ -210,3 +214,13 @@ class Experiment:
             return self.result(stage, needed_by="a check").directory
         except A2Error:  # reported by the check of that stage
             return None
+
+
+def _watched(stage: PreparedStage, watch: Callable[[Path], None]) -> PreparedStage:
+    """Return the stage, whose folder is given to `watch` before its work and after its events."""
+
+    def work(folder: Path, inputs: Inputs, events: EventLog) -> Sequence[SkippedItem]:
+        watch(folder)
+        return stage.work(folder, inputs, replace(events, watch=watch))
+
+    return replace(stage, work=work)

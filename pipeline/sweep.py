@@ -107,8 +107,8 @@ def grid(overrides: Sequence[str]) -> list[Point]:
     return [
         Point(
             combination,
-            _described([combination[number] for number in several]),
-            _described([combination[n] for n in several if _field(combination[n]) != "seed"]),
+            described([combination[number] for number in several]),
+            described([combination[n] for n in several if _field(combination[n]) != "seed"]),
         )
         for combination in product(*choices)
     ]
@@ -133,7 +133,8 @@ def _field(override: str) -> str:
     return override.partition("=")[0].strip().rpartition(".")[2]
 
 
-def _described(overrides: Sequence[str]) -> str:
+def described(overrides: Sequence[str]) -> str:
+    """Return overrides as text, `fusion gate, lr 0.5`; "all" without any."""
     named = (f"{_field(override)} {override.partition('=')[2]}" for override in overrides)
     return ", ".join(named) or _ALL
 

@@ -11,6 +11,7 @@ from a2cap.model.captioners.kinds import KINDS
 from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.config_fields import explain_field
 from a2cap.pipeline.configuration import Config, load_config
+from a2cap.pipeline.search import corners, search_space
 from a2cap.pipeline.sweep import grid
 from tests.test_structure import MAY_IMPORT, ROOT, named
 
@@ -112,8 +113,10 @@ def problem_of(words, *, complete):
         return f"no option {unknown}" if unknown else None
     try:
         parsed = command.make_context(command.name, words, parent=context).params
-        for point in grid(parsed.get("overrides", ())):  # lists and ranges of a2 sweep
-            load_config(parsed.get("config_file"), point.overrides)
+        overrides = parsed.get("overrides", ())  # of a2 sweep with lists and ranges
+        rows = [point.overrides for point in grid(overrides)] if not parsed.get("trials") else []
+        for row in rows or corners(search_space(overrides)):
+            load_config(parsed.get("config_file"), row)
     except (click.UsageError, ConfigError) as error:
         return str(error)
     return None

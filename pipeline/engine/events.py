@@ -17,7 +17,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +29,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class EventLog:
-    """Writer of the `events.jsonl` of a directory."""
+    """Writer of the `events.jsonl` of a directory; watch: called with it after each event."""
 
     directory: Path
+    watch: Callable[[Path], None] | None = None
     _skipped: set[tuple[str, str]] = field(default_factory=set)
 
     def write(self, event: str, **fields: object) -> None:
@@ -44,6 +45,8 @@ class EventLog:
                 file.seek(-1, os.SEEK_END)
                 line = line if file.read(1) == b"\n" else f"\n{line}"
             file.write(f"{line}\n".encode())
+        if self.watch is not None:
+            self.watch(self.directory)
 
     def skip(self, image_id: str, reason: str) -> None:
         """Write the skip of an item, once per run."""

@@ -1,6 +1,6 @@
 """Command `a2 sweep`: a grid of settings, or a table of systems, run one after the other."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from a2cap.pipeline.engine.artifact_names import METRICS
 from a2cap.pipeline.evaluation.score_table import as_tabular
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics.metric_table import DEFAULTS, cited, shown_name
+from a2cap.pipeline.search import Search, Trial, corners, search_space
 from a2cap.pipeline.sweep import Point, grid, read_systems, t_interval
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
@@ -40,6 +41,11 @@ class Scores(NamedTuple):
     help="Run the systems of this YAML file in all phases; print the paper's columns.",
 )
 @click.option("--latex", is_flag=True, help="Print the table of --table in LaTeX.")
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    help="Search so many combinations by their validation score, in place of running all.",
+)
 @click.option("--dry-run", is_flag=True, help="Print what is done; run nothing.")
 @click.option(
     "--ensemble",
@@ -51,6 +57,7 @@ def sweep(
     options: ExperimentOptions,
     table: Path | None,
     latex: bool,
+    trials: int | None,
     dry_run: bool,
     with_ensembles: bool,
 ) -> None:
@@ -65,14 +72,27 @@ def sweep(
     Table 1 and 3 of the paper, times 100: BLEU-1 and 4, METEOR, ROUGE-L, CIDEr, SPICE. A single
     run has the bootstrap interval over its images there.
 
+    With --trials, a Bayesian search (Optuna's TPE; extra a2cap[search]) proposes the combinations;
+    a range may be of real numbers, and is logarithmic if its end is 10 times its start or more. The
+    validation score of the training is maximised. From the sixth trial on, a training below the
+    median of the others at an epoch is pruned, and stays unfinished. The same command continues a
+    search, with more trials too.
+
     \b
     Example:
       a2 sweep -c configs/a2-gate.yaml --set train.seed=0..4 \\
                --set model.alignment.fusion=gate,decay
       a2 sweep --table configs/tables/table1.yaml --latex
+      a2 sweep -c configs/a2-gate.yaml --trials 20 --set train.lr=1e-4..1e-2 \\
+               --set model.alignment.fusion=gate,decay
     """
     if latex and table is None:
         raise click.UsageError("--latex prints the table of --table; name one")
+    if trials is not None:
+        if table is not None or with_ensembles:
+            raise click.UsageError("--trials searches; leave --table and --ensemble out")
+        _search(options, trials, dry_run=dry_run)
+        return
     points = _points(options, table)
     if with_ensembles and len(points) == len({point.setting for point in points}):
         raise click.UsageError(
@@ -138,6 +158,53 @@ def _reported(name: str, failed: list[str]) -> Iterator[None]:
     except (A2Error, ModelError) as error:
         failed.append(name)
         click.echo(f"a2: {name} failed: {error}", err=True)
+
+
+def _search(options: ExperimentOptions, trials: int, *, dry_run: bool) -> None:
+    """Search settings; print the trials, the best first."""
+    choices = search_space(options.overrides)
+    for corner in corners(choices):
+        replace(options, overrides=tuple(corner)).config()
+    search = Search(choices)
+    for choice in choices:
+        if choice.is_searched:
+            click.echo(f"search {choice}")
+    if dry_run:
+        return
+    done, skipped = list[Trial](), False
+
+    def opened(overrides: Sequence[str]) -> Experiment:
+        return replace(options, overrides=tuple(overrides)).open()
+
+    def work(experiment: Experiment, setting: str) -> None:
+        nonlocal skipped
+        click.echo(f"[{len(done) + 1}/{trials}] {setting}")
+        skipped = _run(experiment)[1] or skipped
+
+    while len(done) < trials:
+        done.append(search.run(opened, work))
+        if done[-1].score is None:
+            click.echo(f"a2: {done[-1].setting} {done[-1].outcome}", err=True)
+    _print_trials(done)
+    if failed := [trial.setting for trial in done if trial.outcome.startswith("failed")]:
+        text = f"{len(failed)} of {trials} failed: {'; '.join(failed)}"
+        raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
+    if skipped:
+        raise click.exceptions.Exit(EXIT_SKIPPED)
+
+
+def _print_trials(trials: Sequence[Trial]) -> None:
+    """Print the validation score of each trial, the best first, and the training of the best."""
+    scored = {trial: trial.score for trial in trials if trial.score is not None}
+    best = sorted(scored, key=scored.__getitem__, reverse=True)
+    click.echo("validation  setting")
+    for trial in best:
+        click.echo(f"{scored[trial]:<10.3f}  {trial.setting}")
+    for trial in trials:
+        if trial not in scored:
+            click.echo(f"{'–':<10}  {trial.setting}: {trial.outcome.partition(':')[0]}")
+    if best:
+        click.echo(f"best: {best[0].training}")
 
 
 def _state(experiment: Experiment) -> str:

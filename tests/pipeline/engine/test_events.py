@@ -117,3 +117,11 @@ def test_an_event_starts_a_new_line_after_a_truncated_one(tmp_path):
     cut, *whole = (tmp_path / "events.jsonl").read_text().splitlines()
     assert cut == '{"event": "sta'
     assert [json.loads(line)["event"] for line in whole] == ["start", "end"]
+
+
+def test_a_watch_is_called_after_each_event(tmp_path):
+    seen = []
+    log = EventLog(tmp_path, lambda folder: seen.append((folder / "events.jsonl").read_text()))
+    log.write("start")
+    log.write("end")
+    assert [text.count("\n") for text in seen] == [1, 2]
