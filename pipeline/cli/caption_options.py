@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
@@ -14,7 +13,7 @@ from a2cap.pipeline.captioning.captioning_config import ANIMATED, Style
 from a2cap.pipeline.captioning.named_images import NamedImage
 from a2cap.pipeline.captioning.outputs.output import CaptionOutput, Origin
 from a2cap.pipeline.cli.caption_lines import CaptionLines, Printed, open_output
-from a2cap.pipeline.cli.options import PATH, require_existing
+from a2cap.pipeline.cli.options import PATH, grouped, require_existing
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.runs import find_trainings
 from a2cap.pipeline.weights.captioners import captioner_name
@@ -59,59 +58,43 @@ class OutputOptions:
         )
 
 
-def output_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, which receives them as `output`."""
-
-    @wraps(command)
-    def with_output(
-        output: Path | None,
-        force: bool,
-        replace_foreign: bool,
-        sidecar_suffix: str | None,
-        prefix: str,
-        suffix: str,
-        as_json: bool,
-        **others: Any,
-    ) -> None:
-        written = OutputOptions(
-            output, force, replace_foreign, sidecar_suffix, prefix, suffix, as_json
-        )
-        command(output=written, **others)
-
-    path = click.option(
+output_options = grouped(
+    "output",
+    OutputOptions,
+    click.option(
         "--output",
+        "path",
         type=PATH,
         help="Write the lines of --json into FILE.jsonl or FILE.parquet, image and caption into "
         "FILE.csv, or, with the word sidecars, each caption into NAME.txt beside its image. Images "
         "that have one are skipped.",
-    )
-    force = click.option(
+    ),
+    click.option(
         "--force",
         is_flag=True,
         help="With --output, caption all images again and replace the lines.",
-    )
-    replace = click.option(
+    ),
+    click.option(
         "--replace-foreign",
         is_flag=True,
         help="With --output, also replace texts and CSV files that a2 did not write, or that were "
         "edited since.",
-    )
-    sidecars = click.option(
+    ),
+    click.option(
         "--sidecar-suffix",
         metavar=".SUFFIX",
         help="Write sidecars NAME.SUFFIX in place of NAME.txt.",
-    )
-    prefix = click.option(
+    ),
+    click.option(
         "--prefix", default="", help="Begin each caption with this text, its space included."
-    )
-    suffix = click.option(
+    ),
+    click.option(
         "--suffix", default="", help="End each caption with this text, its space included."
-    )
-    as_json = click.option(
+    ),
+    click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object per line and image."
-    )
-
-    return path(force(replace(sidecars(prefix(suffix(as_json(with_output)))))))
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -179,53 +162,38 @@ class FigureOptions:
         return draw
 
 
-def figure_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, which receives them as `drawing`."""
-
-    @wraps(command)
-    def with_drawing(
-        figure: Path | None,
-        figure_style: Style | None,
-        figure_below: Path | None,
-        layer: int | None,
-        head: int | None,
-        **others: Any,
-    ) -> None:
-        drawing = FigureOptions(figure, figure_style, figure_below, layer, head)
-        command(drawing=drawing, **others)
-
-    figure = click.option(
+figure_options = grouped(
+    "drawing",
+    FigureOptions,
+    click.option(
         "--figure",
         type=PATH,
         help="Draw the attention of each token: FILE.png (.jpg, .webp, .pdf, .svg) for one image, "
         "FILE.gif for an animation, or a folder for NAME.png of each image.",
-    )
-
-    style = click.option(
+    ),
+    click.option(
         "--figure-style",
+        "style",
         type=click.Choice(get_args(Style)),
         help="panels: original and aligned attention of each word (default); boxes: the region "
         "with the most attention before alignment in blue, after it in red.",
-    )
-
-    below = click.option(
+    ),
+    click.option(
         "--figure-below",
+        "below",
         type=PATH,
         help="Draw this captioner's attention to the same caption in a second row, such as hard "
         "below soft attention.",
-    )
-
-    layer = click.option(
+    ),
+    click.option(
         "--layer",
         type=click.IntRange(min=1),
         help="Draw this decoder layer, not the mean over all.",
-    )
-
-    head = click.option(
+    ),
+    click.option(
         "--head", type=click.IntRange(min=1), help="Draw this head of --layer, not the mean."
-    )
-
-    return figure(style(below(layer(head(with_drawing)))))
+    ),
+)
 
 
 def _label(models: Sequence[Path]) -> str:

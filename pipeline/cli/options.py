@@ -3,12 +3,17 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import click
 
 from a2cap.data.errors import InputError
+
+Command = Callable[..., None]
 
 
 class _Path(click.Path):
@@ -54,6 +59,28 @@ force_option = click.option(
     is_flag=True,
     help="Run again and replace the result; resume such a run if it was interrupted.",
 )
+
+
+def grouped(
+    name: str, make: type, *options: Callable[[Command], Command]
+) -> Callable[[Command], Command]:
+    """Add options to a command, which receives them as one argument.
+
+    make: a dataclass with a field for each option.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def with_group(**given: Any) -> None:
+            values = {field.name: given.pop(field.name) for field in fields(make)}
+            command(**{name: make(**values)}, **given)
+
+        decorated: Command = with_group
+        for option in reversed(options):  # as a row of decorators
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
 
 
 def require_existing(named: Mapping[str, Iterable[Path | None]]) -> None:
