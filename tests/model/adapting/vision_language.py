@@ -86,233 +86,170 @@ def template(image="<image>"):
     return TEMPLATE.replace("IMAGE", image)
 
 
-def square(kind=None, **more):
-    """Return an image processor that resizes to a square."""
-    kind = kind or hf.ViTImageProcessor
-    return kind(size={"height": SIDE, "width": SIDE}, do_resize=True, **NORMALISED, **more)
+def assemble(name, config, images, *parts, prompt="<image> describe", processor=None, **options):
+    """Build a class by its name; config: its fields; images, parts, options: of its processor."""
+    model = getattr(hf, f"{name}ForConditionalGeneration")(getattr(hf, f"{name}Config")(**config))
+    kind = getattr(hf, f"{processor or name}Processor")
+    return Small(model, kind(images, *(parts or [tokenizer()]), **options), prompt)
+
+
+def fields(text, vision, **more):
+    """Return fields of a config: the kinds of its text and vision models, and others."""
+    return {
+        "text_config": {"model_type": text, **TEXT},
+        "vision_config": {"model_type": f"{vision}_vision_model", **VISION, **OF_VISION[vision]},
+        "image_token_id": IMAGE,
+        **more,
+    }
+
+
+OF_VISION = {"clip": {"projection_dim": WIDTH}, "siglip": {"vision_use_head": False}}
+SQUARE = {"size": {"height": SIDE, "width": SIDE}, **NORMALISED}
+CROPPED = {"size": {"shortest_edge": SIDE}, "crop_size": SQUARE["size"], **NORMALISED}
+PINPOINTS = [
+    [SIDE * rows, SIDE * columns] for rows, columns in ([1, 2], [2, 1], [2, 2], [1, 3], [3, 1])
+]
+LLAVA = {
+    "patch_size": PATCH,
+    "vision_feature_select_strategy": "default",
+    "num_additional_image_tokens": 1,
+    "chat_template": template(),
+}
 
 
 def llava():
-    config = hf.LlavaConfig(
-        text_config={"model_type": "llama", **TEXT},
-        vision_config={"model_type": "clip_vision_model", **VISION, "projection_dim": WIDTH},
-        image_token_id=IMAGE,
-        vision_feature_layer=-1,
-    )
-    images = hf.CLIPImageProcessor(
-        size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}, **NORMALISED
-    )
-    processor = hf.LlavaProcessor(
-        images,
-        tokenizer(),
-        patch_size=PATCH,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=template(),
-    )
-    return Small(hf.LlavaForConditionalGeneration(config), processor, "<image> describe")
-
-
-def anyres():
-    pinpoints = [[1, 2], [2, 1], [2, 2], [1, 3], [3, 1]]
-    return [[SIDE * rows, SIDE * columns] for rows, columns in pinpoints]
+    config = fields("llama", "clip", vision_feature_layer=-1)
+    return assemble("Llava", config, hf.CLIPImageProcessor(**CROPPED), **LLAVA)
 
 
 def llava_next():
-    config = hf.LlavaNextConfig(
-        text_config={"model_type": "llama", **TEXT},
-        vision_config={"model_type": "clip_vision_model", **VISION, "projection_dim": WIDTH},
-        image_token_id=IMAGE,
-        vision_feature_layer=-1,
-        image_grid_pinpoints=anyres(),
-    )
-    images = hf.LlavaNextImageProcessor(
-        size={"shortest_edge": SIDE},
-        crop_size={"height": SIDE, "width": SIDE},
-        image_grid_pinpoints=anyres(),
-        **NORMALISED,
-    )
-    processor = hf.LlavaNextProcessor(
-        images,
-        tokenizer(),
-        patch_size=PATCH,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=template(),
-    )
-    return Small(hf.LlavaNextForConditionalGeneration(config), processor, "<image> describe")
+    tiles = {"image_grid_pinpoints": PINPOINTS}
+    config = fields("llama", "clip", vision_feature_layer=-1, **tiles)
+    return assemble("LlavaNext", config, hf.LlavaNextImageProcessor(**CROPPED, **tiles), **LLAVA)
 
 
 def llava_onevision():
-    config = hf.LlavaOnevisionConfig(
-        text_config={"model_type": "qwen2", **TEXT},
-        vision_config={"model_type": "siglip_vision_model", **VISION, "vision_use_head": False},
-        image_token_id=IMAGE,
-        video_token_id=IMAGE + 1,
-        vision_feature_layer=-1,
-        image_grid_pinpoints=anyres(),
-        vision_aspect_ratio="anyres_max_2",
-    )
-    images = hf.LlavaOnevisionImageProcessor(
-        size={"height": SIDE, "width": SIDE}, image_grid_pinpoints=anyres(), **NORMALISED
-    )
-    processor = hf.LlavaOnevisionProcessor(
-        images,
-        tokenizer(),
-        hf.LlavaOnevisionVideoProcessor(),
+    tiles, aspect = {"image_grid_pinpoints": PINPOINTS}, {"vision_aspect_ratio": "anyres_max_2"}
+    config = fields("qwen2", "siglip", vision_feature_layer=-1, **tiles, **aspect)
+    return assemble(
+        "LlavaOnevision",
+        {**config, "video_token_id": IMAGE + 1},
+        hf.LlavaOnevisionImageProcessor(**SQUARE, **tiles),
+        *(tokenizer(), hf.LlavaOnevisionVideoProcessor()),
         num_image_tokens=(SIDE // PATCH) ** 2,
         vision_feature_select_strategy="full",
-        vision_aspect_ratio="anyres_max_2",
         chat_template=template(),
+        **aspect,
     )
-    return Small(hf.LlavaOnevisionForConditionalGeneration(config), processor, "<image> describe")
 
 
 def paligemma():
-    config = hf.PaliGemmaConfig(
-        text_config={"model_type": "gemma", **TEXT},
-        vision_config={"model_type": "siglip_vision_model", **VISION, "vision_use_head": False},
-        image_token_id=IMAGE,
-        projection_dim=WIDTH,
-        **IDS,
-    )
-    images = square(hf.SiglipImageProcessor)
+    images = hf.SiglipImageProcessor(**SQUARE)
     images.image_seq_length = (SIDE // PATCH) ** 2
-    processor = hf.PaliGemmaProcessor(images, tokenizer())
-    return Small(hf.PaliGemmaForConditionalGeneration(config), processor, "<image> describe")
+    config = fields("gemma", "siglip", projection_dim=WIDTH, **IDS)
+    return assemble("PaliGemma", config, images)
 
 
-def qwen(name, processor_name, vision, text="qwen2_vl_text"):
+def qwen(name, vision):
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
-    ids = {word: WORDS.index(f"<|{word}|>") for word in ("image_pad", "video_pad")}
-    config = getattr(hf, f"{name}Config")(
-        text_config={**TEXT, "rope_parameters": rope},
-        vision_config={"patch_size": PATCH, "spatial_merge_size": 2, **vision},
-        image_token_id=ids["image_pad"],
-        video_token_id=ids["video_pad"],
-        vision_start_token_id=WORDS.index("<|vision_start|>"),
-        vision_end_token_id=WORDS.index("<|vision_end|>"),
-    )
-    sizes = {"patch_size": PATCH, "merge_size": 2}
-    images = hf.Qwen2VLImageProcessor(
-        size={"shortest_edge": 16 * 64, "longest_edge": 48 * 64}, **sizes, **NORMALISED
-    )
+    config = {
+        "text_config": {**TEXT, "rope_parameters": rope},
+        "vision_config": {"patch_size": PATCH, "spatial_merge_size": 2, "depth": 2, **vision},
+        "image_token_id": WORDS.index("<|image_pad|>"),
+        "video_token_id": WORDS.index("<|video_pad|>"),
+        "vision_start_token_id": WORDS.index("<|vision_start|>"),
+        "vision_end_token_id": WORDS.index("<|vision_end|>"),
+    }
+    size = {"shortest_edge": 16 * 64, "longest_edge": 48 * 64}
+    images = hf.Qwen2VLImageProcessor(size=size, patch_size=PATCH, merge_size=2, **NORMALISED)
     image = "<|vision_start|> <|image_pad|> <|vision_end|>"
-    words = tokenizer(image_token="<|image_pad|>", video_token="<|video_pad|>")
-    processor = getattr(hf, f"{processor_name}Processor")(
+    return assemble(
+        name,
+        config,
         images,
-        words,
-        getattr(hf, f"{processor_name}VideoProcessor", hf.Qwen2VLVideoProcessor)(),
+        tokenizer(image_token="<|image_pad|>", video_token="<|video_pad|>"),
+        getattr(hf, f"{name}VideoProcessor", hf.Qwen2VLVideoProcessor)(),
+        prompt=f"{image} describe",
         chat_template=template(image),
     )
-    model = getattr(hf, f"{name}ForConditionalGeneration")(config)
-    return Small(model, processor, f"{image} describe")
 
 
 def qwen2_vl():
-    vision = {"depth": 2, "embed_dim": WIDTH, "hidden_size": WIDTH, "num_heads": 4, "mlp_ratio": 1}
-    return qwen("Qwen2VL", "Qwen2VL", vision)
+    sizes = {"embed_dim": WIDTH, "hidden_size": WIDTH, "num_heads": 4, "mlp_ratio": 1}
+    return qwen("Qwen2VL", sizes)
+
+
+LATER_QWEN = {
+    **{"hidden_size": WIDTH, "out_hidden_size": WIDTH, "intermediate_size": WIDTH, "num_heads": 4}
+}
 
 
 def qwen2_5_vl():
-    vision = {
-        "depth": 2,
-        "hidden_size": WIDTH,
-        "out_hidden_size": WIDTH,
-        "intermediate_size": WIDTH,
-        "num_heads": 4,
-        "window_size": 16,
-        "fullatt_block_indexes": [1],
-    }
-    return qwen("Qwen2_5_VL", "Qwen2_5_VL", vision)
+    return qwen("Qwen2_5_VL", {**LATER_QWEN, "window_size": 16, "fullatt_block_indexes": [1]})
 
 
 def qwen3_vl():
-    vision = {
-        "depth": 2,
-        "hidden_size": WIDTH,
-        "out_hidden_size": WIDTH,
-        "intermediate_size": WIDTH,
-        "num_heads": 4,
-        "num_position_embeddings": 36,
-        "deepstack_visual_indexes": [0],
-    }
-    return qwen("Qwen3VL", "Qwen3VL", vision)
+    tables = {"num_position_embeddings": 36, "deepstack_visual_indexes": [0]}
+    return qwen("Qwen3VL", {**LATER_QWEN, **tables})
 
 
-def idefics(name, processor_name):
-    config = getattr(hf, f"{name}Config")(
-        text_config={"model_type": "llama", **TEXT},
-        vision_config=VISION,
-        image_token_id=IMAGE,
-        scale_factor=2,
-        **IDS,
+def idefics3(name="Idefics3"):
+    text, options = {"model_type": "llama", **TEXT}, {"image_token_id": IMAGE, "scale_factor": 2}
+    sizes = {"size": {"longest_edge": 2 * SIDE}, "max_image_size": {"longest_edge": SIDE}}
+    return assemble(
+        name,
+        {"text_config": text, "vision_config": VISION, **options, **IDS},
+        hf.Idefics3ImageProcessor(**sizes, **NORMALISED),
+        processor="Idefics3",
+        image_seq_len=(SIDE // PATCH // 2) ** 2,
+        chat_template=template(),
     )
-    images = getattr(hf, f"{processor_name}ImageProcessor")(
-        size={"longest_edge": 2 * SIDE}, max_image_size={"longest_edge": SIDE}, **NORMALISED
-    )
-    words = tokenizer()
-    length = (SIDE // PATCH // 2) ** 2
-    parts = [hf.SmolVLMVideoProcessor()] if processor_name == "SmolVLM" else []
-    processor = getattr(hf, f"{processor_name}Processor")(
-        images, words, *parts, image_seq_len=length, chat_template=template()
-    )
-    return Small(
-        getattr(hf, f"{name}ForConditionalGeneration")(config), processor, "<image> describe"
-    )
-
-
-def idefics3():
-    return idefics("Idefics3", "Idefics3")
 
 
 def smolvlm():
     """SmolVLM with Idefics3's processor, which has the same tiles; its own needs num2words."""
-    return idefics("SmolVLM", "Idefics3")
+    return idefics3("SmolVLM")
 
 
 def gemma3():
-    config = hf.Gemma3Config(
-        text_config={"model_type": "gemma3_text", **TEXT, "sliding_window": 16},
-        vision_config={"model_type": "siglip_vision_model", **VISION, "vision_use_head": False},
-        mm_tokens_per_image=9,
-        image_token_id=IMAGE,
-        boi_token_index=WORDS.index("<img>"),
-        eoi_token_index=WORDS.index("</img>"),
+    config = fields("gemma3_text", "siglip", mm_tokens_per_image=9)
+    config["text_config"]["sliding_window"] = 16
+    return assemble(
+        "Gemma3",
+        {
+            **config,
+            "boi_token_index": WORDS.index("<img>"),
+            "eoi_token_index": WORDS.index("</img>"),
+        },
+        hf.Gemma3ImageProcessor(**SQUARE),
+        prompt="<img> describe",
+        image_seq_length=9,
+        chat_template=template("<img>"),
     )
-    images = hf.Gemma3ImageProcessor(size={"height": SIDE, "width": SIDE}, **NORMALISED)
-    processor = hf.Gemma3Processor(
-        images, tokenizer(), image_seq_length=9, chat_template=template("<img>")
-    )
-    return Small(hf.Gemma3ForConditionalGeneration(config), processor, "<img> describe")
 
 
 def internvl():
-    vision = {**VISION, "image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]}
-    config = hf.InternVLConfig(
-        text_config={"model_type": "qwen2", **TEXT},
-        vision_config={**vision, "use_absolute_position_embeddings": True},
-        image_token_id=IMAGE,
-        image_seq_length=9,
-        downsample_ratio=0.5,
-    )
-    images = hf.GotOcr2ImageProcessor(
-        size={"height": SIDE, "width": SIDE}, crop_to_patches=True, max_patches=6, **NORMALISED
-    )
-    processor = hf.InternVLProcessor(
-        images,
-        tokenizer(),
-        hf.InternVLVideoProcessor(),
+    sides = {"image_size": [SIDE, SIDE], "patch_size": [PATCH, PATCH]}
+    config = {
+        "text_config": {"model_type": "qwen2", **TEXT},
+        "vision_config": {**VISION, **sides, "use_absolute_position_embeddings": True},
+        **{"image_token_id": IMAGE, "image_seq_length": 9, "downsample_ratio": 0.5},
+    }
+    return assemble(
+        "InternVL",
+        config,
+        hf.GotOcr2ImageProcessor(**SQUARE, crop_to_patches=True, max_patches=6),
+        *(tokenizer(), hf.InternVLVideoProcessor()),
         image_seq_length=9,
         chat_template=template(),
     )
-    return Small(hf.InternVLForConditionalGeneration(config), processor, "<image> describe")
 
 
 def git():
     text = {key: value for key, value in TEXT.items() if "key_value" not in key}
     config = hf.GitConfig(**text, vision_config=VISION)
-    processor = hf.GitProcessor(square(hf.CLIPImageProcessor, do_center_crop=False), tokenizer())
+    images = hf.CLIPImageProcessor(**SQUARE, do_center_crop=False)
+    processor = hf.GitProcessor(images, tokenizer())
     return Small(hf.GitForCausalLM(config), processor, None)
 
 
