@@ -35,103 +35,79 @@ from a2cap.pipeline.captioning.model_description import (
 from a2cap.pipeline.captioning.saved_captioner import new_captioner, save_model
 from a2cap.pipeline.weights.detectors import weights_file
 
-Rules = Sequence[tuple[str, str | None]]
-"""Pattern of a name there -> name here; `@n` marks part n of a stacked tensor, None is left out."""
+# Tensors there, and here: N is the number of a layer, * the weight and the bias, - is left out. a2
+# stacks the projections of an attention in one matrix: @0, @1 and @2 are its query, key and value.
+M2 = """
+encoder.fc.*                               encoder.embedding.*
+encoder.layer_norm.*                       encoder.norm.*
+encoder.layers.N.mhatt.attention.fc_q.*    encoder.layers.N.query_key_value.*@0
+encoder.layers.N.mhatt.attention.fc_k.*    encoder.layers.N.query_key_value.*@1
+encoder.layers.N.mhatt.attention.fc_v.*    encoder.layers.N.query_key_value.*@2
+encoder.layers.N.mhatt.attention.fc_o.*    encoder.layers.N.output.*
+encoder.layers.N.mhatt.attention.m_k       encoder.layers.N.memory_keys
+encoder.layers.N.mhatt.attention.m_v       encoder.layers.N.memory_values
+encoder.layers.N.mhatt.layer_norm.*        encoder.layers.N.attention_norm.*
+encoder.layers.N.pwff.fc1.*                encoder.layers.N.feed_forward.inner.*
+encoder.layers.N.pwff.fc2.*                encoder.layers.N.feed_forward.outer.*
+encoder.layers.N.pwff.layer_norm.*         encoder.layers.N.feed_forward_norm.*
+decoder.layers.N.self_att.attention.fc_q.* decoder.layers.N.self_attention.query_key_value.*@0
+decoder.layers.N.self_att.attention.fc_k.* decoder.layers.N.self_attention.query_key_value.*@1
+decoder.layers.N.self_att.attention.fc_v.* decoder.layers.N.self_attention.query_key_value.*@2
+decoder.layers.N.self_att.attention.fc_o.* decoder.layers.N.self_attention.output.*
+decoder.layers.N.self_att.layer_norm.*     decoder.layers.N.self_attention_norm.*
+decoder.layers.N.enc_att.attention.fc_q.*  decoder.layers.N.query.*
+decoder.layers.N.enc_att.attention.fc_k.*  decoder.layers.N.key_value.*@1
+decoder.layers.N.enc_att.attention.fc_v.*  decoder.layers.N.key_value.*@2
+decoder.layers.N.enc_att.attention.fc_o.*  decoder.layers.N.output.*
+decoder.layers.N.enc_att.layer_norm.*      decoder.layers.N.cross_attention_norm.*
+decoder.layers.N.fc_alpha1.*               decoder.layers.N.gates.0.*
+decoder.layers.N.fc_alpha2.*               decoder.layers.N.gates.1.*
+decoder.layers.N.fc_alpha3.*               decoder.layers.N.gates.2.*
+decoder.layers.N.pwff.fc1.*                decoder.layers.N.feed_forward.inner.*
+decoder.layers.N.pwff.fc2.*                decoder.layers.N.feed_forward.outer.*
+decoder.layers.N.pwff.layer_norm.*         decoder.layers.N.feed_forward_norm.*
+decoder.word_emb.weight                    decoder.embedding.weight
+decoder.fc.weight                          decoder.output.weight
+decoder.pos_emb.weight                     decoder.positions
+"""
 
-
-def _layer(side: str, old: str, new: str, *, prefix: str = "") -> tuple[str, str]:
-    """Return the rule of the weight and the bias of a part of each layer."""
-    name, at, part = new.partition("@")
-    pattern = rf"{prefix}{side}\.layers\.(\d+)\.{old}\.(\w+)"
-    return pattern, rf"{side}.layers.\1.{name}.\2{at}{part}"
-
-
-# The first rule that matches a whole name renames it, and a name without a rule is an error, so
-# that no tensor is dropped in silence. a2 stacks the projections of an attention in one matrix:
-# parts @0, @1 and @2 are its query, key and value, which the other projects save one by one.
-_SIDES = ("encoder", "decoder")
-_STACKED = ("query_key_value@0", "query_key_value@1", "query_key_value@2", "output")
-
-M2: Rules = (
-    (r"encoder\.fc\.(\w+)", r"encoder.embedding.\1"),
-    (r"encoder\.layer_norm\.(\w+)", r"encoder.norm.\1"),
-    *(
-        _layer("encoder", rf"mhatt\.attention\.fc_{old}", new)
-        for old, new in zip("qkvo", _STACKED, strict=True)
-    ),
-    (r"encoder\.layers\.(\d+)\.mhatt\.attention\.m_k", r"encoder.layers.\1.memory_keys"),
-    (r"encoder\.layers\.(\d+)\.mhatt\.attention\.m_v", r"encoder.layers.\1.memory_values"),
-    _layer("encoder", r"mhatt\.layer_norm", "attention_norm"),
-    *(
-        _layer(side, old, new)
-        for side in _SIDES
-        for old, new in (
-            (r"pwff\.fc1", "feed_forward.inner"),
-            (r"pwff\.fc2", "feed_forward.outer"),
-            (r"pwff\.layer_norm", "feed_forward_norm"),
-        )
-    ),
-    *(
-        _layer("decoder", rf"self_att\.attention\.fc_{old}", f"self_attention.{new}")
-        for old, new in zip("qkvo", _STACKED, strict=True)
-    ),
-    *(
-        _layer("decoder", old, new)
-        for old, new in (
-            (r"self_att\.layer_norm", "self_attention_norm"),
-            (r"enc_att\.attention\.fc_q", "query"),
-            (r"enc_att\.attention\.fc_k", "key_value@1"),
-            (r"enc_att\.attention\.fc_v", "key_value@2"),
-            (r"enc_att\.attention\.fc_o", "output"),
-            (r"enc_att\.layer_norm", "cross_attention_norm"),
-            ("fc_alpha1", "gates.0"),
-            ("fc_alpha2", "gates.1"),
-            ("fc_alpha3", "gates.2"),
-        )
-    ),
-    (r"decoder\.word_emb\.weight", "decoder.embedding.weight"),
-    (r"decoder\.fc\.weight", "decoder.output.weight"),
-    (r"decoder\.pos_emb\.weight", "decoder.positions"),
-    (r".*\.running_\w+", None),
-)
-
-_NORMS = (("a_2", "weight"), ("b_2", "bias"))
-TRANSFORMER: Rules = (
-    (r"att_embed\.0\.(\w+)", r"encoder.embedding.feature.\1"),
-    *(
-        _layer(side, rf"{old}\.linears\.{number}", f"{new}.{part}", prefix=r"model\.")
-        for side, old, new, parts in (
-            ("encoder", "self_attn", "attention", _STACKED),
-            ("decoder", "self_attn", "self_attention", _STACKED),
-            (
-                *("decoder", "src_attn", "cross_attention"),
-                ("query", "key_value@0", "key_value@1", "output"),
-            ),
-        )
-        for number, part in enumerate(parts)
-    ),
-    *(
-        _layer(side, rf"feed_forward\.w_{number}", f"feed_forward.{new}", prefix=r"model\.")
-        for side in _SIDES
-        for number, new in ((1, "inner"), (2, "outer"))
-    ),
-    *(
-        (
-            rf"model\.{side}\.layers\.(\d+)\.sublayer\.{number}\.norm\.{old}",
-            rf"{side}.layers.\1.{name}_norm.{new}",
-        )
-        for side, names in (
-            ("encoder", ("attention", "feed_forward")),
-            ("decoder", ("self_attention", "cross_attention", "feed_forward")),
-        )
-        for number, name in enumerate(names)
-        for old, new in _NORMS
-    ),
-    *((rf"model\.(\w+)\.norm\.{old}", rf"\1.norm.{new}") for old, new in _NORMS),
-    (r"model\.tgt_embed\.0\.lut\.weight", "decoder.embedding.words.weight"),
-    (r"model\.generator\.proj\.(\w+)", r"decoder.output.\1"),
-    (r"model\.tgt_embed\.1\.pe", None),
-)
+TRANSFORMER = """
+att_embed.0.*                                encoder.embedding.feature.*
+model.encoder.layers.N.self_attn.linears.0.* encoder.layers.N.attention.query_key_value.*@0
+model.encoder.layers.N.self_attn.linears.1.* encoder.layers.N.attention.query_key_value.*@1
+model.encoder.layers.N.self_attn.linears.2.* encoder.layers.N.attention.query_key_value.*@2
+model.encoder.layers.N.self_attn.linears.3.* encoder.layers.N.attention.output.*
+model.encoder.layers.N.feed_forward.w_1.*    encoder.layers.N.feed_forward.inner.*
+model.encoder.layers.N.feed_forward.w_2.*    encoder.layers.N.feed_forward.outer.*
+model.encoder.layers.N.sublayer.0.norm.a_2   encoder.layers.N.attention_norm.weight
+model.encoder.layers.N.sublayer.0.norm.b_2   encoder.layers.N.attention_norm.bias
+model.encoder.layers.N.sublayer.1.norm.a_2   encoder.layers.N.feed_forward_norm.weight
+model.encoder.layers.N.sublayer.1.norm.b_2   encoder.layers.N.feed_forward_norm.bias
+model.decoder.layers.N.self_attn.linears.0.* decoder.layers.N.self_attention.query_key_value.*@0
+model.decoder.layers.N.self_attn.linears.1.* decoder.layers.N.self_attention.query_key_value.*@1
+model.decoder.layers.N.self_attn.linears.2.* decoder.layers.N.self_attention.query_key_value.*@2
+model.decoder.layers.N.self_attn.linears.3.* decoder.layers.N.self_attention.output.*
+model.decoder.layers.N.src_attn.linears.0.*  decoder.layers.N.cross_attention.query.*
+model.decoder.layers.N.src_attn.linears.1.*  decoder.layers.N.cross_attention.key_value.*@0
+model.decoder.layers.N.src_attn.linears.2.*  decoder.layers.N.cross_attention.key_value.*@1
+model.decoder.layers.N.src_attn.linears.3.*  decoder.layers.N.cross_attention.output.*
+model.decoder.layers.N.feed_forward.w_1.*    decoder.layers.N.feed_forward.inner.*
+model.decoder.layers.N.feed_forward.w_2.*    decoder.layers.N.feed_forward.outer.*
+model.decoder.layers.N.sublayer.0.norm.a_2   decoder.layers.N.self_attention_norm.weight
+model.decoder.layers.N.sublayer.0.norm.b_2   decoder.layers.N.self_attention_norm.bias
+model.decoder.layers.N.sublayer.1.norm.a_2   decoder.layers.N.cross_attention_norm.weight
+model.decoder.layers.N.sublayer.1.norm.b_2   decoder.layers.N.cross_attention_norm.bias
+model.decoder.layers.N.sublayer.2.norm.a_2   decoder.layers.N.feed_forward_norm.weight
+model.decoder.layers.N.sublayer.2.norm.b_2   decoder.layers.N.feed_forward_norm.bias
+model.encoder.norm.a_2                       encoder.norm.weight
+model.encoder.norm.b_2                       encoder.norm.bias
+model.decoder.norm.a_2                       decoder.norm.weight
+model.decoder.norm.b_2                       decoder.norm.bias
+model.tgt_embed.0.lut.weight                 decoder.embedding.words.weight
+model.tgt_embed.1.pe                         -
+model.generator.proj.*                       decoder.output.*
+"""
+_LAYER = re.compile(r"(?<=\.layers)\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -208,7 +184,9 @@ def _m2(tensors: Mapping[str, Tensor], vocabulary: Path) -> PublishedCaptioner:
     if not isinstance(words, list) or not set(SPECIALS) <= set(map(str, words)):
         raise _vocabulary_error(vocabulary, "M2's vocab.pkl")
     order = [*SPECIALS, *(word for word in words if word not in SPECIALS)]
-    renamed = _renamed(tensors, M2)
+    # without the states of their decoding
+    kept = {name: t for name, t in tensors.items() if not re.search(r"\.running_\w+$", name)}
+    renamed = _renamed(kept, M2)
     ids = {word: number for number, word in enumerate(words)}
     rows = [ids[word] for word in order]
     for name in ("decoder.embedding.weight", "decoder.output.weight"):
@@ -290,18 +268,23 @@ def _without_batch_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return folded
 
 
-def _renamed(tensors: Mapping[str, Tensor], rules: Rules) -> dict[str, Tensor]:
+def _renamed(tensors: Mapping[str, Tensor], names: str) -> dict[str, Tensor]:
+    """Rename and stack tensors; one without a name is an error, so that none is lost in silence."""
+    here = dict(line.split() for line in names.strip().splitlines())
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        matches = ((re.fullmatch(pattern, name), new) for pattern, new in rules)
-        match, replacement = next((pair for pair in matches if pair[0]), (None, None))
-        if match is None:
+        general = _LAYER.sub(".N.", name, count=1)
+        module, _, last = general.rpartition(".")
+        replacement = here.get(general) or here.get(f"{module}.*")
+        if replacement is None:
             raise WeightsError(
                 f"captioner has an unknown tensor: {name!r}; name a checkpoint of M2, or of the "
                 "Transformer of ImageCaptioning.pytorch"
             )
-        if replacement is not None:
-            new, _, part = match.expand(replacement).partition("@")
+        if replacement != "-":
+            layer = "".join(_LAYER.findall(name)[:1])
+            new, _, part = replacement.partition("@")
+            new = new.replace(".N.", layer).replace("*", last)
             parts.setdefault(new, {})[part] = tensor
     return {
         name: torch.cat([pieces[part] for part in sorted(pieces)]) for name, pieces in parts.items()
