@@ -6,19 +6,8 @@ import torch
 
 from a2cap.model.alignment_config import FUSIONS as ALIGNMENT_FUSIONS
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
-from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
-from a2cap.model.captioners.get_config import GetConfig
+from a2cap.model.captioners.kinds import KINDS as ALL_KINDS
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.captioners.log_bilinear_config import LogBilinearConfig
-from a2cap.model.captioners.m2_config import M2Config
-from a2cap.model.captioners.recurrent.aoa_config import AoaConfig
-from a2cap.model.captioners.recurrent.gru_config import GruConfig
-from a2cap.model.captioners.recurrent.nic_config import NicConfig
-from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendTellConfig
-from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
-from a2cap.model.captioners.spatial_config import SpatialConfig
-from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.model.errors import ModelError
 from tests.data.messages import message_of
 
@@ -27,52 +16,35 @@ refusal = partial(message_of, error=ModelError)
 VOCABULARY_SIZE, FEATURE_WIDTH = 11, 6
 FUSIONS = list(ALIGNMENT_FUSIONS)
 _PLAIN = AlignmentConfig(fusion="none")
-KINDS = {
-    "transformer": lambda **fields: TransformerConfig(
-        **{
-            **{"width": 16, "heads": 2, "feed_forward": 24, "dropout": 0},
-            **{"encoder_layers": 1, "decoder_layers": 2, "box_geometry": "linear", **fields},
-        }
-    ),
-    "aoa": lambda **fields: AoaConfig(
-        **{
-            **{"width": 12, "heads": 2, "refiner_layers": 2},
-            **dict.fromkeys(("dropout", "attention_dropout", "gate_dropout"), 0),
-            **fields,
-        }
-    ),
-    "gcn-lstm": lambda **fields: GcnLstmConfig(
-        **{"width": 12, "embedding": 7, "attention_width": 5, "dropout": 0, **fields}
-    ),
-    "get": lambda **fields: GetConfig(
-        **{
-            **{"width": 12, "heads": 2, "feed_forward": 10, "dropout": 0, "attention_dropout": 0},
-            **{"encoder_layers": 2, "decoder_layers": 2, **fields},
-        }
-    ),
-    "gru": lambda **fields: GruConfig(**{"width": 12, "embedding": 7, **fields}),
-    "lstm-a": lambda **fields: LstmAConfig(
-        **{"width": 12, "embedding": 7, "attributes": 4, "dropout": 0, **fields}
-    ),
-    "log-bilinear": lambda **fields: LogBilinearConfig(**{"width": 12, "dropout": 0, **fields}),
-    "m2": lambda **fields: M2Config(
-        **{
-            **{"width": 12, "heads": 2, "feed_forward": 10, "dropout": 0, "memory_slots": 3},
-            **{"encoder_layers": 2, "decoder_layers": 2, **fields},
-        }
-    ),
-    "nic": lambda **fields: NicConfig(**{"width": 12, "embedding": 7, "dropout": 0, **fields}),
-    "show-attend-tell": lambda **fields: ShowAttendTellConfig(
-        **{"width": 12, "embedding": 7, "attention_width": 6, "dropout": 0, **fields}
-    ),
-    "spatial": lambda **fields: SpatialConfig(
-        **{
-            **{"width": 12, "heads": 2, "feed_forward": 10, "cells": 4, "encoder_layers": 1},
-            **{"decoder_layers": 2, "dropout": 0, "attention_dropout": 0, **fields},
-        }
-    ),
-    "up-down": lambda **fields: UpDownConfig(width=12, embedding=7, attention_width=5, **fields),
+_LAYERED = {"width": 12, "heads": 2, "feed_forward": 10, "dropout": 0, "decoder_layers": 2}
+TINY = {
+    "transformer": {
+        **{"width": 16, "heads": 2, "feed_forward": 24, "dropout": 0},
+        **{"encoder_layers": 1, "decoder_layers": 2, "box_geometry": "linear"},
+    },
+    "aoa": {
+        **{"width": 12, "heads": 2, "refiner_layers": 2},
+        **dict.fromkeys(("dropout", "attention_dropout", "gate_dropout"), 0),
+    },
+    "gcn-lstm": {"width": 12, "embedding": 7, "attention_width": 5, "dropout": 0},
+    "get": {**_LAYERED, "encoder_layers": 2, "attention_dropout": 0},
+    "gru": {"width": 12, "embedding": 7},
+    "lstm-a": {"width": 12, "embedding": 7, "attributes": 4, "dropout": 0},
+    "log-bilinear": {"width": 12, "dropout": 0},
+    "m2": {**_LAYERED, "encoder_layers": 2, "memory_slots": 3},
+    "nic": {"width": 12, "embedding": 7, "dropout": 0},
+    "show-attend-tell": {"width": 12, "embedding": 7, "attention_width": 6, "dropout": 0},
+    "spatial": {**_LAYERED, "encoder_layers": 1, "cells": 4, "attention_dropout": 0},
+    "up-down": {"width": 12, "embedding": 7, "attention_width": 5},
 }
+"""Kind -> fields of its settings at a tiny size."""
+
+
+def _settings(kind, **fields):
+    return ALL_KINDS[kind].settings(**{**TINY[kind], **fields})
+
+
+KINDS = {kind: partial(_settings, kind) for kind in TINY}
 """Kind -> its settings at a tiny size, with the given fields."""
 
 
