@@ -207,10 +207,10 @@ class CopiedExperiment:
             shutil.rmtree(self.artifacts / stage)
 
 
-def a2(*arguments: object) -> Result:
-    """Run a command in this process; an unexpected error fails the test."""
+def a2(*arguments: object, **given: Any) -> Result:
+    """Run a command in this process; an unexpected error fails the test. given: as `invoke` has."""
     words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(cli, words, catch_exceptions=False)
+    return CliRunner().invoke(cli, words, catch_exceptions=False, **given)
 
 
 def settings(*overrides: str) -> list[str]:

@@ -5,11 +5,10 @@ import shlex
 import sys
 
 import pytest
-from click.testing import CliRunner
 
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.configuration import load_config
 from a2cap.pipeline.demo import run_demo
+from tests.experiments import a2
 
 SMALL = (
     "train.start=null",
@@ -56,7 +55,7 @@ def test_the_demo_runs_each_stage_once_and_compares_with_the_blind_captioner(
 
     monkeypatch.setattr(run_demo, "__kwdefaults__", {"scenes": SCENES})
     options = [word for override in SMALL for word in ("--set", override)]
-    answer = CliRunner().invoke(cli, ["demo", "--folder", str(folder), *options])
+    answer = a2("demo", "--folder", folder, *options)
     assert answer.exit_code == 0, answer.output
     *lines, last, photo, _, of_photo, _, page, _, opening = answer.stdout.splitlines()
     assert photo.startswith("chelsea.jpg: ") and " cat " in photo
@@ -74,7 +73,7 @@ def assert_captions(done, folder, monkeypatch, caplog):
     monkeypatch.chdir(folder)
     caplog.clear()
     named = ["--model", str(done.captioner), "--figure", "attention.png"]
-    answer = CliRunner().invoke(cli, ["caption", str(done.image), *named])
+    answer = a2("caption", done.image, *named)
     assert answer.exit_code == 0, answer.output
     assert answer.stdout.startswith(f"{done.image}: ")
     assert caplog.messages == [
@@ -102,7 +101,7 @@ def assert_report_compares(directory):
 def test_a_demo_folder_with_other_files_is_rejected(tmp_path):
     (tmp_path / "scenes").mkdir()
     (tmp_path / "scenes" / "letter.txt").write_text("dear")
-    answer = CliRunner().invoke(cli, ["demo", "--folder", str(tmp_path)])
+    answer = a2("demo", "--folder", tmp_path)
     assert answer.exit_code == 1
     folder = str(tmp_path / "scenes")
     assert answer.stderr.startswith(f"a2: {folder!r} already contains other files")

@@ -6,13 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 
 from a2cap.data.batches.collate import collate
@@ -22,10 +22,9 @@ from a2cap.pipeline.captioning import image_captioner
 from a2cap.pipeline.captioning.caption_images import caption_files
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
 from a2cap.pipeline.captioning.named_images import NamedImage
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.weights.captioners import BUNDLED
-from tests.experiments import copied_captioner, detecting
+from tests.experiments import a2, copied_captioner, detecting
 
 CPU = RuntimeConfig(device="cpu")
 
@@ -48,9 +47,7 @@ def caption(images, *, model, boxes, beam_size=2, **how):
     return [(image.path, captioned) for image, captioned in pairs]
 
 
-def a2_caption(*arguments, **given):
-    words = ["caption", *map(str, arguments)]
-    return CliRunner().invoke(cli, words, catch_exceptions=False, **given)
+a2_caption = partial(a2, "caption")
 
 
 def evaluated(experiment):

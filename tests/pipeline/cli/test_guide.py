@@ -11,10 +11,8 @@ import shutil
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.weights.detectors import BUNDLED
 from tests.data.sources.samples import tar_bytes
 from tests.experiments import a2, detecting
@@ -174,6 +172,6 @@ def test_the_commands_of_the_pages_run(reader, without_meteor):
     assert len(run) > 25
     for words in run:
         shutil.rmtree("scores", ignore_errors=True)  # of another page
-        answer = CliRunner().invoke(cli, words, input=photos, catch_exceptions=False)
+        answer = a2(*words, input=photos)
         # 3: without SPICE
         assert answer.exit_code in (0, 3), f"a2 {' '.join(words)}: {answer.output}"

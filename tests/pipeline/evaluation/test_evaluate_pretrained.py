@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
@@ -16,8 +15,8 @@ from a2cap.data.captions.attention_file import AttentionFile  # noqa: E402
 from a2cap.data.captions.caption_file import CaptionFile  # noqa: E402
 from a2cap.data.errors import ConfigError, InputError  # noqa: E402
 from a2cap.data.files.json_file import read_json  # noqa: E402
-from a2cap.pipeline.cli.main import cli  # noqa: E402
 from tests.data.messages import message_of  # noqa: E402
+from tests.experiments import a2  # noqa: E402
 from tests.model.adapting.vision_language import build  # noqa: E402
 from tests.model.test_faithfulness import tau_b  # noqa: E402
 
@@ -47,7 +46,7 @@ def test_a_split_is_captioned_scored_and_shown_with_attention(
     settings = ["spice=false", "max_length=5", f"attention={attention}", "report_images=2"]
     settings.append("erasure=2")
     words += [word for setting in settings for word in ("--set", f"evaluate.{setting}")]
-    answer = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
+    answer = a2(*words)
     assert answer.exit_code == 0, answer.output
     [folder] = (artifacts / "evaluate").glob("*/")
     content = read_json(folder / "metrics.json")
@@ -72,9 +71,9 @@ def test_a_split_is_captioned_scored_and_shown_with_attention(
     assert attention["comprehensiveness_low"] <= attention["comprehensiveness"]
     assert attention["all_removed"] == random["all_removed"]
     assert "Is the attention true?" in page and "deletion, nats over share removed" in page
-    compared = CliRunner().invoke(cli, ["compare", str(folder), str(folder)])
+    compared = a2("compare", folder, folder)
     assert compared.exit_code == 0 and "CIDEr" in compared.stdout
-    again = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
+    again = a2(*words)
     assert again.exit_code == 0 and len(list((artifacts / "evaluate").glob("*/"))) == 1
 
 
@@ -116,7 +115,7 @@ def test_analyze_compares_attention_with_gradients_and_erases_the_first_referenc
     monkeypatch.setattr(where, lambda path: references)
     options = ["-c", experiment.config_file, "--artifacts", artifacts, "--output", tmp_path / "a"]
     words = ["analyze", saved, *options, "--erasure", "2"]
-    answer = CliRunner().invoke(cli, list(map(str, words)), catch_exceptions=False)
+    answer = a2(*words)
     assert answer.exit_code == 0, answer.output
     assert answer.stdout.startswith("qwen: 4 of 4 images\nlayer  tau(attention)")
     assert "\nerasure, 2 images, nats per word [95 % over images]\norder " in answer.stdout
@@ -147,7 +146,7 @@ def test_analyze_compares_attention_with_gradients_and_erases_the_first_referenc
     ]
     for name in references:
         references[name] = ["unheard"]
-    answer = CliRunner().invoke(cli, list(map(str, [*words, "--force"])), catch_exceptions=False)
+    answer = a2(*words, "--force")
     assert answer.stderr.endswith(
         "a2: nothing was measured of 'qwen' on 4 images of split 'val'; name another --split, or a "
         "model that has the words of its captions\n"

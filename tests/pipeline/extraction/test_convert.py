@@ -14,7 +14,6 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 from safetensors.numpy import load
 
@@ -26,12 +25,12 @@ from a2cap.data.features.store import FeatureStore
 from a2cap.data.features.writer import FeatureWriter, StoreWriteError
 from a2cap.data.files import expansion
 from a2cap.data.regions import Regions
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.extraction import open_features as opening
 from a2cap.pipeline.extraction.convert import convert
 from a2cap.pipeline.extraction.open_features import open_features
 from tests.data.messages import message_of, written
 from tests.data.sources.samples import write_parquet
+from tests.experiments import a2
 
 THIRD_PARTY = [form for form in FORMATS if form != "a2"]
 CAFFE_CHECKSUM = "717436cd669afb6c327f021ad265a88c168df36abbe1294d06d441a7157d232e"
@@ -436,8 +435,7 @@ def test_an_existing_target_is_never_overwritten(store, tmp_path):
 @pytest.mark.parametrize("form", ["a2", "caffe", "milvlg"])
 def test_a_finished_conversion_is_up_to_date_until_anything_changes(store, tmp_path, form):
     target = tmp_path / "out"
-    words = ("convert", str(store), str(target), "--to", form)
-    first, again = (CliRunner().invoke(cli, words) for _ in range(2))
+    first, again = (a2("convert", store, target, "--to", form) for _ in range(2))
     assert (again.exit_code, again.stdout) == (0, f"up to date: {first.stdout}")
     exists = f"{str(target)!r} already exists; name another path, or remove it"
     assert message_of(convert, store, target, form=form, prefix="x") == exists
@@ -485,13 +483,13 @@ def test_the_result_is_compared_with_the_source(store, tmp_path, monkeypatch):
 
 def test_the_command_prints_the_counts_and_the_checksum(store, tmp_path):
     target = tmp_path / "half"
-    answer = CliRunner().invoke(cli, ["convert", str(store), str(target)])
+    answer = a2("convert", store, target)
     assert answer.stdout.splitlines()[2] == (
         f"next: a2 run -c configs/a2-from-features.yaml --set data.features={target} "
         "--set data.annotations=dataset_coco.json"
     )
     target = tmp_path / "a.tsv"
-    answer = CliRunner().invoke(cli, ["convert", str(store), str(target), "--to", "caffe"])
+    answer = a2("convert", store, target, "--to", "caffe")
     assert answer.exit_code == 0
     first, second = answer.stdout.splitlines()
     assert first == f"3 images with 3 to 5 regions of 8 numbers in {target}"
@@ -503,7 +501,7 @@ def test_the_command_names_the_list_of_skipped_images(store, tmp_path):
     with (tmp_path / "a.tsv").open("ab") as file:
         file.write(b"1\t2\n")
     target = tmp_path / "store"
-    answer = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.tsv"), str(target)])
+    answer = a2("convert", tmp_path / "a.tsv", target)
     assert answer.exit_code == 3
     assert answer.stderr.endswith(f"a2: 1 skipped, listed in {target}.skipped.jsonl\n")
 
@@ -558,8 +556,7 @@ def relations(tmp_path):
 def test_relations_are_added_and_an_image_without_them_is_skipped(store, relations, tmp_path):
     target = tmp_path / "related"
     # of 3 images, one may be skipped
-    arguments = ["convert", str(store), str(target), "--relations", str(relations)]
-    answer = CliRunner().invoke(cli, arguments)
+    answer = a2("convert", store, target, "--relations", relations)
     assert (answer.exit_code, answer.stdout.splitlines()[1]) == (3, "relations: 1")
     assert json.loads((tmp_path / "related.skipped.jsonl").read_text()) == {
         "id": IDS[2],
@@ -574,7 +571,7 @@ def test_relations_are_added_and_an_image_without_them_is_skipped(store, relatio
         assert FeatureStore(tmp_path / f"{form}-back").digest == FeatureStore(target).digest
     again = tmp_path / "again.json"
     for _ in range(2):
-        answer = CliRunner().invoke(cli, ["convert", str(target), str(again), "--to", "relations"])
+        answer = a2("convert", target, again, "--to", "relations")
     assert answer.stderr == f"a2: {str(again)!r} already exists; name another path, or remove it\n"
     assert json.loads(again.read_text()) == json.loads(relations.read_text())
 

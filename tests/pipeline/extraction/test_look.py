@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
-from a2cap.pipeline.cli.main import cli
+from tests.experiments import a2
 from tests.pipeline.extraction.test_open_features import (
     CAFFE,
     IDS,
@@ -17,7 +16,7 @@ from tests.pipeline.extraction.test_open_features import (
 
 
 def look(*words):
-    return CliRunner().invoke(cli, ["convert", "--look", *map(str, words)])
+    return a2("convert", "--look", *words)
 
 
 def test_a_summary_states_layout_counts_type_and_ranges(tmp_path):
@@ -91,6 +90,6 @@ def test_a_photograph_without_features_is_refused(tmp_path):
     ],
 )
 def test_arguments_that_need_each_other_are_named(words, problem):
-    answer = CliRunner().invoke(cli, ["convert", *words])
+    answer = a2("convert", *words)
     assert answer.exit_code == 2
     assert problem in answer.stderr

@@ -5,14 +5,13 @@ import re
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import a2cap
 from a2cap.data.captions.coco_objects import mentions_of
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.metrics import cider
 from a2cap.pipeline.metrics.metric_table import shown_name
 from a2cap.pipeline.metrics.scene_truth import chair_counts, chair_values
+from tests.experiments import a2
 from tests.test_docs_pages import commands
 from tests.test_structure import ROOT
 
@@ -99,7 +98,7 @@ def test_commands_of_the_page_run(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     asked = [words for words, complete in commands(PAGE) if complete]
     for words in asked:
-        ran = CliRunner().invoke(cli, words)
+        ran = a2(*words)
         assert re.search(r"^METEOR +1\.0000 ", ran.output, re.MULTILINE), ran.output
     assert contents.keys() <= {word for words in asked for word in words}
     assert (tmp_path / "images.csv").read_text().count("\n") == 4

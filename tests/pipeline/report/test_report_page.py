@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
 from a2cap.data.annotations.instances import Instances
@@ -18,12 +17,12 @@ from a2cap.data.captions.attention_file import CaptionAttention
 from a2cap.data.regions import cell_boxes
 from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.grounding import Grounding
-from a2cap.pipeline.cli.main import cli
 from a2cap.pipeline.metrics.all_metrics import Scores
 from a2cap.pipeline.metrics.word_groups import score_word_groups
 from a2cap.pipeline.report.report import Baseline, write_report
 from a2cap.pipeline.training.learning_curve import LearningCurve
 from a2cap.pipeline.training.summary import TrainingSummary
+from tests.experiments import a2
 from tests.pipeline.report.evaluations import card, evaluation, padded
 
 pytestmark = [pytest.mark.slow, pytest.mark.chromium]
@@ -228,7 +227,7 @@ def test_the_command_runs_as_it_is_printed(experiment, open_page):
     words = shlex.split(page.locator(".command code").inner_text())
     page.locator(".copy").click()
     assert page.evaluate("getSelection().toString()") == shlex.join(words)
-    answer = CliRunner().invoke(cli, words[1:])
+    answer = a2(*words[1:])
     assert answer.exit_code == 0, answer.output
     assert str(experiment.directory("evaluate")) in answer.output
 

@@ -4,11 +4,11 @@ import json
 import logging
 import os
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
@@ -26,9 +26,9 @@ from a2cap.pipeline.captioning.captioned_image import OpenedImage  # noqa: E402
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig  # noqa: E402
 from a2cap.pipeline.captioning.image_captioner import open_captioner  # noqa: E402
 from a2cap.pipeline.captioning.named_images import NamedImage  # noqa: E402
-from a2cap.pipeline.cli.main import cli  # noqa: E402
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig  # noqa: E402
 from tests.data.messages import message_of  # noqa: E402
+from tests.experiments import a2  # noqa: E402
 from tests.model.adapting.vision_language import build  # noqa: E402
 
 CPU = RuntimeConfig(device="cpu")
@@ -54,8 +54,7 @@ def images(tmp_path):
     return tmp_path
 
 
-def a2(*words):
-    return CliRunner().invoke(cli, ["caption", *map(str, words)], catch_exceptions=False)
+command = partial(a2, "caption")
 
 
 def opened(captioner, **size):
@@ -65,7 +64,7 @@ def opened(captioner, **size):
 
 def test_a_saved_model_captions_a_folder_with_figures(saved, images):
     figures = images / "figures"
-    answer = a2(images, "--model", saved, "--json", "--max-new-tokens", 4, "--figure", figures)
+    answer = command(images, "--model", saved, "--json", "--max-new-tokens", 4, "--figure", figures)
     assert answer.exit_code == 3 and "skipped" in answer.stderr and "broken.png" in answer.stderr
     lines = [json.loads(line) for line in answer.stdout.splitlines()]
     assert [line["width"] for line in lines] == [60, 30, 80]
@@ -88,8 +87,8 @@ def test_captions_are_those_of_generate_and_another_prompt_is_another_setting(sa
     assert caption.attention.original.shape == (len(caption.tokens), 36)
     assert len(caption.attention.layers) == 2
     output = ("--output", images / "x.jsonl", "--max-new-tokens", 4)
-    assert a2(images / "a.png", "--model", saved, *output).exit_code == 0
-    again = a2(images / "a.png", "--model", saved, *output, "--prompt", "in the image")
+    assert command(images / "a.png", "--model", saved, *output).exit_code == 0
+    again = command(images / "a.png", "--model", saved, *output, "--prompt", "in the image")
     assert again.exit_code != 0 and "prompt=in the image" in again.stderr
 
 
@@ -162,10 +161,12 @@ def test_a_second_row_is_of_a_model_of_transformers_too(saved, images, tmp_path)
     small.model.save_pretrained(other)
     small.processor.save_pretrained(other)
     options = ("--model", saved, "--max-new-tokens", 3, "--figure", images / "two.png")
-    answer = a2(images / "a.png", *options, "--figure-below", other, "--prompt", "in the image")
+    answer = command(
+        images / "a.png", *options, "--figure-below", other, "--prompt", "in the image"
+    )
     assert answer.exit_code == 0, answer.stderr
     assert (images / "two.png").is_file()
-    answer = a2(images / "a.png", *options, "--figure-below", "photos")
+    answer = command(images / "a.png", *options, "--figure-below", "photos")
     assert answer.exit_code != 0 and "the captioner has no word" in answer.stderr
 
 
@@ -211,7 +212,7 @@ def test_images_of_as_many_tokens_are_captioned_together_and_come_in_their_order
 
 
 def test_beams_are_those_that_are_asked_for(saved, images):
-    line = json.loads(a2(images / "a.png", "--model", saved, "--beams", 3, "--json").stdout)
+    line = json.loads(command(images / "a.png", "--model", saved, "--beams", 3, "--json").stdout)
     scores = [beam["score"] for beam in line["beams"]]
     assert len(scores) == 3 and line["score"] == scores[0]
 
@@ -224,19 +225,19 @@ def test_settings_boxes_and_ensembles_that_it_cannot_have_are_refused(saved, ima
     )
     boxes = images / "boxes.json"
     boxes.write_text("{}")
-    answer = a2(images / "a.png", "--model", saved, "--boxes", boxes)
+    answer = command(images / "a.png", "--model", saved, "--boxes", boxes)
     assert "was not trained on given boxes; leave --boxes out" in answer.stderr
-    both = a2(images / "a.png", "--model", saved, "--model", "photos")
+    both = command(images / "a.png", "--model", saved, "--model", "photos")
     assert both.stderr == (
         f"a2: an ensemble cannot contain a model of transformers: {str(saved)!r}; name it alone\n"
     )
-    answer = a2(images / "a.png", "--model", "photos", "--prompt", "a")
+    answer = command(images / "a.png", "--model", "photos", "--prompt", "a")
     assert answer.stderr == ("a2: prompt is 'a', but captioners of a2 read no text; leave it out\n")
 
 
 def test_a_name_that_is_not_in_the_cache_states_the_command(images, monkeypatch):
     monkeypatch.chdir(images)
-    answer = a2("a.png", "--model", "org/name")
+    answer = command("a.png", "--model", "org/name")
     assert answer.stderr == (
         "a2: neither a folder nor a model in the cache of transformers: 'org/name', and a2 "
         "downloads none; run hf download org/name, or name a folder\n"
@@ -246,7 +247,9 @@ def test_a_name_that_is_not_in_the_cache_states_the_command(images, monkeypatch)
 def test_a_model_in_the_cache_is_found_by_its_name(saved, images, monkeypatch):
     monkeypatch.chdir(images)
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: str(saved))
-    line = json.loads(a2("a.png", "--model", "org/name", "--json", "--max-new-tokens", 2).stdout)
+    line = json.loads(
+        command("a.png", "--model", "org/name", "--json", "--max-new-tokens", 2).stdout
+    )
     assert line["model"] == "org/name"
 
 
@@ -415,8 +418,8 @@ def test_pickled_weights_are_read_without_running_them(saved, images, tmp_path):
         torch.save({name: tensors[name] for name in part}, file)
     (folder / "generation_config.json").write_text(json.dumps({"max_new_tokens": 3}))
     image = images / "a.png"
-    expected = a2(image, "--model", saved, "--json", "--max-new-tokens", 3)
-    captioned = a2(image, "--model", folder, "--json")
+    expected = command(image, "--model", saved, "--json", "--max-new-tokens", 3)
+    captioned = command(image, "--model", folder, "--json")
     answers = [json.loads(answer.stdout)["beams"][0] for answer in (captioned, expected)]
     assert answers[0]["caption"] == answers[1]["caption"]
     assert answers[0]["score"] == pytest.approx(answers[1]["score"], abs=1e-5)

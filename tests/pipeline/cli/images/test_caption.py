@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from a2cap.data.errors import InputError, UnreadableError
 from a2cap.data.regions import Regions
@@ -17,7 +16,7 @@ from a2cap.pipeline.captioning.decoding import Beam
 from a2cap.pipeline.captioning.outputs.output import Origin
 from a2cap.pipeline.captioning.outputs.tables import _COLUMNS
 from a2cap.pipeline.cli.caption_lines import open_output
-from a2cap.pipeline.cli.main import cli
+from tests import experiments
 from tests.users import folder_for_all, nobody
 
 
@@ -39,8 +38,7 @@ def a2(monkeypatch, tmp_path):
             yield image, run.failing.get(image.path.name, caption_of_image)
 
     def run(*words, **given):
-        words = ["caption", *map(str, words)]
-        return CliRunner().invoke(cli, words, catch_exceptions=False, **given)
+        return experiments.a2("caption", *words, **given)
 
     run.caption, run.failing = "a dog", {}
     monkeypatch.setattr("a2cap.pipeline.cli.images.caption.caption_files", captioned)
