@@ -271,9 +271,6 @@ def test_misuse_is_one_clear_line(tmp_path):
     assert message_of(captioner, IMAGE, error=ConfigError) == (
         "no processor to caption with; give a2cap.adapt(..., processor=...)"
     )
-    assert message_of(captioner.losses) == (
-        "no labels to learn from; give labels=, as to the model's forward"
-    )
     assert message_of(a2cap.adapt, model, error=ConfigError) == (
         "the model is adapted already; use its captioner, or give alignment="
     )

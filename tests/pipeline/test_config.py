@@ -162,13 +162,6 @@ def test_every_problem_is_reported_at_once_with_its_path_and_the_nearest_name(tm
                 'choose "all"'
             ],
         ),
-        (
-            ["evaluate.groups=2"],
-            [
-                "evaluate: 5 beams cannot be divided among 2 groups; "
-                "choose a number of groups that divides beam_size"
-            ],
-        ),
     ],
 )
 def test_unknown_and_contradicting_fields_are_reported(overrides, problems):

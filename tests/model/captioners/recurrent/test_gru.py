@@ -4,9 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
-from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.recurrent.gru_config import GruConfig
 from tests.model.kinds import FUSIONS, make
@@ -89,9 +87,3 @@ def test_without_attention_there_is_none_to_trace_or_align(images):
     captioner = make("gru", attention="none", alignment={"fusion": "none"})
     assert trace_attention(captioner, images.encoded(captioner), images.captions[:, 0]) == []
     assert GruConfig(attention="none").alignment.fusion == "none"
-    with pytest.raises(ValidationError) as raised:
-        GruConfig(attention="none", alignment=AlignmentConfig(fusion="max"))
-    assert raised.value.errors()[0]["msg"] == (
-        "Value error, alignment.fusion is 'max', but this captioner has no attention to align; "
-        "set alignment.fusion to none"
-    )

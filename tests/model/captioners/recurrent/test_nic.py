@@ -1,10 +1,7 @@
 """NIC (Vinyals et al. 2015, Eq. 4-12) against its equations in numpy and float64."""
 
 import numpy as np
-import pytest
-from pydantic import ValidationError
 
-from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.model.captioner import trace_attention
 from a2cap.model.captioners.recurrent.nic import NicCaptioner
 from a2cap.model.captioners.recurrent.nic_config import NicConfig
@@ -52,12 +49,6 @@ def test_the_image_is_a_bias_of_the_first_step_of_the_rnn(images):
 def test_there_is_no_attention_to_trace_or_align(images):
     captioner = make("nic")
     assert trace_attention(captioner, images.encoded(captioner), images.captions[:, 0]) == []
-    with pytest.raises(ValidationError) as raised:
-        NicConfig(alignment=AlignmentConfig(fusion="gate"))
-    assert raised.value.errors()[0]["msg"] == (
-        "Value error, alignment.fusion is 'gate', but this captioner has no attention to align; "
-        "set alignment.fusion to none"
-    )
 
 
 def test_a_captioner_that_aligns_nothing_is_not_made_with_a_fusion():

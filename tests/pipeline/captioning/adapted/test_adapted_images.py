@@ -371,15 +371,6 @@ def test_a_folder_without_processor_is_refused(saved, tmp_path):
     assert message.endswith("; save it there, by processor.save_pretrained")
 
 
-def test_an_adapted_model_states_its_missing_parts():
-    small = build("git")
-    parts = {"tokenizer": None, "alignment": a2cap.adapt(small.model).alignment, "prompt": None}
-    model = AdaptedModel(small.model, None, **parts)
-    assert message_of(model.caption, [np.zeros((9, 9, 3), np.uint8)], error=ConfigError) == (
-        "no processor to caption with; give a2cap.adapt(..., processor=...)"
-    )
-
-
 def faulty(saved, tmp_path, **fields):
     """Return a copy of a saved model with other fields of its language model."""
     folder = tmp_path / "faulty"
