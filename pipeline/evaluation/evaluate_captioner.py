@@ -39,7 +39,7 @@ from a2cap.pipeline.engine.artifact_names import (
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.engine.progress import advance_after_each, track
-from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
+from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig, EvaluationRun
 from a2cap.pipeline.evaluation.metrics_file import read_baseline
 from a2cap.pipeline.evaluation.provenance import provenance_of
 from a2cap.pipeline.evaluation.results import write_results
@@ -48,7 +48,6 @@ from a2cap.pipeline.metrics.caption_statistics import beam_diversity, caption_st
 from a2cap.pipeline.report.image_card import MAX_LAYER_BYTES, ImageCard, embedded_bytes
 from a2cap.pipeline.report.report import Baseline, Evaluation, worst_typical_best
 from a2cap.pipeline.runtime.device import prepare_device
-from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from a2cap.pipeline.training.learning_curve import LearningCurve
 
 logger = logging.getLogger(__name__)
@@ -183,24 +182,21 @@ class _Captioning:
         )
 
     def attend(
-        self,
-        directory: Path,
-        inputs: Mapping[str, Input],
-        images: Mapping[str, Path | None],
-        captions: Mapping[str, str],
-        shown: Sequence[str],
+        self, run: EvaluationRun, captions: Mapping[str, str], shown: Sequence[str]
     ) -> EvaluationImages:
         """Write the attention of the captions; return it with the images and annotated boxes."""
         attention, layers, certificates = None, {}, {}
         if self.config.attention != "none":
             attended = shown if self.config.attention == "report" else list(captions)
-            attention = self.write_attention(directory / ATTENTION, captions, attended)
+            attention = self.write_attention(run.folder / ATTENTION, captions, attended)
             layers = self.layers(captions, shown)
             certificates = self.certify(captions, attention, shown)
-        instances = inputs.get("instances")
+        instances = run.inputs.get("instances")
         boxes = {} if instances is None else read_boxes(instances.path, self.store, captions)
         most = self.model.description.max_regions
-        return EvaluationImages(self.store, most, images, boxes, attention, layers, certificates)
+        return EvaluationImages(
+            self.store, most, run.images, boxes, attention, layers, certificates
+        )
 
 
 @dataclass(frozen=True)
@@ -215,10 +211,9 @@ class SplitScoring:
     no_spice: str | None
 
     @classmethod
-    def read(
-        cls, config: EvaluateConfig, inputs: Mapping[str, Input], no_spice: str | None
-    ) -> "SplitScoring":
-        """Read the inputs; no_spice: as in `score`."""
+    def read(cls, run: EvaluationRun) -> "SplitScoring":
+        """Read the inputs."""
+        config, inputs = run.config, run.inputs
         baseline = read_baseline(inputs["baseline"].path) if "baseline" in inputs else None
         return cls(
             config,
@@ -226,7 +221,7 @@ class SplitScoring:
             read_scenes(inputs["scenes"].path) if "scenes" in inputs else None,
             read_coco_objects(inputs["instances"].path) if config.chair else None,
             baseline and replace(baseline, name=config.baseline_name),
-            no_spice,
+            run.no_spice,
         )
 
     def score(
@@ -251,45 +246,35 @@ class SplitScoring:
         )
 
 
-def evaluate_captioner(
-    config: EvaluateConfig,
-    inputs: Mapping[str, Input],
-    images: Mapping[str, Path | None],
-    runtime: RuntimeConfig,
-    *,
-    directory: Path,
-    events: EventLog,
-    no_spice: str | None,
-) -> Sequence[SkippedItem]:
-    """Write captions, metrics and report into `directory`; return the skipped images.
+def evaluate_captioner(run: EvaluationRun) -> Sequence[SkippedItem]:
+    """Write captions, metrics and report; return the skipped images. The files are for the report.
 
-    images: image id -> file, for the report only.
-    no_spice: as in `score`.
     Raises StoreError for an image without features or features of another width, A2Error for an
     unusable model, InputError for an empty split or captioners that cannot form an ensemble.
     """
-    config = with_existing_split(config, inputs)
-    device = prepare_device(runtime)
+    run = with_existing_split(run)
+    config, inputs = run.config, run.inputs
+    device = prepare_device(run.runtime)
     further = [saved.path for name, saved in inputs.items() if name.startswith(FURTHER_MODEL)]
     models = [inputs["model"].path, *further]
     average, weights = config.ensemble_average, config.ensemble_weights
     model = load_captioner(models, device=device, average=average, weights=weights)
     store = FeatureStore(inputs["features"].path / FEATURES)
     store.require_width(model.description.region_width)
-    captioning = _Captioning(config, model, store, events)
+    captioning = _Captioning(config, model, store, run.events)
     references, skipped = read_split(config.split, inputs)
-    scoring = SplitScoring.read(config, inputs, no_spice)
+    scoring = SplitScoring.read(run)
 
     beams = captioning.decode(list(references))
     captions = {image_id: image_beams[0].caption for image_id, image_beams in beams.items()}
     named = CaptionFile(inputs["captions"].path / CAPTIONS)
-    write_results(directory / RESULTS, captions, named.identities, named.files)
+    write_results(run.folder / RESULTS, captions, named.identities, named.files)
     evaluation = scoring.score(captions, beams, references, model.vocabulary.tokenizer)
     scores = evaluation.scores
-    events.write("scored", **scores.metrics)
+    run.events.write("scored", **scores.metrics)
 
     shown = worst_typical_best(scores.per_image, config.report_images)
-    attended = captioning.attend(directory, inputs, images, captions, shown)
+    attended = captioning.attend(run, captions, shown)
     evaluation = replace(
         evaluation,
         skipped=skipped,
@@ -300,7 +285,7 @@ def evaluate_captioner(
         baseline=scoring.baseline,
         facts=_facts(config, inputs, model),
     )
-    write_evaluation(directory, evaluation, attended.cards(shown))
+    write_evaluation(run.folder, evaluation, attended.cards(shown))
     return [SkippedItem(image_id, reason) for image_id, reason in skipped.items()]
 
 
@@ -336,12 +321,13 @@ def read_boxes(
     return boxes
 
 
-def with_existing_split(config: EvaluateConfig, inputs: Mapping[str, Input]) -> EvaluateConfig:
-    """Return the options, with the validation split for captions that have no test split."""
-    if config.split == "val" or CaptionFile(inputs["captions"].path / CAPTIONS).image_ids("test"):
-        return config
+def with_existing_split(run: EvaluationRun) -> EvaluationRun:
+    """Return the run, on the validation split for captions that have no test split."""
+    captions = CaptionFile(run.inputs["captions"].path / CAPTIONS)
+    if run.config.split == "val" or captions.image_ids("test"):
+        return run
     logger.warning("the captions have no test split; the validation split is evaluated")
-    return config.model_copy(update={"split": "val"})
+    return replace(run, config=run.config.model_copy(update={"split": "val"}))
 
 
 def read_split(

@@ -1,5 +1,7 @@
-"""Configuration of the section `evaluate`."""
+"""Configuration of the section `evaluate`, and an evaluation by it."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -8,7 +10,10 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from a2cap.data.errors import InputError
 from a2cap.model.plug_ins import names_a_function
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
+from a2cap.pipeline.engine.events import EventLog
+from a2cap.pipeline.engine.inputs import Input
 from a2cap.pipeline.metrics.metric_table import metric_name
+from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 
 def _metric(text: str, info: ValidationInfo) -> str:
@@ -67,3 +72,19 @@ class EvaluateConfig(CaptioningConfig):
                 "number for each, in their order, or none"
             )
         return self
+
+
+@dataclass(frozen=True)
+class EvaluationRun:
+    """An evaluation of a split into `folder`.
+
+    images: image id -> file, None if it is missing. no_spice: as in `score`.
+    """
+
+    config: EvaluateConfig
+    inputs: Mapping[str, Input]
+    images: Mapping[str, Path | None]
+    runtime: RuntimeConfig
+    folder: Path
+    events: EventLog
+    no_spice: str | None

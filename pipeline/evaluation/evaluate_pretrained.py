@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +35,12 @@ from a2cap.pipeline.evaluation.evaluate_captioner import (
     read_split,
     with_existing_split,
 )
-from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
+from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig, EvaluationRun
 from a2cap.pipeline.evaluation.results import write_results
 from a2cap.pipeline.evaluation.score_captions import METRIC_TOKENS, write_evaluation
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.report.image_card import ImageCard
 from a2cap.pipeline.report.report import Evaluation, worst_typical_best
-from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 
 if TYPE_CHECKING:  # an optional package
     from a2cap.pipeline.captioning.adapted.adapted_images import AdaptedImages
@@ -141,28 +140,19 @@ class _Captions:
             return None
 
 
-def evaluate_pretrained(
-    config: EvaluateConfig,
-    inputs: Mapping[str, Input],
-    images: Mapping[str, Path | None],
-    runtime: RuntimeConfig,
-    *,
-    directory: Path,
-    events: EventLog,
-    no_spice: str | None,
-) -> Sequence[SkippedItem]:
-    """Write captions, metrics and report into `directory`; return the skipped images.
+def evaluate_pretrained(run: EvaluationRun) -> Sequence[SkippedItem]:
+    """Write captions, metrics and report; return the skipped images.
 
-    images: image id -> file. no_spice: as in `score`. Raises InputError where too many images
-    cannot be read, A2Error for an unusable model.
+    Raises InputError where too many images cannot be read, A2Error for an unusable model.
     """
-    config = with_existing_split(config, inputs)
+    run = with_existing_split(run)
+    config, inputs = run.config, run.inputs
     references, _ = read_split(config.split, inputs)
-    scoring = SplitScoring.read(config, inputs, no_spice)
-    captioner = open_pretrained(inputs["model"].path, decoding=config, runtime=runtime)
+    scoring = SplitScoring.read(run)
+    captioner = open_pretrained(inputs["model"].path, decoding=config, runtime=run.runtime)
     size = config.batch_size if "batch_size" in config.model_fields_set else _TOGETHER
-    work = _Captions(captioner, images, size, events)
-    attention = directory / ATTENTION
+    work = _Captions(captioner, run.images, size, run.events)
+    attention = run.folder / ATTENTION
     if config.attention == "all":
         write_attention(attention, work.attend(list(references)))
     else:
@@ -173,10 +163,10 @@ def evaluate_pretrained(
     captions = work.captions
     references = {image_id: references[image_id] for image_id in captions}
     named = CaptionFile(inputs["captions"].path / CAPTIONS)
-    write_results(directory / RESULTS, captions, named.identities, named.files)
+    write_results(run.folder / RESULTS, captions, named.identities, named.files)
     tokenizer = Vocabulary.load(inputs["captions"].path / VOCABULARY).tokenizer
     evaluation = scoring.score(captions, work.beams, references, tokenizer)
-    events.write("scored", **evaluation.scores.metrics)
+    run.events.write("scored", **evaluation.scores.metrics)
     shown = worst_typical_best(evaluation.scores.per_image, config.report_images)
     if config.attention == "report":
         write_attention(attention, work.attend(shown))
@@ -194,7 +184,7 @@ def evaluate_pretrained(
         erasure=work.erase(config.erasure) if rows is not None and config.erasure else (),
     )
     write_evaluation(
-        directory, evaluation, work.cards(shown, rows, truth, certify=config.erasure > 0)
+        run.folder, evaluation, work.cards(shown, rows, truth, certify=config.erasure > 0)
     )
     return items
 
@@ -222,10 +212,10 @@ def _described(
     )
 
 
-def evaluate_split(config: EvaluateConfig, *inputs: Any, **how: Any) -> Sequence[SkippedItem]:
+def evaluate_split(run: EvaluationRun) -> Sequence[SkippedItem]:
     """Evaluate the experiment's captioner, or the model of transformers that `config` names."""
-    work = evaluate_captioner if config.model is None else evaluate_pretrained
-    return work(config, *inputs, **how)
+    work = evaluate_captioner if run.config.model is None else evaluate_pretrained
+    return work(run)
 
 
 def _open(path: Path | None) -> OpenedImage:

@@ -33,7 +33,7 @@ from a2cap.pipeline.engine.artifact_names import (
 from a2cap.pipeline.engine.events import EventLog
 from a2cap.pipeline.engine.inputs import Inputs
 from a2cap.pipeline.engine.prepared_stage import PreparedStage
-from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
+from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig, EvaluationRun
 from a2cap.pipeline.metrics.metric_table import versions
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.spice import spice_obstacle
@@ -122,15 +122,9 @@ class Evaluate(Stage):
         # imported late, with torch: `a2 status` declares stages too
         from a2cap.pipeline.evaluation.evaluate_pretrained import evaluate_split
 
-        return evaluate_split(
-            self.evaluate,
-            inputs,
-            self.files.images,
-            self.runtime,
-            directory=folder,
-            events=events,
-            no_spice=self._no_spice,
-        )
+        images, no_spice = self.files.images, self._no_spice
+        run = EvaluationRun(self.evaluate, inputs, images, self.runtime, folder, events, no_spice)
+        return evaluate_split(run)
 
     @cached_property
     def _no_spice(self) -> str | None:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from importlib.metadata import version
 from types import SimpleNamespace
 
@@ -28,7 +29,7 @@ from a2cap.pipeline.evaluation.evaluate_captioner import (
     read_split,
     with_existing_split,
 )
-from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
+from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig, EvaluationRun
 from a2cap.pipeline.metrics import all_metrics as metrics
 from a2cap.pipeline.runtime.runtime_config import RuntimeConfig
 from tests.data.messages import message_of
@@ -62,9 +63,8 @@ def run(experiment, inputs, tmp_path, without_jvm):
             images = opened.files.images
         read = {**inputs, **changed}
         events = EventLog(directory)
-        return evaluate_captioner(
-            config, read, images, RUNTIME, directory=directory, events=events, no_spice="absent"
-        )
+        run = EvaluationRun(config, read, images, RUNTIME, directory, events, "absent")
+        return evaluate_captioner(run)
 
     evaluate.directory = directory
     return evaluate
@@ -294,8 +294,9 @@ def test_validation_is_evaluated_where_there_is_no_test_split(tmp_path, splits, 
         for split in splits
     ]
     write_captions(tmp_path / "captions.h5", images, vocabulary, preset="karpathy")
-    config = with_existing_split(EvaluateConfig(), {"captions": Input(tmp_path, "0" * 64)})
-    assert config == EvaluateConfig(split=evaluated)
+    inputs = {"captions": Input(tmp_path, "0" * 64)}
+    made = EvaluationRun(EvaluateConfig(), inputs, {}, RUNTIME, tmp_path, EventLog(tmp_path), None)
+    assert with_existing_split(made) == replace(made, config=EvaluateConfig(split=evaluated))
 
 
 # --- SPICE --------------------------------------------------------------------------------------
