@@ -4,16 +4,14 @@ An entry begins with the SHA-256 of its content; a damaged one counts as missing
 cannot be written costs time, not results.
 """
 
-import hashlib
 import logging
 import os
 import tempfile
 from pathlib import Path
 
-logger = logging.getLogger(__name__)
+from a2cap.data.files.checksum import with_checksum, without_checksum
 
-_HEAD = 65
-"""Bytes of the hex digest and its line break."""
+logger = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
@@ -31,16 +29,15 @@ def read_entry(name: str) -> bytes | None:
         stored = path.read_bytes()
     except OSError:
         return None
-    content = stored[_HEAD:]
-    if stored[:_HEAD] == _head(content):
-        return content
-    logger.info("recomputing a damaged cache entry: %s", path)
-    return None
+    content = without_checksum(stored)
+    if content is None:
+        logger.info("recomputing a damaged cache entry: %s", path)
+    return content
 
 
 def write_entry(name: str, content: bytes) -> None:
     """Replace an entry atomically."""
-    write_file(name, _head(content) + content)
+    write_file(name, with_checksum(content))
 
 
 def write_file(name: str, content: bytes) -> None:
@@ -57,7 +54,3 @@ def write_file(name: str, content: bytes) -> None:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         logger.debug("cannot write cache file %s: %s", path, error)
-
-
-def _head(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode() + b"\n"

@@ -4,7 +4,6 @@ Their order decides the shards: that of the ids for a folder, that of the listin
 which is then read from its beginning to its end.
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from a2cap.data.annotations.instances import Instances, read_instances
 from a2cap.data.errors import A2Error, InputError, UnreadableError
 from a2cap.data.features.store_manifest import shard_name
 from a2cap.data.files.atomic import write_durably
+from a2cap.data.files.checksum import with_checksum, without_checksum
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.sources.location import is_url
 from a2cap.data.sources.open_source import open_source
@@ -176,15 +176,15 @@ UnlistedImages = ImageFiles | Source
 def _listed(text: str, file: Path) -> list[SourceItem]:
     """Return the images of a source in order, from `file` if it is intact."""
     try:
-        checksum, _, body = file.read_bytes().partition(b"\n")
-        if hashlib.sha256(body).hexdigest() == checksum.decode():
+        body = without_checksum(file.read_bytes())
+        if body is not None:
             return [SourceItem(**json.loads(line)) for line in body.splitlines()]
         logger.warning("list of images is damaged: %r; making it again", str(file))
-    except (FileNotFoundError, UnicodeDecodeError):
+    except FileNotFoundError:
         pass
     items = list(open_source(text).items())
     body = b"".join(json.dumps(asdict(item)).encode() + b"\n" for item in items)
-    write_durably(file, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    write_durably(file, with_checksum(body))
     return items
 
 
