@@ -14,7 +14,7 @@ import click
 
 from a2cap.data.errors import A2Error
 from benchmarks.measure import print_machine
-from benchmarks.study.grid import CLAIMED, PARTS, Extent, Trial, trials
+from benchmarks.study.grid import STUDIED, Extent, Trial, trials
 from benchmarks.study.results import Results, Row, failed_row, row
 from benchmarks.study.running import CROSS_ENTROPY, Study, jobs, plain_start, prepare, run_jobs
 from benchmarks.study.tables import all_tables, draw_figures
@@ -56,7 +56,7 @@ RESULTS, TABLES = "results.csv", "tables.md"
     type=click.IntRange(1),
     help="Seeds per part; by default as in the grid.",
 )
-@click.option("--parts", type=click.Choice(PARTS), multiple=True, help="Run only these parts.")
+@click.option("--parts", type=click.Choice(STUDIED), multiple=True, help="Run only these parts.")
 @click.option(
     "--drawn",
     type=click.IntRange(30),
@@ -86,9 +86,7 @@ def main(
     extent = QUICK_EXTENT if quick else Extent()
     if seeds is not None:
         extent = replace(extent, seeds=seeds, planted_seeds=seeds, other_seeds=seeds)
-    # the parts of the claims have a quick form of their own
-    quick_parts = [part for part in PARTS if part not in CLAIMED]
-    planned = trials(extent, parts or (quick_parts if quick else PARTS))
+    planned = trials(extent, parts or STUDIED)
     full = Images(drawn, train=4 * drawn // 5, validate=drawn // 30, test=drawn // 15)
     with tempfile.TemporaryDirectory() as temporary:
         folder = (Path(temporary) if quick else output).resolve()

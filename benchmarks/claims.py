@@ -9,7 +9,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
@@ -25,7 +25,7 @@ from benchmarks.alignment_study import QUICK, QUICK_EXTENT, QUICK_FIELDS, measur
 from benchmarks.measure import machine, print_machine
 from benchmarks.study import gru, updates
 from benchmarks.study.claim_figures import draw_claims
-from benchmarks.study.grid import CLAIMED, Extent, trials
+from benchmarks.study.grid import CLAIMED, DEEP_PHOTOGRAPHED, Extent, trials
 from benchmarks.study.measuring import ALIGNED, CONTROL
 from benchmarks.study.page import DOCS, with_figures
 from benchmarks.study.results import Results, Row
@@ -45,11 +45,33 @@ DEPTH_IMAGES = Images(drawn=1500, train=1200, validate=50, test=100)
 """Fewer than in the other parts of the study, as six layers take three times as long."""
 
 
-def measure_study(part: str, folder: Path, *, quick: bool, seeds: int) -> list[Row]:
+PHOTO_IMAGES = Images(drawn=0, train=1000, validate=50, test=100)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a part is measured with.
+
+    folder: of what is trained; quick: True for tiny sizes; seeds: of each captioner; photographs:
+    captions of photographs beside the folder `images`, for the parts that read them.
+    """
+
+    folder: Path
+    quick: bool
+    seeds: int
+    photographs: Path | None = None
+
+
+def measure_study(part: str, measurement: Measurement) -> list[Row]:
     """Train and measure the captioners of a part of the study."""
-    images, fields = (QUICK, QUICK_FIELDS) if quick else (DEPTH_IMAGES, ())
-    study = Study(folder, "scenes", images, analysed=4 if quick else 100, overrides=fields)
-    planned = trials(QUICK_EXTENT if quick else Extent(other_seeds=seeds), [part])
+    quick, folder = measurement.quick, measurement.folder
+    full = PHOTO_IMAGES if part == DEEP_PHOTOGRAPHED else DEPTH_IMAGES
+    images, fields = (QUICK, QUICK_FIELDS) if quick else (full, ())
+    photographs = measurement.photographs or folder / "plain-scenes" / "dataset_coco.json"
+    study = Study(
+        folder, "scenes", images, 4 if quick else 100, overrides=fields, photographs=photographs
+    )
+    planned = trials(QUICK_EXTENT if quick else Extent(other_seeds=measurement.seeds), [part])
     rows: list[Row] = []
     for results, news in measured(study, planned, processes=1):
         rows = [
@@ -110,23 +132,25 @@ def _removed(values: Mapping[str, float], order: str) -> list[float]:
     return [values[f"{image}/2"] / values[f"{image}/1"] for image in named]
 
 
-def measure_gru(folder: Path, *, quick: bool, seeds: int) -> list[Row]:
+def measure_gru(measurement: Measurement) -> list[Row]:
     """Train and evaluate the GRU captioner with each score."""
+    quick, folder = measurement.quick, measurement.folder
     compared = captioners.Comparison(folder / gru.PART, *((40, 1, 8) if quick else (1000, 12, 64)))
     captioners.prepare(compared, ())
     rows = []
-    for row in gru.gru_rows(compared, seeds=1 if quick else seeds):
+    for row in gru.gru_rows(compared, seeds=1 if quick else measurement.seeds):
         rows.append(row)
         click.echo(f"{row.part} {row.label} {row.seed} {row.failure}".rstrip())
     return rows
 
 
-def measure_updates(folder: Path, *, quick: bool, seeds: int) -> list[Row]:
+def measure_updates(measurement: Measurement) -> list[Row]:
     """Time an update of each older captioner, which has no folder and no seeds."""
+    quick = measurement.quick
     return updates.update_rows(quick=quick, rounds=2 if quick else 5)
 
 
-PARTS: Mapping[str, Callable[..., list[Row]]] = {
+PARTS: Mapping[str, Callable[[Measurement], list[Row]]] = {
     **{part: partial(measure_study, part) for part in CLAIMED},
     gru.PART: measure_gru,
     updates.PART: measure_updates,
@@ -140,21 +164,31 @@ PARTS: Mapping[str, Callable[..., list[Row]]] = {
 @click.option("--measure", "parts", multiple=True, type=click.Choice(list(PARTS)))
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
+    "--photos",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Folder of captions.csv and images/, for a part of photographs.",
+)
+@click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("claims"),
     show_default=True,
     help="Folder of what is trained; with --quick a temporary one.",
 )
-def main(quick: bool, parts: tuple[str, ...], seeds: int, output: Path) -> None:
+def main(
+    quick: bool, parts: tuple[str, ...], seeds: int, photos: Path | None, output: Path
+) -> None:
     """Measure parts of docs/claims.md, and write the page and its pictures."""
+    if photos is None and DEEP_PHOTOGRAPHED in parts:
+        raise click.UsageError(f"no photographs for {DEEP_PHOTOGRAPHED!r}; name them with --photos")
+    photographs = photos and photos / "captions.csv"
     if quick or parts:
         print_machine()
     with tempfile.TemporaryDirectory() as temporary:
         folder, saved = (Path(temporary),) * 2 if quick else (output.resolve(), RESULTS)
         for part in PARTS if quick else parts:
             when, about = time.strftime("%Y-%m-%d", time.gmtime()), ", ".join(machine())
-            rows = PARTS[part](folder, quick=quick, seeds=seeds)
+            rows = PARTS[part](Measurement(folder, quick, seeds, photographs))
             minutes = sum(row.values.get("seconds", 0.0) for row in rows) / 60
             keep(saved, part, rows, f"{when}, {about}, {minutes:.0f} min")
         results, machines = read(saved)

@@ -121,10 +121,11 @@ def write_annotations(
         photograph = replace(photo, captions=captions.get(photo.file, photo.captions))
         images += [photograph, photograph.mirrored()] if photo.split == "train" else [photograph]
     with replacing(path) as partial:
-        write_json(partial, {"dataset": dataset, "images": list(map(_item, images))})
+        write_json(partial, {"dataset": dataset, "images": list(map(karpathy_item, images))})
 
 
-def _item(photo: Photo) -> dict[str, object]:
+def karpathy_item(photo: Photo) -> dict[str, object]:
+    """Return the entry of a photograph in Karpathy's layout."""
     return {
         "filepath": photo.file.parent.as_posix(),
         "filename": photo.file.name,

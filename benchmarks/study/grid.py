@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from a2cap.model.alignment_config import FUSIONS
-from benchmarks.study.worlds import PLAIN, PLANTED
+from benchmarks.study.worlds import PHOTOGRAPHED, PLAIN, PLANTED
 
 WEIGHTS = (0.015, 0.05, 0.15, 0.5, 1.5)
 """Weights of the mask penalty, lambda of Eq. 4."""
@@ -56,10 +56,10 @@ TRAININGS = {
 
 FUSED, WEIGHED, ABLATED, DEVIATED = "fusions", "penalty", "ablations", "planted"
 LAYERED, RIVALLED, DEEPENED, TRAINED = "layers", "rivals", "depth", "trainings"
-DEEP_WEIGHED, CONTROLLED = "depth penalty", "random masks"
-CLAIMED = (DEEPENED, TRAINED, DEEP_WEIGHED, CONTROLLED)
+DEEP_WEIGHED, CONTROLLED, DEEP_PHOTOGRAPHED = "depth penalty", "random masks", "flickr8k depth"
+CLAIMED = (DEEPENED, TRAINED, DEEP_WEIGHED, CONTROLLED, DEEP_PHOTOGRAPHED)
 """Parts that only docs/claims.md shows."""
-PARTS = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED, *CLAIMED)
+STUDIED = (FUSED, DEVIATED, WEIGHED, ABLATED, LAYERED, RIVALLED)
 """Parts of the study, the most important first."""
 
 STARTS = "starts"
@@ -94,7 +94,7 @@ class Trial:
     @property
     def start(self) -> "Trial | None":
         """The captioner that it starts from; None if it is trained from the beginning."""
-        if self.part in (STARTS, DEEPENED, TRAINED, DEEP_WEIGHED):
+        if self.part in (STARTS, DEEPENED, TRAINED, DEEP_WEIGHED, DEEP_PHOTOGRAPHED):
             return None
         return Trial(STARTS, self.world, self.seed, self.world, _fusion("none"), False)
 
@@ -113,7 +113,7 @@ class Extent:
     other_seeds: int = 3
 
 
-def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
+def trials(extent: Extent, parts: Sequence[str] = STUDIED) -> list[Trial]:
     """Return the trials of these parts, seed by seed, so that stopping early costs seeds only.
 
     The captioners that they start from come first.
@@ -140,10 +140,14 @@ def trials(extent: Extent, parts: Sequence[str] = PARTS) -> list[Trial]:
             {label: (*DEEP, *fields) for label, fields in deep_weighed.items()},
         ),
         CONTROLLED: (PLAIN, extent.other_seeds, fusions),
+        DEEP_PHOTOGRAPHED: (
+            *(PHOTOGRAPHED, extent.other_seeds),
+            {x: (*y, *DEEP) for x, y in fusions.items()},
+        ),
     }
     grid = [
         Trial(part, label, seed, world, fields, self_critical=part == FUSED)
-        for part, (world, seeds, labelled) in ((name, variants[name]) for name in PARTS)
+        for part, (world, seeds, labelled) in variants.items()
         if part in parts
         for seed in range(seeds)
         for label, fields in labelled.items()

@@ -100,7 +100,6 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     torch.set_num_threads(1)
     captions = greedy_captions(subject)
     references = load_reference_tokens(subject.captions / REFERENCES)
-    grounding, companions = ground(subject)
     controlled: Measured = {}
     if subject.saved.captioner.has_masks:
         with random_masks(subject.saved.captioner):
@@ -121,10 +120,8 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     return {
         "CIDEr": corpus_score("CIDEr", captions, {name: references[name] for name in captions}),
         "validation CIDEr": run.validation,
-        "grounding": grounding,
-        "companions": companions,
         CONTROL: controlled,
-        **_errors(captions, subject.instances, subject.world),
+        **({} if subject.world.photographs else _of_scenes(subject, captions)),
         "erasure": {row.order: asdict(row) for row in analysed.erasure},
         "million parameters": sum(p.numel() for p in subject.saved.captioner.parameters()) / 1e6,
         "mean mask": _mean([layer.keep for layer in analysed.layers]),
@@ -142,18 +139,19 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
     }
 
 
-def _errors(
-    captions: Mapping[str, str], instances: Mapping[str, Instances], world: World
-) -> Measured:
-    """Return the truth of captions of scenes, and their errors by companions."""
-    scenes = read_scenes(world.folder / "instances.json")
+def _of_scenes(subject: Subject, captions: Mapping[str, str]) -> Measured:
+    """Return grounding, the truth of captions of scenes, and their errors by companions."""
+    grounding, companions = ground(subject)
+    scenes = read_scenes(subject.world.folder / "instances.json")
     judged = judge_captions(captions, scenes).values()
     sums = [truth_counts(judged).sum(axis=0), scene_chair_counts(judged).sum(axis=0)]
     values = [*truth_values(sums[0]), *chair_values(sums[1])]
     truth = dict(zip((*TRUTH, *CHAIR), map(float, values), strict=True))
     return {
+        "grounding": grounding,
+        "companions": companions,
         "truth": {name: None if np.isnan(value) else value for name, value in truth.items()},
-        "errors": companion_errors(captions, instances, world.companions),
+        "errors": companion_errors(captions, subject.instances, subject.world.companions),
     }
 
 

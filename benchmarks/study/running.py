@@ -26,7 +26,7 @@ from a2cap.pipeline.engine.run import Outcome
 from a2cap.pipeline.experiment import Experiment
 from benchmarks.study.grid import FURTHER, STARTS, Trial
 from benchmarks.study.measuring import Subject, measure
-from benchmarks.study.worlds import Images, World, draw_world
+from benchmarks.study.worlds import PHOTOGRAPHED, Images, World, draw_world
 
 CONFIG = Path(__file__).with_name("study.yaml")
 
@@ -46,7 +46,8 @@ class Study:
 
     folder: output of the study; weights: of the detector; images: of each world; analysed: number
     of images whose gradients and erasure are computed; overrides: of the common configuration;
-    start: captioner that those of STARTS continue, None to train them from the beginning.
+    start: captioner that those of STARTS continue, None to train them from the beginning;
+    photographs: captions of photographs, beside the folder `images`, if trials have any.
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class Study:
     analysed: int
     overrides: tuple[str, ...] = ()
     start: Path | None = None
+    photographs: Path | None = None
 
     @property
     def artifacts(self) -> Path:
@@ -67,6 +69,8 @@ class Study:
 
     def world(self, name: str) -> World:
         """Return a world, drawn or not."""
+        if name == PHOTOGRAPHED:
+            return World(name, self.folder / name, self.photographs)
         return World(name, self.folder / f"{name}-scenes")
 
 

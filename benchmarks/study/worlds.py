@@ -1,4 +1,4 @@
-"""Worlds of the study: generated scenes with known groundings.
+"""Worlds of the study: generated scenes with known groundings, and photographs without them.
 
 A planted world differs from the plain one only in its training images: there a piece of clutter is
 beside every object of its paired category, and nowhere else. The held-out images are the same.
@@ -15,8 +15,9 @@ from a2cap.data.files.json_file import read_json, write_json
 from a2cap.data.scenes.generate import write_scenes
 from a2cap.pipeline.configuration import override
 from a2cap.pipeline.engine.progress import track
+from benchmarks.photos_data import karpathy_item, read_photos
 
-PLAIN, PLANTED = "plain", "planted"
+PLAIN, PLANTED, PHOTOGRAPHED = "plain", "planted", "photographs"
 
 PLANTED_SHARE = 0.95
 """Share of the training images with a paired category that show its companion, if planted."""
@@ -26,12 +27,19 @@ SIDE = 224
 
 _HELD_OUT = ("val", "test")
 
+_CELLS = (
+    *("extract.weights=photos", "extract.grid_size=7", "preprocess.min_count=3"),
+    *("model.box_geometry=linear", "model.standardise=true"),
+)
+"""Fields of photographs, whose regions are the cells of the bundled image encoder."""
+
 
 @dataclass(frozen=True)
 class Images:
     """Numbers of images to draw, and of them to train, validate and test with.
 
-    A fifth of the drawn scenes is held out and has no planted clutter; the rest can train.
+    A fifth of the drawn scenes is held out and has no planted clutter; the rest can train. Of
+    photographs none is drawn.
     """
 
     drawn: int
@@ -42,10 +50,14 @@ class Images:
 
 @dataclass(frozen=True)
 class World:
-    """One drawn data set on disk."""
+    """One data set on disk: drawn scenes, or photographs, whose objects are not known.
+
+    photographs: captions of photographs, beside the folder `images`; None for scenes.
+    """
 
     name: str
     folder: Path
+    photographs: Path | None = None
 
     @property
     def annotations(self) -> Path:
@@ -54,10 +66,14 @@ class World:
 
     def overrides(self, weights: str) -> list[str]:
         """Return the fields of an experiment on this world."""
+        annotations = override("data.annotations", self.annotations)
+        if self.photographs is not None:
+            images = self.photographs.parent / "images"
+            return [annotations, override("data.images", images), *_CELLS]
         return [
             override("data.images", self.folder / "images"),
             override("data.instances", self.folder / "instances.json"),
-            override("data.annotations", self.annotations),
+            annotations,
             override("extract.weights", weights),
         ]
 
@@ -81,7 +97,12 @@ class World:
 
 
 def draw_world(world: World, images: Images) -> None:
-    """Draw a world unless it exists, and choose its images."""
+    """Draw a world unless it exists or has photographs, and choose its images."""
+    if world.photographs is not None:
+        entries = [karpathy_item(photo) for photo in read_photos(world.photographs)]
+        world.folder.parent.mkdir(parents=True, exist_ok=True)
+        write_json(world.annotations, {"images": chosen_images(entries, images)})
+        return
     with track(f"draw {world.name} scenes", total=images.drawn) as progress:
         write_scenes(
             world.folder,

@@ -1,3 +1,4 @@
+import json
 import math
 
 import numpy as np
@@ -10,7 +11,15 @@ from a2cap.model.alignment import Alignment, padding_bias
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.captioning.grounding import MIN_IOU
 from a2cap.pipeline.sweep import t_interval, t_quantile
-from benchmarks.study.grid import DEEP_WEIGHTS, TRAININGS, Extent, trials
+from benchmarks.study.grid import (
+    CLAIMED,
+    DEEP_PHOTOGRAPHED,
+    DEEP_WEIGHTS,
+    STUDIED,
+    TRAININGS,
+    Extent,
+    trials,
+)
 from benchmarks.study.grounding import (
     GroundedWord,
     GroundingMeter,
@@ -19,7 +28,7 @@ from benchmarks.study.grounding import (
 from benchmarks.study.measuring import companion_errors, companion_words, random_masks
 from benchmarks.study.results import Results, Row, paired_difference
 from benchmarks.study.running import Study, jobs
-from benchmarks.study.worlds import Images, chosen_images
+from benchmarks.study.worlds import PHOTOGRAPHED, Images, chosen_images, draw_world
 
 BOXES = np.array([[0, 0, 10, 10], [20, 20, 30, 30]], dtype=np.float32)
 # the first object, 0.6 of it, 0.4 of it, which is too little, and the second object
@@ -174,7 +183,8 @@ def test_held_out_images_are_split_again_and_the_others_train():
 
 @pytest.mark.slow
 def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
-    wanted = trials(Extent(seeds=1, planted_seeds=1, other_seeds=1))
+    extent = Extent(seeds=1, planted_seeds=1, other_seeds=1)
+    wanted = trials(extent, [*STUDIED, *(part for part in CLAIMED if part != DEEP_PHOTOGRAPHED)])
     images = Images(5, train=3, validate=1, test=1)
     to_run = jobs(Study(tmp_path, "scenes", images, 1), wanted)
     assert sum(len(job.trials) for job in to_run) == len(wanted)
@@ -203,6 +213,31 @@ def test_a_captioner_of_several_parts_is_trained_once(tmp_path):
     assert starts.keys() == {"plain", "planted"}
     assert [job.start for job in further] == [starts[job.world.name] for job in further]
     assert (starts["plain"].train.epochs, shared["gate"].config.train.epochs) == (16, 3)
+
+
+def test_photographs_have_the_trainings_of_scenes_on_cells(tmp_path):
+    captions = tmp_path / "captions.csv"
+    lines = [f"{number}.jpg,A dog runs ." for number in range(8)]
+    splits = ["train"] * 5 + ["val"] * 3
+    rows = [f"{line},{split}" for line, split in zip(lines, splits, strict=True)]
+    captions.write_text("\n".join(["image,caption,split", *rows, rows[0]]))
+    images = Images(drawn=0, train=4, validate=1, test=2)
+    study = Study(tmp_path / "study", "scenes", images, 1, photographs=captions)
+    world = study.world(PHOTOGRAPHED)
+    draw_world(world, images)
+    entries = json.loads(world.annotations.read_text())["images"]
+    assert [(entry["filename"], entry["split"]) for entry in entries] == [
+        *((f"{number}.jpg", "train") for number in range(4)),
+        *(("5.jpg", "val"), ("6.jpg", "test"), ("7.jpg", "test")),
+    ]
+    assert len(entries[0]["sentences"]) == 2
+    extent = Extent(other_seeds=1)
+    on_scenes, on_photographs = (trials(extent, [part]) for part in ("depth", DEEP_PHOTOGRAPHED))
+    assert [t.fields for t in on_photographs] == [t.fields for t in on_scenes]
+    configs = [job.config for job in jobs(study, on_photographs)]
+    assert {(c.extract.boxes, c.model.standardise, c.data.images) for c in configs} == {
+        ("grid", True, tmp_path / "images")
+    }
 
 
 def test_results_are_written_as_a_table_with_a_column_per_value(tmp_path):

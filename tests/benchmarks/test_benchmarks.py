@@ -44,6 +44,7 @@ TABLES = {
     "claims": [
         "2 of 2: depth gate 0",
         "2 of 2: trainings twice the updates 0",
+        "2 of 2: flickr8k depth gate 0",
         "gru additive 0",
         "# What the papers claim",
     ],

@@ -1,6 +1,7 @@
 """Figures of docs/claims.md, and their rows."""
 
 import pytest
+from click.testing import CliRunner
 
 from a2cap.data.errors import A2Error
 from benchmarks import alignment_study, claims
@@ -8,7 +9,7 @@ from benchmarks.study.grid import Trial, trials
 from benchmarks.study.page import figure, table_cell, with_figures
 from benchmarks.study.results import Results, Row
 from benchmarks.study.running import Finding, Job, Study, jobs, run_jobs
-from benchmarks.study.worlds import Images, World
+from benchmarks.study.worlds import Images, World, draw_world
 
 FAILED = Row("depth", "max", "", 1, failure="the loss is nan at update 7; lower train.lr")
 RESULTS = Results(
@@ -142,3 +143,23 @@ def test_the_error_of_a_captioner_does_not_stop_the_others(tmp_path):
     assert len(errors) == 2
     assert all(isinstance(error, A2Error) for error in errors)
     assert all("data.images is not a folder" in str(error) for error in errors)
+
+
+@pytest.mark.slow
+def test_captioners_of_photographs_are_measured_without_what_scenes_alone_have(tmp_path):
+    draw_world(World("plain", tmp_path / "plain-scenes"), claims.QUICK)  # in place of photographs
+    measurement = claims.Measurement(tmp_path, quick=True, seeds=1)
+    rows = claims.measure_study("flickr8k depth", measurement)
+    assert [(row.label, row.failure) for row in rows] == [("none", ""), ("gate", "")]
+    gate = rows[1].values
+    assert {"CIDEr", "layers/6/tau evidence", "upper - lower millinats"} <= gate.keys()
+    assert gate["erasure/evidence/words"] == gate["erasure/random/words"] > 0
+    assert not [name for name in gate if name.startswith(("grounding", "companions", "truth"))]
+    again = claims.measure_study("flickr8k depth", measurement)  # from what is finished
+    assert again == rows
+
+
+def test_a_part_of_photographs_needs_their_folder():
+    result = CliRunner().invoke(claims.main, ["--measure", "flickr8k depth"])
+    assert result.exit_code == 2
+    assert "no photographs for 'flickr8k depth'; name them with --photos" in result.output
