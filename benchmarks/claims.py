@@ -23,7 +23,7 @@ from a2cap.pipeline.sweep import t_interval
 from benchmarks import captioners
 from benchmarks.alignment_study import QUICK, QUICK_EXTENT, QUICK_FIELDS, measured
 from benchmarks.measure import machine, print_machine
-from benchmarks.study import gru, updates
+from benchmarks.study import gru, photo_masks, updates
 from benchmarks.study.claim_figures import draw_claims
 from benchmarks.study.grid import CLAIMED, DEEP_PHOTOGRAPHED, Extent, trials
 from benchmarks.study.measuring import ALIGNED, CONTROL
@@ -34,6 +34,7 @@ from benchmarks.study.worlds import Images
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = DOCS / "claims.md"
+BOXES = Path(__file__).with_name("photo_boxes.json")
 ROWS, MACHINES = "claims.csv", "claims.json"
 
 _LEFT_OUT = re.compile(
@@ -61,15 +62,20 @@ class Measurement:
     seeds: int
     photographs: Path | None = None
 
+    @property
+    def captions(self) -> Path:
+        """Captions of the photographs; in a quick form of scenes, which an earlier part drew."""
+        return self.photographs or self.folder / "plain-scenes" / "dataset_coco.json"
+
 
 def measure_study(part: str, measurement: Measurement) -> list[Row]:
     """Train and measure the captioners of a part of the study."""
     quick, folder = measurement.quick, measurement.folder
     full = PHOTO_IMAGES if part == DEEP_PHOTOGRAPHED else DEPTH_IMAGES
     images, fields = (QUICK, QUICK_FIELDS) if quick else (full, ())
-    photographs = measurement.photographs or folder / "plain-scenes" / "dataset_coco.json"
     study = Study(
-        folder, "scenes", images, 4 if quick else 100, overrides=fields, photographs=photographs
+        *(folder, "scenes", images, 4 if quick else 100, fields),
+        photographs=measurement.captions,
     )
     planned = trials(QUICK_EXTENT if quick else Extent(other_seeds=measurement.seeds), [part])
     rows: list[Row] = []
@@ -144,6 +150,17 @@ def measure_gru(measurement: Measurement) -> list[Row]:
     return rows
 
 
+def measure_masks(measurement: Measurement) -> list[Row]:
+    """Ground the bundled captioner in the drawn boxes, with its masks and with permuted ones."""
+    images = QUICK if measurement.quick else Images(drawn=0, train=20, validate=140, test=0)
+    folder = measurement.folder / photo_masks.PART
+    study = Study(folder, "scenes", images, 0, photographs=measurement.captions)
+    scenes = measurement.captions.with_name("instances.json")
+    rows = photo_masks.permuted_rows(study, scenes if measurement.quick else BOXES)
+    click.echo(f"{photo_masks.PART}: {', '.join(row.label for row in rows)}")
+    return rows
+
+
 def measure_updates(measurement: Measurement) -> list[Row]:
     """Time an update of each older captioner, which has no folder and no seeds."""
     quick = measurement.quick
@@ -154,7 +171,9 @@ PARTS: Mapping[str, Callable[[Measurement], list[Row]]] = {
     **{part: partial(measure_study, part) for part in CLAIMED},
     gru.PART: measure_gru,
     updates.PART: measure_updates,
+    photo_masks.PART: measure_masks,
 }
+OF_PHOTOGRAPHS = (DEEP_PHOTOGRAPHED, photo_masks.PART)
 
 
 @click.command()
@@ -179,8 +198,8 @@ def main(
     quick: bool, parts: tuple[str, ...], seeds: int, photos: Path | None, output: Path
 ) -> None:
     """Measure parts of docs/claims.md, and write the page and its pictures."""
-    if photos is None and DEEP_PHOTOGRAPHED in parts:
-        raise click.UsageError(f"no photographs for {DEEP_PHOTOGRAPHED!r}; name them with --photos")
+    if photos is None and (unmet := [part for part in parts if part in OF_PHOTOGRAPHS]):
+        raise click.UsageError(f"no photographs for {unmet[0]!r}; name them with --photos")
     photographs = photos and photos / "captions.csv"
     if quick or parts:
         print_machine()

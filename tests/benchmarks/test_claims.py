@@ -159,7 +159,27 @@ def test_captioners_of_photographs_are_measured_without_what_scenes_alone_have(t
     assert again == rows
 
 
-def test_a_part_of_photographs_needs_their_folder():
-    result = CliRunner().invoke(claims.main, ["--measure", "flickr8k depth"])
+@pytest.mark.slow
+def test_grounding_with_permuted_masks_is_compared_by_photograph(tmp_path):
+    draw_world(World("plain", tmp_path / "plain-scenes"), claims.QUICK)  # in place of photographs
+    rows = claims.measure_masks(claims.Measurement(tmp_path, quick=True, seeds=1))
+    values = {row.label: row.values for row in rows}
+    assert {of["words"] for of in values.values()} == {values["random"]["words"]}
+    for name in ("correctness", "pointing"):
+        attention, aligned, permuted, gain, between = (
+            values[label][name]
+            for label in (
+                *("attention", "aligned", "permuted"),
+                *("gain", "gain over permuted"),
+            )
+        )
+        assert gain == pytest.approx(aligned - attention)
+        assert between == pytest.approx(aligned - permuted)
+    assert values["permuted"]["correctness"] != values["aligned"]["correctness"]
+
+
+@pytest.mark.parametrize("part", claims.OF_PHOTOGRAPHS)
+def test_a_part_of_photographs_needs_their_folder(part):
+    result = CliRunner().invoke(claims.main, ["--measure", part])
     assert result.exit_code == 2
-    assert "no photographs for 'flickr8k depth'; name them with --photos" in result.output
+    assert f"no photographs for {part!r}; name them with --photos" in result.output
