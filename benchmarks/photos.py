@@ -58,7 +58,7 @@ LEAST, MOST = 0.12, 15
 """Similarity of captions of other images, and their number per photograph."""
 AGREEING = 8
 """Captions of a photograph that are learnt, of its own and the similar ones."""
-SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr")
+SHOWN = ("Bleu_1", "Bleu_4", "METEOR", "ROUGE_L", "CIDEr", "vocabulary", "distinct_captions")
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -175,6 +175,7 @@ def train(photos: Path, without: tuple[Path, ...], folder: Path, blind: bool) ->
 @click.option("--model", default="photos", show_default=True, help="As in a2 caption.")
 @click.option("--count", type=click.IntRange(1), help="Caption only so many photographs.")
 @click.option("--set", "fields", multiple=True, help="evaluate.FIELD=VALUE, as in a2 caption.")
+@click.option("--spice", is_flag=True, help="Measure SPICE too, which needs Java.")
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Keep the captions in this .jsonl; resumes."
 )
@@ -184,6 +185,7 @@ def score(
     model: str,
     count: int | None,
     fields: tuple[str, ...],
+    spice: bool,
     output: Path | None,
 ) -> None:
     """Caption photographs by `a2 caption`, compare with their captions, and measure the cost."""
@@ -194,13 +196,15 @@ def score(
         lines = output or Path(folder) / "captions.jsonl"
         cost = cost_of("caption", *references, *options, "--output", lines)
         captions = read_captions(lines)
-    scores = a2cap.score({image: captions[image] for image in references}, references)
+    of_these = {image: captions[image] for image in references}
+    shown = [*SHOWN, "SPICE"] if spice else SHOWN
+    scores = a2cap.score(of_these, references, metrics=shown)
     low, high = scores.confidence["CIDEr"]
     print_table(
         f"{len(references)} photographs of {split!r}",
-        [*SHOWN, "CIDEr, 95 %", *Cost.HEADER],
+        [*shown, "CIDEr, 95 %", *Cost.HEADER],
         [
-            [f"{scores.metrics[name]:.3f}" for name in SHOWN]
+            [f"{scores.metrics[name]:.3f}".removesuffix(".000") for name in shown]
             + [f"{low:.3f} to {high:.3f}", *cost.cells]
         ],
     )
