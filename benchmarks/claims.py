@@ -47,6 +47,8 @@ DEPTH_IMAGES = Images(drawn=1500, train=1200, validate=50, test=100)
 
 
 PHOTO_IMAGES = Images(drawn=0, train=1000, validate=50, test=100)
+PHOTO_ERASED = 20
+"""Photographs of erasure, whose 49 cells take long."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def measure_study(part: str, measurement: Measurement) -> list[Row]:
     study = Study(
         *(folder, "scenes", images, 4 if quick else 100, fields),
         photographs=measurement.captions,
+        erased=PHOTO_ERASED if part == DEEP_PHOTOGRAPHED and not quick else None,
     )
     planned = trials(QUICK_EXTENT if quick else Extent(other_seeds=measurement.seeds), [part])
     rows: list[Row] = []

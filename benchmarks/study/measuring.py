@@ -64,7 +64,8 @@ Measured = dict[str, object]
 class Subject:
     """A captioner and the split that it is measured on.
 
-    model, features, captions: results of stages; analysed: images for gradients and erasure.
+    model, features, captions: results of stages; analysed, erased: images for gradients and for
+    erasure.
     """
 
     model: Path
@@ -72,6 +73,7 @@ class Subject:
     captions: Path
     world: World
     analysed: int
+    erased: int
     split: str = "test"
 
     @cached_property
@@ -115,7 +117,7 @@ def measure(subject: Subject, *, artifacts: Path) -> Measured:
         split=subject.split,
         images=subject.analysed,
         runtime=RuntimeConfig(device="cpu", threads=1),
-        erased=subject.analysed,
+        erased=subject.erased,
     )
     return {
         "CIDEr": corpus_score("CIDEr", captions, {name: references[name] for name in captions}),

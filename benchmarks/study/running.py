@@ -47,7 +47,8 @@ class Study:
     folder: output of the study; weights: of the detector; images: of each world; analysed: number
     of images whose gradients and erasure are computed; overrides: of the common configuration;
     start: captioner that those of STARTS continue, None to train them from the beginning;
-    photographs: captions of photographs, beside the folder `images`, if trials have any.
+    photographs: captions of photographs, beside the folder `images`, if trials have any; erased:
+    images of erasure if these are fewer.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Study:
     overrides: tuple[str, ...] = ()
     start: Path | None = None
     photographs: Path | None = None
+    erased: int | None = None
 
     @property
     def artifacts(self) -> Path:
@@ -191,7 +193,9 @@ def run_job(study: Study, job: Job) -> list[Finding]:
         captions = opened.result(PREPROCESS, needed_by=TRAIN_XE).directory
         for stage, phase in zip(opened.training, (CROSS_ENTROPY, SELF_CRITICAL), strict=False):
             outcome = opened.run(stage)
-            subject = Subject(outcome.directory, features, captions, job.world, study.analysed)
+            erased = study.analysed if study.erased is None else study.erased
+            measured = (outcome.directory, features, captions, job.world, study.analysed, erased)
+            subject = Subject(*measured)
             findings.append(_finding(study, phase, outcome, subject))
     return findings
 
@@ -215,6 +219,7 @@ def _measured_once(study: Study, subject: Subject) -> dict[str, Any]:
         read_manifest(subject.captions).digest,
         subject.world.name,
         subject.analysed,
+        subject.erased,
     )
     key = hashlib.sha256(repr(identity).encode()).hexdigest()[:12]
     path = study.folder / "measured" / f"{key}.json"
