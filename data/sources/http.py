@@ -91,17 +91,14 @@ class HttpFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no type
         except (ValueError, requests.TooManyRedirects) as error:  # such as a URL without a host
             raise InputError(f"cannot open {url!r}: {error}; check the address") from error
         except requests.RequestException as error:
-            reason: BaseException = error
-            while reason.__context__ is not None:  # the innermost names the cause in brief
-                reason = reason.__context__
-            raise OSError(str(reason)) from error
+            raise OSError(str(innermost(error))) from error
         if response.ok:
             return response
         response.close()
         if response.status_code in (404, 410):
             raise FileNotFoundError(url)
         answer = f"HTTP {response.status_code} {response.reason}"
-        if response.status_code < 500 and response.status_code not in (408, 429):
+        if is_final(response.status_code):
             raise InputError(f"cannot open {url!r}: {answer}; check the address")
         raise OSError(answer)
 
@@ -110,6 +107,16 @@ class _HttpFile(AbstractBufferedFile):  # type: ignore[misc]
     def _fetch_range(self, start: int, end: int) -> bytes:
         content: bytes = self.fs.part(self.path, start, end)
         return content
+
+
+def is_final(status: int) -> bool:
+    """Return True for an error of a server that another try cannot change."""
+    return status < 500 and status not in (408, 429)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the error that the others were raised from, which names the cause in brief."""
+    return error if error.__context__ is None else innermost(error.__context__)
 
 
 def _first_bytes(response: requests.Response, limit: int) -> bytes:

@@ -8,6 +8,7 @@ import pooch
 import requests
 
 from a2cap.data.errors import A2Error
+from a2cap.data.sources.http import innermost, is_final
 from a2cap.pipeline.engine.progress import track
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def download(url: str, target: Path, *, pause: float = 1.0) -> None:
             return
         except requests.RequestException as error:  # a full disk is no failure of the network
             reason = _reason(error)
-            if _is_final(error):
+            if error.response is not None and is_final(error.response.status_code):
                 raise DownloadError(
                     f"cannot download {url}: {reason}; name a folder that contains it instead"
                 ) from error
@@ -78,17 +79,9 @@ def _stream(url: str, target: str, _pooch: object) -> None:
             )
 
 
-def _is_final(error: OSError) -> bool:
-    """Return True for an answer of the server that another try cannot change."""
-    code = getattr(getattr(error, "response", None), "status_code", None)
-    return code is not None and code < 500 and code not in (408, 429)
-
-
-def _reason(error: BaseException) -> str:
-    """Return the status of the server, or the innermost error, which names the cause in brief."""
-    response = getattr(error, "response", None)
-    if response is not None:
-        return f"HTTP {response.status_code} {response.reason}"
-    while error.__context__ is not None:
-        error = error.__context__
-    return str(error) or type(error).__name__
+def _reason(error: requests.RequestException) -> str:
+    """Return the status of the server, or the innermost error."""
+    if error.response is not None:
+        return f"HTTP {error.response.status_code} {error.response.reason}"
+    cause = innermost(error)
+    return str(cause) or type(cause).__name__
