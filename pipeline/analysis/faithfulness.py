@@ -19,7 +19,6 @@ from a2cap.data.captions.reference_tokens import load_reference_tokens
 from a2cap.data.errors import InputError
 from a2cap.data.files.atomic import write_durably
 from a2cap.data.files.csv_cell import as_text
-from a2cap.extract.image import read_image
 from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
 from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter, erase_regions
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
@@ -123,11 +122,8 @@ def _analyse_images(
     measured = 0
     with track(f"analyse {run.name}", total=len(image_ids)) as progress:
         for image_id in image_ids:
-            path = files.get(image_id)
             try:
-                if path is None:
-                    raise InputError("image file not found; check data.images")
-                image = OpenedImage(read_image(path))
+                image = OpenedImage.of(files.get(image_id))
                 captioner.measure(image, references[image_id][0], erasure, meter)
                 measured += 1
             except InputError as error:

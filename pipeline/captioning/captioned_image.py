@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -9,9 +10,10 @@ from numpy.typing import NDArray
 
 from a2cap.data.annotations.instances import Instances
 from a2cap.data.captions.attention_file import CaptionAttention
-from a2cap.data.errors import A2Error
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.regions import Regions
 from a2cap.extract.detector.input import Pixels
+from a2cap.extract.image import read_image
 from a2cap.model.alignment_config import AlignmentConfig
 from a2cap.pipeline.captioning.decoding import Beam
 
@@ -41,6 +43,13 @@ class OpenedImage:
     pixels: Pixels
     boxes: NDArray[np.float32] | None = None
     labels: Instances | None = None
+
+    @classmethod
+    def of(cls, file: Path | None) -> "OpenedImage":
+        """Read a file of data.images; InputError if it is missing or damaged."""
+        if file is None:
+            raise InputError("image file not found; check data.images")
+        return cls(read_image(file))
 
 
 class BatchCaptioner(Protocol):

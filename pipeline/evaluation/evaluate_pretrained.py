@@ -18,7 +18,6 @@ from a2cap.data.captions.vocabulary import Vocabulary
 from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import SkippedItem, check_skip_limit, installed_versions
 from a2cap.data.regions import Regions
-from a2cap.extract.image import read_image
 from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter
 from a2cap.pipeline.captioning.attention import ground_captions
 from a2cap.pipeline.captioning.captioned_image import CaptionedImage, OpenedImage
@@ -81,7 +80,7 @@ class _Captions:
         with track("caption", total=len(image_ids), events=self.events) as progress:
             rest = iter(image_ids)
             while group := list(islice(rest, self.batch_size)):
-                opened = [partial(_open, self.files.get(image_id)) for image_id in group]
+                opened = [partial(OpenedImage.of, self.files.get(image_id)) for image_id in group]
                 answers = self.captioner.caption_each(opened, attention=attention)
                 progress.advance(len(group))
                 for image_id, answer in zip(group, answers, strict=True):
@@ -101,7 +100,7 @@ class _Captions:
                 if meter.is_full:
                     break
                 try:
-                    self.captioner.measure(_open(self.files.get(image_id)), text, meter)
+                    self.captioner.measure(OpenedImage.of(self.files.get(image_id)), text, meter)
                 except InputError as error:
                     logger.warning("no erasure of image %s: %s", image_id, error)
                 progress.advance(1)
@@ -134,7 +133,7 @@ class _Captions:
         """Return what the words of an image's caption depend on, None where it fails."""
         try:
             text = self.beams[image_id][0].caption
-            return self.captioner.certify(_open(self.files.get(image_id)), text)
+            return self.captioner.certify(OpenedImage.of(self.files.get(image_id)), text)
         except InputError as error:
             logger.warning("image %s has no certificates: %s", image_id, error)
             return None
@@ -216,9 +215,3 @@ def evaluate_split(run: EvaluationRun) -> Sequence[SkippedItem]:
     """Evaluate the experiment's captioner, or the model of transformers that `config` names."""
     work = evaluate_captioner if run.config.model is None else evaluate_pretrained
     return work(run)
-
-
-def _open(path: Path | None) -> OpenedImage:
-    if path is None:
-        raise InputError("image file not found; check data.images")
-    return OpenedImage(read_image(path))
