@@ -6,18 +6,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from a2cap.model.captioners.captioner_settings import LayeredSettings, Recipe
-
-_NOAM = {"grouping": "caption", "batch_size": 50, "patience": 5, "warmup": 10_000}
+from a2cap.model.captioners.m2_config import M2Config
 
 
 class GetConfig(LayeredSettings):
     """Sizes and options of GET (Ji et al. 2021)."""
 
-    # those of M2, on whose code theirs is built
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "authors": {"train": {**_NOAM, "clip_norm": None}},
-        "modern": {"train": _NOAM},
-    }
+    # on whose code theirs is built
+    recipes: ClassVar[Mapping[str, Recipe]] = M2Config.recipes
 
     kind: Literal["get"] = "get"
     """Kind of captioner; the other fields of this section depend on it."""
