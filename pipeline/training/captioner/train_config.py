@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from a2cap.model.plug_ins import Function
-from a2cap.pipeline.training.training_config import Count, TrainingConfig
+from a2cap.pipeline.training.training_config import Count, Share, TrainingConfig
 
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -86,7 +86,7 @@ class TrainConfig(CaptionerTrainingConfig):
     """Factor of the noam schedule, or the constant or highest rate."""
     warmup: Count = 10_000
     """Steps until the peak of a schedule (the paper prints "10,00"; M2 has 10,000); 1 is none."""
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.8
+    decay: Share = 0.8
     """Factor of the step schedule."""
     decay_every: Count = 3
     """Epochs between two steps of the step schedule."""

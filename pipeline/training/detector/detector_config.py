@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 from a2cap.data.annotations.split_list import read_keys
 from a2cap.data.files.paths import require_file, require_folder
 from a2cap.data.image_ids import find_images, named_id
-from a2cap.pipeline.training.training_config import Count, TrainingConfig
+from a2cap.pipeline.training.training_config import Count, Share, TrainingConfig
 
-Share = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[float, Field(gt=0)]
 Width = Annotated[int, Field(ge=1, le=2**16)]
 

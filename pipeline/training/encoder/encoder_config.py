@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from a2cap.pipeline.training.training_config import Count, TrainingConfig
+from a2cap.pipeline.training.training_config import Count, Share, TrainingConfig
 
-Share = Annotated[float, Field(gt=0, le=1)]
 Side = Annotated[int, Field(ge=32, le=2048)]
 
 
