@@ -59,13 +59,13 @@ _NOT_WEIGHTS = ("pixel_mean", "pixel_std", "num_batches_tracked", ".norm.eps", _
 _STEM = "backbone.stem.conv1.weight"
 _LOGITS = "proposal_generator.rpn_head.objectness_logits"
 _DELTAS = "proposal_generator.rpn_head.anchor_deltas"
-_PREDICTOR = "roi_heads.box_predictor"
+PREDICTOR = "roi_heads.box_predictor"
 _MILVLG_NAMES = {
-    f"{_PREDICTOR}.cls_embed.": f"{_PREDICTOR}.cls_embedding.",
-    f"{_PREDICTOR}.attr_linear1.": f"{_PREDICTOR}.fc_attr.",
-    f"{_PREDICTOR}.attr_linear2.": f"{_PREDICTOR}.attr_score.",
+    f"{PREDICTOR}.cls_embed.": f"{PREDICTOR}.cls_embedding.",
+    f"{PREDICTOR}.attr_linear1.": f"{PREDICTOR}.fc_attr.",
+    f"{PREDICTOR}.attr_linear2.": f"{PREDICTOR}.attr_score.",
 }
-_WITH_BACKGROUND = {f"{_PREDICTOR}.{name}" for name in ("cls_score", "cls_embedding", "attr_score")}
+_WITH_BACKGROUND = {f"{PREDICTOR}.{name}" for name in ("cls_score", "cls_embedding", "attr_score")}
 
 
 def make_canonical(
@@ -80,7 +80,7 @@ def make_canonical(
     weights = {_renamed(key): t for key, t in tensors.items() if not key.endswith(_NOT_WEIGHTS)}
     try:
         anchors = len(weights[f"{_DELTAS}.weight"]) // 4
-        classes = len(weights[f"{_PREDICTOR}.cls_score.weight"]) - 1
+        classes = len(weights[f"{PREDICTOR}.cls_score.weight"]) - 1
         has_caffe_rows = len(weights[f"{_LOGITS}.weight"]) == 2 * anchors
     except KeyError as error:
         raise WeightsError(
@@ -150,7 +150,7 @@ def _reordered(weights: Mapping[str, Tensor], anchors: int) -> dict[str, Tensor]
         if module == _LOGITS:
             # the softmax over background and foreground is the sigmoid of their difference
             changed[key] = rows[anchors:] - rows[:anchors]  # (2A, ...) -> (A, ...)
-        elif module == f"{_PREDICTOR}.bbox_pred":
+        elif module == f"{PREDICTOR}.bbox_pred":
             changed[key] = rows[4:].contiguous()  # without the boxes of the background
         elif module in _WITH_BACKGROUND:
             changed[key] = rows.roll(-1, dims=0)  # background or "no attribute" last

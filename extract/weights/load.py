@@ -23,7 +23,7 @@ from a2cap.extract.detector.detector import Detector
 from a2cap.extract.detector.resnet import BLOCKS, Architecture
 from a2cap.extract.extract_config import META_KEY
 from a2cap.extract.weights.caffemodel import load_caffemodel
-from a2cap.extract.weights.checkpoint_layouts import make_canonical
+from a2cap.extract.weights.checkpoint_layouts import PREDICTOR, make_canonical
 from a2cap.extract.weights.pickles import load_pickle
 from a2cap.extract.weights.torch_files import load_safetensors, load_torch_file
 from a2cap.extract.weights.values import check_values
@@ -49,7 +49,6 @@ _FORMATS = (
 )
 _BLOCK = re.compile(r"(?:backbone|roi_heads)\.res(\d)\.\d+\.conv1\.weight")
 _WEB_PAGE = (b"<!doctype", b"<html", b"<?xml")
-_PREDICTOR = "roi_heads.box_predictor"
 _WRITE_AGAIN = "write them with a2cap.extract.weights.load.save_detector"
 
 
@@ -133,16 +132,16 @@ def architecture_of(tensors: Mapping[str, Tensor], *, name: str) -> Architecture
         )
     attributes = {"attributes": 0, "embedding_width": 0, "attribute_width": 0}
     try:
-        if f"{_PREDICTOR}.attr_score.weight" in tensors:
+        if f"{PREDICTOR}.attr_score.weight" in tensors:
             attributes = {
-                "attributes": len(tensors[f"{_PREDICTOR}.attr_score.weight"]) - 1,
-                "embedding_width": tensors[f"{_PREDICTOR}.cls_embedding.weight"].shape[1],
-                "attribute_width": len(tensors[f"{_PREDICTOR}.fc_attr.weight"]),
+                "attributes": len(tensors[f"{PREDICTOR}.attr_score.weight"]) - 1,
+                "embedding_width": tensors[f"{PREDICTOR}.cls_embedding.weight"].shape[1],
+                "attribute_width": len(tensors[f"{PREDICTOR}.fc_attr.weight"]),
             }
         return Architecture(
             depth=depths[0],
             width=len(tensors["backbone.stem.conv1.weight"]),
-            classes=len(tensors[f"{_PREDICTOR}.cls_score.weight"]) - 1,
+            classes=len(tensors[f"{PREDICTOR}.cls_score.weight"]) - 1,
             anchors=len(tensors["proposal_generator.rpn_head.objectness_logits.weight"]),
             proposal_width=len(tensors["proposal_generator.rpn_head.conv.weight"]),
             **attributes,
