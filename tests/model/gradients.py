@@ -1,7 +1,9 @@
-"""Gradients against central differences."""
+"""Gradients against central differences, and of the two sides of a captioner."""
 
 import pytest
 import torch
+
+from a2cap.model.alignment import caption_parameters, mask_parameters
 
 
 def assert_slope(function, parameters):
@@ -22,3 +24,15 @@ def assert_slope(function, parameters):
             values.append(function().item())
     assert along.abs() > 1e-4
     assert along.item() == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-5)
+
+
+def assert_each_side_learns(model, losses):
+    """Check that the caption loss trains the captioner alone, the mask loss every mask network."""
+    for side, parameters_of in (("caption", caption_parameters), ("mask", mask_parameters)):
+        model.zero_grad()
+        getattr(losses, side).backward(retain_graph=True)
+        own = {id(parameter) for parameter in parameters_of(model)}
+        trained = [w for w in model.parameters() if w.grad is not None and w.grad.any()]
+        assert trained and own.issuperset(map(id, trained))
+        assert all(torch.isfinite(parameter.grad).all() for parameter in trained)
+    assert len(trained) == len(own)

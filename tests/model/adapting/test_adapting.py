@@ -16,18 +16,16 @@ from a2cap.model.adapting.adapted_attention import recording  # noqa: E402
 from a2cap.model.adapting.adapted_layers import adapt_layers  # noqa: E402
 from a2cap.model.adapting.adapted_losses import adapted_losses  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
-from a2cap.model.alignment import caption_parameters, mask_parameters  # noqa: E402
+from a2cap.model.alignment import mask_parameters  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
 from tests.model.adapting.captioners import BUILDERS, build, inputs, labelled, teacher  # noqa: E402
+from tests.model.gradients import assert_each_side_learns  # noqa: E402
 from tests.model.kinds import refusal  # noqa: E402
 
 NONE, GATE = AlignmentConfig(fusion="none"), AlignmentConfig(fusion="gate")
 # in the quick tests, one class of each mechanism
 QUICK = ("gpt2", "blip")
-EACH = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BUILDERS],
-)
+EACH = pytest.mark.parametrize("name", some_quick(BUILDERS, *QUICK))
 # a trained captioner predicts no padding and no second start
 LENGTH = {"max_new_tokens": 7, "min_new_tokens": 4, "suppress_tokens": [0, 1]}
 
@@ -156,17 +154,7 @@ def test_the_caption_loss_is_the_loss_of_the_model_and_each_loss_trains_one_side
     losses = adapted_losses(model, layers, GATE, batch, 0)
     if name != "blip":  # whose own loss smooths labels
         assert losses.caption.item() == pytest.approx(model(**batch).loss.item(), abs=1e-5)
-    sides = {"caption": caption_parameters(model), "mask": mask_parameters(model)}
-    gradients = {}
-    for side, parameters in sides.items():
-        model.zero_grad()
-        getattr(losses, side).backward(retain_graph=True)
-        own = {id(parameter) for parameter in parameters}
-        trained = [w for w in model.parameters() if w.grad is not None and w.grad.any()]
-        assert trained
-        assert all(id(parameter) in own for parameter in trained)
-        gradients[side] = len(trained)
-    assert gradients["mask"] == sum(1 for _ in mask_parameters(model))
+    assert_each_side_learns(model, losses)
     assert 0 < float(losses.statistics.keep) < 1
 
 

@@ -11,20 +11,16 @@ from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.model.adapting.removal import Removal, removing  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
 from tests.model.adapting import captioners, vision_language  # noqa: E402
-from tests.model.adapting.test_vision_language import IMAGES  # noqa: E402
+from tests.model.adapting.vision_language import IMAGES  # noqa: E402
 from tests.model.kinds import refusal  # noqa: E402
+from tests.quick import some_quick  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 NONE = AlignmentConfig(fusion="none")
 TOKENS = [5, 6, 7, 8]
 QUICK = ("llava", "git", "blip")
-EACH = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
-        for name in (*vision_language.BUILDERS, *captioners.BUILDERS)
-    ],
-)
+NAMES = [*vision_language.BUILDERS, *captioners.BUILDERS]
+EACH = pytest.mark.parametrize("name", some_quick(NAMES, *QUICK))
 
 
 def prepared(name, config=NONE):

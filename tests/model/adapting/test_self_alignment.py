@@ -11,39 +11,29 @@ from a2cap.model.adapting.adapted_layers import adapt_layers  # noqa: E402
 from a2cap.model.adapting.adapted_losses import adapted_losses  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
 from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
-from a2cap.model.alignment import caption_parameters, mask_parameters  # noqa: E402
+from a2cap.model.alignment import mask_parameters  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
 from a2cap.model.attention.wrapped import alignment_pass  # noqa: E402
 from tests.model.adapting.vision_language import (  # noqa: E402
     BUILDERS,
     IMAGE,
+    IMAGES,
+    LENGTH,
+    QUICK,
     build,
     inputs,
     labelled,
     teacher,
 )
+from tests.model.gradients import assert_each_side_learns  # noqa: E402
 from tests.model.kinds import refusal  # noqa: E402
+from tests.model.transcription import sigmoid  # noqa: E402
+from tests.quick import some_quick  # noqa: E402
 
 # PaliGemma's processor, with NumPy 2
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 GATE = AlignmentConfig(fusion="gate")
-# in the quick tests, one class of each mechanism: self-attention, and GIT's own class
-QUICK = ("llava", "git")
-
-
-def each(quick=QUICK):
-    marked = [
-        pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in BUILDERS
-    ]
-    return pytest.mark.parametrize("name", marked)
-
-
-LENGTH = {"max_new_tokens": 5, "min_new_tokens": 3, "suppress_tokens": [0, 1]}
-NOISE = np.random.default_rng(0)
-IMAGES = [  # portrait, and wider than 3:1
-    Image.fromarray(NOISE.integers(0, 255, (*size, 3), dtype=np.uint8))
-    for size in ((40, 60), (90, 30), (24, 80))
-]
+EACH = pytest.mark.parametrize("name", some_quick(BUILDERS, *QUICK))
 
 
 def logits(model, batch):
@@ -59,7 +49,7 @@ def open_masks(model):
 
 
 @pytest.mark.parametrize("interface", ["sdpa", "eager"])
-@each()
+@EACH
 def test_masks_that_change_nothing_leave_logits_and_captions_bit_for_bit(name, interface):
     small = build(name)
     model, given = small.model, inputs(small, IMAGES)
@@ -83,7 +73,7 @@ def test_masks_that_change_nothing_leave_logits_and_captions_bit_for_bit(name, i
     assert torch.equal(logits(model, batch), before)
 
 
-@each()
+@EACH
 def test_aligned_captions_are_the_same_without_a_cache_in_beams_and_alone(name):
     small = build(name)
     model = small.model
@@ -101,7 +91,7 @@ def test_aligned_captions_are_the_same_without_a_cache_in_beams_and_alone(name):
             torch.testing.assert_close(step.keep, same.keep, rtol=1e-3, atol=1e-5)
 
 
-@each(quick=("llava",))
+@pytest.mark.parametrize("name", some_quick(BUILDERS, "llava"))
 def test_padding_on_the_left_changes_nothing(name):
     """A batch of prompts of two lengths."""
     small = build(name)
@@ -142,23 +132,14 @@ def generated_logits(model, given):
     return torch.stack(output.logits, dim=1)
 
 
-@each()
+@EACH
 def test_the_caption_loss_is_the_models_and_each_loss_trains_one_side(name):
     small = build(name)
     model, batch = small.model, labelled(small, IMAGES)
     layers = adapt_layers(model, GATE)
     losses = adapted_losses(model, layers, GATE, batch, 0)
     assert losses.caption.item() == pytest.approx(model(**batch).loss.item(), rel=1e-4)
-    sides = {"caption": caption_parameters(model), "mask": mask_parameters(model)}
-    for side, parameters in sides.items():
-        model.zero_grad()
-        getattr(losses, side).backward(retain_graph=True)
-        own = {id(parameter) for parameter in parameters}
-        trained = [w for w in model.parameters() if w.grad is not None and w.grad.any()]
-        assert all(id(parameter) in own for parameter in trained)
-        assert all(torch.isfinite(parameter.grad).all() for parameter in trained)
-        if side == "mask":
-            assert len(trained) == sum(1 for _ in mask_parameters(model))
+    assert_each_side_learns(model, losses)
     assert 0 < float(losses.statistics.keep) < 1
     assert 0 < float(losses.statistics.gate) < 1
     # theta frozen: alignment alone learns
@@ -168,10 +149,6 @@ def test_the_caption_loss_is_the_models_and_each_loss_trains_one_side(name):
     adapted_losses(model, layers, GATE, batch, 0).total().backward()
     trained = {label for label, parameter in model.named_parameters() if parameter.grad is not None}
     assert trained == {label for label, _ in model.named_parameters() if ".a2." in label}
-
-
-def sigmoid(values):
-    return 1 / (1 + np.exp(-values))
 
 
 def rotated(states):

@@ -1,9 +1,7 @@
 """Attention of vision-language models to the image's tokens, recorded while they generate."""
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 transformers = pytest.importorskip("transformers", reason="needs a2cap[transformers]")
 
@@ -12,24 +10,21 @@ from a2cap.model.adapting.adapted_layers import adapt_layers  # noqa: E402
 from a2cap.model.adapting.generation import generate_captions  # noqa: E402
 from a2cap.model.adapting.image_columns import image_columns  # noqa: E402
 from a2cap.model.alignment_config import AlignmentConfig  # noqa: E402
-from tests.model.adapting.vision_language import BUILDERS, build, inputs  # noqa: E402
+from tests.model.adapting.vision_language import (  # noqa: E402
+    BUILDERS,
+    IMAGES,
+    LENGTH,
+    QUICK,
+    build,
+    inputs,
+)
 from tests.model.kinds import refusal  # noqa: E402
+from tests.quick import some_quick  # noqa: E402
 
 # PaliGemma's processor, with NumPy 2
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 NONE = AlignmentConfig(fusion="none")
-# in the quick tests, one class of each mechanism: self-attention, and GIT's own class
-QUICK = ("llava", "git")
-EACH = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BUILDERS],
-)
-LENGTH = {"max_new_tokens": 5, "min_new_tokens": 3, "suppress_tokens": [0, 1]}
-NOISE = np.random.default_rng(0)
-IMAGES = [  # portrait, and wider than 3:1
-    Image.fromarray(NOISE.integers(0, 255, (*size, 3), dtype=np.uint8))
-    for size in ((40, 60), (90, 30), (24, 80))
-]
+EACH = pytest.mark.parametrize("name", some_quick(BUILDERS, *QUICK))
 
 
 @pytest.mark.parametrize("interface", ["sdpa", "eager"])

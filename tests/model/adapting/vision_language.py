@@ -6,9 +6,11 @@ The words of a prompt are in a vocabulary of WordLevel, beside the special token
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers as hf
+from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 WIDTH, PATCH, SIDE = 32, 4, 24
@@ -57,6 +59,12 @@ VISION = {
 }
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 IMAGE = WORDS.index("<image>")
+IMAGES = [  # portrait, and wider than 3:1
+    Image.fromarray(noise.integers(0, 255, (*size, 3), dtype=np.uint8))
+    for noise in [np.random.default_rng(0)]
+    for size in ((40, 60), (90, 30), (24, 80))
+]
+LENGTH = {"max_new_tokens": 5, "min_new_tokens": 3, "suppress_tokens": [0, 1]}
 NORMALISED = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.25, 0.3]}
 
 
@@ -253,6 +261,8 @@ def git():
     return Small(hf.GitForCausalLM(config), processor, None)
 
 
+QUICK = ("llava", "git")
+"""One class of each mechanism: self-attention, and GIT's own class."""
 BUILDERS = {
     builder.__name__: builder
     for builder in (

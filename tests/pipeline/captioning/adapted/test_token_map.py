@@ -18,6 +18,7 @@ from tests.model.adapting.vision_language import (  # noqa: E402
     build,
     inputs,
 )
+from tests.quick import some_quick  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 # of each rule in the quick tests: one tile, tiles, packed tiles, patches
@@ -75,10 +76,7 @@ def with_cell(background, box):
     return Image.fromarray(pixels)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BUILDERS],
-)
+@pytest.mark.parametrize("name", some_quick(BUILDERS, *QUICK))
 def test_a_bright_cell_comes_back_at_its_place(name):
     """The tokens that a bright cell changes most, on the grid: in portrait and 3:1 images too."""
     small, noise, worst = local(name), np.random.default_rng(0), 0.0
