@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from a2cap.data.files.json_file import read_json, write_json
-from a2cap.pipeline.sweep import t_interval
+from a2cap.pipeline.analysis.t_interval import t_interval
 from benchmarks import captioners
 from benchmarks.alignment_study import QUICK, QUICK_EXTENT, QUICK_FIELDS, measured
 from benchmarks.measure import machine, print_machine

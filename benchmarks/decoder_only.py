@@ -30,7 +30,7 @@ from a2cap.model.adapting.adapted_layers import adapt_layers
 from a2cap.model.adapting.adapted_losses import adapted_losses
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.pipeline.sweep import Interval, t_interval
+from a2cap.pipeline.analysis.t_interval import Interval, t_interval
 from benchmarks.measure import machine, print_table
 from benchmarks.study.grounding import GroundingMeter, grounded_words
 from benchmarks.study.results import paired_difference

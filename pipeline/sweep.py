@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import read_yaml
 
-CONFIDENCE = 0.95
 _MOST_POINTS = 10_000
 _ALL = "all"
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -137,44 +135,3 @@ def described(overrides: Sequence[str]) -> str:
     """Return overrides as text, `fusion gate, lr 0.5`; "all" without any."""
     named = (f"{_field(override)} {override.partition('=')[2]}" for override in overrides)
     return ", ".join(named) or _ALL
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and half the width of its interval, NaN for a single value."""
-
-    mean: float
-    half_width: float
-    count: int
-
-    @property
-    def excludes_zero(self) -> bool:
-        """True if the interval is on one side of 0."""
-        return abs(self.mean) > self.half_width
-
-    def __str__(self) -> str:
-        if math.isnan(self.half_width):
-            return f"{self.mean:.3f}"
-        return f"{self.mean:.3f} ± {self.half_width:.3f}"
-
-
-def t_interval(values: Sequence[float]) -> Interval:
-    """Return the mean of one or more independent values with its t-interval."""
-    sample = np.asarray(values, dtype=float)
-    if len(sample) < 2:
-        return Interval(float(sample.mean()), math.nan, len(sample))
-    error = float(sample.std(ddof=1)) / math.sqrt(len(sample))
-    return Interval(float(sample.mean()), t_quantile(len(sample) - 1) * error, len(sample))
-
-
-def t_quantile(degrees: int) -> float:
-    """Return the two-sided 95 % quantile of Student's t with `degrees` degrees of freedom.
-
-    Computed by integration: with t = sqrt(n) tan(u) the density is that of cos(u)^(n - 1) on a half
-    circle.
-    """
-    angles = np.linspace(0, math.pi / 2, 200_001)
-    density = np.cos(angles) ** (degrees - 1)
-    steps = (density[1:] + density[:-1]) / 2
-    below = np.concatenate([[0.0], steps.cumsum()]) / steps.sum()
-    return math.sqrt(degrees) * math.tan(float(np.interp(CONFIDENCE, below, angles)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from a2cap.model.alignment_config import FUSIONS
 from a2cap.pipeline.analysis.figures import Curve, write_curves
-from a2cap.pipeline.sweep import Interval
+from a2cap.pipeline.analysis.t_interval import Interval
 from benchmarks.study import gru
 from benchmarks.study.grid import DEEP_WEIGHED, DEEP_WEIGHT, DEEP_WEIGHTS, DEEPENED, WEIGHTS
 from benchmarks.study.page import table_cell

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
-from a2cap.pipeline.sweep import Interval
+from a2cap.pipeline.analysis.t_interval import Interval
 from benchmarks.study.results import Results, paired_difference
 from benchmarks.study.running import CROSS_ENTROPY
 

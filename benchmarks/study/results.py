@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from a2cap.data.errors import A2Error
-from a2cap.pipeline.sweep import Interval, t_interval
+from a2cap.pipeline.analysis.t_interval import Interval, t_interval
 from benchmarks.study.grid import Trial
 from benchmarks.study.running import Finding
 

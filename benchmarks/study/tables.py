@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from a2cap.pipeline.analysis.figures import Curve, write_curves
-from a2cap.pipeline.sweep import Interval
+from a2cap.pipeline.analysis.t_interval import Interval
 from benchmarks.study.grid import (
     ABLATED,
     CONTROLLED,

@@ -9,8 +9,8 @@ from a2cap.data.annotations.instances import Instances
 from a2cap.data.boxes import box_iou
 from a2cap.model.alignment import Alignment, padding_bias
 from a2cap.model.alignment_config import AlignmentConfig
+from a2cap.pipeline.analysis.t_interval import t_interval, t_quantile
 from a2cap.pipeline.captioning.grounding import MIN_IOU
-from a2cap.pipeline.sweep import t_interval, t_quantile
 from benchmarks.study.grid import (
     CLAIMED,
     DEEP_PHOTOGRAPHED,

@@ -11,6 +11,7 @@ import click
 from a2cap.data.errors import A2Error
 from a2cap.data.files.sealed_folder import read_output
 from a2cap.model.errors import ModelError
+from a2cap.pipeline.analysis.t_interval import t_interval
 from a2cap.pipeline.cli.commands import EXIT_ERROR, EXIT_SKIPPED, Failure
 from a2cap.pipeline.cli.experiment_options import ExperimentOptions, experiment_options
 from a2cap.pipeline.cli.options import FILE
@@ -21,7 +22,7 @@ from a2cap.pipeline.evaluation.score_table import as_tabular
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics.metric_table import DEFAULTS, cited, shown_name
 from a2cap.pipeline.search import Search, Trial, corners, search_space
-from a2cap.pipeline.sweep import Point, grid, read_systems, t_interval
+from a2cap.pipeline.sweep import Point, grid, read_systems
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
 
