@@ -5,6 +5,7 @@ where it is a number.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from a2cap.model.alignment_config import FUSIONS
@@ -18,7 +19,7 @@ from benchmarks.study.running import CROSS_ENTROPY
 
 PENALTIES = "Gate by the penalty λ, after XE"
 """Heading of the table of Fig. 4 in docs/alignment-study-tables.md."""
-LAYERS = range(1, 7)
+LAYERS, MASK = range(1, 7), "mean mask"
 
 
 def draw_claims(results: Results, tables: str, folder: Path) -> list[Path]:
@@ -50,12 +51,13 @@ def draw_claims(results: Results, tables: str, folder: Path) -> list[Path]:
             {
                 "Fig. 4, two layers; claimed: CIDEr peaks at λ = 0.035": [
                     _swept(tables, "CIDEr"),
-                    _swept(tables, "mean m"),
+                    replace(_swept(tables, "mean m"), name=MASK, is_share=True),
                 ],
                 "six layers": _deep_penalty(results),
             },
             x_label="λ",
-            y_label="CIDEr, mean mask",
+            y_label="CIDEr",
+            share_label=MASK,
             logarithmic=True,
         ),
         write_curves(
@@ -78,9 +80,8 @@ def _scores(results: Results) -> list[Curve]:
             for x, score in enumerate(gru.SCORES, start=1)
             if (mean := results.mean(gru.PART, score, CROSS_ENTROPY, value))
         }
-        points = [(float(x), mean.mean) for x, mean in means.items()]
-        if points:
-            curves.append(Curve(name, points, [mean.half_width for mean in means.values()]))
+        if means:
+            curves.append(Curve.of_means(name, means))
     return curves
 
 
@@ -92,9 +93,8 @@ def _curves(results: Results, names: Mapping[str, str], value: str) -> list[Curv
         for layer in LAYERS:
             if mean := results.mean(DEEPENED, label, CROSS_ENTROPY, f"layers/{layer}/{value}"):
                 means[layer] = mean
-        points = [(float(layer), mean.mean) for layer, mean in means.items()]
-        if points:
-            curves.append(Curve(name, points, [mean.half_width for mean in means.values()]))
+        if means:
+            curves.append(Curve.of_means(name, means))
     return curves
 
 
@@ -103,15 +103,14 @@ def _deep_penalty(results: Results) -> list[Curve]:
     trained = {weight: (DEEP_WEIGHED, str(weight)) for weight in DEEP_WEIGHTS}
     trained[DEEP_WEIGHT] = (DEEPENED, "gate")
     curves = []
-    for value, name in {"CIDEr": "CIDEr", "mean mask": "mean m"}.items():
+    for value in ("CIDEr", MASK):
         means = {
             weight: mean
-            for weight, names in sorted(trained.items())
+            for weight, names in trained.items()
             if (mean := results.mean(*names, CROSS_ENTROPY, value))
         }
         if means.keys() & set(DEEP_WEIGHTS):
-            points = [(weight, mean.mean) for weight, mean in means.items()]
-            curves.append(Curve(name, points, [mean.half_width for mean in means.values()]))
+            curves.append(Curve.of_means(value, means, is_share=value == MASK))
     return curves
 
 

@@ -8,6 +8,8 @@ import io
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from a2cap.model.alignment_config import FUSIONS, AlignmentConfig
 from a2cap.model.erasure import TOKEN_SIZES, Erasure, ErasureMeter, erase_regions
 from a2cap.model.faithfulness import FaithfulnessMeter, LayerFaithfulness
 from a2cap.pipeline.analysis.figures import Curve, write_curves
+from a2cap.pipeline.analysis.t_interval import t_interval
 from a2cap.pipeline.analysis.trainings import OpenedRun, Run
 from a2cap.pipeline.captioning.captioned_image import OpenedImage
 from a2cap.pipeline.captioning.captioning_config import CaptioningConfig
@@ -172,22 +175,32 @@ def _draw(directory: Path, runs: Sequence[RunAnalysis], weights: Sequence[Row]) 
         panels = {title: _erasure_curves(runs, kind) for kind, title in kinds.items()}
         path, axis = directory / ERASED, "share of the regions"
         drawn.append(write_curves(path, panels, x_label=axis, y_label="nats of a word"))
-    sweep: dict[str, list[tuple[float, float]]] = {}
-    for row in weights:
-        weight, score = row["penalty_weight"], row["validation_CIDEr"]
-        if isinstance(weight, float) and isinstance(score, float):
-            sweep.setdefault(f"{row['fusion']} ({row['group']})", []).append((weight, score))
-    if sweep:
-        drawn.append(
-            write_curves(
-                directory / SWEEP,
-                {"fusion": [Curve(name, points) for name, points in sweep.items()]},
-                x_label="penalty weight",
-                y_label="best validation CIDEr",
-                logarithmic=True,
-            )
-        )
+    if panels := penalty_curves(weights):
+        path, axis, share = directory / SWEEP, "best validation CIDEr", "mean mask"
+        labels = {"x_label": "penalty weight λ", "y_label": axis, "share_label": share}
+        drawn.append(write_curves(path, panels, **labels, logarithmic=True))
     return drawn
+
+
+def penalty_curves(weights: Sequence[Row]) -> dict[str, list[Curve]]:
+    """Return CIDEr and the mean mask over lambda (Fig. 4), means over seeds, by fusion and group.
+
+    weights: as `weight_rows` returns them.
+    """
+    panels: dict[str, list[Curve]] = {}
+    for number, rows in groupby(weights, itemgetter("group")):
+        group = list(rows)
+        for name, is_share in {"validation_CIDEr": False, "mean_mask": True}.items():
+            scores: dict[float, list[float]] = {}
+            for row in group:
+                weight, score = row["penalty_weight"], row[name]
+                if isinstance(weight, float) and isinstance(score, float):
+                    scores.setdefault(weight, []).append(score)
+            means = {weight: t_interval(values) for weight, values in scores.items()}
+            if means:
+                curve = Curve.of_means(name.replace("_", " "), means, is_share=is_share)
+                panels.setdefault(f"{group[0]['fusion']} ({number})", []).append(curve)
+    return panels
 
 
 def layer_rows(analysed: RunAnalysis) -> list[Row]:

@@ -1,5 +1,4 @@
 import json
-import math
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from a2cap.data.annotations.instances import Instances
 from a2cap.data.boxes import box_iou
 from a2cap.model.alignment import Alignment, padding_bias
 from a2cap.model.alignment_config import AlignmentConfig
-from a2cap.pipeline.analysis.t_interval import t_interval, t_quantile
 from a2cap.pipeline.captioning.grounding import MIN_IOU
 from benchmarks.study.grid import (
     CLAIMED,
@@ -106,22 +104,6 @@ def test_random_masks_move_the_values_of_a_mask_among_the_regions_of_its_image()
     assert not torch.equal(moved, keep)
     assert not torch.equal(moved, again)
     assert torch.equal(network(*inputs), keep)
-
-
-@pytest.mark.parametrize(  # published tables of Student's t, two-sided 95 %
-    ("degrees", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (30, 2.042)]
-)
-def test_quantiles_equal_published_tables(degrees, quantile):
-    assert t_quantile(degrees) == pytest.approx(quantile, abs=6e-4)
-
-
-def test_the_interval_is_the_t_interval_of_the_mean():
-    mean = t_interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert mean.mean == 3
-    assert mean.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
-    assert str(mean) == "3.000 ± 1.963"
-    single = t_interval([0.25])  # has none
-    assert (str(single), single.excludes_zero) == ("0.250", False)
 
 
 def test_differences_are_paired_by_seed():

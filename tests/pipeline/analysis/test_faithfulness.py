@@ -3,6 +3,7 @@
 import csv
 import shutil
 from dataclasses import replace
+from math import nan
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from a2cap.pipeline.analysis.faithfulness import (
     analyse,
     fusion_rows,
     layer_rows,
+    penalty_curves,
     weight_rows,
     write_analysis,
 )
@@ -100,6 +102,26 @@ def test_a_sweep_contains_runs_that_differ_only_in_the_penalty_weight(analysed):
         ("strong", 0.3),
     ]
     assert weight_rows(runs[1:]) == []
+
+
+def test_the_penalty_s_figure_has_means_over_seeds_of_cider_and_masks():
+    scores = [(0.3, 0.5, 0.7), (0.01, 1.0, 0.2), (0.01, 2.0, 0.4)]
+    rows = [
+        {"group": 1, "fusion": "gate", "penalty_weight": w, "validation_CIDEr": s, "mean_mask": m}
+        for w, s, m in scores
+    ]
+    other = {**rows[0], "group": 2, "fusion": "max", "validation_CIDEr": None}
+    panels = penalty_curves([*rows, other])
+    assert {title: [c.name for c in curves] for title, curves in panels.items()} == {
+        "gate (1)": ["validation CIDEr", "mean mask"],
+        "max (2)": ["mean mask"],
+    }
+    score, mask = panels["gate (1)"]
+    assert [c.is_share for c in (score, mask)] == [False, True]
+    assert score.points == [(0.01, 1.5), (0.3, 0.5)]
+    assert mask.points == [(0.01, pytest.approx(0.3)), (0.3, 0.7)]
+    # the quantile of one degree of freedom, 12.706, times the error 0.5
+    assert score.half_widths == [pytest.approx(6.353, abs=1e-3), pytest.approx(nan, nan_ok=True)]
 
 
 def test_fusions_are_in_the_papers_order_after_the_plain_baseline(analysed, plain):
