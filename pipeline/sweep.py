@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import read_yaml
@@ -38,6 +39,32 @@ class Point:
     config: Path | None = None
 
 
+@dataclass(frozen=True)
+class Ensemble:
+    """Points whose captioners are evaluated together.
+
+    members: `varied` of each point. overrides: of the evaluation. varied, setting: as of a point.
+    """
+
+    members: tuple[str, ...]
+    varied: str
+    setting: str
+    overrides: tuple[str, ...] = ()
+
+
+def ensembles_of_seeds(points: Sequence[Point]) -> list[Ensemble]:
+    """Return the ensemble of the seeds of each setting that has several."""
+    of_setting: dict[str, list[str]] = {}
+    for point in points:
+        of_setting.setdefault(point.setting, []).append(point.varied)
+    names = {setting: f"{setting}, ensemble of {len(of)}" for setting, of in of_setting.items()}
+    return [
+        Ensemble(tuple(of), names[setting], names[setting])
+        for setting, of in of_setting.items()
+        if len(of) > 1
+    ]
+
+
 class _System(BaseModel):
     """A system of a table: its configuration beside the table, and settings that differ."""
 
@@ -47,14 +74,27 @@ class _System(BaseModel):
     set: tuple[str, ...] = ()
 
 
+class _Joined(BaseModel):
+    """Systems that are evaluated as an ensemble, and settings of the evaluation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    of: Annotated[tuple[str, ...], Field(min_length=2)]
+    set: tuple[str, ...] = ()
+
+
 class SystemsTable(BaseModel):
-    """Systems by name, settings of all, and those of each phase of training, which win."""
+    """Systems by name, settings of all, and those of each phase of training, which win.
+
+    ensembles: of systems, by name.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     set: tuple[str, ...] = ()
     phases: dict[str, tuple[str, ...]]
     systems: dict[str, _System]
+    ensembles: dict[str, _Joined] = {}
 
     def points(self, folder: Path, overrides: Sequence[str]) -> list[Point]:
         """Return the grid of every system in every phase.
@@ -73,6 +113,19 @@ class SystemsTable(BaseModel):
                     rows.append(replace(point, varied=varied, setting=setting, config=config))
         return rows
 
+    def joined(self, points: Sequence[Point]) -> list[Ensemble]:
+        """Return the ensembles in every phase; points: as `points` returns them."""
+        rows = []
+        for phase, (name, ensemble) in product(self.phases, self.ensembles.items()):
+            first, row = f"{ensemble.of[0]}, {phase}", f"{name}, {phase}"
+            for point in points:
+                if point.varied == first or point.varied.startswith(f"{first}, "):
+                    rest = point.varied.removeprefix(first)
+                    members = tuple(f"{member}, {phase}{rest}" for member in ensemble.of)
+                    setting = row + point.setting.removeprefix(first)
+                    rows.append(Ensemble(members, row + rest, setting, ensemble.set))
+        return rows
+
 
 def read_systems(path: Path) -> SystemsTable:
     """Read a table of systems; raise ConfigError for another file."""
@@ -88,6 +141,12 @@ def read_systems(path: Path) -> SystemsTable:
     missing = [s.config for s in table.systems.values() if not (path.parent / s.config).is_file()]
     if missing:
         raise ConfigError(f"no configuration {missing[0]!r} beside {str(path)!r}; correct its path")
+    members = [member for ensemble in table.ensembles.values() for member in ensemble.of]
+    if unknown := [member for member in members if member not in table.systems]:
+        raise ConfigError(
+            f"no system {unknown[0]!r} for an ensemble of {str(path)!r}; its systems are "
+            f"{', '.join(table.systems)}"
+        )
     return table
 
 

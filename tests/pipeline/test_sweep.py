@@ -8,6 +8,8 @@ from a2cap.data.errors import ConfigError, InputError
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.pipeline.cli.experiment import sweep as command
 from a2cap.pipeline.configuration import load_config
+from a2cap.pipeline.engine.run import Outcome
+from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.sweep import grid, read_systems
 from tests.data.messages import message_of, written
 from tests.experiments import a2, settings
@@ -169,6 +171,7 @@ def test_the_systems_of_the_shipped_tables_load_in_every_phase(path):
     for point in points:
         config = load_config(point.config, point.overrides)
         assert str(config.data.annotations) == "mine.json"
+        assert set(point.setting.split(", ")[:1]) <= table.systems.keys()
         aligned = {"A2", "Max", "Moving", "Decay", "Gate"} & {point.setting.split(",")[0]}
         assert (config.model.alignment.fusion != "none") == bool(aligned), point.setting
         assert (config.scst.epochs == 0) == ("cross-entropy" in point.setting)
@@ -230,6 +233,44 @@ def test_a_table_of_systems_has_the_columns_of_the_paper(monkeypatch, tmp_path):
     assert "A\\_1, first & -- & 25.0 ± 0.0 & -- & -- & 5.1 ± 1.3 & -- \\\\" in latex
 
 
+def test_systems_of_a_table_are_evaluated_as_an_ensemble_of_each_seed(monkeypatch, tmp_path):
+    (tmp_path / "small.yaml").write_text("")
+    table = written(
+        tmp_path,
+        "phases: {first: [train.epochs=1], second: [train.epochs=2]}\n"
+        "systems: {A: {config: small.yaml, set: [train.lr=0.5]}, B: {config: small.yaml}}\n"
+        "ensembles: {both: {of: [A, B], set: ['evaluate.ensemble_weights=[0.7,0.3]']}}",
+        "table.yaml",
+    )
+    joined = []
+
+    def run(experiment):
+        config = experiment.config
+        if config.evaluate.ensemble:
+            [other] = config.evaluate.ensemble
+            joined.append((config.train.lr, str(other), config.evaluate.ensemble_weights))
+        elif (config.train.lr, config.train.seed, config.train.epochs) == (1, 3, 2):
+            raise InputError("the disk is full")
+        return scored(CIDEr=config.train.seed / 10), False
+
+    def result(experiment, name, *, needed_by):
+        train = experiment.config.train
+        return Outcome(Path(f"{train.lr}-{train.seed}-{train.epochs}"), None, ran=True)
+
+    monkeypatch.setattr(command, "_run", run)
+    monkeypatch.setattr(Experiment, "result", result)
+    answer = a2("sweep", "--table", table, "--set", "train.seed=1,3")
+    assert joined == [(0.5, f"1.0-{seed}", (0.7, 0.3)) for seed in ("1-1", "3-1", "1-2")]
+    rows = [line.split() for line in answer.stdout.splitlines() if line.startswith("both, ")]
+    means = [row for row in rows if "±" in row]
+    assert means == [[*["both,", "first", "–", "–", "–", "–"], "20.0", "±", "127.1", "–"]]
+    assert answer.stderr.splitlines()[-2:] == [
+        "a2: both, second, seed 3 failed: no captioner of B, second, seed 3; train it first",
+        "a2: 2 of 12 failed: B, second, seed 3; both, second, seed 3; run the same command again "
+        "to continue",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -238,6 +279,14 @@ def test_a_table_of_systems_has_the_columns_of_the_paper(monkeypatch, tmp_path):
         (
             "phases: {x: []}\nsystems: {A: {config: a.yaml}}",
             "no configuration 'a.yaml' beside {!r}",
+        ),
+        (
+            "phases: {x: []}\nsystems: {A: {config: table.yaml}}\nensembles: {B: {of: [A, C]}}",
+            "no system 'C' for an ensemble of {!r}; its systems are A",
+        ),
+        (
+            "phases: {x: []}\nsystems: {A: {config: table.yaml}}\nensembles: {B: {of: [A]}}",
+            "not a table of systems: {!r} (ensembles.B.of: tuple should have at least 2 items",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from a2cap.data.errors import A2Error
+from a2cap.data.errors import A2Error, InputError
 from a2cap.data.files.sealed_folder import read_output
 from a2cap.model.errors import ModelError
 from a2cap.pipeline.analysis.t_interval import t_interval
@@ -22,7 +22,7 @@ from a2cap.pipeline.evaluation.score_table import as_tabular
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.metrics.metric_table import DEFAULTS, cited, shown_name
 from a2cap.pipeline.search import Search, Trial, corners, search_space
-from a2cap.pipeline.sweep import Point, grid, read_systems
+from a2cap.pipeline.sweep import Ensemble, Point, ensembles_of_seeds, grid, read_systems
 
 _SCORES = ("CIDEr", "truth")  # truth: of generated scenes only
 
@@ -94,7 +94,9 @@ def sweep(
             raise click.UsageError("--trials searches; leave --table and --ensemble out")
         _search(options, trials, dry_run=dry_run)
         return
-    points = _points(options, table)
+    points, ensembles = _points(options, table)
+    if with_ensembles:
+        ensembles += ensembles_of_seeds(points)
     if with_ensembles and len(points) == len({point.setting for point in points}):
         raise click.UsageError(
             "--ensemble joins the seeds of a setting, and each setting has one; give several, as "
@@ -102,7 +104,7 @@ def sweep(
         )
     variants = [_checked(options, point) for point in points]
     scores: list[tuple[Point, Scores]] = []
-    trained: dict[str, list[tuple[ExperimentOptions, Path]]] = {}
+    trained: dict[str, tuple[ExperimentOptions, Path]] = {}
     failed, skipped = list[str](), False
     for number, (point, variant) in enumerate(zip(points, variants, strict=True), 1):
         with variant.open() as experiment:
@@ -114,40 +116,44 @@ def sweep(
                 run_scores, incomplete = _run(experiment)
                 skipped = skipped or incomplete
                 scores.append((point, run_scores))
-                if with_ensembles:
+                if ensembles:
                     last = experiment.result(experiment.training[-1], needed_by="evaluate")
-                    trained.setdefault(point.setting, []).append((variant, last.directory))
-    joinable = {setting: of for setting, of in trained.items() if len(of) > 1}
-    skipped = _run_ensembles(joinable, scores, failed) or skipped
+                    trained[point.varied] = variant, last.directory
+    runnable = [] if dry_run else ensembles
+    skipped = _run_ensembles(runnable, trained, scores, failed) or skipped
     if scores and table is not None:
         _print_paper(scores, latex=latex)
     elif scores:
         _print_means(scores)
     if failed:
-        text = f"{len(failed)} of {len(points) + len(joinable)} failed: {'; '.join(failed)}"
+        text = f"{len(failed)} of {len(points) + len(ensembles)} failed: {'; '.join(failed)}"
         raise Failure(f"{text}; run the same command again to continue", EXIT_ERROR)
     if skipped:
         raise click.exceptions.Exit(EXIT_SKIPPED)
 
 
 def _run_ensembles(
-    joinable: Mapping[str, list[tuple[ExperimentOptions, Path]]],
+    ensembles: Sequence[Ensemble],
+    trained: Mapping[str, tuple[ExperimentOptions, Path]],
     scores: list[tuple[Point, Scores]],
     failed: list[str],
 ) -> bool:
-    """Evaluate the captioners of each setting together; return True if items were skipped."""
+    """Evaluate the captioners of each ensemble; return True if items were skipped.
+
+    trained: options and captioner of each point that did not fail.
+    """
     skipped = False
-    for setting, members in joinable.items():
-        joined = f"{setting}, ensemble of {len(members)}"
-        click.echo(joined)
-        folders = tuple(folder for _, folder in members[1:])
-        with (
-            members[0][0].open(override("evaluate.ensemble", folders)) as experiment,
-            _reported(joined, failed),
-        ):
-            run_scores, incomplete = _run(experiment)
+    for ensemble in ensembles:
+        click.echo(ensemble.varied)
+        with _reported(ensemble.varied, failed):
+            if missing := [name for name in ensemble.members if name not in trained]:
+                raise InputError(f"no captioner of {'; '.join(missing)}; train it first")
+            (options, _), *others = (trained[name] for name in ensemble.members)
+            folders = override("evaluate.ensemble", tuple(folder for _, folder in others))
+            with options.open(folders, *ensemble.overrides) as experiment:
+                run_scores, incomplete = _run(experiment)
             skipped = skipped or incomplete
-            scores.append((Point((), joined, joined), run_scores))
+            scores.append((Point((), ensemble.varied, ensemble.setting), run_scores))
     return skipped
 
 
@@ -215,12 +221,15 @@ def _state(experiment: Experiment) -> str:
     return next(unfinished, "done")
 
 
-def _points(options: ExperimentOptions, table: Path | None) -> list[Point]:
+def _points(options: ExperimentOptions, table: Path | None) -> tuple[list[Point], list[Ensemble]]:
+    """Return the points of the grid or the table, and the ensembles of the table."""
     if table is None:
-        return grid(options.overrides)
+        return grid(options.overrides), []
     if options.config_file is not None:
         raise click.UsageError("the systems of --table have configurations; leave -c out")
-    return read_systems(table).points(table.parent, options.overrides)
+    systems = read_systems(table)
+    points = systems.points(table.parent, options.overrides)
+    return points, systems.joined(points)
 
 
 def _checked(options: ExperimentOptions, point: Point) -> ExperimentOptions:
