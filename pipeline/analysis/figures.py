@@ -61,11 +61,12 @@ def write_curves(
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, max(len(filled), 1), sharey=True, squeeze=False)[0]
     right = [axis.twinx() for axis in axes] if share_label else list(axes)
+    names = dict.fromkeys(curve.name for curves in filled.values() for curve in curves)
+    colours = {name: f"C{number}" for number, name in enumerate(names)}  # alike in all panels
     for axis, shares, (title, curves) in zip(axes, right, filled.items(), strict=False):
-        for number, curve in enumerate(curves):
+        for curve in curves:
             x, y = zip(*curve.points, strict=True)
-            # two axes would begin the colours twice
-            style: dict[str, Any] = {"marker": "o", "capsize": 2, "color": f"C{number}"}
+            style: dict[str, Any] = {"marker": "o", "capsize": 2, "color": colours[curve.name]}
             drawn_on = shares if curve.is_share else axis
             drawn_on.errorbar(x, y, yerr=curve.half_widths or None, label=curve.name, **style)
         axis.set(title=title, xlabel=x_label)
