@@ -12,6 +12,9 @@ WEIGHTS = (0.015, 0.05, 0.15, 0.5, 1.5)
 DEEP_WEIGHT, DEEP_WEIGHTS = 0.035, (0.015, 0.15, 1.5)
 """The paper's own, of captioners of its depth, and others of a part of their own."""
 
+SMALL_WEIGHT = 0.0005
+"""Another one on photographs, where masks hardly move with the paper's."""
+
 ABLATIONS = {
     "linear masks (Eq. 2 to the letter)": ("mask_network=linear",),
     "mean of heads for the masked": ("average=heads",),
@@ -142,7 +145,8 @@ def trials(extent: Extent, parts: Sequence[str] = STUDIED) -> list[Trial]:
         CONTROLLED: (PLAIN, extent.other_seeds, fusions),
         DEEP_PHOTOGRAPHED: (
             *(PHOTOGRAPHED, extent.other_seeds),
-            {x: (*y, *DEEP) for x, y in fusions.items()},
+            {x: (*y, *DEEP) for x, y in fusions.items()}
+            | {f"gate, λ {SMALL_WEIGHT}": (*DEEP, *_gate(f"penalty_weight={SMALL_WEIGHT}"))},
         ),
     }
     grid = [

@@ -215,7 +215,11 @@ def test_photographs_have_the_trainings_of_scenes_on_cells(tmp_path):
     assert len(entries[0]["sentences"]) == 2
     extent = Extent(other_seeds=1)
     on_scenes, on_photographs = (trials(extent, [part]) for part in ("depth", DEEP_PHOTOGRAPHED))
-    assert [t.fields for t in on_photographs] == [t.fields for t in on_scenes]
+    *of_fusions, of_moving_masks = on_photographs
+    assert [t.fields for t in of_fusions] == [t.fields for t in on_scenes]
+    assert (of_moving_masks.label, of_moving_masks.seed) == ("gate, λ 0.0005", 0)
+    weights = [job.config.model.alignment.penalty_weight for job in jobs(study, on_photographs)]
+    assert weights == [0.035] * 5 + [0.0005]
     configs = [job.config for job in jobs(study, on_photographs)]
     assert {(c.extract.boxes, c.model.standardise, c.data.images) for c in configs} == {
         ("grid", True, tmp_path / "images")

@@ -44,7 +44,7 @@ TABLES = {
     "claims": [
         "2 of 2: depth gate 0",
         "2 of 2: trainings twice the updates 0",
-        "2 of 2: flickr8k depth gate 0",
+        "2 of 3: flickr8k depth gate 0",
         "photo masks: attention, aligned, random, permuted",
         "gru additive 0",
         "# What the papers claim",
