@@ -10,6 +10,9 @@ from a2cap.model.alignment_config import FROZEN, AlignmentConfig
 Recipe = Mapping[str, Mapping[str, object]]
 """Section of the configuration -> field -> value."""
 
+Rate = Annotated[float, Field(ge=0, lt=1)]
+Width = Annotated[int, Field(gt=0, le=2**16)]
+
 ADAM: Mapping[str, object] = {"schedule": "constant", "betas": (0.9, 0.999)}
 """Fields of `train` that recipes share."""
 
@@ -27,11 +30,11 @@ class CaptionerSettings(BaseModel):
     kind: str
     """Kind of captioner; the other fields of this section depend on it."""
 
-    feature_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
+    feature_dropout: Rate | None = None
     """Dropout rate of the embedded regions, or of the features where a kind does not embed them;
     null is `dropout` of embedded regions and 0 of features."""
 
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    attention_dropout: Rate = 0.0
     """Dropout rate of attention weights, over regions and over tokens."""
 
     standardise: bool = False
@@ -43,7 +46,7 @@ class CaptionerSettings(BaseModel):
     """Zero the region features before the encoder: the control experiment with language, number of
     regions and, where a kind reads them, boxes alone."""
 
-    width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    width: Width = 512
     """Width of every state, D."""
 
     prophet: Annotated[float, Field(ge=0)] = 0.0
@@ -110,7 +113,7 @@ class LayeredSettings(CaptionerSettings):
     decoder_layers: Annotated[int, Field(gt=0, le=256)] = 6
     """Layers of the caption decoder."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Rate = 0.1
     """Dropout rate after each attention and feed-forward block and in the region embedding, nowhere
     else."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.captioner_settings import ADAM, Recipe
+from a2cap.model.captioners.captioner_settings import ADAM, Rate, Recipe
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 
 
@@ -45,6 +45,6 @@ class GcnLstmConfig(UpDownConfig):
     """Add each region to its convolution before the ReLU, as the authors' code does; the equations
     of the paper do not."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    dropout: Rate = 0.5
     """Dropout rate of the regions after the convolution, of embedded tokens and of the state before
     the output layer; the authors' code drops no embedded tokens."""

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.captioner_settings import LayeredSettings, Recipe
+from a2cap.model.captioners.captioner_settings import LayeredSettings, Rate, Recipe
 from a2cap.model.captioners.m2_config import M2Config
 
 
@@ -32,5 +32,5 @@ class GetConfig(LayeredSettings):
     """Replace the output projection of each attention that reads regions by a gated linear unit,
     which the authors' code has and multi-head attention as printed has not."""
 
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    attention_dropout: Rate = 0.1
     """Dropout rate of attention weights, over regions and over tokens."""

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Rate, Recipe
 
 
 class LogBilinearConfig(CaptionerSettings):
@@ -22,7 +22,7 @@ class LogBilinearConfig(CaptionerSettings):
     context: Annotated[int, Field(gt=0, le=100)] = 5
     """Number of previous tokens that the next one depends on, n - 1."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    dropout: Rate = 0.3
     """Dropout rate of embedded tokens and of the predicted representation."""
 
     @property

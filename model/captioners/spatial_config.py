@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from a2cap.model.captioners.captioner_settings import ADAM, LayeredSettings, Recipe
+from a2cap.model.captioners.captioner_settings import ADAM, LayeredSettings, Rate, Recipe
 
 
 class SpatialConfig(LayeredSettings):
@@ -37,8 +37,8 @@ class SpatialConfig(LayeredSettings):
     feature_norm: Literal["layer", "none"] = "layer"
     """Normalisation of the cells before their positions; none is the letter of the paper."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    dropout: Rate = 0.1
     """Dropout rate of embedded tokens and cells."""
 
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    attention_dropout: Rate = 0.1
     """Dropout rate of attention weights."""

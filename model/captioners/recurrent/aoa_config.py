@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
-from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Rate, Recipe, Width
 
 _ADAM = {**ADAM, "lr": 2e-4, "max_length": 16}
 
@@ -36,7 +36,7 @@ class AoaConfig(CaptionerSettings):
     kind: Literal["aoa"] = "aoa"
     """Kind of captioner; the other fields of this section depend on it."""
 
-    width: Annotated[int, Field(gt=0, le=2**16)] = 1024
+    width: Width = 1024
     """Width of every state, D."""
 
     heads: Annotated[int, Field(gt=0)] = 8
@@ -45,13 +45,13 @@ class AoaConfig(CaptionerSettings):
     refiner_layers: Annotated[int, Field(ge=0, le=256)] = 6
     """Layers that refine the regions."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    dropout: Rate = 0.5
     """Dropout rate of embedded regions and tokens, of the context, and before the output layer."""
 
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    attention_dropout: Rate = 0.1
     """Dropout rate of all attention weights and of what the refiner's layers add."""
 
-    gate_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    gate_dropout: Rate = 0.3
     """Dropout rate of the input of the refiner's attention on attention."""
 
     alignment: SingleAlignment = AlignmentConfig()

@@ -1,12 +1,10 @@
 """Settings of the GRU captioner."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
-from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe, Width
 
 
 class GruConfig(CaptionerSettings):
@@ -20,10 +18,10 @@ class GruConfig(CaptionerSettings):
     kind: Literal["gru"] = "gru"
     """Kind of captioner; the other fields of this section depend on it."""
 
-    width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    width: Width = 512
     """Width of the GRU's state and of the projected regions, D."""
 
-    embedding: Annotated[int, Field(gt=0, le=2**16)] = 256
+    embedding: Width = 256
     """Width of the token embedding."""
 
     attention: Literal["none", "dot", "general", "additive"] = "dot"

@@ -1,11 +1,9 @@
 """Settings of NIC, and of the RNN of Karpathy and Fei-Fei."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Rate, Recipe, Width
 
 
 class NicConfig(CaptionerSettings):
@@ -35,13 +33,13 @@ class NicConfig(CaptionerSettings):
     cell: Literal["lstm", "rnn"] = "lstm"
     """rnn: with a ReLU and the image beside the first token (Karpathy and Fei-Fei 2015)."""
 
-    width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    width: Width = 512
     """Width of the state, D."""
 
-    embedding: Annotated[int, Field(gt=0, le=2**16)] = 512
+    embedding: Width = 512
     """Width of the token embedding and of the embedded image."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.3
+    dropout: Rate = 0.3
     """Dropout rate of what the cell reads, the image too, and of its state before the output."""
 
     @property

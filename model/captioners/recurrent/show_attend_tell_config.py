@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
 from a2cap.model.attention.hard_config import HardAttentionConfig
-from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Rate, Recipe, Width
 
 _ADAM = {**ADAM, "lr": 2e-4}
 
@@ -26,13 +26,13 @@ class ShowAttendTellConfig(CaptionerSettings):
     kind: Literal["show-attend-tell"] = "show-attend-tell"
     """Kind of captioner; the other fields of this section depend on it."""
 
-    width: Annotated[int, Field(gt=0, le=2**16)] = 1800
+    width: Width = 1800
     """Width of the LSTM's state, D; 1000 on Flickr8k, 1300 on Flickr30k."""
 
-    embedding: Annotated[int, Field(gt=0, le=2**16)] = 512
+    embedding: Width = 512
     """Width of the token embedding and of the deep output."""
 
-    attention_width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    attention_width: Width = 512
     """Width of the attention's hidden layers; the authors use the width of the features."""
 
     attention_layers: Literal[1, 2] = 2
@@ -59,7 +59,7 @@ class ShowAttendTellConfig(CaptionerSettings):
     """Lambda of soft attention's penalty on regions whose attention over a caption does not sum to
     1."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    dropout: Rate = 0.5
     """Dropout rate in the initial state's network and before and after the deep output."""
 
     alignment: SingleAlignment = AlignmentConfig()

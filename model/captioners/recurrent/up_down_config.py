@@ -1,12 +1,10 @@
 """Settings of Up-Down."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from a2cap.model.alignment_config import AlignmentConfig, SingleAlignment
-from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Recipe
+from a2cap.model.captioners.captioner_settings import ADAM, CaptionerSettings, Rate, Recipe, Width
 
 
 class UpDownConfig(CaptionerSettings):
@@ -37,16 +35,16 @@ class UpDownConfig(CaptionerSettings):
     kind: Literal["up-down"] = "up-down"
     """Kind of captioner; the other fields of this section depend on it."""
 
-    width: Annotated[int, Field(gt=0, le=2**16)] = 1000
+    width: Width = 1000
     """Width of the state of both LSTMs, D."""
 
-    embedding: Annotated[int, Field(gt=0, le=2**16)] = 1000
+    embedding: Width = 1000
     """Width of the token embedding."""
 
-    attention_width: Annotated[int, Field(gt=0, le=2**16)] = 512
+    attention_width: Width = 512
     """Width of the attention's hidden layer."""
 
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout: Rate = 0.0
     """Dropout rate of embedded tokens and of the state before the output layer; the authors have
     none, later implementations 0.5."""
 

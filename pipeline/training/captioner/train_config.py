@@ -5,10 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from a2cap.model.captioners.captioner_settings import Rate
 from a2cap.model.plug_ins import Function
 from a2cap.pipeline.training.training_config import Count, Share, TrainingConfig
-
-Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class CaptionerTrainingConfig(TrainingConfig):
