@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 Kind = TypeVar("Kind")
 
+OLD_TORCH = b"\x80\x02\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
+"""Pickled magic number of `torch.save` before version 1.6; later files are ZIP archives."""
+
 
 class UnsafeError(Exception):
     """A name that arrays do not need."""

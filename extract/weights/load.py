@@ -17,6 +17,7 @@ from torch import Tensor
 
 from a2cap.data.errors import WeightsError
 from a2cap.data.files.atomic import replacing
+from a2cap.data.files.pickles import OLD_TORCH
 from a2cap.data.files.tensors import save_tensors, skip_init
 from a2cap.extract.detector.conventions import DetectorMeta
 from a2cap.extract.detector.detector import Detector
@@ -38,11 +39,8 @@ class _Format:
     load: Callable[[Path], dict[str, Tensor]]
 
 
-_OLD_TORCH = b"\x80\x02\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
-"""Pickled magic number of `torch.save` before version 1.6; later files are ZIP archives."""
-
 _FORMATS = (
-    _Format("a .pth or .bin of torch", (b"PK\x03\x04", _OLD_TORCH), load_torch_file),
+    _Format("a .pth or .bin of torch", (b"PK\x03\x04", OLD_TORCH), load_torch_file),
     _Format("a .pkl of airsplay or detectron2", (b"\x80",), load_pickle),
     # field 1 of the protocol buffer, the network's name, or field 100, its first layer
     _Format("a .caffemodel", (b"\x0a", b"\xa2\x06"), load_caffemodel),

@@ -34,6 +34,7 @@ from a2cap.data.features.store_manifest import DATA_FILE, is_store
 from a2cap.data.files.expansion import expansion_limit, read_member
 from a2cap.data.files.image_file import image_size
 from a2cap.data.files.json_file import read_json
+from a2cap.data.files.pickles import OLD_TORCH
 from a2cap.data.identities import Identities
 from a2cap.data.image_ids import IMAGE_SUFFIXES, IdRule, find_images, image_id, sample_ids
 
@@ -107,14 +108,12 @@ def _load_npy(path: Path) -> object:
     return read_array(path.read_bytes(), may_pickle=True)
 
 
-_TORCH = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
-"""The pickled number with which torch.save began before it wrote zips."""
 _KINDS: tuple[tuple[int, bytes, Callable[[Path, str], Container]], ...] = (
     (0, b"PAR1", parquet_container),
     (257, b"ustar", tar_container),
     (0, b"\x89HDF\r\n\x1a\n", hdf5_container),
     (16, b"\xde\xc0\xef\xbe", lmdb_container),
-    (0, _TORCH, partial(dictionary_container, _load_torch)),
+    (0, OLD_TORCH, partial(dictionary_container, _load_torch)),
     (0, b"\x80", partial(dictionary_container, lambda path: read_pickle(path.read_bytes()))),
     (0, b"\x93NUMPY", partial(dictionary_container, _load_npy)),
     (7, b"\0{", partial(dictionary_container, load_file)),  # after the header's length
