@@ -43,6 +43,7 @@ from a2cap.pipeline.engine.explain import finished_results, leaves
 from a2cap.pipeline.engine.lock import is_locked
 from a2cap.pipeline.engine.prepared_stage import StagePaths
 from a2cap.pipeline.engine.run import unfinished
+from a2cap.pipeline.metrics.metric_table import MAIN
 from a2cap.pipeline.training.learning_curve import LearningCurve
 from a2cap.pipeline.training.summary import TrainingSummary
 from a2cap.pipeline.weights.captioners import bundled_folder
@@ -50,7 +51,6 @@ from a2cap.pipeline.weights.captioners import bundled_folder
 logger = logging.getLogger(__name__)
 
 LATEST = "latest"
-MAIN_METRIC = "CIDEr"
 _TRAININGS = (TRAIN_XE, TRAIN_SCST, TRAIN_DETECTOR, TRAIN_ENCODER)
 _LISTED = 20  # candidates in a message
 _ENSEMBLE = "evaluate.ensemble"
@@ -90,7 +90,7 @@ class RunResult:
     @property
     def score(self) -> float | None:
         """CIDEr of the evaluation, None without it."""
-        return cast("float | None", self.scores.get("metrics", {}).get(MAIN_METRIC))
+        return cast("float | None", self.scores.get("metrics", {}).get(MAIN))
 
     def format(self, name: str) -> str:
         """Return a setting as text, "–" for a run without it."""
@@ -241,7 +241,7 @@ def _candidates(runs: Iterable[RunResult], part: Part) -> str:
     differing = differing_fields(runs)
     lines = []
     for run in runs:
-        score = [] if run.score is None else [f"{MAIN_METRIC} {run.score:.3f}"]
+        score = [] if run.score is None else [f"{MAIN} {run.score:.3f}"]
         parts = [run.name, ", ".join([*score, *map(run.format, differing)])]
         lines.append(f"\n  {getattr(run, part).name}  {'  '.join(filter(None, parts))}".rstrip())
     more = [f'\n  and {len(lines) - _LISTED} more; see "a2 runs"'] if len(lines) > _LISTED else []

@@ -28,6 +28,7 @@ from a2cap.pipeline.engine.artifact_names import (
     REFERENCES,
 )
 from a2cap.pipeline.engine.explain import finished_results
+from a2cap.pipeline.metrics.metric_table import MAIN
 from a2cap.pipeline.training.learning_curve import LearningCurve
 
 _NAMES = 'name a result of "a2 train", a folder of them, or the YAML file of an experiment'
@@ -184,5 +185,5 @@ def _split_of(manifest: Manifest) -> str:
 
 def _validation(model: Path) -> float | None:
     curve = LearningCurve.read(model)
-    scores = [line["CIDEr"] for line in curve.epochs if line["epoch"]] if curve else []
+    scores = [line[MAIN] for line in curve.epochs if line["epoch"]] if curve else []
     return max(scores, default=None)

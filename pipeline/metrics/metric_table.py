@@ -6,7 +6,7 @@ the table.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Literal
@@ -14,6 +14,9 @@ from typing import Literal
 from a2cap.data.errors import InputError
 
 Kind = Literal["mean", "sums", "set"]
+
+MAIN = "CIDEr"
+"""The metric that runs are listed by, and captions of a report are ordered by."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,11 @@ def in_order(metrics: Iterable[str]) -> list[str]:
     """Return each metric once: those of the table in its order, then the others."""
     present = dict.fromkeys(metrics)
     return [*filter(present.__contains__, _ROWS), *(n for n in present if n not in _ROWS)]
+
+
+def main_of(metrics: Collection[str]) -> str:
+    """Return the one that stands for all of them: MAIN, or the first without it."""
+    return MAIN if MAIN in metrics else next(iter(metrics), "")
 
 
 def cited(metrics: Iterable[str]) -> list[str]:

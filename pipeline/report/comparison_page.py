@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from a2cap.data.errors import InputError
-from a2cap.pipeline.metrics.metric_table import cited, in_order, shown_name
+from a2cap.pipeline.metrics.metric_table import MAIN, cited, in_order, main_of, shown_name
 from a2cap.pipeline.report.curves import panels
 from a2cap.pipeline.report.html import read_cards, write_page
 from a2cap.pipeline.report.image_card import plain_cards
@@ -49,7 +49,7 @@ class ImageComparison:
     @property
     def difference(self) -> float:
         """CIDEr of the second run minus CIDEr of the first."""
-        before, after = (scores.get("CIDEr", 0.0) for scores in self.scores)
+        before, after = (scores.get(MAIN, 0.0) for scores in self.scores)
         # Rounded: 0.5 - 0.4 is less than 0.1 in floating point.
         return round(after - before, 9)
 
@@ -144,7 +144,7 @@ def write_comparison(
             cards=_sides([image.image_id for image in differing[:MAX_IMAGES]], embedded, files),
             changes={change: changes.count(change) for change in CHANGES},
             orders=[shown_name(name) for name in metrics],
-            main=metrics.index("CIDEr") if "CIDEr" in metrics else 0,
+            main=metrics.index(main_of(metrics)) if metrics else 0,
             data={
                 "metrics": [shown_name(name) for name in metrics],
                 "names": comparison.names,

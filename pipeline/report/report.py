@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.captioning.grounding import Grounding, mean_grounding
 from a2cap.pipeline.metrics.all_metrics import Scores
-from a2cap.pipeline.metrics.metric_table import in_order, shown_name
+from a2cap.pipeline.metrics.metric_table import MAIN, in_order, main_of, shown_name
 from a2cap.pipeline.metrics.word_groups import WordGroupScores, WordScore
 from a2cap.pipeline.report.curves import panels
 from a2cap.pipeline.report.erasure import (
@@ -100,7 +100,7 @@ def write_report(
     scores, baseline = evaluation.scores, evaluation.baseline or Baseline({})
     groups = evaluation.word_groups.groups if evaluation.word_groups else {}
     metrics = in_order(name for values in scores.per_image.values() for name in values)
-    cider = [values["CIDEr"] for values in scores.per_image.values() if "CIDEr" in values]
+    cider = [values[MAIN] for values in scores.per_image.values() if MAIN in values]
     judged = list(evaluation.judged.values())
     erased = erasure_rows(evaluation.erasure)
     write_page(
@@ -119,7 +119,7 @@ def write_report(
         erasure_names=shown_orders(erased),
         erasure_panels=erasure_panels(curve_rows(evaluation.erasure)) if erased else [],
         orders=[shown_name(name) for name in metrics],
-        main=metrics.index("CIDEr") if "CIDEr" in metrics else 0,
+        main=metrics.index(main_of(metrics)) if metrics else 0,
         data={
             "metrics": [shown_name(name) for name in metrics],
             "images": [_as_json(image_id, evaluation, metrics) for image_id in evaluation.captions],
@@ -160,7 +160,7 @@ def worst_typical_best(scores: Mapping[str, Mapping[str, float]], limit: int) ->
     Each is a third; the page opens with all three. scores: image id -> metric -> value.
     """
     # The id breaks ties, so that equal scores give equal reports.
-    ordered = sorted(scores, key=lambda image_id: (scores[image_id].get("CIDEr", 0.0), image_id))
+    ordered = sorted(scores, key=lambda image_id: (scores[image_id].get(MAIN, 0.0), image_id))
     if len(ordered) <= limit:
         return ordered
     best = limit // 3

@@ -9,7 +9,7 @@ import numpy as np
 
 from a2cap.data.scenes.truth import Judgement
 from a2cap.pipeline.metrics.all_metrics import Scores
-from a2cap.pipeline.metrics.metric_table import cited, in_order, shown_name
+from a2cap.pipeline.metrics.metric_table import cited, in_order, main_of, shown_name
 from a2cap.pipeline.metrics.word_groups import WordScore
 
 _BINS = 32
@@ -39,7 +39,7 @@ def headline(
 
     baseline, name: metrics of another evaluation, empty without one, and what it is called.
     """
-    main = "CIDEr" if "CIDEr" in scores.metrics else next(iter(scores.metrics), "")
+    main = main_of(scores.metrics)
     parts = [f"{shown_name(main)} {scores.metrics[main]:.2f}" if main else "No metric was computed"]
     if baseline.get(main):  # a baseline of 0 has no ratio
         parts.append(f"{_times(scores.metrics[main] / baseline[main])} times that of the {name}")

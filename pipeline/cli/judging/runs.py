@@ -17,7 +17,8 @@ from a2cap.data.files.csv_cell import as_text
 from a2cap.data.files.yaml_file import parse_yaml
 from a2cap.pipeline.cli.options import FOLDER, artifacts_option
 from a2cap.pipeline.engine.progress import format_bytes
-from a2cap.pipeline.runs import MAIN_METRIC, RunResult, differing_fields, read_runs
+from a2cap.pipeline.metrics.metric_table import MAIN
+from a2cap.pipeline.runs import RunResult, differing_fields, read_runs
 
 _ORDERS = ("date", "cider", "name", "size")
 
@@ -177,7 +178,7 @@ def _write_csv(runs: list[RunResult]) -> None:
 
 def _print_table(listed: list[RunResult], *, curves: bool, filtered: bool) -> None:
     truths = [run.scores.get("metrics", {}).get("truth") for run in listed]
-    columns = [MAIN_METRIC.ljust(22), *(["truth"] if any(truths) else []), "date".ljust(16)]
+    columns = [MAIN.ljust(22), *(["truth"] if any(truths) else []), "date".ljust(16)]
     if listed:
         click.echo("  ".join([*columns, "   size", "run"]))
     # of a single run, all settings that are not the default
@@ -212,7 +213,7 @@ def _score(run: RunResult) -> str:
     """Format CIDEr with its interval, or why there is none."""
     if run.score is None:
         return "not evaluated" if run.state == "done" else run.state
-    low, high = run.scores.get("confidence", {}).get(MAIN_METRIC, (None, None))
+    low, high = run.scores.get("confidence", {}).get(MAIN, (None, None))
     return f"{run.score:.3f}" if low is None else f"{run.score:.3f} ({low:.3f} to {high:.3f})"
 
 
