@@ -5,7 +5,6 @@ results that exist, so that the same command proposes the same settings again, a
 have no result yet.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,13 +16,10 @@ from a2cap.model.errors import ModelError
 from a2cap.pipeline.configuration import Config
 from a2cap.pipeline.engine.artifact_names import TRAIN_SCST
 from a2cap.pipeline.experiment import Experiment
-from a2cap.pipeline.sweep import described, grid
+from a2cap.pipeline.sweep import RANGE, WHOLE, described, grid
 from a2cap.pipeline.training.learning_curve import LearningCurve
 from a2cap.pipeline.training.summary import TrainingSummary
 
-_NUMBER = r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
-_RANGE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}")
-_WHOLE = re.compile(r"-?\d+")
 _LOGARITHMIC = 10  # ratio of the ends
 _RANDOM_TRIALS = 5
 """Trials before the sampler models the scores, and before the pruner compares."""
@@ -46,7 +42,7 @@ class Choice:
     def read(cls, override: str) -> "Choice":
         """Read `field=LOW..HIGH`, `field=A,B` or `field=A`; raise ConfigError for a wrong range."""
         field, _, text = (part.strip() for part in override.partition("="))
-        ends = _RANGE.fullmatch(text)
+        ends = RANGE.fullmatch(text)
         if ends is None:
             return cls(field, tuple(point.overrides[0] for point in grid([override])))
         low, high = ends.groups()
@@ -81,7 +77,7 @@ class Choice:
             return self.overrides[0]
         if self.ends is None:
             return str(trial.suggest_categorical(self.field, self.overrides))
-        if all(map(_WHOLE.fullmatch, self.ends)):
+        if all(map(WHOLE.fullmatch, self.ends)):
             low, high = map(int, self.ends)
             value = trial.suggest_int(self.field, low, high, log=self.is_logarithmic)
             return f"{self.field}={value}"

@@ -19,7 +19,8 @@ from a2cap.data.files.yaml_file import read_yaml
 
 _MOST_POINTS = 10_000
 _ALL = "all"
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+_NUMBER = r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)"
+RANGE, WHOLE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}"), re.compile(r"-?\d+")
 # between commas; one in brackets or quotes belongs to the value
 _VALUE = re.compile(r"""(?:[^,\[\]{}()"']|\[[^]]*\]|\{[^}]*\}|\([^)]*\)|"[^"]*"|'[^']*')+""")
 
@@ -174,10 +175,15 @@ def grid(overrides: Sequence[str]) -> list[Point]:
 def _choices(override: str) -> list[str]:
     """List the overrides of a range, a list, or a single value."""
     field, equals, text = override.partition("=")
-    ends = _RANGE.fullmatch(text.strip())
+    ends = RANGE.fullmatch(text.strip())
     if ends is None:
         values = [value.strip() for value in _VALUE.findall(text)] or [text]
         return [f"{field}{equals}{value}" for value in values]
+    if not all(map(WHOLE.fullmatch, ends.groups())):
+        raise ConfigError(
+            f"{override!r} is a range of real numbers, whose values are searched, not listed; "
+            "list some, or add --trials"
+        )
     first, last = map(int, ends.groups())
     if last < first or last - first >= _MOST_POINTS:
         raise ConfigError(

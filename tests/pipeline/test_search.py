@@ -10,6 +10,7 @@ import pytest
 from a2cap.data.errors import ConfigError, InputError
 from a2cap.pipeline import search
 from a2cap.pipeline.configuration import load_config
+from a2cap.pipeline.runs import read_runs
 from a2cap.pipeline.search import Choice, Search, search_space
 from a2cap.pipeline.training.summary import TrainingSummary
 from tests.data.messages import message_of
@@ -206,3 +207,9 @@ def test_trials_are_runs_that_the_same_command_keeps(copy, without_meteor, monke
     assert len(after) > len(before)
     assert copy.a2("sweep", *fields, "--trials", 4).stdout.splitlines()[-len(table) :] == table
     assert copy.finished() == after
+    states = {
+        run.fields["train.lr"]: run.state
+        for run in read_runs(copy.artifacts)
+        if run.fields["train.select"] == "loss"
+    }
+    assert states == {0.5: "done", 1e-9: "unfinished"}

@@ -55,6 +55,10 @@ def test_an_empty_range_and_a_huge_grid_are_rejected():
     assert message_of(grid, ["train.seed=4..0"], error=ConfigError) == (
         "'train.seed=4..0' is not a range; write FIRST..LAST, with at most 10,000 values"
     )
+    assert message_of(grid, ["train.lr=1e-4..0.5"], error=ConfigError) == (
+        "'train.lr=1e-4..0.5' is a range of real numbers, whose values are searched, not listed; "
+        "list some, or add --trials"
+    )
     assert message_of(grid, ["train.seed=0..999", "scst.seed=0..99"], error=ConfigError) == (
         "the sweep has 100,000 combinations; name at most 10,000"
     )
