@@ -1,6 +1,6 @@
 """Measures of one trained captioner on held-out images."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -215,17 +215,37 @@ def random_masks(captioner: EncoderDecoder) -> Iterator[None]:
     """
     generator = torch.Generator().manual_seed(0)
 
-    def permuted(_: nn.Module, arguments: tuple[Tensor, ...], keep: Tensor) -> Tensor:
-        exists = arguments[2].expand_as(keep).isfinite()  # `padding` is -inf where no region exists
+    def permuted(keep: Tensor, padding: Tensor) -> Tensor:
+        exists = padding.expand_as(keep).isfinite()  # -inf where no region exists
         # real regions first in both orders, so that a region takes the value of a real one
         drawn = torch.rand(keep.shape, generator=generator).masked_fill(~exists, 2)
         places = exists.int().argsort(dim=-1, descending=True, stable=True)
         return keep.scatter(-1, places, keep.gather(-1, drawn.argsort(dim=-1)))
 
+    with _changed_masks(captioner, permuted):
+        yield
+
+
+@contextmanager
+def masks_of_others(captioner: EncoderDecoder) -> Iterator[None]:
+    """Give each image of a batch the masks of the next one, at the same word; of equal regions."""
+    with _changed_masks(captioner, lambda keep, _: keep.roll(1, dims=0)):
+        yield
+
+
+@contextmanager
+def _changed_masks(
+    captioner: EncoderDecoder, change: Callable[[Tensor, Tensor], Tensor]
+) -> Iterator[None]:
+    """Change all masks; change: masks, (B, ..., R), and padding, -inf on it -> masks."""
+
+    def changed(_: nn.Module, arguments: tuple[Tensor, ...], keep: Tensor) -> Tensor:
+        return change(keep, arguments[2])
+
     with ExitStack() as hooks:
         for module in captioner.modules():
             if isinstance(module, Alignment):
-                handle = module.mask_network.register_forward_hook(permuted)
+                handle = module.mask_network.register_forward_hook(changed)
                 hooks.callback(handle.remove)
         yield
 

@@ -1,4 +1,4 @@
-"""Grounding of the bundled captioner in boxes, with its masks and with each permuted over regions.
+"""Grounding of the bundled captioner in boxes, with its own masks and with changed ones.
 
 The boxes are those that a reader drew on photographs of docs/photos.md.
 """
@@ -17,7 +17,7 @@ from a2cap.pipeline.captioning.saved_captioner import load_model
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, EXTRACT, FEATURES, PREPROCESS
 from a2cap.pipeline.experiment import Experiment
 from a2cap.pipeline.runs import find_trainings
-from benchmarks.study.measuring import random_masks
+from benchmarks.study.measuring import masks_of_others, random_masks
 from benchmarks.study.results import Row
 from benchmarks.study.running import CROSS_ENTROPY, Study, prepare
 from benchmarks.study.worlds import PHOTOGRAPHED
@@ -32,6 +32,7 @@ _COLUMNS = tuple(
 def permuted_rows(study: Study, boxes: Path) -> list[Row]:
     """Return the grounding of each attention, and differences paired by photograph.
 
+    "permuted": each mask permuted over the cells; "others": the masks of another photograph.
     boxes: COCO instances of validation photographs of the study. A row has attention correctness
     and the pointing game, with intervals over photographs ("correctness_low", "correctness_high").
     """
@@ -39,19 +40,16 @@ def permuted_rows(study: Study, boxes: Path) -> list[Row]:
     opened = _opened(study)
     annotations = read_annotations(boxes, opened)
     own = analyse_grounding(opened, annotations)
-    with random_masks(opened.model.captioner):
-        permuted = analyse_grounding(opened, annotations)
-    # the gain of a pair is that of its "aligned" over its "attention"
-    between = {**own.sums, "attention": permuted.sums["aligned"]}
-    differences = {
-        "gain": own,
-        "permuted gain": permuted,
-        "gain over permuted": RunGrounding(own.classes, between),
-    }
-    named = {"attention": own, "aligned": own, "random": own}
-    rows = {name: _values(grounding, name) for name, grounding in named.items()}
-    rows["permuted"] = _values(permuted, "aligned")
-    rows |= {name: _values(grounding, GAIN) for name, grounding in differences.items()}
+    rows = {name: _values(own, name) for name in ("attention", "aligned", "random")}
+    rows["gain"] = _values(own, GAIN)
+    for name, changed in {"permuted": random_masks, "others": masks_of_others}.items():
+        with changed(opened.model.captioner):
+            control = analyse_grounding(opened, annotations)
+        # the gain of a pair is that of its "aligned" over its "attention"
+        pair = {**own.sums, "attention": control.sums["aligned"]}
+        rows[name] = _values(control, "aligned")
+        rows[f"{name}: gain"] = _values(control, GAIN)
+        rows[f"gain over {name}"] = _values(RunGrounding(own.classes, pair), GAIN)
     return [Row(PART, name, CROSS_ENTROPY, 0, values) for name, values in rows.items()]
 
 

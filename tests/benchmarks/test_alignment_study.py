@@ -23,7 +23,12 @@ from benchmarks.study.grounding import (
     GroundingMeter,
     grounded_words,
 )
-from benchmarks.study.measuring import companion_errors, companion_words, random_masks
+from benchmarks.study.measuring import (
+    companion_errors,
+    companion_words,
+    masks_of_others,
+    random_masks,
+)
 from benchmarks.study.results import Results, Row, paired_difference
 from benchmarks.study.running import Study, jobs
 from benchmarks.study.worlds import PHOTOGRAPHED, Images, chosen_images, draw_world
@@ -103,6 +108,9 @@ def test_random_masks_move_the_values_of_a_mask_among_the_regions_of_its_image()
     assert torch.equal(moved[1, ..., 4:], torch.ones(2, 3, 2))
     assert not torch.equal(moved, keep)
     assert not torch.equal(moved, again)
+    with masks_of_others(captioner):
+        of_others = network(*inputs)
+    assert torch.equal(of_others, keep[[1, 0]])
     assert torch.equal(network(*inputs), keep)
 
 

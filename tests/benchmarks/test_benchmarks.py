@@ -45,7 +45,7 @@ TABLES = {
         "2 of 2: depth gate 0",
         "2 of 2: trainings twice the updates 0",
         "2 of 3: flickr8k depth gate 0",
-        "photo masks: attention, aligned, random, permuted",
+        "photo masks: attention, aligned, random, gain, permuted",
         "gru additive 0",
         "# What the papers claim",
     ],
