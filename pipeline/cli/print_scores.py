@@ -8,12 +8,11 @@ import click
 
 from a2cap.data.files.sealed_folder import read_output
 from a2cap.pipeline.engine.artifact_names import METRICS, REPORT
-from a2cap.pipeline.evaluation.score_table import ScoreTable
+from a2cap.pipeline.evaluation.score_table import ScoreTable, as_lines
 from a2cap.pipeline.metrics.all_metrics import ENGLISH_ONLY, Scores, unpenalised_line
-from a2cap.pipeline.metrics.metric_table import rows_as_text, score_rows, shown_name
+from a2cap.pipeline.metrics.metric_table import rows_as_text, score_rows
 from a2cap.pipeline.report.comparison_page import Difference
 
-_HEADER = f"{'A':>7} {'B':>7}  {'B - A':>7}  {'95 % interval':^18}  B is better in"
 _CLASSES_SHOWN = 5  # figures.json lists all
 
 
@@ -44,14 +43,8 @@ def print_summary(scores: Scores, statistics: Mapping[str, float]) -> None:
 
 def print_differences(names: tuple[str, str], rows: Sequence[Difference]) -> None:
     """Print the differences between two sets of captions, a metric on each line."""
-    # names of word groups may be longer than names of metrics
-    width = max(8, *(len(shown_name(row.metric)) for row in rows))
-    lines = [
-        *names,
-        f"{'':<{width}} {_HEADER}",
-        *(f"{shown_name(row.metric):<{width}} {_difference(row)}" for row in rows),
-    ]
-    click.echo("\n".join(lines))
+    table = as_lines([("", *Difference.HEADS[1:]), *(row.cells for row in rows)])
+    click.echo("\n".join([*names, table]))
 
 
 def print_table(table: ScoreTable) -> None:
@@ -63,14 +56,6 @@ def print_table(table: ScoreTable) -> None:
         print_differences((f"A {table.first}", f"B {name}"), list(rows.values()))
     for text in dict.fromkeys(text for scores in table.scores.values() for text in scores.warnings):
         click.echo(f"warning: {text}")
-
-
-def _difference(row: Difference) -> str:
-    values = f"{row.first:>7.4f} {row.second:>7.4f}  {row.difference:>+7.4f}"
-    if row.low is None:
-        return values
-    ends = f"{row.low:+.4f} to {row.high:+.4f}"
-    return f"{values}  {ends:^18}  {row.better:.1%}"
 
 
 def has_spice(not_run: Mapping[str, str]) -> bool:

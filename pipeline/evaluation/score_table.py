@@ -78,12 +78,7 @@ class ScoreTable:
 
     def as_text(self) -> str:
         """Return the table for a terminal, an asterisk after the best values."""
-        rows = self.rows(lambda text: f"{text}*", intervals=False)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip()
-            for name, *cells in rows
-        )
+        return as_lines(self.rows(lambda text: f"{text}*", intervals=False))
 
     def as_markdown(self) -> str:
         """Return the table in Markdown, the best values in bold."""
@@ -141,6 +136,15 @@ FORMS: Mapping[str, Callable[[ScoreTable], str]] = {
     "json": ScoreTable.as_json,
 }
 """Forms for other programs."""
+
+
+def as_lines(rows: Sequence[Sequence[str]]) -> str:
+    """Return lines of equally many cells in aligned columns, the first to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])]).rstrip()
+        for name, *cells in rows
+    )
 
 
 def as_tabular(rows: Sequence[Sequence[str]]) -> str:

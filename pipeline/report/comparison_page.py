@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 from a2cap.data.errors import InputError
 from a2cap.pipeline.metrics.metric_table import MAIN, cited, in_order, main_of, shown_name
@@ -62,6 +63,8 @@ class Difference:
     scores higher. All three are None for a metric of a set of captions.
     """
 
+    HEADS: ClassVar = ("metric", "A", "B", "B − A", "95 %", "B is better in")
+
     metric: str
     first: float
     second: float
@@ -72,7 +75,7 @@ class Difference:
 
     @property
     def cells(self) -> list[str]:
-        """Cells of its row in a table, the name of the metric as in papers first."""
+        """Cells of its row in a table under HEADS, the name of the metric as in papers first."""
         return [
             shown_name(self.metric),
             f"{self.first:.4f}",
@@ -137,7 +140,7 @@ def write_comparison(
             comparison=comparison,
             min_change=MIN_CHANGE,
             curves=panels(comparison.curves, ("A", "B")),
-            heads=["metric", "A", "B", "B − A", "95 %", "B is better in"],
+            heads=Difference.HEADS,
             cited=[row.cells for row in comparison.metrics if row.metric in in_papers],
             others=[row.cells for row in comparison.metrics if row.metric not in in_papers],
             settings={name: " → ".join(pair) for name, pair in comparison.settings.items()},

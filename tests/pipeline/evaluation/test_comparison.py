@@ -95,8 +95,8 @@ def test_groups_of_words_are_compared_by_their_counts_per_image(run, tmp_path):
     answer = a2("compare", *folders)
     *titles, header, lines = answer.stdout.split("\n", 3)
     assert titles == ["A a", "B b"]
-    assert header.startswith(" " * 17 + "A ")
-    assert lines.startswith("CIDEr       1.0000  1.0000")
+    assert header.split()[:2] == ["A", "B"]
+    assert lines.split()[:3] == ["CIDEr", "1.0000", "1.0000"]
 
 
 @pytest.mark.usefixtures("without_meteor")
@@ -232,9 +232,9 @@ def test_a_difference_in_all_images_is_certain_in_the_table_and_in_json(run):
     assert answer.exit_code == 0
     *titles, header, line = answer.stdout.splitlines()
     assert titles == ["A a", "B b"]
-    assert " ".join(header.split()) == "A B B - A 95 % interval B is better in"
+    assert " ".join(header.split()) == "A B B − A 95 % B is better in"
     assert line.split()[0] == "CIDEr"
-    assert line.split()[3:] == ["+0.2500", "+0.2500", "to", "+0.2500", "100.0%"]
+    assert line.split()[3:] == ["+0.2500", "+0.2500", "to", "+0.2500", "100.0", "%"]
     answer = a2("compare", *folders, "--json")
     [row] = json.loads(answer.stdout)
     assert row.keys() == {"metric", "first", "second", "difference", "low", "high", "better"}
