@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ValidationInfo
 
-from a2cap.model.errors import KindError
+from a2cap.model.errors import PlugInError
 
 MAY_IMPORT = {"may_import": True}
 """Context of the validation of what the user wrote, which may name any module."""
@@ -90,12 +90,12 @@ def _package_of(module: ModuleType) -> str | None:
 def _find_function(path: str) -> Callable[..., Any]:
     function = find_object(path, may_import=True)
     if not callable(function):
-        raise KindError(f"{path!r} is not a function; name one")
+        raise PlugInError(f"{path!r} is not a function; name one")
     return function
 
 
 def names_a_function(path: str, info: ValidationInfo) -> str:
-    """Return `module:function`; ValueError for another form, and KindError if it is no function."""
+    """Return `module:function`; ValueError for another form, PlugInError for no function."""
     if not is_path(path):
         raise ValueError(f"{path!r} is not module:function; name a function of a module")
     if info.context == MAY_IMPORT:
@@ -110,7 +110,7 @@ Function = Annotated[str, AfterValidator(names_a_function)]
 def call_function(
     path: str, captions: Sequence[str], references: Sequence[Sequence[str]]
 ) -> list[float]:
-    """Return the number that a user's function gives each of N captions; KindError if it fails.
+    """Return the number that a user's function gives each of N captions; PlugInError if it fails.
 
     captions: N texts, tokens joined by spaces; references: one or more of each caption.
     """
@@ -122,25 +122,25 @@ def call_function(
     except (Exception, SystemExit) as error:  # it is the user's
         raise failed(path, error, _line_of(error, {_file_of(path)})) from error
     if len(values) != len(captions):
-        raise KindError(
+        raise PlugInError(
             f"{path!r} returned {len(values)} numbers for {len(captions)} captions; "
             "return one number for each"
         )
     if odd := [number for number, value in enumerate(values) if not math.isfinite(value)]:
-        raise KindError(
+        raise PlugInError(
             f"{path!r} returned {values[odd[0]]} for {len(odd)} of {len(captions)} captions, first "
             f"for {captions[odd[0]]!r:.{LONGEST}}; return finite numbers"
         )
     return values
 
 
-def failed(path: str, error: BaseException, where: str = "") -> KindError:
+def failed(path: str, error: BaseException, where: str = "") -> PlugInError:
     """Return the one line about a user's code that raised an error."""
     reason = f"{type(error).__name__}: {_short(error)}{where}"
-    return KindError(f"{path!r} failed ({reason}); correct it and run again")
+    return PlugInError(f"{path!r} failed ({reason}); correct it and run again")
 
 
-def failed_plug_in(error: Exception) -> KindError | None:
+def failed_plug_in(error: Exception) -> PlugInError | None:
     """Return the line about an error while a user's code was in use, None if none was.
 
     It names the last line of that code on the way to the error, or else the last line: a result of
@@ -176,11 +176,11 @@ def find_object(path: str, *, may_import: bool, group: str = "") -> object:
     """Return what `module:name` names, None if the module has no such name.
 
     may_import: False where the user does not name it, so that it is imported only if it is trusted.
-    group: of entry points that are. Raises KindError.
+    group: of entry points that are. Raises PlugInError.
     """
     module, _, name = path.partition(":")
     if module not in sys.modules and not (may_import or _is_trusted(path, group)):
-        raise KindError(
+        raise PlugInError(
             f"{path!r} is code outside a2, which a file does not make a2 run; if you trust its "
             f"author, set {TRUST}={path}"
         )
@@ -188,12 +188,12 @@ def find_object(path: str, *, may_import: bool, group: str = "") -> object:
         # without `getattr`, which may call the module's own function
         content = vars(import_module(module)).get(name)
     except (Exception, SystemExit) as error:
-        raise KindError(
+        raise PlugInError(
             f"cannot import {module!r} ({type(error).__name__}: {_short(error)}); install its "
             "package, or set PYTHONPATH to its folder"
         ) from error
     if module == "__main__" or not getattr(sys.modules[module], "__file__", None):
-        raise KindError(f"{path!r} has no file that others can import; move it into a module")
+        raise PlugInError(f"{path!r} has no file that others can import; move it into a module")
     if not module.startswith("a2cap.") and path not in _used:
         _used.append(path)
     return content

@@ -23,7 +23,7 @@ from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.kinds import find_settings
 from a2cap.model.captioners.model_config import ModelConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.model.errors import KindError
+from a2cap.model.errors import PlugInError
 from a2cap.model.plug_ins import MAY_IMPORT
 from a2cap.pipeline.config_fields import format_problems
 from a2cap.pipeline.evaluation.evaluate_config import EvaluateConfig
@@ -254,6 +254,6 @@ def _kind_of(content: Mapping[str, object]) -> str:
 
 def _settings_of(kind: str, *, may_import: bool) -> type[CaptionerSettings] | None:
     """Return the class of the section `model`, None for a kind that is not known."""
-    with suppress(KindError):
+    with suppress(PlugInError):
         return find_settings(kind, may_import=may_import)[1]
     return None

@@ -24,7 +24,7 @@ from a2cap.model.captioners.recurrent.show_attend_tell_config import ShowAttendT
 from a2cap.model.captioners.recurrent.up_down_config import UpDownConfig
 from a2cap.model.captioners.spatial_config import SpatialConfig
 from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
-from a2cap.model.errors import KindError
+from a2cap.model.errors import PlugInError
 from a2cap.model.plug_ins import LONGEST, failed, find_object, is_path
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ ENTRY_POINTS = "a2cap.captioners"
 def find_settings(kind: str, *, may_import: bool) -> tuple[str, type[CaptionerSettings]]:
     """Return a kind as a key contains it, `module:Class` for a plug-in, and its settings' class.
 
-    may_import: False for a kind that a file of a captioner names. Raises KindError.
+    may_import: False for a kind that a file of a captioner names. Raises PlugInError.
     """
     if kind in KINDS:
         return kind, KINDS[kind].settings
     path = _path_of(kind)
     settings = getattr(_find_class(path, may_import=may_import), "settings", None)
     if not (isinstance(settings, type) and issubclass(settings, CaptionerSettings)):
-        raise KindError(
+        raise PlugInError(
             f"{path!r} has no settings: set its attribute `settings` to a subclass of "
             "a2cap.model.captioners.captioner_settings.CaptionerSettings"
         )
@@ -88,7 +88,7 @@ def make_captioner(
 ) -> "EncoderDecoder":
     """Create an untrained captioner; its settings were validated, so that its class may load.
 
-    Raises KindError for a class of a user that fails.
+    Raises PlugInError for a class of a user that fails.
     """
     path = KINDS[config.kind].path if config.kind in KINDS else config.kind
     captioner = _find_class(path, may_import=True)
@@ -109,7 +109,7 @@ def _path_of(kind: str) -> str:
         return declared[kind]
     known, kind = [*KINDS, *sorted(declared)], kind[:LONGEST]
     nearest = get_close_matches(kind, known, n=1, cutoff=0.3) or known
-    raise KindError(
+    raise PlugInError(
         f"unknown kind {kind!r}; did you mean {nearest[0]!r}? Kinds: {', '.join(known)}, or "
         "module:Class of an installed package"
     )
@@ -122,7 +122,7 @@ def _find_class(path: str, *, may_import: bool) -> Callable[..., "EncoderDecoder
     if base is None or not (
         isinstance(captioner, type) and issubclass(captioner, base.EncoderDecoder)
     ):
-        raise KindError(
+        raise PlugInError(
             f"{path!r} is not a captioner: it must be a subclass of "
             "a2cap.model.captioners.encoder_decoder.EncoderDecoder"
         )

@@ -8,7 +8,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.kinds import find_settings
-from a2cap.model.errors import KindError
+from a2cap.model.errors import PlugInError
 from a2cap.model.plug_ins import MAY_IMPORT
 
 KIND_ERROR = "captioner_kind"
@@ -22,7 +22,7 @@ def _of_its_kind(settings: object, info: ValidationInfo) -> object:
     kind = settings.get("kind", "transformer")
     try:
         name, model = find_settings(str(kind), may_import=info.context == MAY_IMPORT)
-    except KindError as error:
+    except PlugInError as error:
         problem = PydanticCustomError(KIND_ERROR, "{error}", {"error": str(error)})
         details = InitErrorDetails(type=problem, loc=("kind",), input=kind)
         raise ValidationError.from_exception_data("model", [details]) from error

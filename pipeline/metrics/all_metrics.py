@@ -16,7 +16,7 @@ import numpy as np
 from a2cap.data.errors import InputError
 from a2cap.data.image_ids import sample_ids
 from a2cap.data.tokenizers import Tokenizer
-from a2cap.model.errors import KindError
+from a2cap.model.errors import PlugInError
 from a2cap.model.plug_ins import call_function
 from a2cap.pipeline.engine.progress import track
 from a2cap.pipeline.metrics.bleu import bleu_statistics, bleu_values
@@ -321,7 +321,7 @@ def _mean_parts(parts: Sequence[Mapping[str, float | None]]) -> dict[str, float]
 def _outside(path: str, captions: Captions) -> Floats:
     try:
         return _column(call_function(path, captions.candidates, captions.references))
-    except KindError as error:
+    except PlugInError as error:
         raise InputError(f"metric {error}") from error
 
 

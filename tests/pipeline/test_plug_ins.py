@@ -15,7 +15,7 @@ import a2cap
 from a2cap.data.errors import A2Error, ConfigError
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.model.captioners.kinds import make_captioner
-from a2cap.model.errors import KindError
+from a2cap.model.errors import PlugInError
 from a2cap.model.plug_ins import TRUST, PlugIn, plug_in_of
 from a2cap.pipeline.captioning.model_description import load_description
 from a2cap.pipeline.configuration import load_config
@@ -289,7 +289,7 @@ def test_a_class_that_fails_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(module.DotCaptioner, "__init__", fail)
     config = load_config(None, [f"model.kind={KIND}"])
     sizes = {"feature_width": 8, "vocabulary_size": 9}
-    message = message_of(partial(make_captioner, config.model, **sizes), error=KindError)
+    message = message_of(partial(make_captioner, config.model, **sizes), error=PlugInError)
     assert message == f"{KIND!r} failed (RuntimeError: my own fault); correct it and run again"
 
 

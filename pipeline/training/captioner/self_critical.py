@@ -20,7 +20,7 @@ from a2cap.data.files.sealed_folder import MANIFEST, read_manifest
 from a2cap.model.alignment import caption_parameters, mask_parameters
 from a2cap.model.captioner import Memory, Teaching
 from a2cap.model.captioners.encoder_decoder import EncoderDecoder
-from a2cap.model.errors import KindError
+from a2cap.model.errors import PlugInError
 from a2cap.model.losses import perturbed_pass_loss
 from a2cap.model.plug_ins import call_function
 from a2cap.model.self_critical.document_frequencies import InverseDocumentFrequencies
@@ -127,7 +127,7 @@ class _OwnReward:
         groups = [self.references[i] for i in images.tolist() for _ in range(captions.shape[1])]
         try:
             rewards = torch.tensor(call_function(self.name, texts, groups), dtype=torch.float64)
-        except KindError as error:
+        except PlugInError as error:
             raise A2Error(f"scst.reward {error}") from error
         return rewards.view(captions.shape[:2]).to(self.device)
 
