@@ -18,7 +18,6 @@ from a2cap.data.data_config import DataConfig, PreprocessConfig, Section
 from a2cap.data.errors import ConfigError
 from a2cap.data.files.yaml_file import parse_yaml, read_yaml
 from a2cap.extract.extract_config import LITE, OWN_ENCODER, ExtractConfig
-from a2cap.model.captioners.attributes.lstm_a_config import LstmAConfig
 from a2cap.model.captioners.captioner_settings import CaptionerSettings
 from a2cap.model.captioners.kinds import find_settings
 from a2cap.model.captioners.model_config import ModelConfig
@@ -104,7 +103,7 @@ class Config(Section):
                 f"train.supervision is {train.supervision}, but captioner {kind!r} has no "
                 "attention; set train.supervision to 0"
             )
-        if train.grouping != "image" and isinstance(self.model, LstmAConfig):
+        if train.grouping != "image" and self.model.attribute_tokens:
             raise ValueError(
                 f"train.grouping is {train.grouping!r}, but captioner {kind!r} learns attributes "
                 "from all captions of an image together; set train.grouping to image"

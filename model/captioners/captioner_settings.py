@@ -89,9 +89,25 @@ class CaptionerSettings(BaseModel):
         return self
 
     @property
+    def needs(self) -> Mapping[str, tuple[str, str]]:
+        """Return "boxes" or "relations" of the stored regions -> the setting that needs them, and
+        its value that does not."""
+        return {}
+
+    @property
+    def grid_cells(self) -> int | None:
+        """Return the number of cells in each image, None if any regions will do."""
+        return None
+
+    @property
+    def attribute_tokens(self) -> range:
+        """Return the tokens that are learned as attributes of an image, from all its captions."""
+        return range(0)
+
+    @property
     def least_vocabulary(self) -> int:
         """Return the fewest tokens of a vocabulary that this captioner can have."""
-        return 1
+        return max(1, self.attribute_tokens.stop)
 
     def region_dropout(self, otherwise: float = 0.0) -> float:
         """Return the dropout rate of regions; otherwise: without a `feature_dropout`."""

@@ -48,3 +48,10 @@ class GcnLstmConfig(UpDownConfig):
     dropout: Rate = 0.5
     """Dropout rate of the regions after the convolution, of embedded tokens and of the state before
     the output layer; the authors' code drops no embedded tokens."""
+
+    @property
+    def needs(self) -> Mapping[str, tuple[str, str]]:
+        """Return the need of the semantic graph."""
+        if self.graph == "spatial":
+            return {}
+        return {"relations": ("graph=semantic", "graph=spatial")}

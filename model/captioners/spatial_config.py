@@ -42,3 +42,8 @@ class SpatialConfig(LayeredSettings):
 
     attention_dropout: Rate = 0.1
     """Dropout rate of attention weights."""
+
+    @property
+    def grid_cells(self) -> int:
+        """Return `cells`."""
+        return self.cells

@@ -61,6 +61,6 @@ class LstmAConfig(CaptionerSettings):
         return False
 
     @property
-    def least_vocabulary(self) -> int:
-        """Return the number of tokens up to the last attribute."""
-        return FIRST_WORD + self.attributes
+    def attribute_tokens(self) -> range:
+        """Return the most frequent words."""
+        return range(FIRST_WORD, FIRST_WORD + self.attributes)

@@ -25,3 +25,11 @@ class TransformerConfig(LayeredSettings):
     """Geometry of the regions: linear adds a projection of the normalised box to its region;
     relative adds two layers of it, and its encoder sees how each pair of boxes lies and can count;
     none, as in the paper, leaves the model unable to tell left from right."""
+
+    @property
+    def needs(self) -> Mapping[str, tuple[str, str]]:
+        """Return the need of a `box_geometry`."""
+        geometry = self.box_geometry
+        if geometry == "none":
+            return {}
+        return {"boxes": (f"box_geometry={geometry}", "box_geometry=none")}

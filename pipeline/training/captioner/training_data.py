@@ -16,15 +16,16 @@ from a2cap.data.errors import InputError
 from a2cap.data.features.store import FeatureStore
 from a2cap.data.files.sealed_folder import read_manifest
 from a2cap.data.regions import is_grid
-from a2cap.model.captioners.attributes.lstm_a_config import FIRST_WORD, LstmAConfig
-from a2cap.model.captioners.gcn_lstm_config import GcnLstmConfig
 from a2cap.model.captioners.model_config import ModelConfig
-from a2cap.model.captioners.spatial_config import SpatialConfig
-from a2cap.model.captioners.transformer.transformer_config import TransformerConfig
 from a2cap.pipeline.captioning.grounding import named_regions, names_in
 from a2cap.pipeline.engine.artifact_names import CAPTIONS, FEATURES, REFERENCES, VOCABULARY
 
 _SAMPLE = 1000  # images from which means and deviations are taken
+_REMEDIES = {
+    "boxes": "extract features with boxes",
+    "relations": "add them with a2 convert --relations FILE",
+}
+"""Part of the stored regions -> what adds it."""
 
 
 @dataclass(frozen=True)
@@ -81,46 +82,41 @@ def require_kind_of_regions(
     regions = store[next(iter(store))]
     name, count = f"features of {str(store.path)!r}", len(regions)
     has_boxes, has_cells = regions.boxes.any(), is_grid(regions)  # imported ones may lack boxes
-    geometry = model.box_geometry if isinstance(model, TransformerConfig) else "none"
-    if geometry != "none" and not has_boxes:
-        raise InputError(
-            f"{name} have no boxes, which model.box_geometry={geometry} needs; extract features "
-            "with boxes, or set model.box_geometry=none"
-        )
-    if isinstance(model, GcnLstmConfig) and model.graph == "semantic" and regions.relations is None:
-        raise InputError(
-            f"{name} have no relations, which model.graph=semantic needs; add them with a2 convert "
-            "--relations FILE, or set model.graph=spatial"
-        )
+    has = {"boxes": has_boxes, "relations": regions.relations is not None}
+    for part, (setting, without) in model.needs.items():
+        if not has[part]:
+            raise InputError(
+                f"{name} have no {part}, which model.{setting} needs; {_REMEDIES[part]}, or set "
+                f"model.{without}"
+            )
     if has_cells and max_regions is not None and max_regions < count:
         raise InputError(
             f"{name} have {count} cells per image of equal score, and train.max_regions="
             f"{max_regions} would drop the lower part of each image; set train.max_regions=null"
         )
-    if not isinstance(model, SpatialConfig):
+    if model.grid_cells is None:
         return
     if has_boxes and not has_cells:
         raise InputError(
-            f"{name} are not the cells of a grid, whose positions model.kind=spatial needs; "
+            f"{name} are not the cells of a grid, whose positions model.kind={model.kind} needs; "
             "extract with extract.boxes=grid, or choose another model.kind"
         )
-    if count != model.cells:
+    if count != model.grid_cells:
         raise InputError(
-            f"{name} have {count} cells per image, model.cells is {model.cells}; set "
+            f"{name} have {count} cells per image, model.cells is {model.grid_cells}; set "
             f"model.cells={count}"
         )
 
 
 def unseen_attributes(model: ModelConfig, data: TrainingData) -> list[str]:
     """Return the attributes of a captioner that no training caption contains."""
-    if not isinstance(model, LstmAConfig):
+    if not model.attribute_tokens:
         return []
     seen: set[int] = set()
     for image_id in data.captions.image_ids("train"):
         if image_id not in data.skipped:
             seen.update(data.captions.captions(image_id).flatten().tolist())
-    ids = range(FIRST_WORD, FIRST_WORD + model.attributes)
-    return [data.vocabulary.word(number) for number in ids if number not in seen]
+    return [data.vocabulary.word(token) for token in model.attribute_tokens if token not in seen]
 
 
 def require_same_attributes(model: ModelConfig, old: Vocabulary, new: Vocabulary) -> None:
@@ -128,9 +124,8 @@ def require_same_attributes(model: ModelConfig, old: Vocabulary, new: Vocabulary
 
     old: of the captioner that a training goes on from.
     """
-    count = model.attributes if isinstance(model, LstmAConfig) else 0
-    attributes = list(zip(old.words, new.words, strict=False))[FIRST_WORD : FIRST_WORD + count]
-    for before, after in attributes:
+    tokens = slice(model.attribute_tokens.start, model.attribute_tokens.stop)
+    for before, after in zip(old.words[tokens], new.words[tokens], strict=False):
         if before != after:
             raise InputError(
                 f"train.start does not fit: it has the attribute {before!r} where this vocabulary "

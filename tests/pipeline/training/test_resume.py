@@ -180,7 +180,7 @@ def test_a_stopped_training_of_a_kind_ends_as_an_uninterrupted_one(
     config_file = tmp_path / "kind.yaml"
     config_file.write_text(yaml.safe_dump({**settings, "model": model.model_dump(mode="json")}))
     train = replace(train, config_file=config_file)
-    if kind == "spatial":
+    if model.grid_cells:
         without_store = shutil.ignore_patterns("features.lmdb")
         shutil.copytree(train.features, tmp_path / "extracted", ignore=without_store)
         (tmp_path / "extracted" / "features.lmdb").symlink_to(request.getfixturevalue("cells"))
