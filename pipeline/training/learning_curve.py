@@ -7,11 +7,12 @@ from functools import reduce
 from pathlib import Path
 
 from a2cap.pipeline.training.extended_training import read_epochs
-from a2cap.pipeline.training.selection import VALIDATION_LOSS, Selection
+from a2cap.pipeline.training.selection import FIGURES, VALIDATION_LOSS, Selection
 from a2cap.pipeline.training.summary import TrainingSummary
 
-_SELECTING = ("likelihood", "METEOR", "BLEU-4", "AP50", "CIDEr")
-"""Figures that may select the best epoch. CIDEr is measured beside any other one."""
+_SELECTING = ("AP50", "mAP", *reversed([*FIGURES.values()]))
+"""Figures that may select the best epoch of a detector, an encoder and a captioner, the last of
+which measures CIDEr beside any other one."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 
 from a2cap.pipeline.training.training_config import TrainingConfig
 
+FIGURES: Mapping[str, str] = {
+    **{name: name for name in ("CIDEr", "BLEU-4", "METEOR")},
+    "loss": "likelihood",
+}
+"""Value of `select` -> the figure of metrics.jsonl that selects the best epoch, better if higher: e
+to the minus loss is the likelihood of a token."""
 VALIDATION_LOSS = "validation_loss"
 """Figure that decides between epochs of equal scores, where the validation has it."""
 _ZERO = 1e-6

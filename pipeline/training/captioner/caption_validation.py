@@ -22,6 +22,7 @@ from a2cap.model.faithfulness import divergence_by_layer
 from a2cap.pipeline.captioning.decoding import caption_batches
 from a2cap.pipeline.captioning.model_description import ModelDescription
 from a2cap.pipeline.metrics.all_metrics import corpus_score
+from a2cap.pipeline.metrics.metric_table import metric_name
 from a2cap.pipeline.metrics.pycocoevalcap import require_metric_files
 from a2cap.pipeline.metrics.tokenization import metric_tokens
 from a2cap.pipeline.runtime.device import compiles_updates
@@ -154,8 +155,7 @@ class CaptionValidation:
         references = {image_id: data.references[image_id] for image_id in image_ids}
         for name in dict.fromkeys(("CIDEr", self.config.select)):
             if name != "loss":
-                metric = name.replace("BLEU-", "Bleu_")
-                scores[name] = corpus_score(metric, candidates, references)
+                scores[name] = corpus_score(metric_name(name), candidates, references)
         return ranks.all_gather(scores)[0]
 
     @torch.inference_mode()
@@ -172,7 +172,7 @@ class CaptionValidation:
             sums[1] += (tokens != PAD).sum()
         loss, count = ranks.sum(sums).tolist()
         selects = self.config.select == "loss"
-        likelihood = {"likelihood": math.exp(-loss / count)} if selects else {}
+        likelihood = {self.score: math.exp(-loss / count)} if selects else {}
         return {VALIDATION_LOSS: loss / count, **likelihood}
 
     def _batches(self) -> Iterator[Batch]:

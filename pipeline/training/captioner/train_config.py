@@ -1,13 +1,19 @@
 """Configuration of the sections `train` and `scst`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from a2cap.model.captioners.captioner_settings import Rate
 from a2cap.model.plug_ins import Function
+from a2cap.pipeline.training.selection import FIGURES
 from a2cap.pipeline.training.training_config import Count, Share, TrainingConfig
+
+if TYPE_CHECKING:
+    Figure = str
+else:
+    Figure = Literal[tuple(FIGURES)]
 
 
 class CaptionerTrainingConfig(TrainingConfig):
@@ -26,7 +32,7 @@ class CaptionerTrainingConfig(TrainingConfig):
     """Beams when validation captions are decoded for CIDEr."""
     max_length: Annotated[int, Field(ge=1, le=500)] = 20
     """Longest generated caption in tokens, <eos> included."""
-    select: Literal["CIDEr", "BLEU-4", "METEOR", "loss"] = "CIDEr"
+    select: Figure = "CIDEr"
     """Validation figure that selects the best epoch and that `patience` waits for: of the decoded
     captions (Xu et al. 2015 select by BLEU), or the loss on the reference captions."""
     ema: Rate = 0.0
@@ -35,9 +41,8 @@ class CaptionerTrainingConfig(TrainingConfig):
 
     @property
     def selected(self) -> str:
-        """Name of the figure of `select`, better if higher: e to the minus loss is the likelihood
-        of a token."""
-        return "likelihood" if self.select == "loss" else self.select
+        """Name of the figure of `select`, better if higher."""
+        return FIGURES[self.select]
 
 
 class TrainConfig(CaptionerTrainingConfig):

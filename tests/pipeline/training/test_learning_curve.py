@@ -34,6 +34,11 @@ def curve(*scores, start=None):
             "The training did not improve it: lower the learning rate.",
         ),
         (LearningCurve([{"epoch": 1, "step": 1, "loss": 2.0}]), "not validated", ""),
+        (
+            LearningCurve([{"epoch": 1, "step": 1, "mAP": 0.5}]),
+            "best at epoch 1 of 1",
+            "Validation mAP is 0.500 after epoch 1.",
+        ),
     ],
 )
 def test_the_best_epoch_is_told_as_a_sentence(curve, summary, sentences):
